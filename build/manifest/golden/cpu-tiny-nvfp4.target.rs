@@ -1,0 +1,314 @@
+// Generated from targets/cpu/tiny/nvfp4.toml; edit that.
+
+/// Hardware, the first part of the target's name.
+pub const HARDWARE: &str = "cpu";
+/// Model, the second part of the target's name.
+pub const MODEL: &str = "tiny";
+/// Quantisation, the third part of the target's name.
+pub const QUANT: &str = "nvfp4";
+/// Name of the binary.
+pub const BINARY: &str = "atlas-cpu-tiny-nvfp4";
+/// Model id that the API reports.
+pub const MODEL_ID: &str = "tiny";
+/// Whether every op has an implementation, so that requests can be answered.
+pub const SERVES: bool = true;
+/// The expanded manifest (TOML), as `show` prints it.
+pub const MANIFEST: &str = r##"target = "cpu/tiny/nvfp4"
+binary = "atlas-cpu-tiny-nvfp4"
+serves = true
+ops_missing = []
+
+[derived]
+parameters_text = 7764120
+parameters_mtp = 2068480
+parameters_active = 4618648
+checkpoint_tensors = 487
+checkpoint_bytes = 10292076
+checkpoint_bytes_text = 8934128
+checkpoint_bytes_mtp = 1357948
+weight_bytes_per_token = 6034384
+kv_bytes_per_token = 4096
+kv_pages = 512
+kv_bytes = 268435456
+state_matrix_bytes_per_sequence = 786432
+state_conv_bytes_per_sequence = 18432
+resident_bytes = 291605356
+
+[leaf]
+hw = "cpu"
+model = "tiny"
+embed = true
+
+[leaf.quant]
+embed = "bf16"
+head = "bf16"
+gdn = "bf16"
+attention = "nvfp4_compressed_tensors"
+experts = "nvfp4_compressed_tensors"
+shared_expert = "nvfp4_compressed_tensors"
+mtp_attention = "nvfp4_compressed_tensors"
+mtp_experts = "nvfp4_compressed_tensors"
+kv = "f32"
+
+[leaf.limits]
+sequences = 16
+context = 2048
+queued = 64
+page = 64
+
+[leaf.steps]
+decode = [1, 2, 4, 8, 16]
+prefill = 256
+
+[leaf.op]
+
+[hardware]
+title = "any CPU"
+backend = "cpu"
+
+[model]
+title = "Tiny"
+id = "tiny"
+family = "qwen3_5_moe"
+licence = "Apache-2.0"
+hidden = 256
+vocab = 3072
+tied_head = false
+norm_eps = 0.000001
+max_position = 2048
+
+[model.layers]
+count = 4
+period = ["gdn", "gdn", "gdn", "attention"]
+
+[model.attention]
+heads = 4
+kv_heads = 2
+head_dim = 256
+rotary_dim = 64
+rope_theta = 10000000.0
+q_rows = 2048
+kv_rows = 512
+o_columns = 1024
+
+[model.gdn]
+key_heads = 2
+value_heads = 4
+key_dim = 128
+value_dim = 128
+conv_kernel = 4
+qkv_rows = 1024
+z_rows = 512
+gate_rows = 4
+
+[model.moe]
+experts = 8
+experts_per_token = 2
+intermediate = 128
+shared_intermediate = 128
+
+[model.mtp]
+layers = 1
+
+[model.chat]
+stop_ids = [3065, 3063]
+tool_format = "qwen3_coder"
+thinking = true
+think_open = "<think>"
+think_open_id = 3070
+think_close = "</think>"
+think_close_id = 3071
+tokenizer = "tokenizer.json"
+template = "chat_template.jinja"
+
+[model.sampling]
+temperature = 0.7
+top_k = 20
+top_p = 0.8
+
+[model.checkpoint.nvfp4]
+tensors = 487
+tensor_bytes = 10292076
+input_scales = false
+stacked_experts = false
+a_log_f32 = false
+
+[[model.checkpoint.nvfp4.files]]
+name = "chat_template.jinja"
+bytes = 4084
+sha256 = "71e7f6e95dc28d0c2d39284c8b82f434482c453a3146a20435d84534b7bba787"
+
+[[model.checkpoint.nvfp4.files]]
+name = "config.json"
+bytes = 4137
+sha256 = "b9d47354a3e649bdffeff6917958629776b3bda766a43f1740563d172aeb86db"
+
+[[model.checkpoint.nvfp4.files]]
+name = "generation_config.json"
+bytes = 145
+sha256 = "540273a1b67082536688b5a37a3db15ef59e85f636061c2cb972d960e7f32f06"
+
+[[model.checkpoint.nvfp4.files]]
+name = "model.safetensors"
+bytes = 10354740
+sha256 = "cf40bd59dd0f6dcf015c77cbbad669fbddf41f221f7dfa3ca56525caf08ecdce"
+
+[[model.checkpoint.nvfp4.files]]
+name = "tokenizer.json"
+bytes = 192613
+sha256 = "b4d624f9f57ac1a663c595cd717b8240f8b1e5774778fa9f2a7828b5a0a44477"
+
+[[model.checkpoint.nvfp4.files]]
+name = "tokenizer_config.json"
+bytes = 1961
+sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
+
+[weights]
+"embed_tokens" = { count = 1, n = 3072, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 512 }
+"lm_head" = { count = 1, n = 3072, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
+"A_log" = { count = 3, n = 1, k = 4, format = "bf16", bytes_stored = 24, bytes_read_per_token = 24 }
+"in_proj_qkv" = { count = 3, n = 1024, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
+"in_proj_z" = { count = 3, n = 512, k = 256, format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
+"in_proj_a, in_proj_b" = { count = 6, n = 4, k = 256, format = "bf16", bytes_stored = 12288, bytes_read_per_token = 12288 }
+"out_proj" = { count = 3, n = 256, k = 512, format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
+"conv1d" = { count = 3, n = 1024, k = 4, format = "bf16", bytes_stored = 24576, bytes_read_per_token = 24576 }
+"dt_bias" = { count = 3, n = 1, k = 4, format = "bf16", bytes_stored = 24, bytes_read_per_token = 24 }
+"linear_attn.norm" = { count = 3, n = 1, k = 128, format = "bf16", bytes_stored = 768, bytes_read_per_token = 768 }
+"q_proj" = { count = 1, n = 2048, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 294916 }
+"k_proj, v_proj" = { count = 2, n = 512, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147464, bytes_read_per_token = 147464 }
+"o_proj" = { count = 1, n = 256, k = 1024, format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 147460 }
+"q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "bf16", bytes_stored = 1024, bytes_read_per_token = 1024 }
+"mlp.gate" = { count = 4, n = 8, k = 256, format = "bf16", bytes_stored = 16384, bytes_read_per_token = 16384 }
+"experts gate_proj, up_proj" = { count = 64, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 1179904, bytes_read_per_token = 294976 }
+"experts down_proj" = { count = 32, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
+"shared_expert gate_proj, up_proj" = { count = 8, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 147488 }
+"shared_expert down_proj" = { count = 4, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
+"shared_expert_gate" = { count = 4, n = 1, k = 256, format = "bf16", bytes_stored = 2048, bytes_read_per_token = 2048 }
+"norms" = { count = 9, n = 1, k = 256, format = "bf16", bytes_stored = 4608, bytes_read_per_token = 4608 }
+"mtp.fc" = { count = 1, n = 256, k = 512, format = "bf16", bytes_stored = 262144, bytes_read_per_token = 0 }
+"mtp.norms" = { count = 5, n = 1, k = 256, format = "bf16", bytes_stored = 2560, bytes_read_per_token = 0 }
+"mtp.q_proj" = { count = 1, n = 2048, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 0 }
+"mtp.k_proj, v_proj" = { count = 2, n = 512, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147464, bytes_read_per_token = 0 }
+"mtp.o_proj" = { count = 1, n = 256, k = 1024, format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 0 }
+"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "bf16", bytes_stored = 1024, bytes_read_per_token = 0 }
+"mtp.mlp.gate" = { count = 1, n = 8, k = 256, format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.experts gate_proj, up_proj" = { count = 16, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294976, bytes_read_per_token = 0 }
+"mtp.experts down_proj" = { count = 8, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
+"mtp.shared_expert gate_proj, up_proj" = { count = 2, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 36872, bytes_read_per_token = 0 }
+"mtp.shared_expert down_proj" = { count = 1, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
+"mtp.shared_expert_gate" = { count = 1, n = 1, k = 256, format = "bf16", bytes_stored = 512, bytes_read_per_token = 0 }
+"##;
+/// Width of the residual stream.
+pub const HIDDEN: usize = 256;
+/// Decoder layers.
+pub const LAYERS: usize = 4;
+/// Rows of the embedding table.
+pub const VOCAB: usize = 3072;
+/// Whether the output head is the embedding table.
+pub const TIED_HEAD: bool = false;
+/// Epsilon of every norm.
+pub const NORM_EPS: f32 = 1e-6;
+/// Routed experts of a layer.
+pub const EXPERTS: usize = 8;
+/// Experts that a token visits.
+pub const EXPERTS_PER_TOKEN: usize = 2;
+/// Inner width of a routed expert.
+pub const EXPERT_INTERMEDIATE: usize = 128;
+/// Inner width of the shared expert.
+pub const SHARED_INTERMEDIATE: usize = 128;
+/// Multi-token-prediction layers (0 or 1).
+pub const MTP_LAYERS: usize = 1;
+/// Query heads.
+pub const HEADS: usize = 4;
+/// Key and value heads.
+pub const KV_HEADS: usize = 2;
+/// Elements of a head.
+pub const HEAD_DIM: usize = 256;
+/// Leading elements of a head that RoPE turns.
+pub const ROTARY_DIM: usize = 64;
+/// RoPE base.
+pub const ROPE_THETA: f64 = 10000000.0;
+/// Gated DeltaNet key heads.
+pub const GDN_KEY_HEADS: usize = 2;
+/// Gated DeltaNet value heads.
+pub const GDN_VALUE_HEADS: usize = 4;
+/// Elements of a Gated DeltaNet key.
+pub const GDN_KEY_DIM: usize = 128;
+/// Elements of a Gated DeltaNet value.
+pub const GDN_VALUE_DIM: usize = 128;
+/// Taps of the causal convolution.
+pub const GDN_CONV: usize = 4;
+/// Embedding table.
+pub const FORMAT_EMBED: Format = Format::Bf16;
+/// Output head.
+pub const FORMAT_HEAD: Format = Format::Bf16;
+/// Gated DeltaNet projections.
+pub const FORMAT_GDN: Format = Format::Bf16;
+/// Attention projections.
+pub const FORMAT_ATTENTION: Format = Format::Nvfp4CompressedTensors;
+/// Routed experts.
+pub const FORMAT_EXPERTS: Format = Format::Nvfp4CompressedTensors;
+/// Shared expert.
+pub const FORMAT_SHARED_EXPERT: Format = Format::Nvfp4CompressedTensors;
+/// Attention of the prediction layer.
+pub const FORMAT_MTP_ATTENTION: Format = Format::Nvfp4CompressedTensors;
+/// Experts of the prediction layer.
+pub const FORMAT_MTP_EXPERTS: Format = Format::Nvfp4CompressedTensors;
+/// Keys and values.
+pub const FORMAT_KV: KvFormat = KvFormat::F32;
+/// Tokens per KV page; also the grid of prefill chunks.
+pub const PAGE: usize = 64;
+/// Longest sequence, prompt and reply, in tokens.
+pub const MAX_CONTEXT: usize = 2048;
+/// Sequences that may hold a slot at once.
+pub const MAX_SEQUENCES: usize = 16;
+/// Requests that may wait for a slot.
+pub const MAX_QUEUED: usize = 64;
+/// Prompt tokens that one step may prefill; a multiple of `PAGE`.
+pub const PREFILL_TOKENS: usize = 256;
+/// KV pages of the whole server.
+pub const KV_PAGES: usize = 512;
+/// Token mixer of each layer.
+pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
+/// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
+pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16];
+/// Temperature of requests that name none.
+pub const DEFAULT_TEMPERATURE: f32 = 0.7;
+/// Top-k of requests that name none; 0 keeps all.
+pub const DEFAULT_TOP_K: u32 = 20;
+/// Top-p of requests that name none.
+pub const DEFAULT_TOP_P: f32 = 0.8;
+/// Tokens that end a turn.
+pub const STOP_TOKENS: &[u32] = &[3065, 3063];
+/// Syntax of tool calls.
+pub const TOOL_FORMAT: ToolFormat = ToolFormat::Qwen3Coder;
+/// Whether the model reasons when a request does not say.
+pub const THINKING_DEFAULT: bool = true;
+/// Opens reasoning.
+pub const THINK_OPEN: &str = "<think>";
+/// Closes reasoning.
+pub const THINK_CLOSE: &str = "</think>";
+/// Tokenizer in the weights directory.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// Chat template in the weights directory.
+pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// Files of the checkpoint; empty when their digests are unknown.
+pub const CHECKPOINT: &[CheckpointFile] = &[
+    CheckpointFile { name: "chat_template.jinja", bytes: 4084, sha256: "71e7f6e95dc28d0c2d39284c8b82f434482c453a3146a20435d84534b7bba787" },
+    CheckpointFile { name: "config.json", bytes: 4137, sha256: "b9d47354a3e649bdffeff6917958629776b3bda766a43f1740563d172aeb86db" },
+    CheckpointFile { name: "generation_config.json", bytes: 145, sha256: "540273a1b67082536688b5a37a3db15ef59e85f636061c2cb972d960e7f32f06" },
+    CheckpointFile { name: "model.safetensors", bytes: 10354740, sha256: "cf40bd59dd0f6dcf015c77cbbad669fbddf41f221f7dfa3ca56525caf08ecdce" },
+    CheckpointFile { name: "tokenizer.json", bytes: 192613, sha256: "b4d624f9f57ac1a663c595cd717b8240f8b1e5774778fa9f2a7828b5a0a44477" },
+    CheckpointFile { name: "tokenizer_config.json", bytes: 1961, sha256: "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1" },
+];
+/// Files compiled into the binary: name and content.
+pub const EMBEDDED: &[(&str, &[u8])] = &[
+    ("chat_template.jinja", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/chat_template.jinja"))),
+    ("config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/config.json"))),
+    ("generation_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/generation_config.json"))),
+    ("model.safetensors", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/model.safetensors"))),
+    ("tokenizer.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/tokenizer.json"))),
+    ("tokenizer_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/tokenizer_config.json"))),
+];
+/// Prompts with the tokens that another implementation makes of them (JSON).
+pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/golden/tokens.json"));

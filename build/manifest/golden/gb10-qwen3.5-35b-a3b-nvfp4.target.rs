@@ -1,0 +1,301 @@
+// Generated from targets/gb10/qwen3.5-35b-a3b/nvfp4.toml; edit that.
+
+/// Hardware, the first part of the target's name.
+pub const HARDWARE: &str = "gb10";
+/// Model, the second part of the target's name.
+pub const MODEL: &str = "qwen3.5-35b-a3b";
+/// Quantisation, the third part of the target's name.
+pub const QUANT: &str = "nvfp4";
+/// Name of the binary.
+pub const BINARY: &str = "atlas-gb10-qwen3.5-35b-a3b-nvfp4";
+/// Model id that the API reports.
+pub const MODEL_ID: &str = "qwen3.5-35b-a3b";
+/// Whether every op has an implementation, so that requests can be answered.
+pub const SERVES: bool = false;
+/// The expanded manifest (TOML), as `show` prints it.
+pub const MANIFEST: &str = r##"target = "gb10/qwen3.5-35b-a3b/nvfp4"
+binary = "atlas-gb10-qwen3.5-35b-a3b-nvfp4"
+serves = false
+ops_missing = ["embed", "add", "rms_norm", "linear", "norm_rope", "store_kv", "attend", "attention_gate", "conv_silu", "gated_delta", "gated_rms_norm", "route", "experts", "silu_mul", "add_gated", "concat", "select"]
+
+[derived]
+parameters_text = 34660610688
+parameters_mtp = 844640768
+parameters_active = 2946431616
+checkpoint_tensors = 125091
+checkpoint_bytes = 25025991648
+checkpoint_bytes_text = 22443567616
+checkpoint_bytes_mtp = 1689281536
+weight_bytes_per_token = 3873052672
+kv_bytes_per_token = 20480
+kv_pages = 16384
+kv_bytes = 23622320128
+state_matrix_bytes_per_sequence = 62914560
+state_conv_bytes_per_sequence = 1474560
+resident_bytes = 48785395200
+
+[leaf]
+hw = "gb10"
+model = "qwen3.5-35b-a3b"
+embed = false
+
+[leaf.quant]
+embed = "bf16"
+head = "bf16"
+gdn = "bf16"
+attention = "nvfp4_compressed_tensors"
+experts = "nvfp4_compressed_tensors"
+shared_expert = "nvfp4_compressed_tensors"
+mtp_attention = "bf16"
+mtp_experts = "bf16"
+kv = "bf16"
+
+[leaf.limits]
+sequences = 16
+context = 65536
+queued = 64
+page = 64
+
+[leaf.steps]
+decode = [1, 2, 4, 8, 16]
+prefill = 8192
+
+[leaf.op.add_rms_norm]
+kernel = "rows_bf16"
+threads = 256
+why = "each thread holds one 16-byte vector of the row"
+
+[hardware]
+title = "NVIDIA GB10 (DGX Spark)"
+backend = "cuda"
+host = "aarch64-unknown-linux-gnu"
+
+[hardware.gpu]
+arch = "sm_121a"
+sms = 48
+threads_per_sm = 1536
+shared_bytes_per_block = 101376
+l2_bytes = 25165824
+memory_bytes = 128419522150
+memory_shared_with_host = true
+bandwidth_rated = 273000000000
+bandwidth_read_measured = 244000000000
+
+[model]
+title = "Qwen3.5-35B-A3B"
+id = "qwen3.5-35b-a3b"
+family = "qwen3_5_moe"
+licence = "Apache-2.0"
+hidden = 2048
+vocab = 248320
+tied_head = false
+norm_eps = 0.000001
+max_position = 262144
+
+[model.layers]
+count = 40
+period = ["gdn", "gdn", "gdn", "attention"]
+
+[model.attention]
+heads = 16
+kv_heads = 2
+head_dim = 256
+rotary_dim = 64
+rope_theta = 10000000.0
+q_rows = 8192
+kv_rows = 512
+o_columns = 4096
+
+[model.gdn]
+key_heads = 16
+value_heads = 32
+key_dim = 128
+value_dim = 128
+conv_kernel = 4
+qkv_rows = 8192
+z_rows = 4096
+gate_rows = 32
+
+[model.moe]
+experts = 256
+experts_per_token = 8
+intermediate = 512
+shared_intermediate = 512
+
+[model.mtp]
+layers = 1
+
+[model.vision]
+tensors = 333
+bytes = 893142496
+
+[model.chat]
+stop_ids = [248046, 248044]
+tool_format = "qwen3_coder"
+thinking = true
+think_open = "<think>"
+think_open_id = 248068
+think_close = "</think>"
+think_close_id = 248069
+tokenizer = "tokenizer.json"
+template = "chat_template.jinja"
+
+[model.sampling]
+temperature = 1.0
+top_k = 20
+top_p = 0.95
+
+[model.checkpoint.nvfp4]
+repository = "Sehyo/Qwen3.5-35B-A3B-NVFP4"
+tensors = 125091
+tensor_bytes = 25025991648
+input_scales = true
+stacked_experts = false
+a_log_f32 = false
+files = []
+
+[weights]
+"embed_tokens" = { count = 1, n = 248320, k = 2048, format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 4096 }
+"lm_head" = { count = 1, n = 248320, k = 2048, format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 1017118720 }
+"A_log" = { count = 30, n = 1, k = 32, format = "bf16", bytes_stored = 1920, bytes_read_per_token = 1920 }
+"in_proj_qkv" = { count = 30, n = 8192, k = 2048, format = "bf16", bytes_stored = 1006632960, bytes_read_per_token = 1006632960 }
+"in_proj_z" = { count = 30, n = 4096, k = 2048, format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
+"in_proj_a, in_proj_b" = { count = 60, n = 32, k = 2048, format = "bf16", bytes_stored = 7864320, bytes_read_per_token = 7864320 }
+"out_proj" = { count = 30, n = 2048, k = 4096, format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
+"conv1d" = { count = 30, n = 8192, k = 4, format = "bf16", bytes_stored = 1966080, bytes_read_per_token = 1966080 }
+"dt_bias" = { count = 30, n = 1, k = 32, format = "bf16", bytes_stored = 1920, bytes_read_per_token = 1920 }
+"linear_attn.norm" = { count = 30, n = 1, k = 128, format = "bf16", bytes_stored = 7680, bytes_read_per_token = 7680 }
+"q_proj" = { count = 10, n = 8192, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 94371920, bytes_read_per_token = 94371920 }
+"k_proj, v_proj" = { count = 20, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 11796640, bytes_read_per_token = 11796640 }
+"o_proj" = { count = 10, n = 2048, k = 4096, format = "nvfp4_compressed_tensors", bytes_stored = 47186000, bytes_read_per_token = 47186000 }
+"q_norm, k_norm" = { count = 20, n = 1, k = 256, format = "bf16", bytes_stored = 10240, bytes_read_per_token = 10240 }
+"mlp.gate" = { count = 40, n = 256, k = 2048, format = "bf16", bytes_stored = 41943040, bytes_read_per_token = 41943040 }
+"experts gate_proj, up_proj" = { count = 20480, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 12079759360, bytes_read_per_token = 377492480 }
+"experts down_proj" = { count = 10240, n = 2048, k = 512, format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
+"shared_expert gate_proj, up_proj" = { count = 80, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 47186560, bytes_read_per_token = 47186560 }
+"shared_expert down_proj" = { count = 40, n = 2048, k = 512, format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
+"shared_expert_gate" = { count = 40, n = 1, k = 2048, format = "bf16", bytes_stored = 163840, bytes_read_per_token = 163840 }
+"norms" = { count = 81, n = 1, k = 2048, format = "bf16", bytes_stored = 331776, bytes_read_per_token = 331776 }
+"mtp.fc" = { count = 1, n = 2048, k = 4096, format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
+"mtp.norms" = { count = 5, n = 1, k = 2048, format = "bf16", bytes_stored = 20480, bytes_read_per_token = 0 }
+"mtp.q_proj" = { count = 1, n = 8192, k = 2048, format = "bf16", bytes_stored = 33554432, bytes_read_per_token = 0 }
+"mtp.k_proj, v_proj" = { count = 2, n = 512, k = 2048, format = "bf16", bytes_stored = 4194304, bytes_read_per_token = 0 }
+"mtp.o_proj" = { count = 1, n = 2048, k = 4096, format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
+"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "bf16", bytes_stored = 1024, bytes_read_per_token = 0 }
+"mtp.mlp.gate" = { count = 1, n = 256, k = 2048, format = "bf16", bytes_stored = 1048576, bytes_read_per_token = 0 }
+"mtp.experts gate_proj, up_proj" = { count = 512, n = 512, k = 2048, format = "bf16", bytes_stored = 1073741824, bytes_read_per_token = 0 }
+"mtp.experts down_proj" = { count = 256, n = 2048, k = 512, format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
+"mtp.shared_expert gate_proj, up_proj" = { count = 2, n = 512, k = 2048, format = "bf16", bytes_stored = 4194304, bytes_read_per_token = 0 }
+"mtp.shared_expert down_proj" = { count = 1, n = 2048, k = 512, format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
+"mtp.shared_expert_gate" = { count = 1, n = 1, k = 2048, format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
+"##;
+/// Width of the residual stream.
+pub const HIDDEN: usize = 2048;
+/// Decoder layers.
+pub const LAYERS: usize = 40;
+/// Rows of the embedding table.
+pub const VOCAB: usize = 248320;
+/// Whether the output head is the embedding table.
+pub const TIED_HEAD: bool = false;
+/// Epsilon of every norm.
+pub const NORM_EPS: f32 = 1e-6;
+/// Routed experts of a layer.
+pub const EXPERTS: usize = 256;
+/// Experts that a token visits.
+pub const EXPERTS_PER_TOKEN: usize = 8;
+/// Inner width of a routed expert.
+pub const EXPERT_INTERMEDIATE: usize = 512;
+/// Inner width of the shared expert.
+pub const SHARED_INTERMEDIATE: usize = 512;
+/// Multi-token-prediction layers (0 or 1).
+pub const MTP_LAYERS: usize = 1;
+/// Query heads.
+pub const HEADS: usize = 16;
+/// Key and value heads.
+pub const KV_HEADS: usize = 2;
+/// Elements of a head.
+pub const HEAD_DIM: usize = 256;
+/// Leading elements of a head that RoPE turns.
+pub const ROTARY_DIM: usize = 64;
+/// RoPE base.
+pub const ROPE_THETA: f64 = 10000000.0;
+/// Gated DeltaNet key heads.
+pub const GDN_KEY_HEADS: usize = 16;
+/// Gated DeltaNet value heads.
+pub const GDN_VALUE_HEADS: usize = 32;
+/// Elements of a Gated DeltaNet key.
+pub const GDN_KEY_DIM: usize = 128;
+/// Elements of a Gated DeltaNet value.
+pub const GDN_VALUE_DIM: usize = 128;
+/// Taps of the causal convolution.
+pub const GDN_CONV: usize = 4;
+/// Embedding table.
+pub const FORMAT_EMBED: Format = Format::Bf16;
+/// Output head.
+pub const FORMAT_HEAD: Format = Format::Bf16;
+/// Gated DeltaNet projections.
+pub const FORMAT_GDN: Format = Format::Bf16;
+/// Attention projections.
+pub const FORMAT_ATTENTION: Format = Format::Nvfp4CompressedTensors;
+/// Routed experts.
+pub const FORMAT_EXPERTS: Format = Format::Nvfp4CompressedTensors;
+/// Shared expert.
+pub const FORMAT_SHARED_EXPERT: Format = Format::Nvfp4CompressedTensors;
+/// Attention of the prediction layer.
+pub const FORMAT_MTP_ATTENTION: Format = Format::Bf16;
+/// Experts of the prediction layer.
+pub const FORMAT_MTP_EXPERTS: Format = Format::Bf16;
+/// Keys and values.
+pub const FORMAT_KV: KvFormat = KvFormat::Bf16;
+/// Tokens per KV page; also the grid of prefill chunks.
+pub const PAGE: usize = 64;
+/// Longest sequence, prompt and reply, in tokens.
+pub const MAX_CONTEXT: usize = 65536;
+/// Sequences that may hold a slot at once.
+pub const MAX_SEQUENCES: usize = 16;
+/// Requests that may wait for a slot.
+pub const MAX_QUEUED: usize = 64;
+/// Prompt tokens that one step may prefill; a multiple of `PAGE`.
+pub const PREFILL_TOKENS: usize = 8192;
+/// KV pages of the whole server.
+pub const KV_PAGES: usize = 16384;
+/// Token mixer of each layer.
+pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
+/// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
+pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16];
+/// Temperature of requests that name none.
+pub const DEFAULT_TEMPERATURE: f32 = 1.0;
+/// Top-k of requests that name none; 0 keeps all.
+pub const DEFAULT_TOP_K: u32 = 20;
+/// Top-p of requests that name none.
+pub const DEFAULT_TOP_P: f32 = 0.95;
+/// Tokens that end a turn.
+pub const STOP_TOKENS: &[u32] = &[248046, 248044];
+/// Syntax of tool calls.
+pub const TOOL_FORMAT: ToolFormat = ToolFormat::Qwen3Coder;
+/// Whether the model reasons when a request does not say.
+pub const THINKING_DEFAULT: bool = true;
+/// Opens reasoning.
+pub const THINK_OPEN: &str = "<think>";
+/// Closes reasoning.
+pub const THINK_CLOSE: &str = "</think>";
+/// Tokenizer in the weights directory.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// Chat template in the weights directory.
+pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// The one that kernels are compiled for (major, minor).
+pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
+/// Kernel of `add_rms_norm`.
+pub const OP_ADD_RMS_NORM_KERNEL: &str = "rows_bf16";
+/// Threads on a row of `add_rms_norm`.
+pub const OP_ADD_RMS_NORM_THREADS: usize = 256;
+/// Shared memory of a block of `add_rms_norm`.
+pub const OP_ADD_RMS_NORM_SHARED_BYTES: usize = 32;
+/// Files of the checkpoint; empty when their digests are unknown.
+pub const CHECKPOINT: &[CheckpointFile] = &[
+];
+/// Files compiled into the binary: name and content.
+pub const EMBEDDED: &[(&str, &[u8])] = &[
+];
+/// Prompts with the tokens that another implementation makes of them (JSON).
+pub const GOLDEN: &str = "";

@@ -1,0 +1,105 @@
+// Generated from targets/h200/tiny/nvfp4.toml; edit that.
+#pragma once
+
+namespace atlas::target {
+
+enum class Mixer { gdn, attention };
+enum class KvFormat { f32, bf16 };
+enum class Format {
+  bf16,
+  nvfp4_compressed_tensors,
+  nvfp4_modelopt,
+  fp8_block128
+};
+
+// Width of the residual stream.
+inline constexpr int HIDDEN = 256;
+// Decoder layers.
+inline constexpr int LAYERS = 4;
+// Rows of the embedding table.
+inline constexpr int VOCAB = 3072;
+// Whether the output head is the embedding table.
+inline constexpr bool TIED_HEAD = false;
+// Epsilon of every norm.
+inline constexpr float NORM_EPS = 1e-6f;
+// Routed experts of a layer.
+inline constexpr int EXPERTS = 8;
+// Experts that a token visits.
+inline constexpr int EXPERTS_PER_TOKEN = 2;
+// Inner width of a routed expert.
+inline constexpr int EXPERT_INTERMEDIATE = 128;
+// Inner width of the shared expert.
+inline constexpr int SHARED_INTERMEDIATE = 128;
+// Multi-token-prediction layers (0 or 1).
+inline constexpr int MTP_LAYERS = 1;
+// Query heads.
+inline constexpr int HEADS = 4;
+// Key and value heads.
+inline constexpr int KV_HEADS = 2;
+// Elements of a head.
+inline constexpr int HEAD_DIM = 256;
+// Leading elements of a head that RoPE turns.
+inline constexpr int ROTARY_DIM = 64;
+// RoPE base.
+inline constexpr double ROPE_THETA = 10000000.0;
+// Gated DeltaNet key heads.
+inline constexpr int GDN_KEY_HEADS = 2;
+// Gated DeltaNet value heads.
+inline constexpr int GDN_VALUE_HEADS = 4;
+// Elements of a Gated DeltaNet key.
+inline constexpr int GDN_KEY_DIM = 128;
+// Elements of a Gated DeltaNet value.
+inline constexpr int GDN_VALUE_DIM = 128;
+// Taps of the causal convolution.
+inline constexpr int GDN_CONV = 4;
+// Embedding table.
+inline constexpr Format FORMAT_EMBED = Format::bf16;
+// Output head.
+inline constexpr Format FORMAT_HEAD = Format::bf16;
+// Gated DeltaNet projections.
+inline constexpr Format FORMAT_GDN = Format::bf16;
+// Attention projections.
+inline constexpr Format FORMAT_ATTENTION = Format::nvfp4_compressed_tensors;
+// Routed experts.
+inline constexpr Format FORMAT_EXPERTS = Format::nvfp4_compressed_tensors;
+// Shared expert.
+inline constexpr Format FORMAT_SHARED_EXPERT = Format::nvfp4_compressed_tensors;
+// Attention of the prediction layer.
+inline constexpr Format FORMAT_MTP_ATTENTION = Format::nvfp4_compressed_tensors;
+// Experts of the prediction layer.
+inline constexpr Format FORMAT_MTP_EXPERTS = Format::nvfp4_compressed_tensors;
+// Keys and values.
+inline constexpr KvFormat FORMAT_KV = KvFormat::bf16;
+// Tokens per KV page; also the grid of prefill chunks.
+inline constexpr int PAGE = 64;
+// Longest sequence, prompt and reply, in tokens.
+inline constexpr int MAX_CONTEXT = 2048;
+// Sequences that may hold a slot at once.
+inline constexpr int MAX_SEQUENCES = 16;
+// Requests that may wait for a slot.
+inline constexpr int MAX_QUEUED = 64;
+// Prompt tokens that one step may prefill; a multiple of `PAGE`.
+inline constexpr int PREFILL_TOKENS = 256;
+// KV pages of the whole server.
+inline constexpr int KV_PAGES = 512;
+// Token mixer of each layer.
+inline constexpr Mixer MIXERS[LAYERS] = {
+  Mixer::gdn,
+  Mixer::gdn,
+  Mixer::gdn,
+  Mixer::attention,
+};
+// Streaming multiprocessors.
+inline constexpr int SMS = 132;
+// Shared memory that one block may ask for, bytes.
+inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
+
+// Kernel `rows_bf16` of op `add_rms_norm`.
+struct AddRmsNorm {
+  static constexpr int kWidth = HIDDEN;
+  static constexpr float kEps = NORM_EPS;
+  static constexpr int kThreads = 32;
+  static constexpr int kSharedBytes = 4;
+};
+
+} // namespace atlas::target

@@ -1,0 +1,207 @@
+//! The flat list of constants that Rust and CUDA text are both written from.
+
+use crate::schema::leaf::{Format, KvFormat};
+use crate::target::Target;
+
+/// Value of a constant, with the type that each language gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// Rust `usize`, CUDA `int`.
+    Size(u64),
+    /// `float` in both.
+    Single(f64),
+    /// `double` in both.
+    Double(f64),
+    /// `bool` in both.
+    Bool(bool),
+    /// How a group of matrices is stored.
+    Format(Format),
+    /// How keys and values are stored.
+    Kv(KvFormat),
+}
+
+/// One named constant.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Constant {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub value: Value,
+}
+
+fn size(name: &'static str, value: u64, doc: &'static str) -> Constant {
+    Constant {
+        name,
+        doc,
+        value: Value::Size(value),
+    }
+}
+
+fn format(name: &'static str, value: Format, doc: &'static str) -> Constant {
+    Constant {
+        name,
+        doc,
+        value: Value::Format(value),
+    }
+}
+
+/// Constants that mean the same on the host and on the device.
+pub(crate) fn constants(target: &Target) -> Vec<Constant> {
+    let mut list = model_constants(target);
+    list.extend(mixer_constants(target));
+    list.extend(format_constants(target));
+    list.extend(limit_constants(target));
+    list
+}
+
+fn model_constants(target: &Target) -> Vec<Constant> {
+    let model = &target.model;
+    let tied = Value::Bool(model.tied_head);
+    let eps = Value::Single(model.norm_eps);
+    vec![
+        size("HIDDEN", model.hidden, "Width of the residual stream."),
+        size("LAYERS", model.layers.count as u64, "Decoder layers."),
+        size("VOCAB", model.vocab, "Rows of the embedding table."),
+        Constant {
+            name: "TIED_HEAD",
+            doc: "Whether the output head is the embedding table.",
+            value: tied,
+        },
+        Constant {
+            name: "NORM_EPS",
+            doc: "Epsilon of every norm.",
+            value: eps,
+        },
+        size("EXPERTS", model.moe.experts, "Routed experts of a layer."),
+        size(
+            "EXPERTS_PER_TOKEN",
+            model.moe.experts_per_token,
+            "Experts that a token visits.",
+        ),
+        size(
+            "EXPERT_INTERMEDIATE",
+            model.moe.intermediate,
+            "Inner width of a routed expert.",
+        ),
+        size(
+            "SHARED_INTERMEDIATE",
+            model.moe.shared_intermediate,
+            "Inner width of the shared expert.",
+        ),
+        size(
+            "MTP_LAYERS",
+            model.mtp.layers,
+            "Multi-token-prediction layers (0 or 1).",
+        ),
+    ]
+}
+
+fn mixer_constants(target: &Target) -> Vec<Constant> {
+    let (attention, gdn) = (&target.model.attention, &target.model.gdn);
+    vec![
+        size("HEADS", attention.heads, "Query heads."),
+        size("KV_HEADS", attention.kv_heads, "Key and value heads."),
+        size("HEAD_DIM", attention.head_dim, "Elements of a head."),
+        size(
+            "ROTARY_DIM",
+            attention.rotary_dim,
+            "Leading elements of a head that RoPE turns.",
+        ),
+        Constant {
+            name: "ROPE_THETA",
+            doc: "RoPE base.",
+            value: Value::Double(attention.rope_theta),
+        },
+        size("GDN_KEY_HEADS", gdn.key_heads, "Gated DeltaNet key heads."),
+        size(
+            "GDN_VALUE_HEADS",
+            gdn.value_heads,
+            "Gated DeltaNet value heads.",
+        ),
+        size(
+            "GDN_KEY_DIM",
+            gdn.key_dim,
+            "Elements of a Gated DeltaNet key.",
+        ),
+        size(
+            "GDN_VALUE_DIM",
+            gdn.value_dim,
+            "Elements of a Gated DeltaNet value.",
+        ),
+        size(
+            "GDN_CONV",
+            gdn.conv_kernel,
+            "Taps of the causal convolution.",
+        ),
+    ]
+}
+
+fn format_constants(target: &Target) -> Vec<Constant> {
+    let quant = &target.leaf.quant;
+    vec![
+        format("FORMAT_EMBED", quant.embed, "Embedding table."),
+        format("FORMAT_HEAD", quant.head, "Output head."),
+        format("FORMAT_GDN", quant.gdn, "Gated DeltaNet projections."),
+        format(
+            "FORMAT_ATTENTION",
+            quant.attention,
+            "Attention projections.",
+        ),
+        format("FORMAT_EXPERTS", quant.experts, "Routed experts."),
+        format(
+            "FORMAT_SHARED_EXPERT",
+            quant.shared_expert,
+            "Shared expert.",
+        ),
+        format(
+            "FORMAT_MTP_ATTENTION",
+            quant.mtp_attention,
+            "Attention of the prediction layer.",
+        ),
+        format(
+            "FORMAT_MTP_EXPERTS",
+            quant.mtp_experts,
+            "Experts of the prediction layer.",
+        ),
+        Constant {
+            name: "FORMAT_KV",
+            doc: "Keys and values.",
+            value: Value::Kv(quant.kv),
+        },
+    ]
+}
+
+fn limit_constants(target: &Target) -> Vec<Constant> {
+    let (limits, steps) = (&target.leaf.limits, &target.leaf.steps);
+    vec![
+        size(
+            "PAGE",
+            limits.page,
+            "Tokens per KV page; also the grid of prefill chunks.",
+        ),
+        size(
+            "MAX_CONTEXT",
+            limits.context,
+            "Longest sequence, prompt and reply, in tokens.",
+        ),
+        size(
+            "MAX_SEQUENCES",
+            limits.sequences,
+            "Sequences that may hold a slot at once.",
+        ),
+        size(
+            "MAX_QUEUED",
+            limits.queued,
+            "Requests that may wait for a slot.",
+        ),
+        size(
+            "PREFILL_TOKENS",
+            steps.prefill,
+            "Prompt tokens that one step may prefill; a multiple of `PAGE`.",
+        ),
+        size(
+            "KV_PAGES",
+            target.kv_pages(),
+            "KV pages of the whole server.",
+        ),
+    ]
+}

@@ -1,0 +1,224 @@
+//! Numbers that follow from the facts.
+
+use crate::schema::leaf::KvFormat;
+use crate::schema::model::Mixer;
+use crate::target::Target;
+use crate::weights::{Group, Part};
+
+const F32_BYTES: u64 = 4;
+const BF16_BYTES: u64 = 2;
+
+impl Target {
+    /// Mixer of each layer.
+    pub fn mixers(&self) -> Vec<Mixer> {
+        let layers = &self.model.layers;
+        layers
+            .period
+            .iter()
+            .copied()
+            .cycle()
+            .take(layers.count)
+            .collect()
+    }
+
+    /// Layers with the given mixer.
+    pub(crate) fn layers_of(&self, mixer: Mixer) -> u64 {
+        self.mixers().iter().filter(|&&each| each == mixer).count() as u64
+    }
+
+    /// Layers that keep keys and values: full attention and multi-token prediction.
+    pub(crate) fn kv_layers(&self) -> u64 {
+        self.layers_of(Mixer::Attention) + self.model.mtp.layers
+    }
+
+    /// Bytes of keys and values of one token, decoder layers.
+    pub fn kv_bytes_per_token(&self) -> u64 {
+        self.kv_bytes_of_layer() * self.layers_of(Mixer::Attention)
+    }
+
+    /// Bytes of keys and values of one token in one layer.
+    pub(crate) fn kv_bytes_of_layer(&self) -> u64 {
+        let element = match self.leaf.quant.kv {
+            KvFormat::F32 => F32_BYTES,
+            KvFormat::Bf16 => BF16_BYTES,
+        };
+        2 * self.model.attention.kv_heads * self.model.attention.head_dim * element
+    }
+
+    /// KV pages of the whole server.
+    pub fn kv_pages(&self) -> u64 {
+        let limits = &self.leaf.limits;
+        limits.sequences * limits.context / limits.page
+    }
+
+    /// Bytes of all KV pages, the prediction layer's included.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kv_pages() * self.leaf.limits.page * self.kv_bytes_of_layer() * self.kv_layers()
+    }
+
+    /// Bytes of the FP32 matrix states of one sequence.
+    pub fn state_matrix_bytes(&self) -> u64 {
+        let gdn = &self.model.gdn;
+        let state = gdn.value_heads * gdn.key_dim * gdn.value_dim * F32_BYTES;
+        state * self.layers_of(Mixer::Gdn)
+    }
+
+    /// Bytes of the convolution tails of one sequence: `conv_kernel - 1` rows a layer, BF16.
+    pub fn state_conv_bytes(&self) -> u64 {
+        let gdn = &self.model.gdn;
+        (gdn.conv_kernel - 1) * gdn.qkv_rows * BF16_BYTES * self.layers_of(Mixer::Gdn)
+    }
+
+    /// Bytes of a part of the checkpoint, text or multi-token prediction.
+    pub fn part_bytes(&self, part: Part) -> u64 {
+        let scale = self.input_scales();
+        self.sum(|group| u64::from(group.part == part) * group.bytes_stored(scale))
+    }
+
+    /// Bytes of all tensors of the checkpoint, vision included.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        let vision = self.model.vision.as_ref().map_or(0, |vision| vision.bytes);
+        self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + vision
+    }
+
+    /// Tensors of the checkpoint, vision included.
+    pub fn checkpoint_tensors(&self) -> u64 {
+        let scale = self.input_scales();
+        let vision = self
+            .model
+            .vision
+            .as_ref()
+            .map_or(0, |vision| vision.tensors);
+        self.sum(|group| group.tensors(scale)) + vision
+    }
+
+    /// Parameters of a part.
+    pub fn part_parameters(&self, part: Part) -> u64 {
+        self.sum(|group| u64::from(group.part == part) * group.count * group.n * group.k)
+    }
+
+    /// Parameters that one decoded token reads, without multi-token prediction.
+    pub fn active_parameters(&self) -> u64 {
+        self.sum(|group| match group.part {
+            Part::Text => group.count_read * group.n_read * group.k,
+            Part::Mtp => 0,
+        })
+    }
+
+    /// Weight bytes that one decoded token reads at batch 1, without multi-token prediction.
+    pub fn weight_bytes_per_token(&self) -> u64 {
+        let scale = self.input_scales();
+        self.sum(|group| u64::from(group.part == Part::Text) * group.bytes_read(scale))
+    }
+
+    /// Bytes that must be resident to serve: text and prediction weights, KV pages, states.
+    pub fn resident_bytes(&self) -> u64 {
+        let state = self.state_matrix_bytes() + self.state_conv_bytes();
+        let weights = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp);
+        weights + self.kv_bytes() + state * self.leaf.limits.sequences
+    }
+
+    pub(crate) fn input_scales(&self) -> bool {
+        self.checkpoint()
+            .is_some_and(|checkpoint| checkpoint.input_scales)
+    }
+
+    fn sum(&self, bytes: impl Fn(&Group) -> u64) -> u64 {
+        self.weights().iter().map(bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::repository;
+    use crate::weights::Part;
+
+    const QWEN35: &str = "h200/qwen3.5-35b-a3b/nvfp4";
+    const QWEN36: &str = "h200/qwen3.6-35b-a3b/fp8";
+
+    #[test]
+    fn parameters_of_a_35b() {
+        let target = repository(QWEN35);
+        assert_eq!(target.part_parameters(Part::Text), 34_660_610_688);
+        assert_eq!(target.part_parameters(Part::Mtp), 844_640_768);
+        assert_eq!(target.active_parameters(), 2_946_431_616);
+    }
+
+    #[test]
+    fn checkpoint_bytes_of_nvfp4() {
+        let target = repository(QWEN35);
+        assert_eq!(target.part_bytes(Part::Text), 22_443_567_616);
+        assert_eq!(target.part_bytes(Part::Mtp), 1_689_281_536);
+        assert_eq!(target.checkpoint_bytes(), 25_025_991_648);
+    }
+
+    #[test]
+    fn checkpoint_bytes_of_fp8() {
+        let target = repository(QWEN36);
+        assert_eq!(target.part_bytes(Part::Text), 35_707_978_496);
+        assert_eq!(target.part_bytes(Part::Mtp), 853_668_480);
+        assert_eq!(target.checkpoint_bytes(), 37_454_789_472);
+    }
+
+    #[test]
+    fn weight_bytes_that_a_token_reads() {
+        assert_eq!(repository(QWEN35).weight_bytes_per_token(), 3_873_052_672);
+        assert_eq!(repository(QWEN36).weight_bytes_per_token(), 3_481_432_832);
+    }
+
+    #[test]
+    fn tensors_of_a_checkpoint() {
+        assert_eq!(repository(QWEN35).checkpoint_tensors(), 125_091);
+        assert_eq!(repository(QWEN36).checkpoint_tensors(), 64_196);
+    }
+
+    #[test]
+    fn bytes_of_a_sequence() {
+        let target = repository(QWEN35);
+        assert_eq!(target.kv_bytes_per_token(), 20_480);
+        assert_eq!(target.state_matrix_bytes(), 62_914_560);
+        assert_eq!(target.state_conv_bytes(), 1_474_560);
+    }
+
+    #[test]
+    fn a_tied_head_is_read_whole_and_stored_once() {
+        let mut target = repository(QWEN35);
+        let untied = target.weight_bytes_per_token();
+        let stored = target.checkpoint_bytes();
+        target.model.tied_head = true;
+        let row = 2 * target.model.hidden;
+        assert_eq!(target.weight_bytes_per_token(), untied - row);
+        assert_eq!(stored - target.checkpoint_bytes(), row * target.model.vocab);
+    }
+
+    #[test]
+    fn the_prediction_layer_keeps_keys_and_values_too() {
+        let target = repository(QWEN35);
+        let tokens = target.leaf.limits.sequences * target.leaf.limits.context;
+        assert_eq!(target.kv_bytes(), tokens * (20_480 + 2_048));
+    }
+
+    #[test]
+    fn stacked_experts_are_two_tensors_of_a_layer() {
+        let mut target = repository(QWEN36);
+        let stored = target.checkpoint_bytes();
+        let experts_tensors = 2 * 3 * 256 * 41;
+        let rest = target.checkpoint_tensors() - experts_tensors;
+        target
+            .model
+            .checkpoint
+            .get_mut("fp8")
+            .unwrap()
+            .stacked_experts = true;
+        assert_eq!(target.checkpoint_tensors(), rest + 2 * 2 * 41);
+        assert_eq!(target.checkpoint_bytes(), stored);
+    }
+
+    #[test]
+    fn a_float_a_log_is_twice_as_large() {
+        let mut target = repository(QWEN36);
+        let stored = target.checkpoint_bytes();
+        target.model.checkpoint.get_mut("fp8").unwrap().a_log_f32 = true;
+        assert_eq!(target.checkpoint_bytes() - stored, 30 * 32 * 2);
+    }
+}

@@ -1,0 +1,267 @@
+//! `target.rs`: the constants that `src/target.rs` includes.
+
+use std::fmt::Write;
+
+use crate::constants::{Constant, Value, constants};
+use crate::files::sha256;
+use crate::schema::leaf::{Format, KvFormat};
+use crate::schema::model::{Chat, File, Mixer, ToolFormat};
+use crate::target::{DerivedFile, Target};
+
+impl Target {
+    /// Rust text of every constant of the target, for `include!` in `src/target.rs`.
+    ///
+    /// `derived` is what [`Target::derived_files`] made; the text expects each in `OUT_DIR`.
+    pub fn emit_rust(&self, derived: &[DerivedFile]) -> String {
+        let mut out = format!("// Generated from {}; edit that.\n\n", self.leaf_file());
+        self.write_names(&mut out);
+        for constant in constants(self) {
+            write_constant(&mut out, &constant);
+        }
+        self.write_mixers(&mut out);
+        self.write_sampling(&mut out);
+        self.write_chat(&mut out);
+        self.write_ops(&mut out);
+        self.write_files(&mut out, derived);
+        out
+    }
+
+    fn write_names(&self, out: &mut String) {
+        line(
+            out,
+            "Hardware, the first part of the target's name.",
+            "HARDWARE",
+            &self.leaf.hw,
+        );
+        line(
+            out,
+            "Model, the second part of the target's name.",
+            "MODEL",
+            &self.leaf.model,
+        );
+        line(
+            out,
+            "Quantisation, the third part of the target's name.",
+            "QUANT",
+            &self.quant,
+        );
+        line(out, "Name of the binary.", "BINARY", &self.binary());
+        line(
+            out,
+            "Model id that the API reports.",
+            "MODEL_ID",
+            &self.model.id,
+        );
+        item(
+            out,
+            "Whether every op has an implementation, so that requests can be answered.",
+            &format!("SERVES: bool = {}", self.serves()),
+        );
+        item(
+            out,
+            "The expanded manifest (TOML), as `show` prints it.",
+            &format!("MANIFEST: &str = r##\"{}\"##", self.expanded()),
+        );
+    }
+
+    fn write_mixers(&self, out: &mut String) {
+        let names = self.mixers().into_iter().map(|mixer| match mixer {
+            Mixer::Gdn => "Mixer::Gdn",
+            Mixer::Attention => "Mixer::Attention",
+        });
+        let names: Vec<_> = names.collect();
+        let text = format!("MIXERS: [Mixer; LAYERS] = [{}]", names.join(", "));
+        item(out, "Token mixer of each layer.", &text);
+        let steps = &self.leaf.steps.decode;
+        let text = format!("DECODE_STEPS: &[usize] = &{steps:?}");
+        item(
+            out,
+            "Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.",
+            &text,
+        );
+    }
+
+    fn write_sampling(&self, out: &mut String) {
+        let sampling = &self.model.sampling;
+        let temperature = format!("DEFAULT_TEMPERATURE: f32 = {:?}", sampling.temperature);
+        item(out, "Temperature of requests that name none.", &temperature);
+        let top_k = format!("DEFAULT_TOP_K: u32 = {}", sampling.top_k);
+        item(
+            out,
+            "Top-k of requests that name none; 0 keeps all.",
+            &top_k,
+        );
+        let top_p = format!("DEFAULT_TOP_P: f32 = {:?}", sampling.top_p);
+        item(out, "Top-p of requests that name none.", &top_p);
+    }
+
+    fn write_chat(&self, out: &mut String) {
+        let chat = self.model.chat.as_ref();
+        let stop = chat.map_or(&[][..], |chat| &chat.stop_ids);
+        item(
+            out,
+            "Tokens that end a turn.",
+            &format!("STOP_TOKENS: &[u32] = &{stop:?}"),
+        );
+        let tools = match chat.map(|chat| chat.tool_format) {
+            None => "Absent",
+            Some(ToolFormat::Qwen3Coder) => "Qwen3Coder",
+        };
+        let text = format!("TOOL_FORMAT: ToolFormat = ToolFormat::{tools}");
+        item(out, "Syntax of tool calls.", &text);
+        let thinking = chat.is_some_and(|chat| chat.thinking);
+        let text = format!("THINKING_DEFAULT: bool = {thinking}");
+        item(
+            out,
+            "Whether the model reasons when a request does not say.",
+            &text,
+        );
+        let text = |field: fn(&Chat) -> &str| chat.map_or("", field).to_owned();
+        line(
+            out,
+            "Opens reasoning.",
+            "THINK_OPEN",
+            &text(|chat| &chat.think_open),
+        );
+        line(
+            out,
+            "Closes reasoning.",
+            "THINK_CLOSE",
+            &text(|chat| &chat.think_close),
+        );
+        let name = "TOKENIZER_FILE";
+        line(
+            out,
+            "Tokenizer in the weights directory.",
+            name,
+            &text(|chat| &chat.tokenizer),
+        );
+        let name = "TEMPLATE_FILE";
+        line(
+            out,
+            "Chat template in the weights directory.",
+            name,
+            &text(|chat| &chat.template),
+        );
+    }
+
+    fn write_ops(&self, out: &mut String) {
+        if let Some(gpu) = &self.hardware.gpu {
+            let digits = gpu.arch.trim_start_matches("sm_").trim_end_matches('a');
+            let (major, minor) = digits.split_at(digits.len().saturating_sub(1));
+            let text = format!("COMPUTE_CAPABILITY: (i32, i32) = ({major}, {minor})");
+            item(
+                out,
+                "The one that kernels are compiled for (major, minor).",
+                &text,
+            );
+        }
+        for choice in self.kernels() {
+            let op = choice.op.to_uppercase();
+            let text = format!("OP_{op}_KERNEL: &str = {:?}", choice.kernel);
+            item(out, &format!("Kernel of `{}`.", choice.op), &text);
+            let text = format!("OP_{op}_THREADS: usize = {}", choice.threads);
+            item(out, &format!("Threads on a row of `{}`.", choice.op), &text);
+            let text = format!("OP_{op}_SHARED_BYTES: usize = {}", choice.shared_bytes);
+            item(
+                out,
+                &format!("Shared memory of a block of `{}`.", choice.op),
+                &text,
+            );
+        }
+    }
+
+    fn write_files(&self, out: &mut String, derived: &[DerivedFile]) {
+        let files = self.files(derived);
+        let mut text = String::from("CHECKPOINT: &[CheckpointFile] = &[\n");
+        for File {
+            name,
+            bytes,
+            sha256,
+        } in &files
+        {
+            let _ = writeln!(
+                text,
+                "    CheckpointFile {{ name: {name:?}, bytes: {bytes}, sha256: {sha256:?} }},"
+            );
+        }
+        item(
+            out,
+            "Files of the checkpoint; empty when their digests are unknown.",
+            &(text + "]"),
+        );
+        let mut text = String::from("EMBEDDED: &[(&str, &[u8])] = &[\n");
+        for File { name, .. } in files.iter().filter(|_| self.leaf.embed) {
+            let path = match derived.iter().any(|file| file.name == *name) {
+                true => format!("env!(\"OUT_DIR\"), \"/{name}\""),
+                false => format!(
+                    "env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"",
+                    self.model_path(name)
+                ),
+            };
+            let _ = writeln!(text, "    ({name:?}, include_bytes!(concat!({path}))),");
+        }
+        let doc = "Files compiled into the binary: name and content.";
+        item(out, doc, &(text + "]"));
+        let golden = match self.root.join(self.golden_file()).is_file() {
+            true => format!(
+                "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"))",
+                self.golden_file()
+            ),
+            false => "\"\"".into(),
+        };
+        let doc = "Prompts with the tokens that another implementation makes of them (JSON).";
+        item(out, doc, &format!("GOLDEN: &str = {golden}"));
+    }
+
+    /// The checkpoint's files, those that this target derives in place of their sources.
+    fn files(&self, derived: &[DerivedFile]) -> Vec<File> {
+        let mut files = self
+            .checkpoint()
+            .map_or(Vec::new(), |checkpoint| checkpoint.files.clone());
+        for file in &mut files {
+            if let Some(made) = derived.iter().find(|made| made.name == file.name) {
+                file.bytes = made.content.len() as u64;
+                file.sha256 = sha256(&made.content);
+            }
+        }
+        files
+    }
+}
+
+fn item(out: &mut String, doc: &str, text: &str) {
+    let _ = writeln!(out, "/// {doc}\npub const {text};");
+}
+
+fn line(out: &mut String, doc: &str, name: &str, text: &str) {
+    item(out, doc, &format!("{name}: &str = {text:?}"));
+}
+
+fn write_constant(out: &mut String, constant: &Constant) {
+    let name = constant.name;
+    let text = match &constant.value {
+        Value::Size(value) => format!("{name}: usize = {value}"),
+        Value::Single(value) => format!("{name}: f32 = {value:?}"),
+        Value::Double(value) => format!("{name}: f64 = {value:?}"),
+        Value::Bool(value) => format!("{name}: bool = {value}"),
+        Value::Format(value) => format!("{name}: Format = Format::{}", format_name(*value)),
+        Value::Kv(value) => format!("{name}: KvFormat = KvFormat::{}", kv_name(*value)),
+    };
+    item(out, constant.doc, &text);
+}
+
+fn format_name(format: Format) -> &'static str {
+    match format {
+        Format::Bf16 => "Bf16",
+        Format::Nvfp4CompressedTensors => "Nvfp4CompressedTensors",
+        Format::Nvfp4Modelopt => "Nvfp4Modelopt",
+        Format::Fp8Block128 => "Fp8Block128",
+    }
+}
+
+fn kv_name(format: KvFormat) -> &'static str {
+    match format {
+        KvFormat::F32 => "F32",
+        KvFormat::Bf16 => "Bf16",
+    }
+}

@@ -1,0 +1,111 @@
+//! The expanded manifest: every fact of a target and every number that follows, as TOML.
+
+use serde::Serialize;
+
+use crate::schema::hardware::Hardware;
+use crate::schema::leaf::Leaf;
+use crate::schema::model::Model;
+use crate::target::Target;
+use crate::weights::{Group, Part};
+
+#[derive(Serialize)]
+struct Expanded<'a> {
+    target: &'a str,
+    binary: String,
+    serves: bool,
+    ops_missing: Vec<&'static str>,
+    derived: Derived,
+    leaf: &'a Leaf,
+    hardware: &'a Hardware,
+    model: &'a Model,
+}
+
+/// Figures of the target, bytes and counts.
+#[derive(Serialize)]
+struct Derived {
+    parameters_text: u64,
+    parameters_mtp: u64,
+    parameters_active: u64,
+    checkpoint_tensors: u64,
+    checkpoint_bytes: u64,
+    checkpoint_bytes_text: u64,
+    checkpoint_bytes_mtp: u64,
+    weight_bytes_per_token: u64,
+    kv_bytes_per_token: u64,
+    kv_pages: u64,
+    kv_bytes: u64,
+    state_matrix_bytes_per_sequence: u64,
+    state_conv_bytes_per_sequence: u64,
+    resident_bytes: u64,
+}
+
+impl Target {
+    /// The target as TOML: facts, choices, derived figures and a table of weights.
+    pub fn expanded(&self) -> String {
+        let expanded = Expanded {
+            target: &self.name,
+            binary: self.binary(),
+            serves: self.serves(),
+            ops_missing: if self.serves() {
+                Vec::new()
+            } else {
+                self.ops_missing()
+            },
+            derived: self.derived(),
+            leaf: &self.leaf,
+            hardware: &self.hardware,
+            model: &self.model,
+        };
+        let head = toml::to_string(&expanded).expect("plain structures always serialise");
+        let rows: String = self.weights().iter().map(|group| self.row(group)).collect();
+        format!("{head}\n[weights]\n{rows}")
+    }
+
+    fn derived(&self) -> Derived {
+        Derived {
+            parameters_text: self.part_parameters(Part::Text),
+            parameters_mtp: self.part_parameters(Part::Mtp),
+            parameters_active: self.active_parameters(),
+            checkpoint_tensors: self.checkpoint_tensors(),
+            checkpoint_bytes: self.checkpoint_bytes(),
+            checkpoint_bytes_text: self.part_bytes(Part::Text),
+            checkpoint_bytes_mtp: self.part_bytes(Part::Mtp),
+            weight_bytes_per_token: self.weight_bytes_per_token(),
+            kv_bytes_per_token: self.kv_bytes_per_token(),
+            kv_pages: self.kv_pages(),
+            kv_bytes: self.kv_bytes(),
+            state_matrix_bytes_per_sequence: self.state_matrix_bytes(),
+            state_conv_bytes_per_sequence: self.state_conv_bytes(),
+            resident_bytes: self.resident_bytes(),
+        }
+    }
+
+    /// One line for one group of weights.
+    fn row(&self, group: &Group) -> String {
+        let Group {
+            name,
+            count,
+            n,
+            k,
+            storage,
+            ..
+        } = group;
+        let format = toml_name(storage);
+        let scale = self.input_scales();
+        let stored = group.bytes_stored(scale);
+        let (part, read) = match group.part {
+            Part::Text => ("", group.bytes_read(scale)),
+            Part::Mtp => ("mtp.", 0),
+        };
+        format!(
+            "\"{part}{name}\" = {{ count = {count}, n = {n}, k = {k}, format = {format}, \
+             bytes_stored = {stored}, bytes_read_per_token = {read} }}\n"
+        )
+    }
+}
+
+/// A unit variant as manifests write it.
+fn toml_name(variant: &impl Serialize) -> String {
+    let value = toml::Value::try_from(variant).expect("a unit variant is a string");
+    value.to_string()
+}

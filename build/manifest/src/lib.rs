@@ -1,0 +1,39 @@
+//! Manifests of `targets/` to one checked [`Target`], and from it to Rust and CUDA constants.
+//!
+//! ```text
+//! targets/_hw/<hw>.toml             ┐
+//! targets/_model/<model>/model.toml ├─ schema ─ check ─ Target ─┬─ emit_rust ─ target.rs
+//! targets/<hw>/<model>/<quant>.toml ┘                           ├─ emit_cuda ─ target.cuh
+//!                                                               └─ expanded ── TOML for people
+//! ```
+//!
+//! Facts are stated once and derived numbers are computed, never written. Output depends on the
+//! files alone: no clock, no path, no environment.
+
+mod check;
+mod config;
+mod constants;
+mod dequantise;
+mod derive;
+mod emit_cuda;
+mod emit_rust;
+mod error;
+mod expand;
+mod files;
+#[cfg(test)]
+mod golden;
+mod kernels;
+mod safetensors;
+pub mod schema;
+mod target;
+#[cfg(test)]
+mod testing;
+mod weights;
+
+pub use dequantise::dequantise;
+pub use error::ManifestError;
+pub use files::checkpoint_block;
+pub use kernels::KernelChoice;
+pub use safetensors::CheckpointError;
+pub use target::{DerivedFile, Target, leaves, load};
+pub use weights::{Group, Part, Storage};

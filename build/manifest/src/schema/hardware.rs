@@ -1,0 +1,51 @@
+//! `targets/_hw/<hw>.toml`: what a machine is.
+
+use serde::{Deserialize, Serialize};
+
+/// Which implementation of the ops a target is compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// Portable Rust, the reference.
+    Cpu,
+    /// Device code compiled for the one architecture of `gpu.arch`.
+    Cuda,
+}
+
+/// Facts of one machine.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hardware {
+    /// Name for people.
+    pub title: String,
+    /// `cpu` or `cuda`; `cuda` requires `[gpu]` and `host`.
+    pub backend: Backend,
+    /// Rust triple of the host; absent when any host will do.
+    pub host: Option<String>,
+    /// The accelerator.
+    pub gpu: Option<Gpu>,
+}
+
+/// Facts of one accelerator.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Exact architecture, `sm_<number>a`.
+    pub arch: String,
+    /// Streaming multiprocessors, at least 1.
+    pub sms: u32,
+    /// Resident threads per multiprocessor, a multiple of 32.
+    pub threads_per_sm: u32,
+    /// Shared memory that one block may ask for, bytes.
+    pub shared_bytes_per_block: u64,
+    /// Second-level cache, bytes.
+    pub l2_bytes: u64,
+    /// Device memory that a program sees, bytes.
+    pub memory_bytes: u64,
+    /// Whether host and device share that memory.
+    pub memory_shared_with_host: bool,
+    /// Rated memory bandwidth, bytes per second.
+    pub bandwidth_rated: u64,
+    /// Read bandwidth measured with a read-only kernel, bytes per second; not above the rated one.
+    pub bandwidth_read_measured: u64,
+}

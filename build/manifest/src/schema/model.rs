@@ -1,0 +1,232 @@
+//! `targets/_model/<model>/model.toml`: what a model is.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Layer math that a model follows; one file of `src/model` each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum Family {
+    /// Gated DeltaNet and gated full attention, mixture of experts with a shared expert.
+    #[serde(rename = "qwen3_5_moe")]
+    Qwen35Moe,
+}
+
+/// Token mixer of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mixer {
+    /// Gated DeltaNet.
+    Gdn,
+    /// Full attention with an output gate.
+    Attention,
+}
+
+/// Syntax in which the model writes tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolFormat {
+    /// `<tool_call><function=NAME><parameter=ARG>VALUE</parameter></function></tool_call>`.
+    Qwen3Coder,
+}
+
+/// Facts of one model, from its configuration and its checkpoints.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Name for people.
+    pub title: String,
+    /// Model id that the API reports.
+    pub id: String,
+    /// Layer math.
+    pub family: Family,
+    /// SPDX identifier of the weights' licence.
+    pub licence: String,
+    /// Width of the residual stream, elements, at least 1.
+    pub hidden: u64,
+    /// Rows of the embedding table, tokens, at least 1.
+    pub vocab: u64,
+    /// Whether the output head is the embedding table.
+    pub tied_head: bool,
+    /// Epsilon of every norm, above 0.
+    pub norm_eps: f64,
+    /// Positions that the model was made for, tokens.
+    pub max_position: u64,
+    /// The decoder layers.
+    pub layers: Layers,
+    /// Full-attention layers.
+    pub attention: Attention,
+    /// Gated DeltaNet layers.
+    pub gdn: Gdn,
+    /// Mixture of experts of every layer.
+    pub moe: Moe,
+    /// Multi-token prediction.
+    pub mtp: Mtp,
+    /// Vision tower in the checkpoint; it is not served and counts in the checkpoint's size only.
+    pub vision: Option<Vision>,
+    /// Tokens and text conventions; absent for a model without a tokenizer.
+    pub chat: Option<Chat>,
+    /// Defaults of requests that name no value.
+    pub sampling: Sampling,
+    /// Published weights by name of their quantisation; a leaf of that name uses them.
+    #[serde(default)]
+    pub checkpoint: BTreeMap<String, Checkpoint>,
+}
+
+/// The order of decoder layers.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layers {
+    /// Decoder layers, at least 1.
+    pub count: usize,
+    /// Mixers of the first layers, repeated to `count`; its length divides `count`.
+    pub period: Vec<Mixer>,
+}
+
+/// Grouped-query attention whose query projection carries an output gate.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attention {
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: u64,
+    /// Key and value heads, at least 1.
+    pub kv_heads: u64,
+    /// Elements of a head.
+    pub head_dim: u64,
+    /// Leading elements of a head that RoPE turns, even, at most `head_dim`.
+    pub rotary_dim: u64,
+    /// RoPE base, above 0.
+    pub rope_theta: f64,
+    /// Rows of `q_proj` as stored: query and gate of each head.
+    pub q_rows: u64,
+    /// Rows of `k_proj` and of `v_proj` as stored.
+    pub kv_rows: u64,
+    /// Columns of `o_proj` as stored.
+    pub o_columns: u64,
+}
+
+/// Gated DeltaNet dimensions.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gdn {
+    /// Key heads, at least 1.
+    pub key_heads: u64,
+    /// Value heads, a multiple of `key_heads`.
+    pub value_heads: u64,
+    /// Elements of a key.
+    pub key_dim: u64,
+    /// Elements of a value.
+    pub value_dim: u64,
+    /// Taps of the causal convolution, at least 2.
+    pub conv_kernel: u64,
+    /// Rows of `in_proj_qkv` as stored: queries, keys, values.
+    pub qkv_rows: u64,
+    /// Rows of `in_proj_z` and columns of `out_proj` as stored.
+    pub z_rows: u64,
+    /// Rows of `in_proj_a` and of `in_proj_b` as stored.
+    pub gate_rows: u64,
+}
+
+/// Mixture of experts with one shared expert.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moe {
+    /// Routed experts of a layer.
+    pub experts: u64,
+    /// Routed experts that a token visits, 1 ..= `experts`.
+    pub experts_per_token: u64,
+    /// Inner width of a routed expert.
+    pub intermediate: u64,
+    /// Inner width of the shared expert.
+    pub shared_intermediate: u64,
+}
+
+/// Multi-token prediction.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mtp {
+    /// Layers in the checkpoint, 0 or 1.
+    pub layers: u64,
+}
+
+/// Vision tower, BF16.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vision {
+    /// Tensors in the checkpoint.
+    pub tensors: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
+}
+
+/// Tokens and text conventions of a conversation.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chat {
+    /// Tokens that end a turn, each below `vocab`, at least one.
+    pub stop_ids: Vec<u64>,
+    /// Syntax of tool calls.
+    pub tool_format: ToolFormat,
+    /// Whether the model reasons before it answers when a request does not say.
+    pub thinking: bool,
+    /// Text that opens reasoning.
+    pub think_open: String,
+    /// Token of `think_open`, below `vocab`.
+    pub think_open_id: u64,
+    /// Text that closes reasoning.
+    pub think_close: String,
+    /// Token of `think_close`, below `vocab`.
+    pub think_close_id: u64,
+    /// Tokenizer's file name in the weights directory.
+    pub tokenizer: String,
+    /// Chat template's file name in the weights directory.
+    pub template: String,
+}
+
+/// Sampling of requests that name no value.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sampling {
+    /// 0 ..= 2; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Keep the k most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set that reaches this probability, in (0, 1].
+    pub top_p: f64,
+}
+
+/// One published set of weights.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// `owner/name` where it is published; absent for weights kept beside `model.toml`.
+    pub repository: Option<String>,
+    /// Commit of that repository; absent while it is not known.
+    pub revision: Option<String>,
+    /// Tensors in all files.
+    pub tensors: u64,
+    /// Bytes of all tensors, without the headers of the files.
+    pub tensor_bytes: u64,
+    /// Whether NVFP4 matrices carry a scale of their input as well.
+    pub input_scales: bool,
+    /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
+    #[serde(default)]
+    pub stacked_experts: bool,
+    /// Whether `A_log` is F32 rather than BF16.
+    #[serde(default)]
+    pub a_log_f32: bool,
+    /// Every file, or `[]` while their digests are not known.
+    pub files: Vec<File>,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// Name inside the weights directory.
+    pub name: String,
+    /// Exact size, bytes.
+    pub bytes: u64,
+    /// Lower-case hexadecimal SHA-256.
+    pub sha256: String,
+}

@@ -1,0 +1,280 @@
+//! Finding leaves, and loading one into a [`Target`].
+
+use std::path::{Path, PathBuf};
+
+use crate::check::check;
+use crate::dequantise::dequantise;
+use crate::error::ManifestError;
+use crate::files;
+use crate::schema::hardware::{Backend, Hardware};
+use crate::schema::leaf::{Leaf, Transformation};
+use crate::schema::model::{Checkpoint, Model};
+use crate::schema::read;
+
+const LEAF_HINT: &str = " (facts are stated in targets/_hw and targets/_model only)";
+
+/// One checked target: the facts of its hardware and model, and its leaf.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// `<hw>/<model>/<quant>`.
+    pub name: String,
+    /// Last part of `name`.
+    pub quant: String,
+    /// `targets/_hw/<hw>.toml`.
+    pub hardware: Hardware,
+    /// `targets/_model/<model>/model.toml`.
+    pub model: Model,
+    /// `targets/<hw>/<model>/<quant>.toml`.
+    pub leaf: Leaf,
+    pub(crate) root: PathBuf,
+}
+
+/// A checkpoint file that a target makes from a published one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DerivedFile {
+    /// Name inside the weights directory.
+    pub name: String,
+    /// The whole content.
+    pub content: Vec<u8>,
+}
+
+/// Every buildable target below `root/targets`, sorted: `<hw>/<model>/<quant>`.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn leaves(root: &Path) -> Result<Vec<String>, ManifestError> {
+    let mut found = Vec::new();
+    for hardware in entries(root, "targets")? {
+        for model in entries(root, &format!("targets/{hardware}"))? {
+            let folder = format!("{hardware}/{model}");
+            for file in entries(root, &format!("targets/{folder}"))? {
+                let quant = file.strip_suffix(".toml");
+                found.extend(quant.map(|quant| format!("{folder}/{quant}")));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Names in `root/folder` that take part in a target's path: no leading underscore or dot. Empty
+/// when `folder` is a file.
+fn entries(root: &Path, folder: &str) -> Result<Vec<String>, ManifestError> {
+    let path = root.join(folder);
+    if path.is_file() {
+        return Ok(Vec::new());
+    }
+    let failed = |error| ManifestError::file(folder, format!("cannot be read: {error}"));
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let name = entry
+            .map_err(failed)?
+            .file_name()
+            .to_string_lossy()
+            .into_owned();
+        if !name.starts_with(['_', '.']) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Reads, checks and joins the manifests of the target `leaf`, written `<hw>/<model>/<quant>`.
+///
+/// # Errors
+/// The first rule that a manifest breaks, or a checkpoint file of this repository whose size or
+/// digest is not the one stated.
+pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
+    let [hardware, model, quant] = parts(root, leaf)?;
+    let target = Target {
+        name: leaf.into(),
+        quant: quant.into(),
+        hardware: read(root, &format!("targets/_hw/{hardware}.toml"), "")?,
+        model: read(root, &format!("targets/_model/{model}/model.toml"), "")?,
+        leaf: read(root, &format!("targets/{leaf}.toml"), LEAF_HINT)?,
+        root: root.into(),
+    };
+    check(&target)?;
+    files::verify(&target)?;
+    Ok(target)
+}
+
+fn parts<'a>(root: &Path, leaf: &'a str) -> Result<[&'a str; 3], ManifestError> {
+    let parts: Vec<&str> = leaf.split('/').collect();
+    match parts.try_into() {
+        Ok(parts) if root.join(format!("targets/{leaf}.toml")).is_file() => Ok(parts),
+        _ => {
+            let known = leaves(root)?.join(", ");
+            let rule = format!("no such target; targets are {known}");
+            Err(ManifestError::file(format!("targets/{leaf}.toml"), rule))
+        }
+    }
+}
+
+impl Target {
+    /// Name of the binary.
+    pub fn binary(&self) -> String {
+        format!("atlas-{}", self.name.replace('/', "-"))
+    }
+
+    /// Paths from the repository root of every file that the target's constants depend on.
+    pub fn files_read(&self) -> Vec<PathBuf> {
+        let mut paths = vec![
+            format!("targets/_hw/{}.toml", self.leaf.hw),
+            self.model_path("model.toml"),
+            self.leaf_file(),
+            self.golden_file(),
+        ];
+        let kept = self
+            .checkpoint()
+            .map_or(&[][..], |checkpoint| &checkpoint.files);
+        paths.extend(kept.iter().map(|file| self.model_path(&file.name)));
+        paths.retain(|path| self.root.join(path).is_file());
+        paths.into_iter().map(PathBuf::from).collect()
+    }
+
+    /// The published weights that this target is built for or derives its own from.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        let quant = self
+            .leaf
+            .derive
+            .as_ref()
+            .map_or(&self.quant, |derive| &derive.from);
+        self.model.checkpoint.get(quant)
+    }
+
+    /// Makes the files that this target derives from its checkpoint; none for most targets.
+    ///
+    /// # Errors
+    /// A source that cannot be read or has no exact result.
+    pub fn derived_files(&self) -> Result<Vec<DerivedFile>, ManifestError> {
+        let (Some(derive), Some(checkpoint)) = (&self.leaf.derive, self.checkpoint()) else {
+            return Ok(Vec::new());
+        };
+        let Transformation::Dequantise = derive.transformation;
+        let weights = |name: &&str| name.ends_with(".safetensors");
+        let names = checkpoint.files.iter().map(|file| file.name.as_str());
+        names
+            .filter(weights)
+            .map(|name| self.dequantised(name))
+            .collect()
+    }
+
+    fn dequantised(&self, name: &str) -> Result<DerivedFile, ManifestError> {
+        let path = self.model_path(name);
+        let source = std::fs::read(self.root.join(&path))
+            .map_err(|error| ManifestError::file(&path, format!("cannot be read: {error}")))?;
+        let content = dequantise(&source)
+            .map_err(|error| ManifestError::file(&path, format!("dequantise: {error}")))?;
+        Ok(DerivedFile {
+            name: name.into(),
+            content,
+        })
+    }
+
+    /// Whether the binary can answer requests: a CPU target always, a GPU target when every op of
+    /// its family has a kernel.
+    pub fn serves(&self) -> bool {
+        self.hardware.backend == Backend::Cpu || self.ops_missing().is_empty()
+    }
+
+    pub(crate) fn leaf_file(&self) -> String {
+        format!("targets/{}.toml", self.name)
+    }
+
+    pub(crate) fn golden_file(&self) -> String {
+        self.model_path("golden/tokens.json")
+    }
+
+    /// Path of a file of the model's folder, from the repository root.
+    pub(crate) fn model_path(&self, name: &str) -> String {
+        format!("targets/_model/{}/{name}", self.leaf.model)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::leaves;
+    use crate::testing::{Scratch, repository, root};
+
+    #[test]
+    fn every_leaf_of_the_repository_loads() {
+        let names = leaves(&root()).unwrap();
+        assert!(names.contains(&"cpu/tiny/nvfp4".into()));
+        names.iter().for_each(|name| drop(repository(name)));
+    }
+
+    #[test]
+    fn leaves_are_sorted_and_have_no_underscore() {
+        let names = leaves(&root()).unwrap();
+        assert!(names.is_sorted() && !names.iter().any(|name| name.contains("/_")));
+        assert!(names.iter().all(|name| !name.starts_with('_')), "{names:?}");
+    }
+
+    #[test]
+    fn an_unknown_target_lists_the_known_ones() {
+        let scratch = Scratch::of("cpu/tiny/nvfp4");
+        assert_eq!(
+            scratch.load("cpu/tiny/fp8").unwrap_err().to_string(),
+            "targets/cpu/tiny/fp8.toml: no such target; targets are cpu/tiny/nvfp4"
+        );
+    }
+
+    #[test]
+    fn a_missing_model_is_named() {
+        let scratch = Scratch::of("cpu/tiny/nvfp4");
+        scratch.write("targets/cpu/small/nvfp4.toml", b"");
+        let error = scratch.load("cpu/small/nvfp4").unwrap_err();
+        assert_eq!(error.file, "targets/_model/small/model.toml");
+        assert!(error.rule.starts_with("cannot be read: "), "{error}");
+    }
+
+    #[test]
+    fn a_cpu_target_serves() {
+        assert!(repository("cpu/tiny/nvfp4").serves());
+    }
+
+    #[test]
+    fn a_gpu_target_without_every_kernel_does_not_serve() {
+        let target = repository("h200/tiny/nvfp4");
+        assert!(!target.serves());
+        assert!(target.ops_missing().contains(&"linear"));
+        assert!(!target.ops_missing().contains(&"add_rms_norm"));
+    }
+
+    #[test]
+    fn a_gpu_target_with_every_kernel_serves() {
+        let mut target = repository("h200/tiny/nvfp4");
+        let any = target.leaf.op["add_rms_norm"].clone();
+        for op in target.ops_missing() {
+            target.leaf.op.insert(op.into(), any.clone());
+        }
+        assert!(target.serves());
+    }
+
+    #[test]
+    fn the_binary_is_named_after_the_target() {
+        let target = repository("gb10/qwen3.5-35b-a3b/nvfp4");
+        assert_eq!(target.binary(), "atlas-gb10-qwen3.5-35b-a3b-nvfp4");
+    }
+
+    #[test]
+    fn the_expanded_manifest_is_toml_with_derived_numbers() {
+        let text = repository("gb10/qwen3.6-35b-a3b/fp8").expanded();
+        let parsed: toml::Table = text.parse().unwrap();
+        let bytes = parsed["derived"]["weight_bytes_per_token"].as_integer();
+        assert_eq!(bytes, Some(3_481_432_832));
+        let rows = parsed["weights"]["experts down_proj"]["count"].as_integer();
+        assert_eq!(rows, Some(10_240));
+    }
+
+    #[test]
+    fn the_bf16_weights_of_tiny_derive_to_the_tensors_of_its_formats() {
+        let target = repository("cpu/tiny/bf16");
+        let files = target.derived_files().unwrap();
+        assert_eq!(files.len(), 1);
+        let (header, data) = crate::safetensors::split(&files[0].content).unwrap();
+        assert_eq!(header.len() as u64, target.checkpoint_tensors());
+        assert_eq!(data.len() as u64, target.checkpoint_bytes());
+    }
+}

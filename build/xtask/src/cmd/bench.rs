@@ -1,0 +1,175 @@
+//! `bench`: measures a target with its own client and compares with the baseline.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use argh::FromArgs;
+use serde_json::{Map, Value};
+
+use super::build::build;
+use crate::server::Server;
+use crate::site::{Failure, Site};
+
+/// Measure a target and compare with its baseline. Arguments after `--` go to the binary's `bench`.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "bench")]
+pub struct Bench {
+    /// which target: <hw>/<model>/<quant>
+    #[argh(positional)]
+    target: String,
+    /// what to measure: serve (the server over HTTP), or a measurement of the binary itself
+    #[argh(positional)]
+    what: String,
+    /// flags of `serve`, as one text; the weights directory for targets that do not carry weights
+    #[argh(option, default = "String::new()")]
+    serve: String,
+    /// write the figures as the new baseline
+    #[argh(switch)]
+    save: bool,
+}
+
+impl Bench {
+    pub fn start(self, site: &Site, flags: &[String]) -> Result<(), Failure> {
+        let binary = build(site, Some(&self.target), false)?;
+        let found = self.measure(site, &binary, flags)?;
+        let mut figures = Map::new();
+        flatten("", &found, &mut figures);
+        let path = baseline(site, &self.target);
+        let kept = read(&path)?;
+        let before = kept.get(&self.what).and_then(Value::as_object);
+        print!("\n{}", compare(&self.what, &figures, before));
+        match self.save {
+            true => save(&path, kept, &self.what, figures),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs the binary's own `bench`; what it wrote as JSON.
+    fn measure(&self, site: &Site, binary: &Path, flags: &[String]) -> Result<Value, Failure> {
+        let (json, log) = (
+            site.atlas().join("log/bench.json"),
+            site.atlas().join("log/bench-server"),
+        );
+        let mut command = Command::new(binary);
+        command
+            .args(["bench", &self.what, "--json"])
+            .arg(&json)
+            .args(flags);
+        let serve: Vec<String> = self.serve.split_whitespace().map(String::from).collect();
+        let server = match self.what.as_str() {
+            "serve" => Some(Server::start(binary, &serve, &log)?),
+            _ => None,
+        };
+        if let Some(server) = &server {
+            command.args(["--url", &server.url, "--pid", &server.pid().to_string()]);
+        }
+        let status = command
+            .status()
+            .map_err(|why| format!("start {}: {why}", binary.display()))?;
+        if !status.success() {
+            return Err(Failure::Failed(format!("the measurement failed: {status}")));
+        }
+        let text =
+            fs::read_to_string(&json).map_err(|why| format!("read {}: {why}", json.display()))?;
+        Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", json.display()))?)
+    }
+}
+
+fn baseline(site: &Site, target: &str) -> PathBuf {
+    site.root
+        .join("ci/baseline")
+        .join(format!("{}.json", target.replace('/', "-")))
+}
+
+fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let Ok(text) = fs::read_to_string(path) else {
+        return Ok(Map::new());
+    };
+    Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
+}
+
+fn save(
+    path: &Path,
+    mut kept: Map<String, Value>,
+    what: &str,
+    figures: Map<String, Value>,
+) -> Result<(), Failure> {
+    kept.insert(what.to_string(), Value::Object(figures));
+    let text = serde_json::to_string_pretty(&kept).expect("a map of numbers is JSON") + "\n";
+    let failed = |why: std::io::Error| format!("write {}: {why}", path.display());
+    fs::create_dir_all(path.parent().expect("a baseline lies in a folder")).map_err(failed)?;
+    fs::write(path, text).map_err(failed)?;
+    println!("saved to {}", path.display());
+    Ok(())
+}
+
+/// Numbers of a JSON value under their dotted names.
+fn flatten(name: &str, value: &Value, to: &mut Map<String, Value>) {
+    let below = |key: &str| {
+        if name.is_empty() {
+            key.to_string()
+        } else {
+            format!("{name}.{key}")
+        }
+    };
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(key, value)| flatten(&below(key), value, to)),
+        Value::Array(items) => items.iter().enumerate().for_each(|(ix, value)| {
+            let named = value.get("name").and_then(Value::as_str).map(String::from);
+            flatten(&below(&named.unwrap_or_else(|| ix.to_string())), value, to);
+        }),
+        Value::Number(_) => {
+            to.insert(name.to_string(), value.clone());
+        }
+        _ => {}
+    }
+}
+
+/// A table: figure, measured, baseline, difference.
+fn compare(what: &str, figures: &Map<String, Value>, kept: Option<&Map<String, Value>>) -> String {
+    let mut table = format!(
+        "{:<44} {:>14} {:>14} {:>9}\n",
+        what, "measured", "baseline", "change"
+    );
+    for (name, value) in figures {
+        let measured = value.as_f64().unwrap_or(f64::NAN);
+        let row = match kept.and_then(|kept| kept.get(name)?.as_f64()) {
+            Some(known) if known != 0.0 => {
+                format!(
+                    "{measured:>14.3} {known:>14.3} {:>+8.1}%",
+                    100.0 * (measured / known - 1.0)
+                )
+            }
+            Some(known) => format!("{measured:>14.3} {known:>14.3} {:>9}", "-"),
+            None => format!("{measured:>14.3} {:>14} {:>9}", "none", "-"),
+        };
+        table.push_str(&format!("{name:<44} {row}\n"));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_compared_by_their_dotted_names() {
+        let mut figures = Map::new();
+        let runs = [serde_json::json!({"name": "one", "n": 2.0})];
+        let found = serde_json::json!({"rate": {"decode": 110.0}, "runs": runs, "name": "x"});
+        flatten("", &found, &mut figures);
+        let kept = serde_json::json!({"rate.decode": 100.0});
+        let table = compare("serve", &figures, kept.as_object());
+        assert!(
+            table.contains("rate.decode") && table.contains("+10.0%"),
+            "{table}"
+        );
+        assert!(
+            table.contains("runs.one.n") && !table.contains("name"),
+            "{table}"
+        );
+    }
+}

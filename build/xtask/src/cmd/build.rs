@@ -1,0 +1,129 @@
+//! `build`: makes the binary of a target and prints its path.
+
+use std::path::PathBuf;
+
+use argh::FromArgs;
+
+use crate::cuda;
+use crate::graph::run::Summary;
+use crate::graph::{Options, Progress, Source, Store, run};
+use crate::plan::{self, Plan};
+use crate::site::{Failure, Site};
+use crate::toolchain::Toolchain;
+
+/// Build the binary of a target and print its path.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "build")]
+pub struct Build {
+    /// what to build: <hw>/<model>/<quant>; by default cpu/tiny/nvfp4
+    #[argh(positional)]
+    target: Option<String>,
+    /// say of each action why it runs and what its key covers
+    #[argh(switch)]
+    explain: bool,
+    /// take the pinned wheels of the device toolchain from this folder, now and later
+    #[argh(option)]
+    wheels: Option<PathBuf>,
+}
+
+impl Build {
+    pub fn start(self, site: &Site) -> Result<(), Failure> {
+        if let Some(folder) = &self.wheels {
+            cuda::give_wheels(&site.root, &site.atlas(), folder).map_err(|why| why.to_string())?;
+        }
+        let path = build(site, self.target.as_deref(), self.explain)?;
+        println!("{}", path.display());
+        Ok(())
+    }
+}
+
+/// Plans a target.
+///
+/// # Errors
+/// If there is no such target, or a program that its plan needs is missing.
+pub fn plan(site: &Site, target: Option<&str>) -> Result<Plan, Failure> {
+    let target = site.target(target)?;
+    let toolchain = Toolchain::find(&site.root)?;
+    Ok(plan::plan(&target, &toolchain)?)
+}
+
+/// Builds a target; gives the path of its binary.
+///
+/// # Errors
+/// What [`plan`] reports, or the first action that failed.
+pub fn build(site: &Site, target: Option<&str>, explain: bool) -> Result<PathBuf, Failure> {
+    let built = make(site, &plan(site, target)?, &[], explain)?;
+    Ok(built.binary)
+}
+
+/// What [`make`] made.
+pub struct Built {
+    /// Path of the published binary.
+    pub binary: PathBuf,
+    /// Paths in the store of what was asked for besides.
+    pub besides: Vec<PathBuf>,
+}
+
+/// Makes the binary of a plan and the outputs `besides`.
+///
+/// # Errors
+/// The first action that failed.
+pub fn make(
+    site: &Site,
+    plan: &Plan,
+    besides: &[&Source],
+    explain: bool,
+) -> Result<Built, Failure> {
+    let store = open(site)?;
+    let mut wanted = vec![plan.last];
+    wanted.extend(besides.iter().filter_map(|source| source.maker()));
+    let summary = run(&plan.graph, &wanted, &store, &options(site, explain))?;
+    let binary = site.atlas().join(&plan.published);
+    let stored = summary.output(plan.last, &plan.binary);
+    store.publish(
+        stored.expect("an action that succeeded has its outputs"),
+        &binary,
+    )?;
+    let besides = besides
+        .iter()
+        .filter_map(|source| path(&store, &summary, source))
+        .collect();
+    Ok(Built { binary, besides })
+}
+
+/// Makes outputs of a plan without its binary; gives their paths in the store.
+///
+/// # Errors
+/// The first action that failed.
+pub fn make_only(site: &Site, plan: &Plan, outputs: &[&Source]) -> Result<Vec<PathBuf>, Failure> {
+    let store = open(site)?;
+    let wanted: Vec<_> = outputs.iter().filter_map(|source| source.maker()).collect();
+    let summary = run(&plan.graph, &wanted, &store, &options(site, false))?;
+    Ok(outputs
+        .iter()
+        .filter_map(|source| path(&store, &summary, source))
+        .collect())
+}
+
+fn open(site: &Site) -> Result<Store, Failure> {
+    let waiting = || eprintln!("waiting for another build of this workspace to end");
+    Ok(Store::open(&site.atlas(), waiting)?)
+}
+
+fn options(site: &Site, explain: bool) -> Options {
+    let jobs = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    Options {
+        root: site.root.clone(),
+        jobs,
+        explain,
+        progress: Progress::detect(),
+    }
+}
+
+/// Where the store keeps an output.
+fn path(store: &Store, summary: &Summary, source: &Source) -> Option<PathBuf> {
+    let Source::Output(id, name) = source else {
+        return None;
+    };
+    summary.output(*id, name).map(|stored| store.path(stored))
+}

@@ -1,0 +1,156 @@
+//! `check`: what a binary promises about itself.
+
+use std::path::{Path, PathBuf};
+
+use argh::FromArgs;
+use manifest::Target;
+
+use super::build::{make, plan};
+use crate::binary::{self, Elf, MACHINE_AARCH64, MACHINE_X86_64};
+use crate::cuda;
+use crate::site::{Failure, Site};
+
+/// Libraries that a binary may need: glibc and what its loader brings, and the GPU driver.
+const LIBRARIES: [&str; 8] = [
+    "libc.so.6",
+    "libm.so.6",
+    "libgcc_s.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "libcuda.so.1",
+];
+
+/// Start of every PTX module; a binary with one would be compiled again on the user's machine.
+const PTX_MARK: &[u8] = b".version ";
+const PTX_MARK_NEXT: &[u8] = b".target sm_";
+/// Bytes after the first mark within which the second stands in a PTX module.
+const PTX_HEADER_BYTES: usize = 64;
+
+/// Build a binary and check what it needs and contains.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "check")]
+pub struct Check {
+    /// which target: <hw>/<model>/<quant>; by default cpu/tiny/nvfp4
+    #[argh(positional)]
+    target: Option<String>,
+    /// also build it in another folder and compare every byte
+    #[argh(switch)]
+    reproducible: bool,
+}
+
+impl Check {
+    pub fn start(self, site: &Site) -> Result<(), Failure> {
+        let target = site.target(self.target.as_deref())?;
+        let (path, findings) = checks(site, &target)?;
+        let mut wrong = 0;
+        for (what, result) in findings {
+            match result {
+                Ok(found) => println!("ok    {what}: {found}"),
+                Err(why) => {
+                    println!("FAIL  {what}: {why}");
+                    wrong += 1;
+                }
+            }
+        }
+        if self.reproducible {
+            println!(
+                "ok    reproducible: {}",
+                super::reproduce::same_elsewhere(site, &target.name, &path)?
+            );
+        }
+        if wrong == 0 {
+            Ok(())
+        } else {
+            Err(Failure::Failed(format!("{wrong} checks failed")))
+        }
+    }
+}
+
+type Finding = (&'static str, Result<String, String>);
+
+/// Builds a target and examines its binary.
+///
+/// # Errors
+/// If it does not build or cannot be read.
+pub fn checks(site: &Site, target: &Target) -> Result<(PathBuf, Vec<Finding>), Failure> {
+    let plan = plan(site, Some(&target.name))?;
+    let besides: Vec<_> = plan.device.iter().map(|device| &device.cuobjdump).collect();
+    let built = make(site, &plan, &besides, false)?;
+    let path = built.binary;
+    let mut findings = findings(site, target, &path)?;
+    if let (Some(folder), Some(gpu)) = (built.besides.first(), &target.hardware.gpu) {
+        let code = cuda::check(&folder.join("bin/cuobjdump"), &path, &gpu.arch);
+        let cubins = code.map(|code| format!("{} cubins for {}", code.cubins.len(), gpu.arch));
+        findings.push(("device code", cubins));
+    }
+    Ok((path, findings))
+}
+
+fn findings(site: &Site, target: &Target, path: &Path) -> Result<Vec<Finding>, Failure> {
+    let bytes = std::fs::read(path).map_err(|why| format!("read {}: {why}", path.display()))?;
+    let elf = Elf::parse(&bytes)?;
+    let home = std::env::var("HOME").unwrap_or_default();
+    let root = site.root.display().to_string();
+    let paths =
+        binary::refuse_path(&bytes, &root).and_then(|()| binary::refuse_path(&bytes, &home));
+    Ok(vec![
+        ("machine", machine(&elf, target)),
+        ("libraries", libraries(&elf)),
+        (
+            "no paths of this machine",
+            paths.map(|()| "none".to_string()),
+        ),
+        ("no PTX", no_ptx(&bytes)),
+    ])
+}
+
+fn machine(elf: &Elf<'_>, target: &Target) -> Result<String, String> {
+    let found = match elf.machine {
+        MACHINE_X86_64 => "x86_64",
+        MACHINE_AARCH64 => "aarch64",
+        other => return Err(format!("e_machine {other} is no host of any target")),
+    };
+    match &target.hardware.host {
+        Some(host) if !host.starts_with(found) => {
+            Err(format!("{found}, but the target's host is {host}"))
+        }
+        _ => Ok(found.to_string()),
+    }
+}
+
+fn libraries(elf: &Elf<'_>) -> Result<String, String> {
+    let needed = elf.needed()?;
+    match needed
+        .iter()
+        .find(|name| !LIBRARIES.contains(&name.as_str()))
+    {
+        Some(name) => Err(format!("{name} is not part of glibc or the driver")),
+        None => Ok(needed.join(", ")),
+    }
+}
+
+fn no_ptx(bytes: &[u8]) -> Result<String, String> {
+    let mut from = 0;
+    while let Some(skip) = binary::find(&bytes[from..], PTX_MARK) {
+        let at = from + skip;
+        let header = &bytes[at..bytes.len().min(at + PTX_HEADER_BYTES)];
+        if binary::find(header, PTX_MARK_NEXT).is_some() {
+            return Err(format!("a PTX module begins at byte {at}"));
+        }
+        from = at + PTX_MARK.len();
+    }
+    Ok("none".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ptx_module_is_found_and_its_parts_alone_are_not() {
+        assert!(no_ptx(b"x\0.version 9.0\n.target sm_90a\n.address_size 64").is_err());
+        assert!(no_ptx(b".version 1, and .target elsewhere").is_ok());
+    }
+}

@@ -1,0 +1,16 @@
+//! The verbs, one file each.
+
+pub mod bench;
+pub mod build;
+pub mod check;
+pub mod checkpoint;
+pub mod ci;
+pub mod clean;
+pub mod graph;
+pub mod reproduce;
+pub mod run;
+pub mod show;
+pub mod sizes;
+pub mod steps;
+pub mod targets;
+pub mod test;

@@ -1,0 +1,333 @@
+//! The steps of `test`: what each tries, what it protects, what makes it skip.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::build::{build, make_only, plan};
+use super::check::checks;
+use super::test::Suite;
+use crate::server::Server;
+use crate::site::{DEFAULT_TARGET, Failure, Site};
+use crate::toolchain::on_path;
+
+/// How a step ended.
+pub enum Outcome {
+    Passed,
+    Failed(String),
+    /// `installable` if a package of the system would have made the step possible; `why` names it.
+    Skipped {
+        why: String,
+        installable: bool,
+    },
+}
+
+impl<E: Into<Failure>> From<Result<(), E>> for Outcome {
+    fn from(result: Result<(), E>) -> Outcome {
+        match result.map_err(Into::into) {
+            Ok(()) => Outcome::Passed,
+            Err(Failure::Missing(why)) => Outcome::Skipped {
+                why: why.replace('\n', ""),
+                installable: true,
+            },
+            Err(Failure::Failed(why) | Failure::Usage(why)) => Outcome::Failed(why),
+        }
+    }
+}
+
+type Run = Box<dyn Fn(&Suite<'_>, &str) -> Outcome>;
+
+/// One step.
+pub struct Step {
+    pub name: String,
+    /// The promise that breaks if this step is not run.
+    pub protects: &'static str,
+    pub run: Run,
+}
+
+impl Step {
+    fn new(
+        name: impl Into<String>,
+        protects: &'static str,
+        run: impl Fn(&Suite<'_>, &str) -> Outcome + 'static,
+    ) -> Step {
+        Step {
+            name: name.into(),
+            protects,
+            run: Box::new(run),
+        }
+    }
+}
+
+/// The targets with device code that are cross-built without a GPU.
+const DEVICE_TARGETS: [&str; 2] = ["h200/tiny/nvfp4", "gb10/tiny/nvfp4"];
+
+/// Device file of the first NVIDIA GPU.
+const GPU: &str = "/dev/nvidia0";
+
+/// Starts aarch64 programs elsewhere, with the libraries of Debian's cross compiler.
+const EMULATOR: &str = "qemu-aarch64-static";
+const EMULATED_ROOT: &str = "/usr/aarch64-linux-gnu";
+
+/// The evaluation of `tiny` in its short form.
+const EVALUATION: &str = "scripts/tiny_eval.py";
+/// Questions of that form.
+const EVALUATION_QUESTIONS: &str = "60";
+
+/// Black-box tests. Compiled with `ATLAS_BINARY` they test that binary.
+const END_TO_END: &str = "ci/e2e";
+
+/// All steps, or those of one target.
+///
+/// # Errors
+/// If the targets cannot be listed or `target` is not one of them.
+pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
+    if let Some(name) = target {
+        return Ok(steps_of(site.target(Some(name))?.name));
+    }
+    let leaves = site.leaves()?;
+    let mut steps = vec![
+        cargo_step("format", "one layout of all Rust code", "fmt --all --check"),
+        cargo_step(
+            "clippy",
+            "no warning in any crate",
+            "clippy --workspace --exclude ffi --all-targets --locked -- -D warnings",
+        ),
+        cargo_step(
+            "unit tests",
+            "every crate's own tests, tidy rules included",
+            "test --workspace --exclude ffi --locked --lib --bins --no-fail-fast",
+        ),
+    ];
+    let golden = |leaf: &&String| leaf.starts_with("cpu/random-") || *leaf == "cpu/tiny/bf16";
+    steps.extend(leaves.iter().filter(golden).map(|leaf| golden_step(leaf)));
+    steps.extend(serving_steps(DEFAULT_TARGET));
+    steps.push(boundary_step(DEVICE_TARGETS[0]));
+    let devices = DEVICE_TARGETS
+        .iter()
+        .filter(|target| leaves.iter().any(|leaf| leaf == *target));
+    steps.extend(devices.flat_map(|target| device_steps(target)));
+    Ok(steps)
+}
+
+fn steps_of(target: String) -> Vec<Step> {
+    match target.starts_with("cpu/") {
+        true => vec![golden_step(&target), binary_step(&target)],
+        false => device_steps(&target),
+    }
+}
+
+fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
+    Step::new(name, protects, move |suite, name| {
+        suite.run(name, &mut suite.cargo(args)).map(drop).into()
+    })
+}
+
+/// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
+/// code.
+fn golden_step(leaf: &str) -> Step {
+    let target = leaf.to_string();
+    Step::new(
+        format!("golden {leaf}"),
+        "the tokens and logprobs of an outside reference",
+        move |suite, name| {
+            let mut cargo = suite.cargo("test --locked --package atlas --lib golden");
+            let run = suite.run(name, cargo.env("ATLAS_TARGET", &target));
+            run.and_then(|text| some_test_passed(&text)).into()
+        },
+    )
+}
+
+/// `cargo test` succeeds when its filter matches nothing; that would protect nothing.
+fn some_test_passed(text: &str) -> Result<(), String> {
+    let results = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("test result: ok. "));
+    let counts = results.filter_map(|rest| rest.split(' ').next()?.parse::<usize>().ok());
+    match counts.sum::<usize>() {
+        0 => Err("no test ran".to_string()),
+        _ => Ok(()),
+    }
+}
+
+fn serving_steps(target: &'static str) -> Vec<Step> {
+    vec![
+        binary_step(target),
+        Step::new(
+            "end to end",
+            "the release binary's behaviour over a real socket",
+            move |suite, name| match suite.site.root.join(END_TO_END).is_dir() {
+                true => end_to_end(suite, name, target).into(),
+                false => absent(END_TO_END),
+            },
+        ),
+        Step::new(
+            "tiny evaluation",
+            "the served model really answers",
+            move |suite, name| evaluation(suite, name, target),
+        ),
+    ]
+}
+
+/// Builds the binary and checks what it promises about itself.
+fn binary_step(target: &str) -> Step {
+    let target = target.to_string();
+    let protects = "one file: glibc and the driver alone, no PTX, no paths of this machine";
+    let name = format!("binary {target}");
+    let run = move |suite: &Suite<'_>, _: &str| binary(suite.site, &target).into();
+    Step::new(name, protects, run)
+}
+
+fn binary(site: &Site, target: &str) -> Result<(), Failure> {
+    let (_, findings) = checks(site, &site.target(Some(target))?)?;
+    let wrong = findings
+        .into_iter()
+        .find_map(|(what, result)| Some((what, result.err()?)));
+    match wrong {
+        Some((what, why)) => Err(Failure::Failed(format!("{what}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let mut cargo = suite.cargo("test --locked --package atlas --test *");
+    let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
+    Ok(some_test_passed(&text)?)
+}
+
+/// The outcome of a step whose files are not in the workspace.
+fn absent(path: &str) -> Outcome {
+    Outcome::Skipped {
+        why: format!("{path} is missing in the workspace"),
+        installable: true,
+    }
+}
+
+fn evaluation(suite: &Suite<'_>, name: &str, target: &str) -> Outcome {
+    if !suite.site.root.join(EVALUATION).exists() {
+        return absent(EVALUATION);
+    }
+    match on_path("python3") {
+        Some(python) => evaluate(suite, name, target, &python).into(),
+        None => Outcome::Skipped {
+            why: "python3 is missing; apt-get install python3".to_string(),
+            installable: true,
+        },
+    }
+}
+
+fn evaluate(suite: &Suite<'_>, name: &str, target: &str, python: &Path) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let server = Server::start(&path, &[], &suite.log("evaluation server"))?;
+    let mut command = Command::new(python);
+    command
+        .arg(EVALUATION)
+        .args(["--url", &server.url, "--short", EVALUATION_QUESTIONS])
+        .current_dir(&suite.site.root);
+    Ok(suite.run(name, &mut command).map(drop)?)
+}
+
+fn device_steps(target: &str) -> Vec<Step> {
+    let (starting, parity) = (target.to_string(), target.to_string());
+    let start = move |suite: &Suite<'_>, name: &str| start(suite, name, &starting);
+    let parity = move |suite: &Suite<'_>, name: &str| match Path::new(GPU).exists() {
+        true => selftest(suite, name, &parity).into(),
+        false => Outcome::Skipped {
+            why: "no NVIDIA GPU".to_string(),
+            installable: false,
+        },
+    };
+    vec![
+        binary_step(target),
+        Step::new(
+            format!("start {target}"),
+            "the loader finds all it needs",
+            start,
+        ),
+        Step::new(
+            format!("parity {target}"),
+            "device ops equal the reference",
+            parity,
+        ),
+    ]
+}
+
+/// Starts the binary, in an emulator if it is for another host.
+fn start(suite: &Suite<'_>, name: &str, target: &str) -> Outcome {
+    let command = match start_command(suite.site, target) {
+        Ok(Some(command)) => Ok(command),
+        Ok(None) => Err(Failure::Missing(format!(
+            "{EMULATOR} is missing; apt-get install qemu-user-static"
+        ))),
+        Err(why) => Err(why),
+    };
+    command
+        .and_then(|mut command| Ok(suite.run(name, &mut command).map(drop)?))
+        .into()
+}
+
+fn start_command(site: &Site, target: &str) -> Result<Option<Command>, Failure> {
+    let path = build(site, Some(target), false)?;
+    let host = site.target(Some(target))?.hardware.host.unwrap_or_default();
+    let mut command = match host.split('-').next() {
+        Some(machine) if machine != std::env::consts::ARCH => {
+            let Some(emulator) = on_path(EMULATOR) else {
+                return Ok(None);
+            };
+            let mut command = Command::new(emulator);
+            command.args(["-L", EMULATED_ROOT]).arg(path);
+            command
+        }
+        _ => Command::new(path),
+    };
+    command.arg("--help");
+    Ok(Some(command))
+}
+
+fn selftest(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    Ok(suite
+        .run(name, Command::new(path).arg("selftest"))
+        .map(drop)?)
+}
+
+/// The crate that needs libclang, which comes with the pinned toolchain of a device target.
+fn boundary_step(target: &'static str) -> Step {
+    let run = move |suite: &Suite<'_>, name: &str| boundary(suite, name, target).into();
+    Step::new(
+        "boundary",
+        "the crate between Rust and CUDA compiles and holds its rules",
+        run,
+    )
+}
+
+fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let plan = plan(suite.site, Some(target))?;
+    let libclang = plan.device.as_ref().map(|device| &device.libclang);
+    let built = make_only(suite.site, &plan, &libclang.into_iter().collect::<Vec<_>>())?;
+    for args in [
+        "clippy --locked -p ffi --all-targets -- -D warnings",
+        "test --locked -p ffi",
+    ] {
+        let mut cargo = suite.cargo(args);
+        suite.run(
+            name,
+            cargo.envs(built.iter().map(|path| ("LIBCLANG_PATH", path))),
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_matches_nothing_is_no_success() {
+        assert!(some_test_passed("test result: ok. 0 passed; 0 failed").is_err());
+        assert!(
+            some_test_passed("test result: ok. 0 passed;\ntest result: ok. 2 passed; 0 failed")
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,369 @@
+//! The device half of the plan: fetch -> unpack -> nvcc per op -> archive -> what cargo needs.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use manifest::Target;
+
+use crate::graph::{Action, ActionId, Code, Input, Source};
+use crate::graph::{Error as GraphError, Graph};
+use crate::toolchain::{CargoAdditions, Toolchain};
+
+#[path = "../../../ffi/abi.rs"]
+mod abi;
+mod compile;
+mod host;
+mod inspect;
+mod pins;
+mod wheel;
+
+#[cfg(test)]
+mod tests;
+
+use host::Host;
+use pins::Pins;
+use wheel::{Unpack, Wheels};
+
+pub use inspect::check;
+
+/// Table of the launchers, from the root of the workspace.
+const OPS: &str = "ffi/ops.toml";
+/// The archive of all launchers, as `build.rs` finds it.
+const ARCHIVE: &str = "libatlas_ops.a";
+/// Folders of headers that every kernel may include.
+const SHARED_HEADERS: [&str; 2] = ["cuda/base", "cuda/tile"];
+
+/// Why there is no plan.
+#[derive(Debug)]
+pub enum Error {
+    /// Programs of the host that are not there, each with what brings it.
+    Missing(Vec<String>),
+    /// A table or a kernel's file is wrong or absent.
+    Source(String),
+    Graph(GraphError),
+}
+
+impl From<GraphError> for Error {
+    fn from(error: GraphError) -> Error {
+        Error::Graph(error)
+    }
+}
+
+impl From<Error> for GraphError {
+    fn from(error: Error) -> GraphError {
+        match error {
+            Error::Graph(error) => error,
+            Error::Missing(_) => GraphError::Host {
+                what: error.to_string(),
+            },
+            other => GraphError::Plan {
+                label: "device code".to_string(),
+                what: other.to_string(),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Missing(what) => {
+                write!(f, "this target needs what this machine lacks:")?;
+                what.iter().try_for_each(|what| write!(f, "\n  {what}"))
+            }
+            Error::Source(what) => f.write_str(what),
+            Error::Graph(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What of a target the device code depends on.
+#[derive(Clone, Debug)]
+pub struct DeviceTarget {
+    /// `<hw>/<model>/<quant>`.
+    pub name: String,
+    /// Exact architecture, `sm_90a`.
+    pub arch: String,
+    /// Rust triple of the host.
+    pub host: String,
+    /// Text of `target.cuh`.
+    pub constants: String,
+    /// Op and kernel, one for each op with a kernel.
+    pub kernels: Vec<(String, String)>,
+}
+
+impl DeviceTarget {
+    /// The device side of a checked target.
+    ///
+    /// # Errors
+    /// [`Error::Source`] if its hardware has no GPU or no host.
+    pub fn of(target: &Target) -> Result<DeviceTarget, Error> {
+        let hardware = &target.hardware;
+        let (Some(gpu), Some(host)) = (&hardware.gpu, &hardware.host) else {
+            return Err(Error::Source(format!(
+                "targets/_hw/{}.toml: device code needs `host` and `[gpu]`",
+                target.leaf.hw
+            )));
+        };
+        let kernels = target.kernels();
+        let names = kernels
+            .iter()
+            .map(|choice| (choice.op.to_string(), choice.kernel.to_string()));
+        Ok(DeviceTarget {
+            name: target.name.clone(),
+            arch: gpu.arch.clone(),
+            host: host.clone(),
+            constants: target.emit_cuda(),
+            kernels: names.collect(),
+        })
+    }
+}
+
+/// What the plan made: the input of the cargo action, and what the checks read.
+pub struct Device {
+    pub cargo: CargoAdditions,
+    /// For each op, the action that compiles it and the name of its resource report.
+    pub reports: Vec<(String, Source)>,
+    /// The folder that holds `bin/cuobjdump`.
+    pub cuobjdump: Source,
+    /// The folder that holds libclang.
+    pub libclang: Source,
+}
+
+/// Adds the device half of `target` to the graph, once per graph.
+///
+/// # Errors
+/// What is missing on this machine, all of it at once, before any action runs.
+pub fn plan(
+    graph: &mut Graph,
+    toolchain: &Toolchain,
+    target: &DeviceTarget,
+) -> Result<Device, Error> {
+    let host = Host::find(&target.host, &toolchain.host, &toolchain.rustc)?;
+    let pins = pins(&toolchain.root)?;
+    let table = abi::parse(&read(&toolchain.root, OPS)?).map_err(Error::Source)?;
+    let folders = Folders::plan(graph, &pins, &host)?;
+    let mut objects = Vec::new();
+    for (op, kernel) in &target.kernels {
+        let action = compile_action(toolchain, target, &host, &table, &folders, op, kernel)?;
+        objects.push((op.clone(), graph.add(action)?));
+    }
+    let archive = graph.add(archive_action(target, &host, &objects))?;
+    let report = |(op, id): &(String, ActionId)| {
+        let report = Source::Output(*id, format!("{op}.ptxas"));
+        (op.clone(), report)
+    };
+    Ok(Device {
+        cargo: cargo_additions(&host, &folders, archive, toolchain),
+        reports: objects.iter().map(report).collect(),
+        cuobjdump: folders.cuobjdump,
+        libclang: folders.libclang,
+    })
+}
+
+/// Takes the pinned wheels from `folder` for later builds of the workspace at `root`, which then
+/// ask no package index.
+///
+/// # Errors
+/// The pin that is not in the folder or has another digest.
+pub fn give_wheels(root: &Path, atlas: &Path, folder: &Path) -> Result<(), Error> {
+    wheel::give(atlas, &pins(root)?.all(), folder).map_err(Error::Source)
+}
+
+fn pins(root: &Path) -> Result<Pins, Error> {
+    Pins::parse(&read(root, pins::FILE)?).map_err(Error::Source)
+}
+
+fn read(root: &Path, file: &str) -> Result<String, Error> {
+    fs::read_to_string(root.join(file)).map_err(|why| Error::Source(format!("{file}: {why}")))
+}
+
+/// The unpacked wheels.
+struct Folders {
+    toolkit: Source,
+    cutlass: Source,
+    cudart: Source,
+    cuobjdump: Source,
+    libclang: Source,
+}
+
+impl Folders {
+    fn plan(graph: &mut Graph, pins: &Pins, host: &Host) -> Result<Folders, GraphError> {
+        let mut wheels = Wheels::default();
+        let compiler = [
+            &pins.nvcc,
+            &pins.nvvm,
+            &pins.crt,
+            &pins.cccl,
+            &pins.cudart_x86_64,
+        ];
+        let cudart = match host.triple.as_str() {
+            host::AARCH64 => &pins.cudart_aarch64,
+            _ => &pins.cudart_x86_64,
+        };
+        let cudart_folder = format!("cudart-{}", host.triple);
+        let mut unpack = |into, wheels_of: &[&pins::Pin], keep| {
+            let unpack = Unpack {
+                into,
+                wheels: wheels_of,
+                keep,
+            };
+            wheels.unpack(graph, &unpack)
+        };
+        Ok(Folders {
+            toolkit: unpack(compile::TOOLKIT, &compiler, "nvidia/cu13")?,
+            cutlass: unpack(
+                compile::CUTLASS,
+                &[&pins.cutlass],
+                "cutlass_library/source/include",
+            )?,
+            cudart: unpack(&cudart_folder, &[cudart], "nvidia/cu13/lib")?,
+            cuobjdump: unpack("cuobjdump", &[&pins.cuobjdump], "nvidia/cu13")?,
+            libclang: unpack(
+                "libclang",
+                &[&pins.libclang],
+                &format!(
+                    "libclang-{}.data/platlib/clang/native",
+                    pins.libclang.version()
+                ),
+            )?,
+        })
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn compile_action(
+    toolchain: &Toolchain,
+    target: &DeviceTarget,
+    host: &Host,
+    table: &abi::Table,
+    folders: &Folders,
+    op: &str,
+    kernel: &str,
+) -> Result<Action, Error> {
+    let folder = format!("cuda/ops/{op}");
+    let header = kernel_header(&toolchain.root, &folder, kernel, &target.arch)?;
+    let unit = compile::unit(table, op, &header, kernel).map_err(Error::Source)?;
+    let label = format!("nvcc {} {op}", target.name);
+    let mut action = Action::built_in(label, "nvcc", compile::nvcc, Code::Executable)
+        .input(folders.toolkit.clone(), compile::TOOLKIT)
+        .input(folders.cutlass.clone(), compile::CUTLASS)
+        .input(Source::Text(unit), compile::UNIT)
+        .input(Source::Text(abi::header(table)), "generated/ops.h")
+        .input(
+            Source::Text(target.constants.clone()),
+            "generated/target.cuh",
+        )
+        .tool(&host.cxx)
+        .tool(&host.linker)
+        .output(&format!("{op}.o"))
+        .output(&format!("{op}.ptxas"));
+    for (name, value) in compile::args(host, &toolchain.host, &target.arch, op) {
+        action = action.arg(name, value);
+    }
+    for tool in &host.beside {
+        action = action.tool(tool);
+    }
+    for folder in SHARED_HEADERS.into_iter().chain([folder.as_str()]) {
+        for file in headers(&toolchain.root, folder)? {
+            action = action.workspace(&format!("{folder}/{file}"));
+        }
+    }
+    Ok(action)
+}
+
+/// Names of the headers in `folder`, sorted.
+fn headers(root: &Path, folder: &str) -> Result<Vec<String>, Error> {
+    let refuse = |why: std::io::Error| Error::Source(format!("{folder}: {why}"));
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root.join(folder)).map_err(refuse)? {
+        let name = entry
+            .map_err(refuse)?
+            .file_name()
+            .to_string_lossy()
+            .into_owned();
+        if name.ends_with(".cuh") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The file of a kernel: for this architecture alone (`rows_bf16_sm90.cuh`) or for all.
+fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<String, Error> {
+    let arch = arch.trim_end_matches('a').replace('_', "");
+    let names = [format!("{kernel}_{arch}.cuh"), format!("{kernel}.cuh")];
+    let found = names
+        .iter()
+        .find(|name| root.join(folder).join(name).is_file());
+    found.cloned().ok_or_else(|| {
+        Error::Source(format!(
+            "kernel `{kernel}` has neither {folder}/{} nor {folder}/{}",
+            names[0], names[1]
+        ))
+    })
+}
+
+fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, ActionId)]) -> Action {
+    let mut argv = vec![
+        host.ar.name.clone(),
+        "crsD".to_string(),
+        ARCHIVE.to_string(),
+    ];
+    argv.extend(objects.iter().map(|(op, _)| format!("{op}.o")));
+    let mut action = Action::process(format!("archive {}", target.name), argv)
+        .tool(&host.ar)
+        .output(ARCHIVE);
+    for (op, id) in objects {
+        let object = format!("{op}.o");
+        action = action.input(Source::Output(*id, object.clone()), &object);
+    }
+    action
+}
+
+fn cargo_additions(
+    host: &Host,
+    folders: &Folders,
+    archive: ActionId,
+    toolchain: &Toolchain,
+) -> CargoAdditions {
+    let input = |from: &Source, at: &str| Input {
+        from: from.clone(),
+        at: at.to_string(),
+    };
+    let archive = Source::Output(archive, ARCHIVE.to_string());
+    let mut env = vec![
+        ("ATLAS_OBJECTS".to_string(), "{work}/device".to_string()),
+        ("ATLAS_CUDART".to_string(), "{work}/cudart".to_string()),
+        ("LIBCLANG_PATH".to_string(), "{work}/libclang".to_string()),
+    ];
+    let mut args = vec!["--features".to_string(), "cuda".to_string()];
+    let mut tools = Vec::new();
+    let cross = host.triple != toolchain.host;
+    if cross {
+        let triple = host.triple.to_uppercase().replace('-', "_");
+        env.push((
+            format!("CARGO_TARGET_{triple}_LINKER"),
+            host.linker.name.clone(),
+        ));
+        args.extend(["--target".to_string(), host.triple.clone()]);
+        tools.push(host.linker.clone());
+        tools.extend(host.beside.iter().cloned());
+    }
+    CargoAdditions {
+        inputs: vec![
+            input(&archive, &format!("device/{ARCHIVE}")),
+            input(&folders.cudart, "cudart"),
+            input(&folders.libclang, "libclang"),
+        ],
+        tools,
+        env,
+        args,
+        profile_folder: cross.then(|| format!("{}/release", host.triple)),
+        rustc: host.rustc.clone(),
+    }
+}

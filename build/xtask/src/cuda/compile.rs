@@ -1,0 +1,209 @@
+//! One translation unit per op: its text, the nvcc command that cc composes, what ptxas reports.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::abi;
+use super::host::Host;
+use crate::graph::run::Sandbox;
+
+/// Folder of the unpacked compiler in the action's folder.
+pub const TOOLKIT: &str = "toolkit";
+/// Folder of the CUTLASS headers in the action's folder.
+pub const CUTLASS: &str = "cutlass";
+/// The generated translation unit.
+pub const UNIT: &str = "unit.cu";
+/// Folder in which the executor puts links to an action's tools.
+const TOOLS: &str = ".tools";
+
+/// Highest optimisation level of host and device compiler.
+const OPTIMISATION: u32 = 3;
+
+/// Text of the unit that defines the launcher of `op` by `kernel`.
+///
+/// The kernel `rows_bf16` of `add_rms_norm` is the struct `RowsBf16` of namespace
+/// `atlas::add_rms_norm`, a template over the op's tile in `target.cuh`.
+///
+/// # Errors
+/// If `ops.toml` has no such op.
+pub fn unit(table: &abi::Table, op: &str, header: &str, kernel: &str) -> Result<String, String> {
+    let row = table
+        .get(op)
+        .ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;
+    let declaration = abi::declaration(op, row);
+    let names: Vec<&str> = row.args.iter().map(|arg| arg.name.as_str()).collect();
+    let (kernel, tile) = (camel(kernel), camel(op));
+    Ok(format!(
+        "#include \"ops/{op}/{header}\"\n#include \"target.cuh\"\n\n\
+         extern \"C\" {declaration} {{\n    \
+             return atlas::{op}::{kernel}<atlas::target::{tile}>::launch({}, stream);\n}}\n",
+        names.join(", ")
+    ))
+}
+
+/// `add_rms_norm` to `AddRmsNorm`.
+fn camel(name: &str) -> String {
+    let words = name
+        .split('_')
+        .map(|word| word[..1].to_uppercase() + &word[1..]);
+    words.collect()
+}
+
+/// `sm_90a` to the pair that embeds a cubin of exactly that architecture and no PTX.
+pub fn gencode(arch: &str) -> String {
+    let number = arch.trim_start_matches("sm_");
+    format!("arch=compute_{number},code=sm_{number}")
+}
+
+/// Arguments of the action that says what [`nvcc`] compiles for whom.
+pub fn args(
+    host: &Host,
+    build_host: &str,
+    arch: &str,
+    object: &str,
+) -> [(&'static str, String); 5] {
+    [
+        ("arch", arch.to_string()),
+        ("host", build_host.to_string()),
+        ("target", host.triple.clone()),
+        ("cxx", host.cxx.name.clone()),
+        ("object", object.to_string()),
+    ]
+}
+
+/// Compiles [`UNIT`] to `<object>.o` and leaves what ptxas reports in `<object>.ptxas`.
+pub fn nvcc(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let object = sandbox.arg("object")?;
+    let mut command = compose(sandbox)?;
+    command.args(["-c", UNIT, "-o"]).arg(format!("{object}.o"));
+    let done = command
+        .output()
+        .map_err(|why| format!("nvcc cannot be started: {why}"))?;
+    let printed = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() {
+        return Err(format!("{command:?}\n{printed}"));
+    }
+    let report = report(&printed);
+    refuse_spills(&report)?;
+    let text: String = report.iter().map(|kernel| kernel.to_string()).collect();
+    fs::write(sandbox.path(&format!("{object}.ptxas")), text).map_err(|why| why.to_string())
+}
+
+/// The nvcc command, without input and output. cc sees no variable of this process.
+fn compose(sandbox: &Sandbox<'_>) -> Result<Command, String> {
+    let (tools, scratch) = (sandbox.path(TOOLS), sandbox.path("scratch"));
+    fs::create_dir_all(&scratch).map_err(|why| format!("{}: {why}", scratch.display()))?;
+    let toolkit = sandbox.path(TOOLKIT);
+    let environment = [
+        ("PATH", tools.clone()),
+        ("NVCC", toolkit.join("bin/nvcc")),
+        ("CXX", tools.join(sandbox.arg("cxx")?)),
+        ("TMPDIR", scratch.clone()),
+    ];
+    let mut build = cc::Build::new();
+    build
+        .set_envs_snapshot(environment)
+        .cuda(true)
+        .cudart("none")
+        .target(sandbox.arg("target")?)
+        .host(sandbox.arg("host")?)
+        .opt_level(OPTIMISATION)
+        .debug(false)
+        .out_dir(&scratch)
+        .cargo_metadata(false)
+        .cargo_warnings(false)
+        .cargo_output(false)
+        .flag("-std=c++20")
+        .warnings(false);
+    for folder in ["cuda", "generated", CUTLASS] {
+        build.include(folder);
+    }
+    build.flag("-gencode").flag(gencode(sandbox.arg("arch")?));
+    build.flag("-Xptxas").flag("-v,-warn-spills");
+    // No C++ runtime: the binary needs libc alone.
+    build
+        .flag("-Xcompiler")
+        .flag("-fno-exceptions,-fno-rtti,-fno-threadsafe-statics");
+    let compiler = build.try_get_compiler().map_err(|why| why.to_string())?;
+    let mut command = compiler.to_command();
+    command.env_clear().envs(environment_of(&tools, &scratch));
+    command.current_dir(sandbox.work);
+    Ok(command)
+}
+
+fn environment_of<'a>(tools: &'a Path, scratch: &'a Path) -> [(&'static str, &'a Path); 2] {
+    [("PATH", tools), ("TMPDIR", scratch)]
+}
+
+/// What ptxas says about one kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Mangled name.
+    pub kernel: String,
+    pub registers: u32,
+    pub stack_bytes: u32,
+    pub spill_store_bytes: u32,
+    pub spill_load_bytes: u32,
+    pub shared_bytes: u32,
+}
+
+impl std::fmt::Display for Resources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} registers={} stack={} spill_stores={} spill_loads={} shared={}",
+            self.kernel,
+            self.registers,
+            self.stack_bytes,
+            self.spill_store_bytes,
+            self.spill_load_bytes,
+            self.shared_bytes
+        )
+    }
+}
+
+/// Reads the output of `ptxas -v`: one entry per kernel.
+pub fn report(printed: &str) -> Vec<Resources> {
+    let mut kernels: Vec<Resources> = Vec::new();
+    for line in printed.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            let kernel = rest.split('\'').next().unwrap_or(rest).to_string();
+            kernels.push(Resources {
+                kernel,
+                ..Resources::default()
+            });
+        }
+        let Some(last) = kernels.last_mut() else {
+            continue;
+        };
+        let number = |unit: &str| number_before(line, unit);
+        last.registers = number(" registers").unwrap_or(last.registers);
+        last.stack_bytes = number(" bytes stack frame").unwrap_or(last.stack_bytes);
+        last.spill_store_bytes = number(" bytes spill stores").unwrap_or(last.spill_store_bytes);
+        last.spill_load_bytes = number(" bytes spill loads").unwrap_or(last.spill_load_bytes);
+        last.shared_bytes = number(" bytes smem").unwrap_or(last.shared_bytes);
+    }
+    kernels
+}
+
+fn number_before(line: &str, unit: &str) -> Option<u32> {
+    let (before, _) = line.split_once(unit)?;
+    before.rsplit([' ', ',']).next()?.parse().ok()
+}
+
+pub fn refuse_spills(report: &[Resources]) -> Result<(), String> {
+    if report.is_empty() {
+        return Err("ptxas reported no kernel: the unit compiled to nothing".to_string());
+    }
+    let spilled = report
+        .iter()
+        .find(|kernel| kernel.spill_store_bytes + kernel.spill_load_bytes > 0);
+    match spilled {
+        None => Ok(()),
+        Some(kernel) => Err(format!(
+            "registers spill to memory: {kernel}Give the tile more threads, or hold less of a row \
+             per thread"
+        )),
+    }
+}

@@ -1,0 +1,144 @@
+//! The host compiler of a target and the Rust standard library for it: found before anything runs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Error;
+use crate::graph::Tool;
+use crate::toolchain::on_path;
+
+pub const X86_64: &str = "x86_64-unknown-linux-gnu";
+pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+/// Where Debian's own rustc lies, beside one that rustup manages.
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+
+/// What compiles and links host code of one target.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Rust triple of the target.
+    pub triple: String,
+    /// The C++ compiler that nvcc hands host code to.
+    pub cxx: Tool,
+    /// The compiler driver that rustc links with.
+    pub linker: Tool,
+    pub ar: Tool,
+    /// Programs that those start by name.
+    pub beside: Vec<Tool>,
+    /// A rustc other than the toolchain's, when only that one has the target's standard library.
+    pub rustc: Option<Tool>,
+}
+
+/// A program that was looked for, and the Debian package that brings it.
+struct Wanted {
+    program: String,
+    package: &'static str,
+}
+
+impl Host {
+    /// Finds everything for `triple`, building on `build_host` with `rustc`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] with all that is missing and what brings it.
+    pub fn find(triple: &str, build_host: &str, rustc: &Tool) -> Result<Host, Error> {
+        let (prefix, package, binutils) = match triple {
+            _ if triple == build_host => ("", "g++", "binutils"),
+            AARCH64 => (
+                "aarch64-linux-gnu-",
+                "g++-aarch64-linux-gnu",
+                "binutils-aarch64-linux-gnu",
+            ),
+            X86_64 => (
+                "x86_64-linux-gnu-",
+                "g++-x86-64-linux-gnu",
+                "binutils-x86-64-linux-gnu",
+            ),
+            other => {
+                return Err(Error::Missing(vec![format!(
+                    "no host compiler is known for {other}"
+                )]));
+            }
+        };
+        let mut missing = Vec::new();
+        let mut find = |name: &str, package| {
+            let program = format!("{prefix}{name}");
+            let found = tool(&program);
+            if found.is_none() {
+                missing.push(Wanted { program, package }.to_string());
+            }
+            found
+        };
+        let cxx = find("g++", package);
+        let linker = find("gcc", package);
+        let beside = [find("as", binutils), find("ld", binutils)];
+        let ar = find("ar", binutils);
+        let rustc = match rustc_for(triple, rustc) {
+            Ok(rustc) => rustc,
+            Err(what) => {
+                missing.push(what);
+                None
+            }
+        };
+        match (cxx, linker, ar) {
+            (Some(cxx), Some(linker), Some(ar)) if missing.is_empty() => Ok(Host {
+                triple: triple.to_string(),
+                cxx,
+                linker,
+                ar,
+                beside: beside.into_iter().flatten().collect(),
+                rustc,
+            }),
+            _ => Err(Error::Missing(missing)),
+        }
+    }
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Wanted { program, package } = self;
+        write!(f, "`{program}` (Debian: apt-get install {package})")
+    }
+}
+
+/// `Ok(None)` if `rustc` has the standard library of `triple`, `Ok(Some(_))` if Debian's has.
+fn rustc_for(triple: &str, rustc: &Tool) -> Result<Option<Tool>, String> {
+    if has_std(&rustc.path, triple) {
+        return Ok(None);
+    }
+    if has_std(Path::new(DEBIAN_RUSTC), triple)
+        && let Some(tool) = tool(DEBIAN_RUSTC)
+    {
+        return Ok(Some(Tool {
+            name: "rustc".to_string(),
+            ..tool
+        }));
+    }
+    Err(format!(
+        "Rust's standard library for {triple} (rustup target add {triple}; or Debian: dpkg \
+         --add-architecture arm64 && apt-get update && apt-get install rustc-web \
+         libstd-rust-web-dev:arm64)"
+    ))
+}
+
+fn has_std(rustc: &Path, triple: &str) -> bool {
+    let printed = Command::new(rustc).args(["--print", "sysroot"]).output();
+    printed.is_ok_and(|printed| {
+        let root = PathBuf::from(String::from_utf8_lossy(&printed.stdout).trim());
+        root.join("lib/rustlib").join(triple).join("lib").is_dir()
+    })
+}
+
+/// A program of the host by name or path, known by the first line of its `--version`.
+pub fn tool(program: &str) -> Option<Tool> {
+    let path = match program.contains('/') {
+        true => PathBuf::from(program),
+        false => on_path(program)?,
+    };
+    let printed = Command::new(&path).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&printed.stdout);
+    Some(Tool {
+        name: program.rsplit('/').next().unwrap_or(program).to_string(),
+        path,
+        identity: text.lines().next().unwrap_or("").to_string(),
+    })
+}

@@ -1,0 +1,70 @@
+//! What device code a file holds, told by the pinned cuobjdump.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Lists of cuobjdump for one binary, archive or object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceCode {
+    /// Architecture of each cubin, as `sm_90a`, sorted.
+    pub cubins: Vec<String>,
+    /// Names of PTX texts; a shipped binary has none.
+    pub ptx: Vec<String>,
+}
+
+/// Runs `cuobjdump` on `file`.
+///
+/// # Errors
+/// If it cannot be started or refuses the file.
+pub fn device_code(cuobjdump: &Path, file: &Path) -> Result<DeviceCode, String> {
+    let elf = list(cuobjdump, "--list-elf", file)?;
+    let ptx = list(cuobjdump, "--list-ptx", file)?;
+    let mut cubins: Vec<String> = elf.iter().filter_map(|name| arch_of(name)).collect();
+    cubins.sort();
+    Ok(DeviceCode { cubins, ptx })
+}
+
+/// Names after `ELF file  1: ` or `PTX file  1: `. No code of the kind is an empty list.
+fn list(cuobjdump: &Path, option: &str, file: &Path) -> Result<Vec<String>, String> {
+    let done = Command::new(cuobjdump).arg(option).arg(file).output();
+    let done = done.map_err(|why| format!("{}: {why}", cuobjdump.display()))?;
+    let printed = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() && !printed.contains("file found to extract") {
+        return Err(format!("cuobjdump {option} {}: {printed}", file.display()));
+    }
+    let names = printed.lines().filter(|line| line.contains(" file "));
+    let names = names.filter_map(|line| line.split_once(": ").map(|(_, name)| name.trim()));
+    Ok(names
+        .filter(|name| !name.starts_with("No "))
+        .map(str::to_string)
+        .collect())
+}
+
+/// `unit.1.sm_90a.cubin` to `sm_90a`.
+fn arch_of(name: &str) -> Option<String> {
+    let mut parts = name.rsplit('.').skip(1);
+    parts
+        .find(|part| part.starts_with("sm_"))
+        .map(str::to_string)
+}
+
+/// Checks that `file` holds cubins of `arch` alone and no PTX.
+///
+/// # Errors
+/// One line that names what should not be there, or what is missing.
+pub fn check(cuobjdump: &Path, file: &Path, arch: &str) -> Result<DeviceCode, String> {
+    let code = device_code(cuobjdump, file)?;
+    let file = file.display();
+    if let Some(other) = code.cubins.iter().find(|cubin| *cubin != arch) {
+        return Err(format!("{file} holds a cubin for {other} beside {arch}"));
+    }
+    if code.cubins.is_empty() {
+        return Err(format!("{file} holds no cubin for {arch}"));
+    }
+    match code.ptx.first() {
+        Some(name) => Err(format!(
+            "{file} holds PTX ({name}), which the driver would compile"
+        )),
+        None => Ok(code),
+    }
+}

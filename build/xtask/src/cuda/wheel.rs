@@ -1,0 +1,251 @@
+//! Fetching a pinned wheel and unpacking what the build takes from it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use super::pins::{FILE, Pin};
+use crate::graph::run::Sandbox;
+use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
+
+/// Raised when `fetch` leaves something else for the same pin.
+const FETCH_VERSION: Code = Code::Version(1);
+/// Raised when `unpack` leaves something else for the same wheels.
+const UNPACK_VERSION: Code = Code::Version(1);
+
+/// Which part of which wheels becomes one folder.
+pub struct Unpack<'a> {
+    /// Name of the folder, which is the action's output.
+    pub into: &'a str,
+    pub wheels: &'a [&'a Pin],
+    /// Folder inside the wheels whose content is kept.
+    pub keep: &'a str,
+}
+
+/// Folder below `.atlas` with wheels that were given, so that no index is asked.
+const GIVEN: &str = "wheels";
+
+/// The wheels of one graph: each is fetched once, whoever unpacks it.
+#[derive(Default)]
+pub struct Wheels {
+    fetched: BTreeMap<String, ActionId>,
+}
+
+impl Wheels {
+    /// Adds the actions that fetch the wheels and unpack them; the result is the folder as an
+    /// input.
+    ///
+    /// # Errors
+    /// If the graph already unpacks into that folder.
+    pub fn unpack(&mut self, graph: &mut Graph, unpack: &Unpack<'_>) -> Result<Source, Error> {
+        let label = format!("unpack {}", unpack.into);
+        let files: Vec<&str> = unpack.wheels.iter().map(|pin| pin.file.as_str()).collect();
+        let mut action = Action::built_in(label, "unpack", unpack_wheels, UNPACK_VERSION)
+            .arg("into", unpack.into)
+            .arg("keep", unpack.keep)
+            .arg("wheels", files.join(" "))
+            .output_tree(unpack.into);
+        for pin in unpack.wheels {
+            let from = Source::Output(self.fetch(graph, pin)?, pin.file.clone());
+            action = action.input(from, &pin.file);
+        }
+        let id = graph.add(action)?;
+        Ok(Source::Output(id, unpack.into.to_string()))
+    }
+
+    fn fetch(&mut self, graph: &mut Graph, pin: &Pin) -> Result<ActionId, Error> {
+        if let Some(id) = self.fetched.get(&pin.file) {
+            return Ok(*id);
+        }
+        let label = format!("fetch {}", pin.file);
+        let action = Action::built_in(label, "fetch", fetch, FETCH_VERSION)
+            .arg("file", &pin.file)
+            .arg("sha256", &pin.sha256)
+            .arg("given", format!("{{atlas}}/{GIVEN}"))
+            .output(&pin.file);
+        let id = graph.add(action)?;
+        self.fetched.insert(pin.file.clone(), id);
+        Ok(id)
+    }
+}
+
+/// Takes the pinned wheels from `folder`, for machines that reach no index.
+///
+/// # Errors
+/// The pin that is not in the folder or has another digest.
+pub fn give(atlas: &Path, pins: &[&Pin], folder: &Path) -> Result<(), String> {
+    let given = atlas.join(GIVEN);
+    fs::create_dir_all(&given).map_err(|why| format!("make {}: {why}", given.display()))?;
+    for pin in pins {
+        let (from, to) = (folder.join(&pin.file), given.join(&pin.file));
+        verify(pin, &from)?;
+        copy(pin, &from, &to)?;
+    }
+    Ok(())
+}
+
+/// Leaves the wheel `file` in the folder, from the folder `given` or, if it is not there, the
+/// index.
+fn fetch(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let pin = Pin {
+        file: sandbox.arg("file")?.to_string(),
+        sha256: sandbox.arg("sha256")?.to_string(),
+        purpose: String::new(),
+    };
+    let (from, to) = (
+        Path::new(sandbox.arg("given")?).join(&pin.file),
+        sandbox.path(&pin.file),
+    );
+    match from.is_file() {
+        true => copy(&pin, &from, &to)?,
+        false => download(&pin, sandbox.work)?,
+    }
+    verify(&pin, &to)
+}
+
+fn copy(pin: &Pin, from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to).map(|_| ()).map_err(|why| {
+        format!(
+            "{pin}: {} cannot be taken: {why}. {}",
+            from.display(),
+            fix_of(pin, &why.to_string())
+        )
+    })
+}
+
+fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
+    let content = fs::read(file).map_err(|why| {
+        let (file, fix) = (file.display(), offline(pin));
+        format!("{pin}: {file} cannot be read: {why}. To build without an index, {fix}")
+    })?;
+    let digest = Sha256::digest(&content);
+    let found: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    if found == pin.sha256 {
+        return Ok(());
+    }
+    Err(format!(
+        "{pin}: the file has sha256 {found}. {}",
+        fix_of(pin, HASH_MARK)
+    ))
+}
+
+/// What pip prints when a digest differs.
+const HASH_MARK: &str = "DO NOT MATCH THE HASHES";
+/// What pip and the system print when the disk is full.
+const DISK_MARK: &str = "No space left on device";
+
+fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
+    let list = folder.join("requirements.txt");
+    let line = format!(
+        "{}=={} --hash=sha256:{}\n",
+        pin.name(),
+        pin.version(),
+        pin.sha256
+    );
+    fs::write(&list, line).map_err(|why| format!("{pin}: {why}. {}", fix_of(pin, DISK_MARK)))?;
+    let mut command = Command::new("python3");
+    command
+        .args(["-m", "pip", "download", "--quiet", "--no-input"])
+        .args(["--disable-pip-version-check", "--no-cache-dir"]);
+    command.args(["--no-deps", "--require-hashes", "--only-binary=:all:"]);
+    command.args(
+        pin.platform()
+            .iter()
+            .flat_map(|platform| ["--platform", platform]),
+    );
+    let (dest, list) = (folder.as_os_str(), list.as_os_str());
+    command
+        .arg("--dest")
+        .arg(dest)
+        .arg("--requirement")
+        .arg(list);
+    let done = command.output().map_err(|why| {
+        format!(
+            "{pin}: `python3 -m pip` cannot be started: {why}. Install python3 and pip (Debian: \
+             python3-pip), or {}",
+            offline(pin)
+        )
+    })?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr).trim().to_string();
+    Err(format!(
+        "{pin}: pip could not fetch it. {}\npip said:\n{said}",
+        fix_of(pin, &said)
+    ))
+}
+
+/// What to do about a failure, told by its text.
+fn fix_of(pin: &Pin, text: &str) -> String {
+    if text.contains(HASH_MARK) {
+        return format!(
+            "This is not the pinned file: get it from a source you trust; change the pin in \
+             {FILE} only with a reason"
+        );
+    }
+    if text.contains(DISK_MARK) {
+        return "The disk is full: free some space and build again".to_string();
+    }
+    format!(
+        "Check that the package index can be reached, or {}",
+        offline(pin)
+    )
+}
+
+fn offline(pin: &Pin) -> String {
+    format!(
+        "put {} into a folder and build with `--wheels FOLDER`",
+        pin.file
+    )
+}
+
+/// Leaves in the folder `into` what lies below `keep` in the `wheels`.
+fn unpack_wheels(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let (into, keep) = (
+        sandbox.path(sandbox.arg("into")?),
+        format!("{}/", sandbox.arg("keep")?),
+    );
+    for file in sandbox.arg("wheels")?.split(' ') {
+        let count = unpack_one(&sandbox.path(file), &keep, &into)
+            .map_err(|why| format!("unpacking {file}: {why}"))?;
+        if count == 0 {
+            return Err(format!("{file} holds nothing below {keep}"));
+        }
+    }
+    Ok(())
+}
+
+fn unpack_one(wheel: &Path, keep: &str, into: &Path) -> Result<usize, String> {
+    let text = |why: io::Error| why.to_string();
+    let file = File::open(wheel).map_err(text)?;
+    let mut archive = zip::ZipArchive::new(file).map_err(|why| why.to_string())?;
+    let mut count = 0;
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(|why| why.to_string())?;
+        let Some(to) = destination(entry.enclosed_name(), keep, into) else {
+            continue;
+        };
+        if entry.is_dir() {
+            continue;
+        }
+        fs::create_dir_all(to.parent().expect("a file lies in a folder")).map_err(text)?;
+        io::copy(&mut entry, &mut File::create(&to).map_err(text)?).map_err(text)?;
+        let executable = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
+        let mode = if executable { 0o755 } else { 0o644 };
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(text)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Where an entry goes; `None` for one that is not kept or points outside.
+fn destination(name: Option<PathBuf>, keep: &str, into: &Path) -> Option<PathBuf> {
+    let below = name?.strip_prefix(keep).ok()?.to_path_buf();
+    (!below.as_os_str().is_empty()).then(|| into.join(below))
+}

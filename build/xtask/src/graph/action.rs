@@ -1,0 +1,327 @@
+//! What an action is: declared inputs, outputs, tools, arguments and environment.
+//!
+//! An action sees what it declares and nothing else. It runs in a clean folder that holds its
+//! inputs, with exactly the declared environment and a `PATH` of exactly the declared tools; what
+//! it declares is what its key covers.
+
+use std::path::PathBuf;
+
+use super::error::Error;
+use super::run::Sandbox;
+
+/// Index of an action in its [`Graph`](super::Graph).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ActionId(pub(super) u32);
+
+impl ActionId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where the bytes of an input come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file of the workspace; the path is relative to its root. The action gets a copy.
+    Workspace(PathBuf),
+    /// An output of an earlier action, named as that action declares it. The action gets a link
+    /// into the store.
+    Output(ActionId, String),
+    /// Text that the plan itself made (generated headers, translation units).
+    Text(String),
+}
+
+impl Source {
+    /// The action that makes these bytes.
+    pub fn maker(&self) -> Option<ActionId> {
+        match self {
+            Source::Output(maker, _) => Some(*maker),
+            Source::Workspace(_) | Source::Text(_) => None,
+        }
+    }
+}
+
+/// One input and the path, relative to the action's folder, at which the action finds it.
+#[derive(Clone, Debug)]
+pub struct Input {
+    pub from: Source,
+    pub at: String,
+}
+
+/// A program of the host that the action may start by name. Programs that other actions produce are
+/// inputs.
+#[derive(Clone, Debug)]
+pub struct Tool {
+    /// Name under which the action's `PATH` holds it.
+    pub name: String,
+    /// Absolute path on this host; not part of the key.
+    pub path: PathBuf,
+    /// What the key covers in its place: the version text that the program prints, or the digest of
+    /// its file.
+    pub identity: String,
+}
+
+/// Form of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    File,
+    /// A folder with everything below it. Users get a symbolic link to the stored folder.
+    Tree,
+}
+
+/// Where the action leaves an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In its folder; moved into the store.
+    Folder,
+    /// In its cache; copied into the store, because the cache's owner still counts on it.
+    Cache,
+}
+
+/// One output. A process that succeeds without leaving it has failed.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Name, and path relative to `place`.
+    pub path: String,
+    pub form: Form,
+    pub place: Place,
+}
+
+/// One variable of the action's environment.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    pub name: String,
+    pub value: String,
+    /// False for what cannot change outputs but differs between hosts (`HOME`, a proxy): the key
+    /// covers the name only.
+    pub covered: bool,
+}
+
+/// A built-in action is a plain function: it cannot capture anything that the key does not cover.
+pub type Function = fn(&Sandbox<'_>) -> Result<(), String>;
+
+/// What identifies the code of a built-in action in its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The running executable: any change of xtask runs the action again. Right for cheap actions.
+    Executable,
+    /// A number that whoever changes the function raises. For costly actions (downloads,
+    /// unpacking).
+    Version(u32),
+}
+
+/// What the action does.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Starts `argv[0]`: the name of a declared tool, or the path of an input.
+    Process { argv: Vec<String> },
+    /// Calls a function of xtask with named arguments.
+    BuiltIn {
+        function: Function,
+        name: &'static str,
+        code: Code,
+        args: Vec<(String, String)>,
+    },
+}
+
+/// A node of the graph.
+///
+/// It runs in `.atlas/work/<label>`, emptied first. In arguments and environment values `{work}`
+/// stands for that folder, `{cache}` for the action's cache, `{atlas}` for `.atlas` and `{root}`
+/// for the workspace, all absolute. The key covers the text before they are replaced.
+#[derive(Clone, Debug)]
+pub struct Action {
+    /// Unique in the graph, and a file name once `/` and spaces are replaced; names the action in
+    /// progress, errors and `--explain`.
+    pub label: String,
+    pub work: Work,
+    pub tools: Vec<Tool>,
+    pub inputs: Vec<Input>,
+    pub outputs: Vec<Output>,
+    pub env: Vec<Variable>,
+    /// A folder under `.atlas` that outlives the action and holds what its tool alone knows to
+    /// reuse. Its content must not change outputs. Actions that share a cache never run at the same
+    /// time.
+    pub cache: Option<String>,
+}
+
+impl Action {
+    /// An action that starts a process.
+    pub fn process<S: Into<String>>(
+        label: impl Into<String>,
+        argv: impl IntoIterator<Item = S>,
+    ) -> Action {
+        let argv = argv.into_iter().map(Into::into).collect();
+        Action::with(label.into(), Work::Process { argv })
+    }
+
+    /// An action that calls `function`; `name` is what `--explain` shows for it.
+    pub fn built_in(
+        label: impl Into<String>,
+        name: &'static str,
+        function: Function,
+        code: Code,
+    ) -> Action {
+        let args = Vec::new();
+        Action::with(
+            label.into(),
+            Work::BuiltIn {
+                function,
+                name,
+                code,
+                args,
+            },
+        )
+    }
+
+    fn with(label: String, work: Work) -> Action {
+        let (tools, inputs, outputs, env) = (vec![], vec![], vec![], vec![]);
+        Action {
+            label,
+            work,
+            tools,
+            inputs,
+            outputs,
+            env,
+            cache: None,
+        }
+    }
+
+    /// Adds a named argument of a built-in action.
+    ///
+    /// # Panics
+    /// If the action is a process, whose arguments are its argv.
+    pub fn arg(mut self, name: &str, value: impl Into<String>) -> Action {
+        let Work::BuiltIn { args, .. } = &mut self.work else {
+            panic!("{}: arg() is for built-in actions", self.label);
+        };
+        args.push((name.to_string(), value.into()));
+        self
+    }
+
+    /// Allows the action to start `tool` by name.
+    pub fn tool(mut self, tool: &Tool) -> Action {
+        self.tools.push(tool.clone());
+        self
+    }
+
+    /// Declares a file of the workspace, found at the same relative path in the action's folder.
+    pub fn workspace(self, path: &str) -> Action {
+        self.input(Source::Workspace(path.into()), path)
+    }
+
+    /// Declares an input and where the action finds it.
+    pub fn input(mut self, from: Source, at: &str) -> Action {
+        self.inputs.push(Input {
+            from,
+            at: at.to_string(),
+        });
+        self
+    }
+
+    /// Declares a file that the action leaves in its folder.
+    pub fn output(self, path: &str) -> Action {
+        self.leaves(path, Form::File, Place::Folder)
+    }
+
+    /// Declares a folder that the action leaves in its folder.
+    pub fn output_tree(self, path: &str) -> Action {
+        self.leaves(path, Form::Tree, Place::Folder)
+    }
+
+    /// Declares a file that the action leaves in its cache; users know it by the same path.
+    pub fn output_in_cache(self, path: &str) -> Action {
+        self.leaves(path, Form::File, Place::Cache)
+    }
+
+    fn leaves(mut self, path: &str, form: Form, place: Place) -> Action {
+        self.outputs.push(Output {
+            path: path.to_string(),
+            form,
+            place,
+        });
+        self
+    }
+
+    /// Sets a variable of the process.
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Action {
+        let (name, value) = (name.to_string(), value.into());
+        self.env.push(Variable {
+            name,
+            value,
+            covered: true,
+        });
+        self
+    }
+
+    /// Sets a variable whose value cannot change outputs; see [`Variable::covered`].
+    pub fn env_uncovered(mut self, name: &str, value: impl Into<String>) -> Action {
+        let (name, value) = (name.to_string(), value.into());
+        self.env.push(Variable {
+            name,
+            value,
+            covered: false,
+        });
+        self
+    }
+
+    /// Keeps `.atlas/<name>` between runs as `{cache}`.
+    pub fn cache(mut self, name: &str) -> Action {
+        self.cache = Some(name.to_string());
+        self
+    }
+
+    /// Checks what can be checked without running: relative paths that stay inside, no path or name
+    /// declared twice.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let inputs = self.inputs.iter().map(|input| ("input", input.at.as_str()));
+        let outputs = self
+            .outputs
+            .iter()
+            .map(|output| ("output", output.path.as_str()));
+        let tools = self.tools.iter().map(|tool| ("tool", tool.name.as_str()));
+        let env = self
+            .env
+            .iter()
+            .map(|variable| ("variable", variable.name.as_str()));
+        let mut seen = std::collections::BTreeSet::new();
+        for (kind, name) in inputs.chain(outputs).chain(tools).chain(env) {
+            let inside = !name.is_empty()
+                && !name.starts_with('/')
+                && name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+            if !inside {
+                return Err(self.plan(format!(
+                    "{kind} `{name}` must be a relative path inside its folder"
+                )));
+            }
+            if !seen.insert((kind, name)) {
+                return Err(self.plan(format!("{kind} `{name}` is declared twice")));
+            }
+        }
+        if self.env.iter().any(|variable| variable.name == "PATH") {
+            return Err(self.plan("PATH is made of the declared tools".to_string()));
+        }
+        let caches = self
+            .outputs
+            .iter()
+            .any(|output| output.place == Place::Cache);
+        if caches && self.cache.is_none() {
+            return Err(
+                self.plan("an output lies in the cache, but the action has none".to_string())
+            );
+        }
+        Ok(())
+    }
+
+    fn plan(&self, what: String) -> Error {
+        Error::Plan {
+            label: self.label.clone(),
+            what,
+        }
+    }
+}
+
+/// The label as a file name.
+pub(super) fn slug(label: &str) -> String {
+    label.replace(['/', ' '], "-")
+}

@@ -1,0 +1,310 @@
+//! Keys: one walk over what an action declares, written against a small trait.
+//!
+//! The trait has two implementations. One hashes (the key), one writes text (`--explain`), so that
+//! what a person reads and what decides whether an action runs cannot differ.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest as _, Sha256};
+
+use super::action::{Action, Code, Form, Place, Work};
+
+/// Raised when the walk or the meaning of an action changes, so that no older key matches.
+const KEY_FORMAT: &str = "1";
+
+/// Bytes read at once when a file is hashed.
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// A file changed more recently than this may change again without a different time stamp: it is
+/// not remembered.
+const TIME_STAMP_GRAIN: Duration = Duration::from_millis(50);
+
+/// A SHA-256.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(Sha256::digest(bytes).into())
+    }
+
+    /// Digest of a file's content.
+    pub fn of_file(path: &Path) -> io::Result<Digest> {
+        let mut file = File::open(path)?;
+        let mut hash = Sha256::new();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            match file.read(&mut chunk)? {
+                0 => return Ok(Digest(hash.finalize().into())),
+                bytes => hash.update(&chunk[..bytes]),
+            }
+        }
+    }
+
+    /// Reads 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Digest> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (ix, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * ix..2 * ix + 2], 16).ok()?;
+        }
+        Some(Digest(bytes))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Receives every fact that a key covers, in a fixed order.
+pub trait Walk {
+    fn fact(&mut self, kind: &str, name: &str, value: &str);
+}
+
+/// Hashes the facts. Lengths go in first, so that no two sequences of facts hash the same bytes.
+#[derive(Default)]
+struct Hashed(Sha256);
+
+impl Walk for Hashed {
+    fn fact(&mut self, kind: &str, name: &str, value: &str) {
+        for part in [kind, name, value] {
+            self.0.update((part.len() as u64).to_le_bytes());
+            self.0.update(part);
+        }
+    }
+}
+
+/// Writes the facts, one on each line: `kind name = value`.
+#[derive(Default)]
+struct Written(String);
+
+impl Walk for Written {
+    fn fact(&mut self, kind: &str, name: &str, value: &str) {
+        let (name, value) = (name.escape_debug(), value.escape_debug());
+        writeln!(self.0, "{kind} {name} = {value}").expect("a String takes any text");
+    }
+}
+
+/// Tells `out` everything that decides the outputs of `action`. `inputs` are the contents of its
+/// inputs, in order; `executable` identifies xtask itself.
+fn walk(action: &Action, inputs: &[String], executable: &Digest, out: &mut impl Walk) {
+    assert_eq!(
+        action.inputs.len(),
+        inputs.len(),
+        "{}: a content for each input",
+        action.label
+    );
+    out.fact("format", "key", KEY_FORMAT);
+    match &action.work {
+        Work::Process { argv } => {
+            for (ix, arg) in argv.iter().enumerate() {
+                out.fact("argv", &format!("{ix:03}"), arg);
+            }
+        }
+        Work::BuiltIn {
+            name, code, args, ..
+        } => {
+            let code = match code {
+                Code::Executable => format!("xtask {executable}"),
+                Code::Version(number) => format!("version {number}"),
+            };
+            out.fact("function", name, &code);
+            args.iter()
+                .for_each(|(name, value)| out.fact("arg", name, value));
+        }
+    }
+    for tool in &action.tools {
+        out.fact("tool", &tool.name, &tool.identity);
+    }
+    for variable in &action.env {
+        let value = if variable.covered {
+            &variable.value
+        } else {
+            "(value not covered)"
+        };
+        out.fact("env", &variable.name, value);
+    }
+    for (input, content) in action.inputs.iter().zip(inputs) {
+        out.fact("input", &input.at, content);
+    }
+    for output in &action.outputs {
+        let form = match (output.form, output.place) {
+            (Form::File, Place::Folder) => "file",
+            (Form::Tree, Place::Folder) => "tree",
+            (Form::File, Place::Cache) => "file in cache",
+            (Form::Tree, Place::Cache) => "tree in cache",
+        };
+        out.fact("output", &output.path, form);
+    }
+    out.fact("cache", "folder", action.cache.as_deref().unwrap_or("none"));
+}
+
+/// The key of an action: equal keys mean equal outputs.
+pub fn key(action: &Action, inputs: &[String], executable: &Digest) -> Digest {
+    let mut hashed = Hashed::default();
+    walk(action, inputs, executable, &mut hashed);
+    Digest(hashed.0.finalize().into())
+}
+
+/// What that key covers, as text.
+pub fn explanation(action: &Action, inputs: &[String], executable: &Digest) -> String {
+    let mut written = Written::default();
+    walk(action, inputs, executable, &mut written);
+    written.0
+}
+
+/// Digests of files, remembered with the size, time stamp and inode under which they were computed.
+#[derive(Debug)]
+pub struct Digests {
+    at: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    digests: HashMap<PathBuf, (Stamp, Digest)>,
+    changed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    modified_ns: i128,
+    inode: u64,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        let modified_ns =
+            i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        Stamp {
+            bytes: metadata.len(),
+            modified_ns,
+            inode: metadata.ino(),
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        let age = SystemTime::now() - TIME_STAMP_GRAIN;
+        let age = age
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |age| age.as_nanos());
+        self.modified_ns < age as i128
+    }
+}
+
+impl Digests {
+    /// Loads what an earlier run saved at `at`; lines that do not parse are forgotten, which costs
+    /// time only.
+    pub fn load(at: PathBuf) -> Digests {
+        let text = fs::read_to_string(&at).unwrap_or_default();
+        let digests = text.lines().filter_map(parse_line).collect();
+        Digests {
+            at,
+            known: Mutex::new(Known {
+                digests,
+                changed: false,
+            }),
+        }
+    }
+
+    /// Digest of the file's content, hashed only if the file looks different from last time.
+    pub fn of_file(&self, path: &Path) -> io::Result<Digest> {
+        let stamp = Stamp::of(&fs::metadata(path)?);
+        if let Some((known, digest)) = self.lock().digests.get(path)
+            && *known == stamp
+        {
+            return Ok(*digest);
+        }
+        let digest = Digest::of_file(path)?;
+        if stamp.is_settled() {
+            self.insert(path, stamp, digest);
+        }
+        Ok(digest)
+    }
+
+    /// Remembers the digest of a file that nobody but us writes.
+    pub fn remember(&self, path: &Path, digest: Digest) -> io::Result<()> {
+        self.insert(path, Stamp::of(&fs::metadata(path)?), digest);
+        Ok(())
+    }
+
+    /// Forgets the digest of a file, so that its content is read again.
+    pub fn forget(&self, path: &Path) {
+        self.lock().digests.remove(path);
+    }
+
+    fn insert(&self, path: &Path, stamp: Stamp, digest: Digest) {
+        let mut known = self.lock();
+        known.digests.insert(path.to_path_buf(), (stamp, digest));
+        known.changed = true;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known
+            .lock()
+            .expect("no thread panics while it holds this lock")
+    }
+
+    /// Writes what is known for the next run, without files that are gone.
+    pub fn save(&self) -> io::Result<()> {
+        let mut known = self.lock();
+        if !known.changed {
+            return Ok(());
+        }
+        known.digests.retain(|path, _| path.exists());
+        let mut text = String::new();
+        for (path, (stamp, digest)) in &known.digests {
+            let Some(path) = path.to_str().filter(|path| !path.contains('\n')) else {
+                continue;
+            };
+            let Stamp {
+                bytes,
+                modified_ns,
+                inode,
+            } = stamp;
+            writeln!(text, "{digest} {bytes} {modified_ns} {inode} {path}")
+                .expect("a String takes any text");
+        }
+        known.changed = false;
+        let half = self.at.with_extension("half");
+        fs::write(&half, text)?;
+        fs::rename(&half, &self.at)
+    }
+}
+
+fn parse_line(line: &str) -> Option<(PathBuf, (Stamp, Digest))> {
+    let mut parts = line.splitn(5, ' ');
+    let digest = Digest::parse(parts.next()?)?;
+    let bytes = parts.next()?.parse().ok()?;
+    let modified_ns = parts.next()?.parse().ok()?;
+    let inode = parts.next()?.parse().ok()?;
+    Some((
+        parts.next()?.into(),
+        (
+            Stamp {
+                bytes,
+                modified_ns,
+                inode,
+            },
+            digest,
+        ),
+    ))
+}

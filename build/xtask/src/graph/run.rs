@@ -1,0 +1,605 @@
+//! Runs a graph: a ready queue, clean folders, outputs into the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::Graph;
+use super::action::{Action, ActionId, Form, Function, Source, Work, slug};
+use super::digest::{self, Digest};
+use super::error::Error;
+use super::explain::{self, Reason};
+use super::progress::Progress;
+use super::store::{Lookup, Store, Stored, content};
+
+/// Folder, in the action's own, that holds a link to each declared tool and is the whole `PATH`.
+const TOOLS_FOLDER: &str = ".tools";
+
+/// Bytes of a failed action's output that are shown; the whole is in `.atlas/log`.
+const SHOWN_BYTES: u64 = 16 << 10;
+
+/// How often the status line is drawn again.
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// What a built-in action sees: its folder and its named arguments.
+pub struct Sandbox<'a> {
+    /// Absolute path of the folder that holds the inputs and receives the outputs.
+    pub work: &'a Path,
+    pub(super) args: &'a [(String, String)],
+}
+
+impl Sandbox<'_> {
+    /// Absolute path of an input or output.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.work.join(name)
+    }
+
+    /// The argument `name`.
+    ///
+    /// # Errors
+    /// If the plan did not set it.
+    pub fn arg(&self, name: &str) -> Result<&str, String> {
+        let found = self.args.iter().find(|(key, _)| key == name);
+        found
+            .map(|(_, value)| value.as_str())
+            .ok_or_else(|| format!("argument `{name}` is not set"))
+    }
+}
+
+/// How a graph is run.
+pub struct Options {
+    /// Absolute path of the workspace.
+    pub root: PathBuf,
+    /// Actions that run at the same time.
+    pub jobs: usize,
+    /// Print, for every action, why it ran and what its key covers.
+    pub explain: bool,
+    pub progress: Progress,
+}
+
+/// What a run did.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Labels of the actions that ran, in the order in which they ended.
+    pub ran: Vec<String>,
+    /// Number of actions whose outputs were in the store.
+    pub hits: usize,
+    outputs: BTreeMap<ActionId, Vec<Stored>>,
+}
+
+impl Summary {
+    /// The stored output `path` of an action that was wanted.
+    pub fn output(&self, id: ActionId, path: &str) -> Option<&Stored> {
+        self.outputs
+            .get(&id)?
+            .iter()
+            .find(|stored| stored.path == path)
+    }
+}
+
+/// Runs what `wanted` needs and is not in the store.
+///
+/// # Errors
+/// The first error; actions already running are waited for, no other is started.
+pub fn run(
+    graph: &Graph,
+    wanted: &[ActionId],
+    store: &Store,
+    options: &Options,
+) -> Result<Summary, Error> {
+    let executable = own_digest(store)?;
+    let needed = graph.needed(wanted);
+    let queue = Queue::new(graph, &needed);
+    let runner = Runner {
+        graph,
+        store,
+        options,
+        executable,
+        queue: Mutex::new(queue),
+        wake: Condvar::new(),
+    };
+    options.progress.begin(needed.len());
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            scope.spawn(|| runner.work());
+        }
+        runner.watch();
+    });
+    options.progress.end();
+    let queue = runner
+        .queue
+        .into_inner()
+        .expect("workers do not panic with the queue");
+    match queue.error {
+        Some(error) => Err(error),
+        None => Ok(queue.summary),
+    }
+}
+
+fn own_digest(store: &Store) -> Result<Digest, Error> {
+    let path =
+        std::env::current_exe().map_err(Error::io("find", Path::new("the running executable")))?;
+    store
+        .digests
+        .of_file(&path)
+        .map_err(Error::io("read", &path))
+}
+
+/// Which actions wait for what. An action goes waiting -> ready -> running -> done; it leaves
+/// `waiting` when the last of the actions it names is done.
+struct Queue {
+    waiting: BTreeMap<ActionId, BTreeSet<ActionId>>,
+    ready: BTreeSet<ActionId>,
+    running: BTreeSet<ActionId>,
+    busy_caches: BTreeSet<String>,
+    error: Option<Error>,
+    summary: Summary,
+}
+
+impl Queue {
+    fn new(graph: &Graph, needed: &BTreeSet<ActionId>) -> Queue {
+        let (mut waiting, mut ready) = (BTreeMap::new(), BTreeSet::new());
+        for &id in needed {
+            let makers = graph.makers(id);
+            if makers.is_empty() {
+                ready.insert(id);
+            } else {
+                waiting.insert(id, makers);
+            }
+        }
+        let (running, busy_caches, summary) = Default::default();
+        Queue {
+            waiting,
+            ready,
+            running,
+            busy_caches,
+            error: None,
+            summary,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let idle = self.running.is_empty();
+        idle && (self.error.is_some() || self.ready.is_empty() && self.waiting.is_empty())
+    }
+
+    /// Takes the first ready action whose cache no running action holds.
+    fn start(&mut self, graph: &Graph) -> Option<ActionId> {
+        if self.error.is_some() {
+            return None;
+        }
+        let free = |id: &&ActionId| {
+            let cache = graph.action(**id).cache.as_ref();
+            cache.is_none_or(|cache| !self.busy_caches.contains(cache))
+        };
+        let id = *self.ready.iter().find(free)?;
+        self.ready.remove(&id);
+        self.running.insert(id);
+        self.busy_caches.extend(graph.action(id).cache.clone());
+        Some(id)
+    }
+
+    fn finish(&mut self, graph: &Graph, id: ActionId, result: Result<Done, Error>) {
+        self.running.remove(&id);
+        if let Some(cache) = &graph.action(id).cache {
+            self.busy_caches.remove(cache);
+        }
+        match result {
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+            Ok(done) => {
+                match done.ran {
+                    true => self.summary.ran.push(graph.action(id).label.clone()),
+                    false => self.summary.hits += 1,
+                }
+                self.summary.outputs.insert(id, done.outputs);
+                self.release(id);
+            }
+        }
+    }
+
+    fn release(&mut self, done: ActionId) {
+        self.waiting.values_mut().for_each(|makers| {
+            makers.remove(&done);
+        });
+        let free: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|(_, makers)| makers.is_empty())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in free {
+            self.waiting.remove(&id);
+            self.ready.insert(id);
+        }
+    }
+}
+
+struct Done {
+    outputs: Vec<Stored>,
+    ran: bool,
+}
+
+struct Runner<'a> {
+    graph: &'a Graph,
+    store: &'a Store,
+    options: &'a Options,
+    executable: Digest,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+/// Where an input's bytes are, and what the key covers of them.
+struct Located<'a> {
+    at: &'a str,
+    content: String,
+    bytes: Bytes<'a>,
+}
+
+enum Bytes<'a> {
+    Workspace(PathBuf),
+    Stored(Stored),
+    Text(&'a str),
+}
+
+impl Runner<'_> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue
+            .lock()
+            .expect("no thread panics while it holds the queue")
+    }
+
+    /// Redraws the status line until all is done.
+    fn watch(&self) {
+        let mut queue = self.lock();
+        while !queue.is_over() {
+            queue = self
+                .wake
+                .wait_timeout(queue, REDRAW)
+                .expect("as in lock()")
+                .0;
+            self.options.progress.redraw();
+        }
+        self.wake.notify_all();
+    }
+
+    /// One worker: takes ready actions until none can come.
+    fn work(&self) {
+        let mut queue = self.lock();
+        while !queue.is_over() {
+            let Some(id) = queue.start(self.graph) else {
+                queue = self.wake.wait(queue).expect("as in lock()");
+                continue;
+            };
+            let makers = self.graph.makers(id);
+            let made = makers
+                .into_iter()
+                .map(|maker| (maker, queue.summary.outputs[&maker].clone()));
+            let made: BTreeMap<_, _> = made.collect();
+            drop(queue);
+            let result = self.make(self.graph.action(id), &made);
+            queue = self.lock();
+            queue.finish(self.graph, id, result);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Brings the outputs of one action into the store, running it only if they are not there.
+    fn make(&self, action: &Action, made: &BTreeMap<ActionId, Vec<Stored>>) -> Result<Done, Error> {
+        let inputs = self.locate(action, made)?;
+        let contents: Vec<_> = inputs.iter().map(|input| input.content.clone()).collect();
+        let key = digest::key(action, &contents, &self.executable);
+        let text = digest::explanation(action, &contents, &self.executable);
+        let reason = match self.store.lookup(&key) {
+            Lookup::Found(outputs) => {
+                if self.options.explain {
+                    self.options
+                        .progress
+                        .note(&explain::up_to_date(&action.label, &key, &text));
+                }
+                explain::record(self.store.atlas(), &slug(&action.label), &text)?;
+                self.options.progress.hit();
+                return Ok(Done {
+                    outputs,
+                    ran: false,
+                });
+            }
+            Lookup::Damaged(output) => Reason::Damaged(output),
+            Lookup::Absent => explain::reason(self.store.atlas(), &slug(&action.label), &text),
+        };
+        if self.options.explain {
+            self.options
+                .progress
+                .note(&explain::ran(&action.label, &key, &reason, &text));
+        }
+        self.options.progress.started(&action.label);
+        let since = Instant::now();
+        let result = self.execute(action, &inputs, &key);
+        self.options
+            .progress
+            .ended(&action.label, since.elapsed(), result.is_ok());
+        let outputs = result?;
+        explain::record(self.store.atlas(), &slug(&action.label), &text)?;
+        Ok(Done { outputs, ran: true })
+    }
+
+    fn locate<'a>(
+        &self,
+        action: &'a Action,
+        made: &BTreeMap<ActionId, Vec<Stored>>,
+    ) -> Result<Vec<Located<'a>>, Error> {
+        let locate = |input: &'a super::Input| {
+            let (content, bytes) = match &input.from {
+                Source::Workspace(path) => self.locate_in_workspace(action, path)?,
+                Source::Text(text) => (Digest::of(text.as_bytes()).to_string(), Bytes::Text(text)),
+                Source::Output(maker, name) => {
+                    let stored = made[maker].iter().find(|stored| stored.path == *name);
+                    let stored = stored
+                        .expect("Graph::add checked that the maker declares it")
+                        .clone();
+                    (stored.content(), Bytes::Stored(stored))
+                }
+            };
+            Ok(Located {
+                at: &input.at,
+                content,
+                bytes,
+            })
+        };
+        action.inputs.iter().map(locate).collect()
+    }
+
+    fn locate_in_workspace(
+        &self,
+        action: &Action,
+        path: &Path,
+    ) -> Result<(String, Bytes<'static>), Error> {
+        let full = self.options.root.join(path);
+        let refuse = |why: std::io::Error| {
+            let label = action.label.clone();
+            Error::Input {
+                label,
+                path: full.clone(),
+                why: why.to_string(),
+            }
+        };
+        let metadata = fs::metadata(&full).map_err(refuse)?;
+        let executable = metadata.permissions().mode() & 0o100 != 0;
+        let digest = self.store.digests.of_file(&full).map_err(refuse)?;
+        Ok((
+            content(Form::File, executable, &digest),
+            Bytes::Workspace(full.clone()),
+        ))
+    }
+
+    fn execute(
+        &self,
+        action: &Action,
+        inputs: &[Located<'_>],
+        key: &Digest,
+    ) -> Result<Vec<Stored>, Error> {
+        let site = Site::prepare(self.store, action, &self.options.root)?;
+        for input in inputs {
+            site.place(self.store, action, input)?;
+        }
+        match &action.work {
+            Work::Process { argv } => self.start(action, &site, argv)?,
+            Work::BuiltIn {
+                function,
+                name,
+                args,
+                ..
+            } => call(action, &site, *function, name, args)?,
+        }
+        let outputs = self.store.keep(key, action, &site.work, &site.cache)?;
+        fs::remove_dir_all(&site.work).map_err(Error::io("remove", &site.work))?;
+        Ok(outputs)
+    }
+
+    fn start(&self, action: &Action, site: &Site, argv: &[String]) -> Result<(), Error> {
+        let argv: Vec<_> = argv.iter().map(|arg| site.fill(arg)).collect();
+        let failed = |why: String, output: String| {
+            let (label, argv) = (action.label.clone(), argv.clone());
+            Error::Failed {
+                label,
+                argv,
+                why,
+                output,
+            }
+        };
+        let program = site.program(action, &argv)?;
+        let log_path = self.store.atlas().join("log").join(slug(&action.label));
+        let log = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(&log_path);
+        let mut log = log.map_err(Error::io("open", &log_path))?;
+        let clone = |file: &File| file.try_clone().map_err(Error::io("open", &log_path));
+        let mut command = Command::new(program);
+        command.args(&argv[1..]).current_dir(&site.work).env_clear();
+        command.env("PATH", site.work.join(TOOLS_FOLDER));
+        command.envs(
+            action
+                .env
+                .iter()
+                .map(|variable| (&variable.name, site.fill(&variable.value))),
+        );
+        let lock = self
+            .store
+            .lock_handle()
+            .map_err(Error::io("open", Path::new("lock")))?;
+        command
+            .stdin(lock)
+            .stdout(clone(&log)?)
+            .stderr(clone(&log)?);
+        let status = command
+            .status()
+            .map_err(|why| failed(why.to_string(), String::new()))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(failed(describe(status), tail(&mut log)))
+        }
+    }
+}
+
+fn call(
+    action: &Action,
+    site: &Site,
+    function: Function,
+    name: &str,
+    args: &[(String, String)],
+) -> Result<(), Error> {
+    let args: Vec<_> = args
+        .iter()
+        .map(|(name, value)| (name.clone(), site.fill(value)))
+        .collect();
+    function(&Sandbox {
+        work: &site.work,
+        args: &args,
+    })
+    .map_err(|why| {
+        let shown = args.iter().map(|(name, value)| format!("{name}={value}"));
+        let argv = std::iter::once(name.to_string()).chain(shown).collect();
+        Error::Failed {
+            label: action.label.clone(),
+            argv,
+            why,
+            output: String::new(),
+        }
+    })
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("exit code {code}"),
+        None => status.to_string(),
+    }
+}
+
+/// The last part of what an action printed.
+fn tail(log: &mut File) -> String {
+    let bytes = log.metadata().map_or(0, |metadata| metadata.len());
+    let mut text = Vec::new();
+    let from = SeekFrom::Start(bytes.saturating_sub(SHOWN_BYTES));
+    let read = log.seek(from).and_then(|_| log.read_to_end(&mut text));
+    match read {
+        Ok(_) => String::from_utf8_lossy(&text).into_owned(),
+        Err(why) => format!("(its output cannot be read: {why})"),
+    }
+}
+
+/// The folders of one action while it runs.
+struct Site {
+    work: PathBuf,
+    cache: PathBuf,
+    atlas: PathBuf,
+    root: PathBuf,
+}
+
+impl Site {
+    /// Empties the folder and puts in it the links to tools and the folders of outputs.
+    fn prepare(store: &Store, action: &Action, root: &Path) -> Result<Site, Error> {
+        let atlas = store.atlas().to_path_buf();
+        let work = atlas.join("work").join(slug(&action.label));
+        let cache = atlas.join(action.cache.as_deref().unwrap_or("none"));
+        if fs::symlink_metadata(&work).is_ok() {
+            fs::remove_dir_all(&work).map_err(Error::io("empty", &work))?;
+        }
+        let tools = work.join(TOOLS_FOLDER);
+        fs::create_dir_all(&tools).map_err(Error::io("make", &tools))?;
+        for tool in &action.tools {
+            let link = tools.join(&tool.name);
+            std::os::unix::fs::symlink(&tool.path, &link).map_err(Error::io("link", &link))?;
+        }
+        if action.cache.is_some() {
+            fs::create_dir_all(&cache).map_err(Error::io("make", &cache))?;
+        }
+        let site = Site {
+            work,
+            cache,
+            atlas,
+            root: root.to_path_buf(),
+        };
+        action
+            .outputs
+            .iter()
+            .try_for_each(|output| site.clear(output))?;
+        Ok(site)
+    }
+
+    /// Makes the folder of an output; one left in the cache by an earlier run must not pass for
+    /// this run's.
+    fn clear(&self, output: &super::action::Output) -> Result<(), Error> {
+        use super::action::Place;
+        let path = match output.place {
+            Place::Folder => self.work.join(&output.path),
+            Place::Cache => self.cache.join(&output.path),
+        };
+        if output.place == Place::Cache && fs::symlink_metadata(&path).is_ok() {
+            let remove = if path.is_dir() {
+                fs::remove_dir_all
+            } else {
+                |path: &PathBuf| fs::remove_file(path)
+            };
+            remove(&path).map_err(Error::io("remove", &path))?;
+        }
+        make_parent(&path)
+    }
+
+    fn place(&self, store: &Store, action: &Action, input: &Located<'_>) -> Result<(), Error> {
+        let to = self.work.join(input.at);
+        make_parent(&to)?;
+        match &input.bytes {
+            Bytes::Workspace(from) => fs::copy(from, &to)
+                .map(|_| ())
+                .map_err(Error::io("copy", from)),
+            Bytes::Text(text) => fs::write(&to, text).map_err(Error::io("write", &to)),
+            Bytes::Stored(stored) => store.place(stored, &to, action.cache.is_some()),
+        }
+    }
+
+    /// Replaces the names of folders by the folders.
+    fn fill(&self, text: &str) -> String {
+        let folders = [
+            ("{work}", &self.work),
+            ("{cache}", &self.cache),
+            ("{atlas}", &self.atlas),
+            ("{root}", &self.root),
+        ];
+        folders
+            .into_iter()
+            .fold(text.to_string(), |text, (name, folder)| {
+                text.replace(name, &folder.display().to_string())
+            })
+    }
+
+    /// The file that `argv[0]` stands for.
+    fn program(&self, action: &Action, argv: &[String]) -> Result<PathBuf, Error> {
+        let name = argv.first().map_or("", String::as_str);
+        if action.tools.iter().any(|tool| tool.name == name) {
+            return Ok(self.work.join(TOOLS_FOLDER).join(name));
+        }
+        if name.contains('/') {
+            return Ok(self.work.join(name));
+        }
+        let what = format!("argv[0] `{name}` is neither a declared tool nor the path of an input");
+        Err(Error::Plan {
+            label: action.label.clone(),
+            what,
+        })
+    }
+}
+
+fn make_parent(path: &Path) -> Result<(), Error> {
+    let folder = path.parent().expect("a path inside a folder has a parent");
+    fs::create_dir_all(folder).map_err(Error::io("make", folder))
+}

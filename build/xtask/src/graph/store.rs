@@ -1,0 +1,369 @@
+//! The content-addressed store: key -> record of outputs -> blobs and trees by digest.
+//!
+//! `.atlas/store/action/<key>` lists the outputs of an action, `blob/<digest>` holds files and
+//! `tree/<digest>` folders. Everything arrives by rename and the record comes last, so a killed
+//! build leaves nothing that counts.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::action::{Action, Form, Output, Place};
+use super::digest::{Digest, Digests};
+use super::error::Error;
+
+/// Mode of a stored file; nobody has a reason to write it.
+const MODE_FILE: u32 = 0o444;
+/// Mode of a stored executable.
+const MODE_EXECUTABLE: u32 = 0o555;
+
+/// An output in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub path: String,
+    pub form: Form,
+    pub executable: bool,
+    pub digest: Digest,
+}
+
+impl Stored {
+    /// What a key covers of an input with this content.
+    pub fn content(&self) -> String {
+        content(self.form, self.executable, &self.digest)
+    }
+}
+
+/// What a key covers of an input.
+pub fn content(form: Form, executable: bool, digest: &Digest) -> String {
+    match (form, executable) {
+        (Form::File, false) => format!("{digest}"),
+        (Form::File, true) => format!("{digest} executable"),
+        (Form::Tree, _) => format!("{digest} tree"),
+    }
+}
+
+/// Result of looking a key up.
+pub enum Lookup {
+    Found(Vec<Stored>),
+    Absent,
+    /// The record is there, but this output is not what it says.
+    Damaged(String),
+}
+
+/// The store of one workspace. While it is open no other process has it open.
+pub struct Store {
+    atlas: PathBuf,
+    pub digests: Digests,
+    lock: File,
+}
+
+impl Store {
+    /// Opens the store below `atlas`, making it if needed. Calls `waiting` once if another process
+    /// has it open.
+    ///
+    /// # Errors
+    /// If the host refuses a folder or the lock.
+    pub fn open(atlas: &Path, waiting: impl FnOnce()) -> Result<Store, Error> {
+        for folder in [
+            "store/action",
+            "store/blob",
+            "store/tree",
+            "work",
+            "log",
+            "explain",
+            "out",
+        ] {
+            let folder = atlas.join(folder);
+            fs::create_dir_all(&folder).map_err(Error::io("make", &folder))?;
+        }
+        let path = atlas.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path);
+        let lock = lock.map_err(Error::io("open", &path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                waiting();
+                lock.lock().map_err(Error::io("lock", &path))?;
+            }
+            Err(TryLockError::Error(why)) => return Err(Error::io("lock", &path)(why)),
+        }
+        let digests = Digests::load(atlas.join("digests"));
+        Ok(Store {
+            atlas: atlas.to_path_buf(),
+            digests,
+            lock,
+        })
+    }
+
+    pub fn atlas(&self) -> &Path {
+        &self.atlas
+    }
+
+    /// A handle on the lock for a child process. As long as any holder lives the store stays
+    /// locked, so a build that was killed alone keeps others out until its orphans are gone.
+    pub fn lock_handle(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+
+    fn record_path(&self, key: &Digest) -> PathBuf {
+        self.atlas.join("store/action").join(key.to_string())
+    }
+
+    /// Path of a stored output.
+    pub fn path(&self, stored: &Stored) -> PathBuf {
+        let digest = &stored.digest;
+        match (stored.form, stored.executable) {
+            (Form::File, false) => self.atlas.join(format!("store/blob/{digest}")),
+            (Form::File, true) => self.atlas.join(format!("store/blob/{digest}-x")),
+            (Form::Tree, _) => self.atlas.join(format!("store/tree/{digest}")),
+        }
+    }
+
+    /// Looks up the outputs of a key and checks their content.
+    pub fn lookup(&self, key: &Digest) -> Lookup {
+        let Ok(text) = fs::read_to_string(self.record_path(key)) else {
+            return Lookup::Absent;
+        };
+        let Some(outputs) = text.lines().map(parse_stored).collect::<Option<Vec<_>>>() else {
+            return Lookup::Damaged("record".to_string());
+        };
+        match outputs.iter().find(|stored| !self.is_intact(stored)) {
+            Some(stored) => Lookup::Damaged(stored.path.clone()),
+            None => Lookup::Found(outputs),
+        }
+    }
+
+    fn is_intact(&self, stored: &Stored) -> bool {
+        let path = self.path(stored);
+        let digest = match stored.form {
+            Form::File => self.digests.of_file(&path),
+            Form::Tree => tree_digest(&path, &|file| self.digests.of_file(file)),
+        };
+        digest.is_ok_and(|digest| digest == stored.digest)
+    }
+
+    /// Takes the outputs of `action` from its folder (or cache) into the store and records them
+    /// under `key`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if a declared output is not there.
+    pub fn keep(
+        &self,
+        key: &Digest,
+        action: &Action,
+        work: &Path,
+        cache: &Path,
+    ) -> Result<Vec<Stored>, Error> {
+        let mut outputs = Vec::with_capacity(action.outputs.len());
+        for output in &action.outputs {
+            outputs.push(self.keep_output(action, output, work, cache)?);
+        }
+        let record: String = outputs.iter().map(line_of).collect();
+        let (half, path) = (work.join(".record"), self.record_path(key));
+        fs::write(&half, record).map_err(Error::io("write", &half))?;
+        fs::rename(&half, &path).map_err(Error::io("move into the store", &path))?;
+        Ok(outputs)
+    }
+
+    fn keep_output(
+        &self,
+        action: &Action,
+        output: &Output,
+        work: &Path,
+        cache: &Path,
+    ) -> Result<Stored, Error> {
+        let missing = || Error::Missing {
+            label: action.label.clone(),
+            output: output.path.clone(),
+        };
+        let mut from = match output.place {
+            Place::Folder => work.join(&output.path),
+            Place::Cache => cache.join(&output.path),
+        };
+        let metadata = fs::symlink_metadata(&from).map_err(|_| missing())?;
+        let right_form = match output.form {
+            Form::File => metadata.is_file(),
+            Form::Tree => metadata.is_dir(),
+        };
+        if !right_form {
+            return Err(missing());
+        }
+        if output.place == Place::Cache {
+            let copy = work.join(format!(".from-cache/{}", output.path));
+            let folder = copy.parent().expect("the copy lies in a folder");
+            fs::create_dir_all(folder).map_err(Error::io("make", folder))?;
+            copy_all(&from, &copy).map_err(Error::io("copy", &from))?;
+            from = copy;
+        }
+        let executable = output.form == Form::File && metadata.permissions().mode() & 0o100 != 0;
+        self.take(&from, output, executable)
+            .map_err(Error::io("move into the store", &from))
+    }
+
+    fn take(&self, from: &Path, output: &Output, executable: bool) -> io::Result<Stored> {
+        let digest = match output.form {
+            Form::File => Digest::of_file(from)?,
+            Form::Tree => tree_digest(from, &Digest::of_file)?,
+        };
+        let stored = Stored {
+            path: output.path.clone(),
+            form: output.form,
+            executable,
+            digest,
+        };
+        let to = self.path(&stored);
+        if to.exists() && self.is_intact(&stored) {
+            return Ok(stored);
+        }
+        seal(from)?;
+        if output.form == Form::Tree && to.exists() {
+            fs::remove_dir_all(&to)?;
+        }
+        fs::rename(from, &to)?;
+        for file in files_below(&to)? {
+            match output.form {
+                Form::File => self.digests.remember(&file, digest)?,
+                Form::Tree => self.digests.forget(&file),
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Puts a stored output at `to`: a link into the store, or a copy with fresh time stamps for
+    /// tools that judge content by time.
+    pub fn place(&self, stored: &Stored, to: &Path, copy: bool) -> Result<(), Error> {
+        let from = self.path(stored);
+        let placed = match (copy, stored.form) {
+            (true, _) => copy_all(&from, to),
+            (false, Form::File) => fs::hard_link(&from, to),
+            (false, Form::Tree) => symlink(&from, to),
+        };
+        placed.map_err(Error::io("place an input at", to))
+    }
+
+    /// Copies a stored output to `to` for people; replaces what is there in one step.
+    pub fn publish(&self, stored: &Stored, to: &Path) -> Result<(), Error> {
+        let same = self
+            .digests
+            .of_file(to)
+            .is_ok_and(|digest| digest == stored.digest);
+        if same && stored.form == Form::File {
+            return Ok(());
+        }
+        let folder = to.parent().expect("a published file has a folder");
+        fs::create_dir_all(folder).map_err(Error::io("make", folder))?;
+        let half = to.with_extension("half");
+        let _ = fs::remove_file(&half);
+        copy_all(&self.path(stored), &half).map_err(Error::io("copy to", &half))?;
+        fs::rename(&half, to).map_err(Error::io("publish", to))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Losing remembered digests costs time only.
+        let _ = self.digests.save();
+    }
+}
+
+fn line_of(stored: &Stored) -> String {
+    let form = match (stored.form, stored.executable) {
+        (Form::File, false) => "file",
+        (Form::File, true) => "executable",
+        (Form::Tree, _) => "tree",
+    };
+    format!("{form} {} {}\n", stored.digest, stored.path)
+}
+
+fn parse_stored(line: &str) -> Option<Stored> {
+    let mut parts = line.splitn(3, ' ');
+    let (form, executable) = match parts.next()? {
+        "file" => (Form::File, false),
+        "executable" => (Form::File, true),
+        "tree" => (Form::Tree, false),
+        _ => return None,
+    };
+    let digest = Digest::parse(parts.next()?)?;
+    Some(Stored {
+        path: parts.next()?.to_string(),
+        form,
+        executable,
+        digest,
+    })
+}
+
+/// Digest of a folder: names, modes, link targets and contents of everything below it.
+fn tree_digest(root: &Path, of_file: &dyn Fn(&Path) -> io::Result<Digest>) -> io::Result<Digest> {
+    let mut listing = String::new();
+    for path in files_below(root)? {
+        let name = path
+            .strip_prefix(root)
+            .expect("files below a root start with it")
+            .display();
+        let metadata = fs::symlink_metadata(&path)?;
+        let line = if metadata.is_symlink() {
+            format!("link {name:?} {:?}\n", fs::read_link(&path)?)
+        } else {
+            let executable = metadata.permissions().mode() & 0o100 != 0;
+            format!(
+                "file {name:?} {}\n",
+                content(Form::File, executable, &of_file(&path)?)
+            )
+        };
+        listing.push_str(&line);
+    }
+    Ok(Digest::of(listing.as_bytes()))
+}
+
+/// Files and links at or below `path`, sorted.
+pub fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::symlink_metadata(path)?.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        files.extend(files_below(&entry?.path())?);
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Copies a file, or a folder with all below it; modes stay, time stamps are fresh.
+pub fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(from)?;
+    if metadata.is_symlink() {
+        return symlink(fs::read_link(from)?, to);
+    }
+    if !metadata.is_dir() {
+        return fs::copy(from, to).map(|_| ());
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        copy_all(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+/// Takes away write permission.
+fn seal(path: &Path) -> io::Result<()> {
+    for file in files_below(path)? {
+        let metadata = fs::symlink_metadata(&file)?;
+        if !metadata.is_symlink() {
+            let executable = metadata.permissions().mode() & 0o100 != 0;
+            let mode = if executable {
+                MODE_EXECUTABLE
+            } else {
+                MODE_FILE
+            };
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
+}

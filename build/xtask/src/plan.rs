@@ -1,0 +1,327 @@
+//! From a target to its actions: device objects if the hardware has any, cargo, the check of the
+//! binary.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use manifest::Target;
+use manifest::schema::hardware::Backend;
+
+use crate::binary;
+use crate::cuda::{self, Device, DeviceTarget};
+use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
+use crate::toolchain::{CargoAdditions, Toolchain};
+
+/// Name that cargo gives the binary.
+const CARGO_BINARY: &str = "atlas";
+
+/// Files besides those of the target that decide what cargo makes: single files and whole folders.
+const SOURCES: [&str; 8] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    ".cargo/config.toml",
+    "build/build.rs",
+    "build/manifest",
+    "ffi",
+    "src",
+];
+
+/// Manifest of xtask: a member of the workspace that the binary does not contain. Cargo gets an
+/// empty program for it.
+const XTASK_MANIFEST: &str = "build/xtask/Cargo.toml";
+
+/// Variables that say how to reach a registry. They cannot change what `Cargo.lock` pins.
+const NETWORK_VARIABLES: [&str; 8] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// The actions of one target.
+pub struct Plan {
+    pub graph: Graph,
+    /// The action that leaves the checked binary.
+    pub last: ActionId,
+    /// Name of the binary, which is also the name of that output.
+    pub binary: String,
+    /// Where the binary is published, relative to `.atlas`.
+    pub published: PathBuf,
+    /// The device half, for hardware that has one.
+    pub device: Option<Device>,
+}
+
+/// Plans `target`.
+///
+/// # Errors
+/// If the device toolchain lacks something, or the sources cannot be listed.
+pub fn plan(target: &Target, toolchain: &Toolchain) -> Result<Plan, Error> {
+    let mut graph = Graph::new();
+    let device = match target.hardware.backend {
+        Backend::Cpu => None,
+        Backend::Cuda => Some(cuda::plan(
+            &mut graph,
+            toolchain,
+            &DeviceTarget::of(target)?,
+        )?),
+    };
+    let nothing = CargoAdditions::default();
+    let additions = device.as_ref().map_or(&nothing, |device| &device.cargo);
+    let cargo = graph.add(cargo(target, toolchain, additions)?)?;
+    let binary = target.binary();
+    let last = graph.add(check(&graph, cargo, &binary, toolchain))?;
+    let published = Path::new("out").join(&target.name).join(&binary);
+    Ok(Plan {
+        graph,
+        last,
+        binary,
+        published,
+        device,
+    })
+}
+
+/// The action that compiles the workspace for `target`.
+fn cargo(
+    target: &Target,
+    toolchain: &Toolchain,
+    additions: &CargoAdditions,
+) -> Result<Action, Error> {
+    let label = format!("cargo {}", target.name);
+    let argv = [
+        "cargo",
+        "build",
+        "--release",
+        "--locked",
+        "--bin",
+        CARGO_BINARY,
+    ];
+    let argv = argv.into_iter().map(String::from);
+    let argv = argv.chain(additions.args.iter().cloned());
+    let mut action = Action::process(&label, argv);
+    let rustc = additions.rustc.as_ref();
+    for tool in [&toolchain.cargo, rustc.unwrap_or(&toolchain.rustc)]
+        .into_iter()
+        .chain(&toolchain.cc)
+    {
+        action = action.tool(tool);
+    }
+    for tool in &additions.tools {
+        action = action.tool(tool);
+    }
+    action = sources(action, target, &toolchain.root)?;
+    action.inputs.extend(additions.inputs.iter().cloned());
+    action = action
+        .env("ATLAS_TARGET", &target.name)
+        .env("CARGO_TARGET_DIR", "{cache}")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(toolchain))
+        .env("CARGO_TERM_COLOR", "never")
+        .env_uncovered("HOME", toolchain.home.display().to_string())
+        .env_uncovered("CARGO_HOME", toolchain.cargo_home.display().to_string());
+    for (name, value) in &additions.env {
+        action = action.env(name, value);
+    }
+    for name in NETWORK_VARIABLES {
+        if let Ok(value) = std::env::var(name) {
+            action = action.env_uncovered(name, value);
+        }
+    }
+    // Targets of one rustc share a cache, so that dependencies are compiled once for all of them.
+    let cache = if rustc.is_some() {
+        &target.leaf.hw
+    } else {
+        "host"
+    };
+    let folder = additions.profile_folder.as_deref().unwrap_or("release");
+    Ok(action
+        .cache(&format!("cargo/{cache}"))
+        .output_in_cache(&format!("{folder}/{CARGO_BINARY}")))
+}
+
+/// Flags of rustc that keep paths of this machine out of the binary; of several that match the last
+/// one counts.
+fn flags(toolchain: &Toolchain) -> String {
+    let (home, cargo_home) = (toolchain.home.display(), toolchain.cargo_home.display());
+    let registry = format!("{cargo_home}/registry/src");
+    let sysroot = toolchain
+        .rustc
+        .path
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("/"));
+    let library = format!("{}/lib/rustlib/src/rust", sysroot.display());
+    let maps = [
+        (home.to_string(), "/home"),
+        (cargo_home.to_string(), "/cargo"),
+        (registry, "/cargo"),
+        (library, "/rust"),
+        ("{root}".to_string(), "/atlas"),
+        ("{atlas}".to_string(), "/atlas/.atlas"),
+        ("{work}".to_string(), "/atlas"),
+    ];
+    let flags = maps
+        .iter()
+        .map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    flags.collect::<Vec<_>>().join("\x1f")
+}
+
+/// Declares everything that cargo, the build scripts and the manifest read.
+fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Action, Error> {
+    let mut paths = Vec::new();
+    for source in SOURCES {
+        files(root, Path::new(source), &mut paths)?;
+    }
+    paths.extend(
+        target
+            .files_read()
+            .iter()
+            .map(|path| path.display().to_string()),
+    );
+    paths.push(XTASK_MANIFEST.to_string());
+    paths.sort();
+    paths.dedup();
+    for path in &paths {
+        action = action.workspace(path);
+    }
+    let mut stubs = vec![("build/xtask/src/main.rs".to_string(), "fn main() {}\n")];
+    stubs.extend(
+        unused_targets(root)?
+            .into_iter()
+            .map(|path| (path, "fn main() {}\n")),
+    );
+    for (path, text) in stubs {
+        if !paths.contains(&path) {
+            action = action.input(Source::Text(text.to_string()), &path);
+        }
+    }
+    Ok(action)
+}
+
+/// Paths that `Cargo.toml` names for tests, benches and examples: cargo insists that they exist.
+fn unused_targets(root: &Path) -> Result<Vec<String>, Error> {
+    let path = root.join("Cargo.toml");
+    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let plan = |why: toml::de::Error| Error::Plan {
+        label: "cargo".to_string(),
+        what: why.to_string(),
+    };
+    let manifest: toml::Table = toml::from_str(&text).map_err(plan)?;
+    let entries = ["test", "bench", "example"]
+        .into_iter()
+        .filter_map(|kind| manifest.get(kind)?.as_array());
+    let paths = entries
+        .flatten()
+        .filter_map(|entry| entry.get("path")?.as_str());
+    Ok(paths.map(String::from).collect())
+}
+
+/// Appends `path` or, of a folder, the files below it, relative to `root`; what git would not keep
+/// is left out.
+fn files(root: &Path, path: &Path, to: &mut Vec<String>) -> Result<(), Error> {
+    let full = root.join(path);
+    if !full.is_dir() {
+        to.push(path.display().to_string());
+        return Ok(());
+    }
+    for entry in fs::read_dir(&full).map_err(Error::io("list", &full))? {
+        let name = entry.map_err(Error::io("list", &full))?.file_name();
+        let hidden =
+            name.to_string_lossy().starts_with('.') || name.to_string_lossy().ends_with('~');
+        if !hidden && name != "target" {
+            files(root, &path.join(name), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// The action that refuses a binary which tells where it was built.
+fn check(graph: &Graph, cargo: ActionId, binary: &str, toolchain: &Toolchain) -> Action {
+    let output = graph.action(cargo).outputs[0].path.clone();
+    Action::built_in(
+        format!("check {binary}"),
+        "check_paths",
+        check_paths,
+        Code::Executable,
+    )
+    .arg("workspace", "{root}")
+    .arg("home", toolchain.home.display().to_string())
+    .arg("binary", binary)
+    .input(Source::Output(cargo, output), "in")
+    .output(binary)
+}
+
+fn check_paths(sandbox: &crate::graph::Sandbox<'_>) -> Result<(), String> {
+    let bytes =
+        fs::read(sandbox.path("in")).map_err(|why| format!("cannot read the binary: {why}"))?;
+    for name in ["workspace", "home"] {
+        binary::refuse_path(&bytes, sandbox.arg(name)?)?;
+    }
+    let out = sandbox.path(sandbox.arg("binary")?);
+    fs::copy(sandbox.path("in"), out)
+        .map(|_| ())
+        .map_err(|why| format!("cannot copy the binary: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::action::Work;
+    use crate::site::Site;
+
+    fn cargo_action() -> (Target, Action) {
+        let site = Site::here();
+        let target = site.target(None).unwrap();
+        let toolchain = Toolchain::find(&site.root).unwrap();
+        let action = cargo(&target, &toolchain, &CargoAdditions::default()).unwrap();
+        (target, action)
+    }
+
+    fn declares(action: &Action, path: &str) -> bool {
+        let mut inputs = action.inputs.iter();
+        inputs
+            .any(|input| matches!(&input.from, Source::Workspace(from) if *from == Path::new(path)))
+    }
+
+    #[test]
+    fn cargo_is_given_what_the_manifest_reads() {
+        let (target, action) = cargo_action();
+        for path in target.files_read() {
+            assert!(
+                declares(&action, &path.display().to_string()),
+                "{}",
+                path.display()
+            );
+        }
+        assert!(declares(&action, "Cargo.lock") && declares(&action, "src/main.rs"));
+    }
+
+    #[test]
+    fn a_change_of_xtask_does_not_compile_the_binary_again() {
+        let (_, action) = cargo_action();
+        let xtask = action
+            .inputs
+            .iter()
+            .filter(|input| input.at.starts_with("build/xtask/src"));
+        let xtask: Vec<_> = xtask.collect();
+        assert!(matches!(xtask.as_slice(), [only] if matches!(only.from, Source::Text(_))));
+    }
+
+    #[test]
+    fn targets_of_one_rustc_share_flags_and_cache() {
+        let (_, action) = cargo_action();
+        assert_eq!(action.cache.as_deref(), Some("cargo/host"));
+        let flags = action
+            .env
+            .iter()
+            .find(|variable| variable.name.ends_with("RUSTFLAGS"));
+        assert!(!flags.unwrap().value.contains("cpu/tiny"), "{flags:?}");
+        let Work::Process { argv } = &action.work else {
+            panic!("cargo is a process")
+        };
+        assert!(argv.contains(&"--locked".to_string()));
+    }
+}

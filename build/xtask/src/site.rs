@@ -1,0 +1,182 @@
+//! The workspace as the verbs see it, and how a verb ends when it does not succeed.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use manifest::Target;
+
+use crate::graph;
+
+/// The target that verbs use when none is named.
+pub const DEFAULT_TARGET: &str = "cpu/tiny/nvfp4";
+
+/// Exit code of a build, test or check that failed.
+const EXIT_FAILED: u8 = 1;
+/// Exit code of a command line that makes no sense.
+const EXIT_USAGE: u8 = 2;
+
+/// Why a verb did not succeed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line: unknown verb, flag or target.
+    Usage(String),
+    /// What the verb was to do.
+    Failed(String),
+    /// The machine lacks programs; says how to get them.
+    Missing(String),
+}
+
+impl Failure {
+    /// Prints the reason and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        eprintln!("error: {self}");
+        match self {
+            Failure::Usage(_) => ExitCode::from(EXIT_USAGE),
+            Failure::Failed(_) | Failure::Missing(_) => ExitCode::from(EXIT_FAILED),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Usage(text) | Failure::Failed(text) | Failure::Missing(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<graph::Error> for Failure {
+    fn from(error: graph::Error) -> Failure {
+        match error {
+            graph::Error::Host { what } => Failure::Missing(what),
+            // A machine without a package index lacks what the pins name.
+            graph::Error::Failed { label, why, .. } if label.starts_with("fetch ") => {
+                Failure::Missing(format!("{label}: {why}"))
+            }
+            error => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure::Failed(text)
+    }
+}
+
+impl From<manifest::ManifestError> for Failure {
+    fn from(error: manifest::ManifestError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// The workspace.
+pub struct Site {
+    /// Absolute path of its root.
+    pub root: PathBuf,
+}
+
+impl Site {
+    /// The workspace that this executable was compiled in.
+    pub fn here() -> Site {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        Site {
+            root: root
+                .expect("xtask lies two folders below the root")
+                .to_path_buf(),
+        }
+    }
+
+    /// Where the pipeline keeps everything it makes.
+    pub fn atlas(&self) -> PathBuf {
+        self.root.join(".atlas")
+    }
+
+    /// All targets.
+    ///
+    /// # Errors
+    /// If `targets/` cannot be read.
+    pub fn leaves(&self) -> Result<Vec<String>, Failure> {
+        Ok(manifest::leaves(&self.root)?)
+    }
+
+    /// Loads the named target, or the default one.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] with the nearest target if there is none of this name; else what is wrong
+    /// with it.
+    pub fn target(&self, name: Option<&str>) -> Result<Target, Failure> {
+        let name = name.unwrap_or(DEFAULT_TARGET);
+        let leaves = self.leaves()?;
+        if !leaves.iter().any(|leaf| leaf == name) {
+            return Err(Failure::Usage(unknown(
+                "target",
+                name,
+                leaves.iter().map(String::as_str),
+            )));
+        }
+        Ok(manifest::load(&self.root, name)?)
+    }
+}
+
+/// Says that `name` is unknown, and which of `known` it resembles most.
+pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let nearest = known.min_by_key(|candidate| distance(name, candidate));
+    let nearest = nearest.map_or(String::new(), |nearest| {
+        format!("; did you mean `{nearest}`?")
+    });
+    format!(
+        "unknown {kind} `{name}`{nearest} (`cargo xtask {}` lists all)",
+        match kind {
+            "target" => "targets",
+            _ => "--help",
+        }
+    )
+}
+
+/// Number of letters to add, drop or replace to get from `a` to `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (above, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = above + 1;
+        for (ix, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[ix + 1];
+            row[ix + 1] = replaced.min(diagonal + 1).min(row[ix] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_offered() {
+        let text = unknown(
+            "target",
+            "cpu/tiny/nvpf4",
+            ["cpu/tiny/bf16", "cpu/tiny/nvfp4"].into_iter(),
+        );
+        assert!(text.contains("did you mean `cpu/tiny/nvfp4`?"), "{text}");
+    }
+
+    #[test]
+    fn distance_counts_edits() {
+        assert_eq!(
+            (
+                distance("abc", "abc"),
+                distance("abc", "axc"),
+                distance("", "abc")
+            ),
+            (0, 1, 3)
+        );
+        assert_eq!(
+            (distance("kitten", "sitting"), distance("abc", "bc")),
+            (3, 1)
+        );
+    }
+}

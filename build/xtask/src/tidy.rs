@@ -1,0 +1,195 @@
+//! Rules of the repository that a compiler does not know.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::site::Site;
+
+/// Longest line of code and comments, in characters.
+const COLUMNS: usize = 100;
+
+/// Words that say nothing, as parts of a file name.
+const NAMES_BANNED: [&str; 11] = [
+    "fast",
+    "optimized",
+    "v2",
+    "new",
+    "old",
+    "util",
+    "utils",
+    "common",
+    "helper",
+    "manager",
+    "misc",
+];
+
+/// Folders that hold what builds make; `golden` holds generated text that tests compare.
+const FOLDERS_SKIPPED: [&str; 3] = ["target", "golden", "__pycache__"];
+
+/// Where unsafe code may be; the last holds the text of a program that calls a launcher.
+const UNSAFE_ALLOWED: [&str; 3] = ["ffi/", "src/backend/", "build/xtask/src/cuda/tests.rs"];
+
+/// Where the one switch between backends may be.
+const CFG_ALLOWED: [&str; 3] = ["src/backend/mod.rs", "src/lib.rs", "ffi/"];
+
+/// A rule: a name, the files it looks at, and what is wrong with a line.
+struct Rule {
+    name: &'static str,
+    covers: fn(&str) -> bool,
+    breaks: fn(&str) -> bool,
+}
+
+fn is_code(path: &str) -> bool {
+    [".rs", ".cu", ".cuh", ".h"]
+        .iter()
+        .any(|end| path.ends_with(end))
+}
+
+fn is_product(path: &str) -> bool {
+    path.ends_with(".rs") && (path.starts_with("src/") || path.starts_with("ffi/src/"))
+}
+
+const RULES: [Rule; 6] = [
+    Rule {
+        name: "a line has at most 100 characters",
+        covers: is_code,
+        // A raw string cannot be cut without changing what it says.
+        breaks: |line| line.chars().count() > COLUMNS && !line.trim_start().starts_with("r#"),
+    },
+    Rule {
+        name: "the product reads no environment variable",
+        covers: is_product,
+        breaks: |line| line.contains(concat!("env::", "var")),
+    },
+    Rule {
+        name: "cfg of a feature stands where backends are chosen",
+        covers: |path| is_product(path) && !within(path, &CFG_ALLOWED),
+        breaks: |line| line.contains("cfg(") && line.contains("feature"),
+    },
+    Rule {
+        name: "unsafe code is in ffi and the backends",
+        covers: |path| path.ends_with(".rs") && !within(path, &UNSAFE_ALLOWED),
+        breaks: |line| {
+            !is_comment(line)
+                && ["unsafe {", "unsafe fn", "unsafe impl"]
+                    .iter()
+                    .any(|word| code(line).contains(word))
+        },
+    },
+    Rule {
+        name: "nothing is left to do",
+        covers: is_code,
+        breaks: |line| line.contains(concat!("TO", "DO")) || line.contains(concat!("FIX", "ME")),
+    },
+    Rule {
+        name: "no test is ignored",
+        covers: |path| path.ends_with(".rs"),
+        breaks: |line| line.trim_start().starts_with(concat!("#[", "ignore")),
+    },
+];
+
+fn within(path: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| path.starts_with(place))
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+/// The line without what stands in quotes.
+fn code(line: &str) -> String {
+    line.split('"').step_by(2).collect()
+}
+
+/// Files of the workspace, relative to its root.
+fn files(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::new()];
+    while let Some(folder) = open.pop() {
+        for entry in
+            fs::read_dir(root.join(&folder)).expect("folders of the workspace can be listed")
+        {
+            let entry = entry.expect("folders of the workspace can be listed");
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = folder.join(&name);
+            if name.starts_with('.') || FOLDERS_SKIPPED.contains(&name.as_str()) {
+                continue;
+            }
+            match entry.path().is_dir() {
+                true => open.push(path),
+                false => found.push(path.display().to_string()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// `path:line: rule` for each line that breaks a rule.
+fn broken(path: &str, text: &str) -> Vec<String> {
+    let rules = || RULES.iter().filter(|rule| (rule.covers)(path));
+    let lines = text.lines().enumerate();
+    lines
+        .flat_map(|(ix, line)| {
+            let hits = rules().filter(|rule| (rule.breaks)(line));
+            hits.map(|rule| format!("{path}:{}: {}", ix + 1, rule.name))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn has_banned_name(path: &str) -> bool {
+    let name = Path::new(path)
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().to_lowercase());
+    name.is_some_and(|name| {
+        name.split(['_', '-', '.'])
+            .any(|word| NAMES_BANNED.contains(&word))
+    })
+}
+
+#[test]
+fn every_file_keeps_the_rules() {
+    let root = Site::here().root;
+    let mut found = Vec::new();
+    for path in files(&root) {
+        if has_banned_name(&path) {
+            found.push(format!("{path}: the name says nothing"));
+        }
+        if is_code(&path) {
+            found.extend(broken(
+                &path,
+                &fs::read_to_string(root.join(&path)).expect("code is UTF-8"),
+            ));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{} lines break a rule:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+#[test]
+fn each_rule_finds_what_it_forbids() {
+    let lines = [
+        ("src/a.rs", "x".repeat(COLUMNS + 1)),
+        (
+            "src/a.rs",
+            format!("let a = std::{};", concat!("env::", "var(\"A\")")),
+        ),
+        ("src/a.rs", "#[cfg(feature = \"cuda\")]".to_string()),
+        ("src/a.rs", format!("let a = {} {{ f() }};", "unsafe")),
+        ("cuda/a.cuh", format!("// {}: later", concat!("TO", "DO"))),
+        ("src/a.rs", format!("    {}]", concat!("#[", "ignore"))),
+    ];
+    for ((path, line), rule) in lines.iter().zip(&RULES) {
+        let hits = broken(path, line);
+        assert!(
+            hits.len() == 1 && hits[0].ends_with(rule.name),
+            "{line}: {hits:?}"
+        );
+    }
+    assert!(has_banned_name("src/string_utils.rs") && !has_banned_name("src/newton.rs"));
+}

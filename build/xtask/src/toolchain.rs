@@ -1,0 +1,143 @@
+//! The programs of the host that actions may start, each known by what identifies it in a key.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::graph::{Input, Tool, digest::Digest};
+
+/// Where the workspace is and which host programs the plan may use.
+pub struct Toolchain {
+    /// Absolute path of the workspace.
+    pub root: PathBuf,
+    pub cargo: Tool,
+    pub rustc: Tool,
+    /// The host's C compiler driver, which rustc calls to link, and what it calls in turn.
+    pub cc: Vec<Tool>,
+    /// Name of the host, as in `x86_64-unknown-linux-gnu`.
+    pub host: String,
+    /// The person's home, which must not be found in a binary.
+    pub home: PathBuf,
+    /// Where cargo keeps the registry.
+    pub cargo_home: PathBuf,
+}
+
+/// What a hardware adds to the action that runs cargo.
+#[derive(Default)]
+pub struct CargoAdditions {
+    /// Objects and headers to place beside the sources.
+    pub inputs: Vec<Input>,
+    /// Programs that build scripts and the linker start.
+    pub tools: Vec<Tool>,
+    /// Variables of the action; `{work}` is the folder that holds the inputs.
+    pub env: Vec<(String, String)>,
+    /// Further arguments of `cargo build`, as `--features cuda` or `--target
+    /// aarch64-unknown-linux-gnu`.
+    pub args: Vec<String>,
+    /// Folder below the cargo target directory that gets the binary: `<triple>/release`; by default
+    /// `release`.
+    pub profile_folder: Option<String>,
+    /// In place of the toolchain's own when cross-compiling with another rustc.
+    pub rustc: Option<Tool>,
+}
+
+impl Toolchain {
+    /// Asks the host.
+    ///
+    /// # Errors
+    /// Names the program that is missing and the way to get it.
+    pub fn find(root: &Path) -> Result<Toolchain, String> {
+        let rustc =
+            on_path("rustc").ok_or("rustc is not on PATH; install it from https://rustup.rs")?;
+        let sysroot = PathBuf::from(ask(&rustc, &["--print", "sysroot"], root)?.trim());
+        let rustc = Tool {
+            name: "rustc".to_string(),
+            identity: ask(&rustc, &["-vV"], root)?.trim().to_string(),
+            path: sysroot.join("bin/rustc"),
+        };
+        let host = rustc
+            .identity
+            .lines()
+            .find_map(|line| line.strip_prefix("host: "));
+        let host = host.ok_or("rustc -vV names no host")?.to_string();
+        let home = PathBuf::from(env::var("HOME").map_err(|_| "HOME is not set")?);
+        let cargo_home = env::var("CARGO_HOME").map_or_else(|_| home.join(".cargo"), PathBuf::from);
+        let cargo = cargo(&sysroot, &cargo_home, &rustc)?;
+        let cc = ["cc", "ld", "ar"]
+            .into_iter()
+            .map(|name| versioned(name, "gcc", root));
+        let cc = cc.collect::<Result<_, _>>()?;
+        Ok(Toolchain {
+            root: root.to_path_buf(),
+            cargo,
+            rustc,
+            cc,
+            host,
+            home,
+            cargo_home,
+        })
+    }
+}
+
+/// Cargo comes with rustc; its settings outside the workspace can change what it builds.
+fn cargo(sysroot: &Path, cargo_home: &Path, rustc: &Tool) -> Result<Tool, String> {
+    let settings = ["config.toml", "config"].map(|name| std::fs::read(cargo_home.join(name)).ok());
+    let settings: Vec<_> = settings
+        .into_iter()
+        .flatten()
+        .map(|text| Digest::of(&text))
+        .collect();
+    let release = rustc.identity.lines().next().unwrap_or_default();
+    let identity = match settings.first() {
+        Some(digest) => format!("cargo of {release}, settings {digest}"),
+        None => format!("cargo of {release}"),
+    };
+    let path = sysroot.join("bin/cargo");
+    let path = if path.exists() {
+        path
+    } else {
+        on_path("cargo").ok_or("cargo is not on PATH")?
+    };
+    Ok(Tool {
+        name: "cargo".to_string(),
+        path,
+        identity,
+    })
+}
+
+/// A program of `PATH` that identifies itself with `--version`.
+///
+/// # Errors
+/// If it is not there; `package` is the Debian package that has it.
+pub fn versioned(name: &str, package: &str, root: &Path) -> Result<Tool, String> {
+    let path =
+        on_path(name).ok_or_else(|| format!("{name} is not on PATH; apt-get install {package}"))?;
+    let text = ask(&path, &["--version"], root)?;
+    let identity = text.lines().next().unwrap_or_default().to_string();
+    Ok(Tool {
+        name: name.to_string(),
+        path,
+        identity,
+    })
+}
+
+/// Full path of a program of `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+fn ask(program: &Path, args: &[&str], folder: &Path) -> Result<String, String> {
+    let failed = |why: String| format!("{} {}: {why}", program.display(), args.join(" "));
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(folder)
+        .output();
+    let output = output.map_err(|why| failed(why.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
