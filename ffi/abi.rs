@@ -1,0 +1,140 @@
+//! Reads `ops.toml` and writes the C header of the launchers.
+//!
+//! Shared by this crate's build script, which makes the Rust externs from the header, and by the
+//! pipeline, which compiles the launchers against the same header.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Deserialize;
+
+/// All ops by name.
+pub type Table = BTreeMap<String, Op>;
+
+/// One op of the table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Op {
+    /// Formula, one line.
+    pub does: String,
+    /// Arguments in order; the stream follows them.
+    pub args: Vec<Arg>,
+}
+
+/// One argument of an op.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arg {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: Type,
+    /// What the op does with an array; absent for a scalar.
+    pub io: Option<Io>,
+    /// Extents of an array, outermost first; absent for a scalar.
+    pub shape: Option<Vec<String>>,
+}
+
+/// Element or scalar type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Type {
+    Bf16,
+    F32,
+    U8,
+    U32,
+}
+
+/// Direction of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Io {
+    In,
+    Out,
+    Inout,
+}
+
+impl Type {
+    fn c(self) -> &'static str {
+        match self {
+            Type::Bf16 => "atlas_bf16",
+            Type::F32 => "float",
+            Type::U8 => "unsigned char",
+            Type::U32 => "unsigned int",
+        }
+    }
+}
+
+impl Arg {
+    fn check(&self, op: &str) -> Result<(), String> {
+        if self.io.is_some() != self.shape.is_some() {
+            let name = &self.name;
+            return Err(format!(
+                "ops.toml: {op}.{name}: an array has both `io` and `shape`, a scalar neither"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The argument as a C parameter.
+    pub fn parameter(&self) -> String {
+        let (kind, name) = (self.kind.c(), &self.name);
+        match self.io {
+            Some(Io::In) => format!("const {kind} *{name}"),
+            Some(Io::Out | Io::Inout) => format!("{kind} *{name}"),
+            None => format!("{kind} {name}"),
+        }
+    }
+}
+
+/// The launcher's symbol.
+pub fn symbol(op: &str) -> String {
+    format!("atlas_{op}")
+}
+
+/// The launcher's C declaration without the closing semicolon.
+pub fn declaration(name: &str, op: &Op) -> String {
+    let mut parameters: Vec<String> = op.args.iter().map(Arg::parameter).collect();
+    parameters.push("atlas_stream *stream".to_string());
+    format!("int {}({})", symbol(name), parameters.join(", "))
+}
+
+/// Parses and checks the table.
+///
+/// # Errors
+/// One line that names the op and the argument.
+pub fn parse(text: &str) -> Result<Table, String> {
+    let table: Table = toml::from_str(text).map_err(|why| format!("ops.toml: {why}"))?;
+    for (name, op) in &table {
+        op.args.iter().try_for_each(|arg| arg.check(name))?;
+    }
+    Ok(table)
+}
+
+const HEAD: &str = "\
+// Generated from ffi/ops.toml: the launchers of device ops.
+#pragma once
+
+typedef struct atlas_bf16 { unsigned short bits; } atlas_bf16;
+// What CUDA calls CUstream_st, behind cudaStream_t and CUstream.
+typedef struct CUstream_st atlas_stream;
+
+#ifdef __cplusplus
+extern \"C\" {
+#endif
+";
+
+const TAIL: &str = "
+#ifdef __cplusplus
+}
+#endif
+";
+
+/// The text of `ops.h`. It includes nothing, so that it parses without any system's headers.
+pub fn header(table: &Table) -> String {
+    let mut text = String::from(HEAD);
+    for (name, op) in table {
+        write!(text, "\n// {}\n{};\n", op.does, declaration(name, op))
+            .expect("writing to a String cannot fail");
+    }
+    text + TAIL
+}

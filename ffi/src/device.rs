@@ -1,0 +1,360 @@
+//! The GPU, its streams and its events.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::Location;
+use std::ptr;
+use std::rc::Rc;
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
+
+use crate::error::{CudaError, Error};
+use crate::ops::atlas_stream;
+
+/// CUDA version of the linked runtime and of every driver function named here.
+const CUDA_NEEDED: (i32, i32) = (13, 0);
+/// Longest GPU name that is read, with its closing zero.
+const NAME_BYTES: usize = 256;
+
+/// Turns a driver result into a `Result` that knows its call and place.
+#[track_caller]
+pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
+    match result {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        failed => Err(describe(call, failed, Location::caller())),
+    }
+}
+
+fn describe(call: &'static str, result: CUresult, at: &'static Location<'static>) -> CudaError {
+    let (mut name, mut text) = (ptr::null(), ptr::null());
+    // SAFETY: both functions write a pointer to a static string, or leave it null for an unknown
+    // code.
+    let (name, text) = unsafe {
+        let _ = sys::cuGetErrorName(result, &mut name);
+        let _ = sys::cuGetErrorString(result, &mut text);
+        (static_text(name), static_text(text))
+    };
+    CudaError {
+        call,
+        code: result as i32,
+        text: format!("{name}, {text}"),
+        at,
+    }
+}
+
+/// # Safety
+/// `text` is null or a string that lives as long as the driver.
+unsafe fn static_text(text: *const c_char) -> String {
+    if text.is_null() {
+        return "unknown".to_string();
+    }
+    // SAFETY: not null, so a string of the driver.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// What `doctor` says about one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    pub name: String,
+    /// CUDA version that the driver supports (major, minor).
+    pub driver_cuda: (i32, i32),
+    /// Compute capability (major, minor).
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Device memory, bytes.
+    pub memory_bytes: u64,
+}
+
+/// Loads the driver and reads what GPU 0 is, without claiming any of its memory.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::OldDriver`], [`Error::NoGpu`], or the call that failed.
+pub fn probe() -> Result<DeviceInfo, Error> {
+    let driver_cuda = start_driver()?;
+    let device = first_gpu()?;
+    let mut name = [0 as c_char; NAME_BYTES];
+    let mut memory_bytes = 0;
+    // SAFETY: the driver writes at most NAME_BYTES, zero included, and one usize.
+    let name = unsafe {
+        let written = sys::cuDeviceGetName(name.as_mut_ptr(), NAME_BYTES as c_int, device);
+        check("cuDeviceGetName", written)?;
+        check(
+            "cuDeviceTotalMem",
+            sys::cuDeviceTotalMem_v2(&mut memory_bytes, device),
+        )?;
+        static_text(name.as_ptr())
+    };
+    let read = |attribute| attribute_of(device, attribute);
+    Ok(DeviceInfo {
+        name,
+        driver_cuda,
+        compute_capability: (
+            read(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            read(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: read(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+        memory_bytes: memory_bytes as u64,
+    })
+}
+
+/// Loads libcuda and returns the CUDA version it supports.
+fn start_driver() -> Result<(i32, i32), Error> {
+    // SAFETY: loads the driver's library, whose initialisers do not depend on this process.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NoDriver);
+    }
+    let mut version: c_int = 0;
+    // SAFETY: writes one int; every libcuda has both functions.
+    unsafe {
+        match sys::cuInit(0) {
+            CUresult::CUDA_ERROR_NO_DEVICE => return Err(Error::NoGpu),
+            result => check("cuInit", result)?,
+        }
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+    }
+    let found = (version / 1000, version % 1000 / 10);
+    // An older library lacks functions that are called below, so this comes first.
+    if found < CUDA_NEEDED {
+        return Err(Error::OldDriver {
+            found,
+            needed: CUDA_NEEDED,
+        });
+    }
+    Ok(found)
+}
+
+fn first_gpu() -> Result<sys::CUdevice, Error> {
+    let (mut count, mut device) = (0, 0);
+    // SAFETY: each writes one int; the second is reached with at least one GPU.
+    unsafe {
+        check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
+        if count == 0 {
+            return Err(Error::NoGpu);
+        }
+        check("cuDeviceGet", sys::cuDeviceGet(&mut device, 0))?;
+    }
+    Ok(device)
+}
+
+fn attribute_of(device: sys::CUdevice, attribute: Attribute) -> Result<i32, CudaError> {
+    let mut value = 0;
+    // SAFETY: writes one int.
+    let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
+    check("cuDeviceGetAttribute", result).map(|()| value)
+}
+
+/// The GPU's primary context, current on the thread that opened it. Every buffer, stream and event
+/// holds it, so it goes last; none of them can leave its thread.
+#[derive(Debug)]
+pub struct Context {
+    device: sys::CUdevice,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: pairs with the retain in `Device::open`; nothing made in the context is left.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// GPU 0, opened on this thread.
+#[derive(Clone, Debug)]
+pub struct Device {
+    info: Rc<DeviceInfo>,
+    context: Rc<Context>,
+}
+
+impl Device {
+    /// Opens GPU 0 for kernels of exactly `compute_capability` (major, minor).
+    ///
+    /// # Errors
+    /// Those of [`probe`], [`Error::OtherGpu`], or the call that failed.
+    pub fn open(compute_capability: (i32, i32)) -> Result<Device, Error> {
+        let info = probe()?;
+        if info.compute_capability != compute_capability {
+            return Err(Error::OtherGpu {
+                name: info.name,
+                found: info.compute_capability,
+                needed: compute_capability,
+            });
+        }
+        let device = first_gpu()?;
+        let mut primary = ptr::null_mut();
+        // SAFETY: the context is retained before it is made current, and released by `Context`.
+        let context = unsafe {
+            let retained = sys::cuDevicePrimaryCtxRetain(&mut primary, device);
+            check("cuDevicePrimaryCtxRetain", retained)?;
+            let context = Rc::new(Context { device });
+            check("cuCtxSetCurrent", sys::cuCtxSetCurrent(primary))?;
+            context
+        };
+        Ok(Device {
+            info: Rc::new(info),
+            context,
+        })
+    }
+
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    pub(crate) fn context(&self) -> Rc<Context> {
+        self.context.clone()
+    }
+
+    /// Free and total device memory, bytes.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two usize; the context is current.
+        check("cuMemGetInfo", unsafe {
+            sys::cuMemGetInfo_v2(&mut free, &mut total)
+        })?;
+        Ok((free, total))
+    }
+}
+
+/// A queue of device work, run in order.
+#[derive(Debug)]
+pub struct Stream {
+    raw: sys::CUstream,
+    _context: Rc<Context>,
+}
+
+impl Stream {
+    /// A stream that does not wait for the default stream.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub fn open(device: &Device) -> Result<Stream, CudaError> {
+        let mut raw = ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one handle; the context is current.
+        check("cuStreamCreate", unsafe {
+            sys::cuStreamCreate(&mut raw, flags)
+        })?;
+        Ok(Stream {
+            raw,
+            _context: device.context(),
+        })
+    }
+
+    /// Waits until all work in the stream is done. Errors of kernels surface here.
+    ///
+    /// # Errors
+    /// The call that failed, or the first error of the work.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: the stream is open.
+        check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(self.raw)
+        })
+    }
+
+    /// What launchers take.
+    pub fn launcher(&self) -> *mut atlas_stream {
+        self.raw.cast()
+    }
+
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.raw
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is open; pending work still completes.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+    }
+}
+
+/// A point in a stream that has a time.
+#[derive(Debug)]
+pub struct Event {
+    raw: sys::CUevent,
+    _context: Rc<Context>,
+}
+
+impl Event {
+    /// # Errors
+    /// The call that failed.
+    pub fn open(device: &Device) -> Result<Event, CudaError> {
+        let mut raw = ptr::null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT as u32;
+        // SAFETY: writes one handle; the context is current.
+        check("cuEventCreate", unsafe {
+            sys::cuEventCreate(&mut raw, flags)
+        })?;
+        Ok(Event {
+            raw,
+            _context: device.context(),
+        })
+    }
+
+    /// Marks the point that `stream` has been filled to.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        // SAFETY: both handles are open.
+        check("cuEventRecord", unsafe {
+            sys::cuEventRecord(self.raw, stream.raw)
+        })
+    }
+
+    /// Milliseconds from `start` to this event, waiting for both.
+    ///
+    /// # Errors
+    /// The call that failed; an event that was never recorded is one.
+    pub fn since_ms(&self, start: &Event) -> Result<f32, CudaError> {
+        let mut ms = 0.0;
+        // SAFETY: both handles are open; writes one float.
+        unsafe {
+            check("cuEventSynchronize", sys::cuEventSynchronize(self.raw))?;
+            let read = sys::cuEventElapsedTime_v2(&mut ms, start.raw, self.raw);
+            check("cuEventElapsedTime", read)?;
+        }
+        Ok(ms)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the event is open.
+        let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
+    }
+}
+
+// The linked runtime's own words for its error codes.
+unsafe extern "C" {
+    fn cudaGetErrorName(code: c_int) -> *const c_char;
+    fn cudaGetErrorString(code: c_int) -> *const c_char;
+}
+
+/// Turns what a launcher of `ops.toml` returned into a `Result`.
+///
+/// # Errors
+/// The launcher's error, under the name of its op.
+#[track_caller]
+pub fn launched(op: &'static str, code: c_int) -> Result<(), CudaError> {
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: both return static strings for every number.
+    let (name, text) = unsafe {
+        (
+            static_text(cudaGetErrorName(code)),
+            static_text(cudaGetErrorString(code)),
+        )
+    };
+    Err(CudaError {
+        call: op,
+        code,
+        text: format!("{name}, {text}"),
+        at: Location::caller(),
+    })
+}

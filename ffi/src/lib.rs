@@ -1,0 +1,14 @@
+//! The boundary between Rust and CUDA: device, stream, event and buffers over the driver API, and
+//! the linked launchers of `ops.toml`.
+//!
+//! Nothing here decides anything: no policy, no hidden allocation, no global state beyond the
+//! driver's own. Every failing call comes back with its name, code, text and place.
+
+mod device;
+mod error;
+mod memory;
+pub mod ops;
+
+pub use device::{Context, Device, DeviceInfo, Event, Stream, launched, probe};
+pub use error::{CudaError, Error};
+pub use memory::{DeviceBuf, Element, PinnedBuf};

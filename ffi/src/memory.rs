@@ -1,0 +1,223 @@
+//! Device and pinned host memory, owned.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+
+use cudarc::driver::sys;
+
+use crate::device::{Context, Device, Stream, check};
+use crate::error::CudaError;
+use crate::ops::atlas_bf16;
+
+/// A type that any bits are a value of.
+///
+/// # Safety
+/// Every bit pattern is valid, and the type has no padding and no destructor.
+pub unsafe trait Element: Copy + 'static {}
+
+// SAFETY: plain numbers and, for `atlas_bf16`, a struct of one.
+unsafe impl Element for u8 {}
+// SAFETY: as above.
+unsafe impl Element for u16 {}
+// SAFETY: as above.
+unsafe impl Element for u32 {}
+// SAFETY: as above.
+unsafe impl Element for u64 {}
+// SAFETY: as above.
+unsafe impl Element for i32 {}
+// SAFETY: as above.
+unsafe impl Element for f32 {}
+// SAFETY: as above.
+unsafe impl Element for atlas_bf16 {}
+
+/// `len` elements of device memory, freed when dropped.
+pub struct DeviceBuf<T: Element> {
+    raw: sys::CUdeviceptr,
+    len: usize,
+    _context: Rc<Context>,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Element> DeviceBuf<T> {
+    /// Takes device memory for `len` elements, at least one, with whatever bits lie there.
+    ///
+    /// # Errors
+    /// The call that failed; out of memory is one.
+    ///
+    /// # Panics
+    /// If `len` is 0 or its bytes overflow.
+    pub fn uninit(device: &Device, len: usize) -> Result<DeviceBuf<T>, CudaError> {
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes > 0);
+        let bytes = bytes.expect("a buffer has at least one element and fits the address space");
+        let mut raw = 0;
+        // SAFETY: writes one address; the context is current.
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut raw, bytes) })?;
+        Ok(DeviceBuf {
+            raw,
+            len,
+            _context: device.context(),
+            _elements: PhantomData,
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a buffer has at least one element.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    /// Device address of the first element, for launchers that read.
+    pub fn as_ptr(&self) -> *const T {
+        self.raw as *const T
+    }
+
+    /// Device address of the first element, for launchers that write.
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.raw as *mut T
+    }
+
+    /// Sets every byte, in stream order.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub fn fill_bytes(&mut self, byte: u8, stream: &Stream) -> Result<(), CudaError> {
+        // SAFETY: the range is this buffer.
+        let set = unsafe { sys::cuMemsetD8Async(self.raw, byte, self.bytes(), stream.raw()) };
+        check("cuMemsetD8Async", set)
+    }
+
+    /// Copies `from` here, in stream order, and waits for it.
+    ///
+    /// # Errors
+    /// The call that failed.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn upload(&mut self, from: &[T], stream: &Stream) -> Result<(), CudaError> {
+        assert_eq!(from.len(), self.len, "elements to upload");
+        let (to, from) = (self.raw, from.as_ptr().cast::<c_void>());
+        // SAFETY: both ranges have `bytes()` bytes, and `from` is borrowed until the copy is done.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, self.bytes(), stream.raw()) };
+        check("cuMemcpyHtoDAsync", copied)?;
+        stream.synchronize()
+    }
+
+    /// Copies this buffer to `to`, in stream order, and waits for it.
+    ///
+    /// # Errors
+    /// The call that failed, or the first error of earlier work in the stream.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn download(&self, to: &mut [T], stream: &Stream) -> Result<(), CudaError> {
+        assert_eq!(to.len(), self.len, "elements to download");
+        let (to, from) = (to.as_mut_ptr().cast::<c_void>(), self.raw);
+        // SAFETY: both ranges have `bytes()` bytes, any bits are a `T`, and `to` is borrowed until
+        // the copy is done.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, self.bytes(), stream.raw()) };
+        check("cuMemcpyDtoHAsync", copied)?;
+        stream.synchronize()
+    }
+
+    /// Copies a buffer of the same length here, in stream order, without waiting.
+    ///
+    /// # Errors
+    /// The call that failed.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy_from(&mut self, from: &DeviceBuf<T>, stream: &Stream) -> Result<(), CudaError> {
+        assert_eq!(from.len, self.len, "elements to copy");
+        // SAFETY: both ranges are device memory of `bytes()` bytes.
+        let copied =
+            unsafe { sys::cuMemcpyDtoDAsync_v2(self.raw, from.raw, self.bytes(), stream.raw()) };
+        check("cuMemcpyDtoDAsync", copied)
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuf({} elements at {:#x})", self.len, self.raw)
+    }
+}
+
+impl<T: Element> Drop for DeviceBuf<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `uninit`; the call waits for work that still uses it.
+        let _ = unsafe { sys::cuMemFree_v2(self.raw) };
+    }
+}
+
+/// `len` elements of page-locked host memory, which the device copies without staging.
+pub struct PinnedBuf<T: Element> {
+    raw: NonNull<T>,
+    len: usize,
+    _context: Rc<Context>,
+}
+
+impl<T: Element> PinnedBuf<T> {
+    /// Takes host memory for `len` elements, at least one, all bits zero.
+    ///
+    /// # Errors
+    /// The call that failed.
+    ///
+    /// # Panics
+    /// If `len` is 0 or its bytes overflow.
+    pub fn zeroed(device: &Device, len: usize) -> Result<PinnedBuf<T>, CudaError> {
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes > 0);
+        let bytes = bytes.expect("a buffer has at least one element and fits the address space");
+        let mut raw = ptr::null_mut();
+        // SAFETY: writes one address; the context is current; zeros are a `T`.
+        unsafe {
+            check("cuMemHostAlloc", sys::cuMemHostAlloc(&mut raw, bytes, 0))?;
+            ptr::write_bytes(raw.cast::<u8>(), 0, bytes);
+        }
+        let raw = NonNull::new(raw.cast()).expect("a successful allocation has an address");
+        Ok(PinnedBuf {
+            raw,
+            len,
+            _context: device.context(),
+        })
+    }
+}
+
+impl<T: Element> Deref for PinnedBuf<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` initialised elements, owned by this buffer.
+        unsafe { std::slice::from_raw_parts(self.raw.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for PinnedBuf<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.raw.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> fmt::Debug for PinnedBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PinnedBuf({} elements at {:p})", self.len, self.raw)
+    }
+}
+
+impl<T: Element> Drop for PinnedBuf<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed`.
+        let _ = unsafe { sys::cuMemFreeHost(self.raw.as_ptr().cast()) };
+    }
+}
