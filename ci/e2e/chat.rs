@@ -1,0 +1,180 @@
+//! Chat completions.
+
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, question, with};
+
+const STORY: &str = "Tell me about the capital of France.";
+
+fn logprobs(answer: &Answer) -> Value {
+    answer.json()["choices"][0]["logprobs"]["content"].clone()
+}
+
+#[test]
+fn the_trained_model_knows_the_capital_of_france() {
+    let server = Server::start();
+    let answer = server.chat(&question("What is the capital of France?", 40));
+    assert!(answer.content().contains("Paris"), "{}", answer.content());
+}
+
+#[test]
+fn a_streamed_answer_equals_the_whole_one() {
+    let server = Server::start();
+    let body = with(question(STORY, 24), json!({"ignore_eos": true}));
+    let whole = server.chat(&body);
+    let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let streamed = server.chat(&with(body, options));
+    assert_eq!(streamed.streamed_content(), whole.content());
+    assert_eq!(
+        streamed.events().last().unwrap()["usage"],
+        whole.json()["usage"]
+    );
+}
+
+#[test]
+fn usage_counts_every_token() {
+    let server = Server::start();
+    let body = with(
+        question(STORY, 17),
+        json!({"ignore_eos": true, "logprobs": true}),
+    );
+    let answer = server.chat(&body);
+    let usage = answer.json()["usage"].clone();
+    assert_eq!(usage["completion_tokens"], 17);
+    assert_eq!(
+        usage["total_tokens"],
+        usage["prompt_tokens"].as_u64().unwrap() + 17
+    );
+    assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn logprobs_are_sorted_and_do_not_depend_on_how_many_are_asked_for() {
+    let server = Server::start();
+    let ask = |top: usize| {
+        let fields = json!({"ignore_eos": true, "logprobs": true, "top_logprobs": top});
+        logprobs(&server.chat(&with(question(STORY, 8), fields)))
+    };
+    let (none, five, most) = (ask(0), ask(5), ask(20));
+    for (at, position) in most.as_array().unwrap().iter().enumerate() {
+        assert_eq!(position["logprob"], none[at]["logprob"]);
+        assert_eq!(position["logprob"], five[at]["logprob"]);
+        let top: Vec<f64> = position["top_logprobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["logprob"].as_f64().unwrap())
+            .collect();
+        assert_eq!(top.len(), 20);
+        assert!(top.is_sorted_by(|a, b| a >= b) && top[0] <= 0.0, "{top:?}");
+        assert_eq!(position["top_logprobs"][0]["logprob"], position["logprob"]);
+    }
+}
+
+#[test]
+fn a_request_gives_the_same_bits_alone_and_in_company() {
+    let server = Server::start();
+    let fields = json!({"ignore_eos": true, "logprobs": true, "top_logprobs": 5});
+    let body = with(question(STORY, 12), fields);
+    let alone = logprobs(&server.chat(&body));
+    thread::scope(|scope| {
+        for index in 0..8 {
+            let (server, body, alone) = (&server, &body, &alone);
+            scope.spawn(move || {
+                if index % 2 == 0 {
+                    assert_eq!(&logprobs(&server.chat(body)), alone);
+                } else {
+                    let other = "x ".repeat(20 * index);
+                    server.chat(&with(question(&other, 10), json!({"ignore_eos": true})));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_seed_gives_the_same_reply_again() {
+    let server = Server::start();
+    let fields = json!({"temperature": 1.5, "seed": 7, "ignore_eos": true});
+    let body = with(question(STORY, 16), fields);
+    let first = server.chat(&body).content();
+    assert_eq!(server.chat(&body).content(), first);
+    let other = server.chat(&with(body, json!({"seed": 8}))).content();
+    assert_ne!(other, first);
+}
+
+#[test]
+fn a_stop_string_cuts_the_reply_before_it() {
+    let server = Server::start();
+    let body = with(question(STORY, 24), json!({"ignore_eos": true}));
+    let whole = server.chat(&body).content();
+    let middle = whole
+        .char_indices()
+        .nth(whole.chars().count() / 2)
+        .unwrap()
+        .0;
+    let stop: String = whole[middle..].chars().take(3).collect();
+    let cut = &whole[..whole.find(&stop).unwrap()];
+    for stream in [false, true] {
+        let answer = server.chat(&with(
+            body.clone(),
+            json!({"stop": [stop], "stream": stream}),
+        ));
+        let content = if stream {
+            answer.streamed_content()
+        } else {
+            answer.content()
+        };
+        assert_eq!(content, cut);
+    }
+}
+
+#[test]
+fn greedy_choices_are_all_the_same() {
+    let server = Server::start();
+    let choices = server
+        .chat(&with(question(STORY, 8), json!({"n": 3})))
+        .json()["choices"]
+        .clone();
+    assert_eq!(choices.as_array().unwrap().len(), 3);
+    assert!((1..3).all(|index| choices[index]["message"] == choices[0]["message"]));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_limit() {
+    let server = Server::start();
+    let long = server.chat(&question(&"word ".repeat(4000), 1));
+    let far = server.chat(&question("hi", 1_000_000));
+    for (answer, param) in [(long, "messages"), (far, "max_tokens")] {
+        let error = answer.error();
+        assert_eq!(
+            (answer.status, &error["code"]),
+            (400, &json!("context_length_exceeded"))
+        );
+        assert_eq!(error["param"], param);
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("maximum context length is 2048 tokens"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn conversations_of_every_role_are_taken() {
+    let server = Server::start();
+    let body = json!({"max_tokens": 4, "messages": [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},
+        {"role": "user", "content": "Weather in Rome?"},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+            "function": {"name": "weather", "arguments": "{\"city\": \"Rome\", \"days\": [1]}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+        {"role": "system", "content": "A late reminder."},
+        {"role": "user", "content": "And tomorrow?"}
+    ], "tools": [{"type": "function", "function": {"name": "weather", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}}}}]});
+    assert_eq!(server.chat(&body).status, 200);
+}

@@ -1,0 +1,100 @@
+//! The command line and its exit codes.
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use crate::harness::run;
+
+fn code(arguments: &[&str]) -> i32 {
+    run(arguments).status.code().unwrap()
+}
+
+fn stderr(arguments: &[&str]) -> String {
+    String::from_utf8(run(arguments).stderr).unwrap()
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    String::from_utf8(run(arguments).stdout).unwrap()
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2() {
+    for line in [
+        &[][..],
+        &["dance"],
+        &["serve", "--prot=1"],
+        &["serve", "--port", "x"],
+        &["generate"],
+    ] {
+        assert_eq!(code(line), 2, "{line:?}");
+        assert!(!stderr(line).is_empty());
+    }
+}
+
+#[test]
+fn help_goes_to_standard_output_and_lists_exit_codes() {
+    let help = stdout(&["--help"]);
+    for text in [
+        "serve", "generate", "about", "verify", "doctor", "selftest", "bench", "69", "78",
+    ] {
+        assert!(help.contains(text), "{text}");
+    }
+    assert_eq!(code(&["serve", "-h"]), 0);
+}
+
+#[test]
+fn a_taken_port_ends_with_69_and_names_the_fix() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let port = taken.local_addr().unwrap().port().to_string();
+    assert_eq!(code(&["serve", "--port", &port]), 69);
+    let said = stderr(&["serve", "--port", &port]);
+    assert!(said.contains(&address) && said.contains("--port"), "{said}");
+}
+
+#[test]
+fn a_weights_directory_that_is_none_ends_with_78() {
+    for verb in ["serve", "verify"] {
+        assert_eq!(code(&[verb, "/nowhere/at/all"]), 78);
+        assert!(stderr(&[verb, "/nowhere/at/all"]).contains("/nowhere/at/all"));
+    }
+}
+
+#[test]
+fn about_is_json_when_asked() {
+    let about: Value = serde_json::from_str(&stdout(&["about", "--json"])).unwrap();
+    assert_eq!(about["hardware"], "cpu");
+    assert_eq!(about["version"], env!("CARGO_PKG_VERSION"));
+    assert!(stdout(&["--version"]).contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn verify_and_selftest_pass() {
+    assert_eq!(code(&["verify", "--full"]), 0);
+    assert_eq!(code(&["selftest"]), 0);
+}
+
+#[test]
+fn doctor_names_what_is_to_be_fixed() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let said = stdout(&["doctor", "--port", &port]);
+    assert!(
+        said.contains("ok   ") && said.contains(&format!("fix  port {port}")),
+        "{said}"
+    );
+    assert_eq!(code(&["doctor", "--port", &port]), 69);
+}
+
+#[test]
+fn generate_prints_the_reply() {
+    let said = run(&[
+        "generate",
+        "--max-tokens=8",
+        "What is the capital of France?",
+    ]);
+    assert_eq!(said.status.code(), Some(0));
+    assert!(said.stdout.len() > 1);
+    assert_eq!(code(&["generate", "--max-tokens=100000", "hi"]), 2);
+}

@@ -1,0 +1,339 @@
+//! A server process and a client that sends exactly the bytes it is given.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// The binary under test: the one that cargo just built, or the release that the pipeline names.
+pub const BINARY: &str = match option_env!("ATLAS_BINARY") {
+    Some(binary) => binary,
+    None => env!("CARGO_BIN_EXE_atlas"),
+};
+/// How long a test waits for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the binary to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    Command::new(BINARY)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// A server process; killed when dropped.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    lines: Mutex<mpsc::Receiver<String>>,
+}
+
+impl Server {
+    /// Starts a server and waits until it answers.
+    pub fn start() -> Server {
+        let server = Server::start_loading();
+        server.line_with("READY ");
+        server
+    }
+
+    /// Starts a server and waits until it listens.
+    pub fn start_loading() -> Server {
+        let mut child = Command::new(BINARY)
+            .args(["serve", "--port", "0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .for_each(|line| drop(sender.send(line)));
+        });
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Server {
+            child,
+            address: any,
+            lines: Mutex::new(lines),
+        };
+        let line = server.line_with("listening on http://");
+        let address = line
+            .split("http://")
+            .nth(1)
+            .unwrap()
+            .split(',')
+            .next()
+            .unwrap();
+        server.address = address.parse().unwrap();
+        server
+    }
+
+    /// Waits for a line of the log that holds `text`.
+    pub fn line_with(&self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.lock().unwrap().recv_timeout(left);
+            let line = line.expect("the log says it");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends `signal` to the process, as `kill` names it.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Waits for the process to end.
+    pub fn wait(mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the process does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends bytes on a connection of their own.
+    pub fn send(&self, bytes: &[u8]) -> Connection {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // A server that refuses early may close while this writes.
+        let _ = stream.write_all(bytes);
+        Connection {
+            stream,
+            received: Vec::new(),
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        self.send(head.as_bytes()).answer()
+    }
+
+    /// Posts bytes to the chat route.
+    pub fn post(&self, body: &[u8]) -> Connection {
+        let mut request = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        self.send(&request)
+    }
+
+    pub fn open_chat(&self, body: &Value) -> Connection {
+        self.post(body.to_string().as_bytes())
+    }
+
+    pub fn chat(&self, body: &Value) -> Answer {
+        self.open_chat(body).answer()
+    }
+
+    /// The value of a metric without labels.
+    pub fn metric(&self, name: &str) -> f64 {
+        let page = self.get("/metrics").body;
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("{name} is not on {page}"))
+            .parse()
+            .unwrap()
+    }
+
+    /// Waits until a metric has a value.
+    pub fn wait_for_metric(&self, name: &str, value: f64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.metric(name) != value {
+            assert!(Instant::now() < deadline, "{name} is {}", self.metric(name));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("the server: {:?}", self.child.try_wait());
+            self.lines
+                .get_mut()
+                .unwrap()
+                .try_iter()
+                .for_each(|line| println!("  {line}"));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A chat that always takes the most likely token.
+pub fn question(text: &str, max_tokens: usize) -> Value {
+    json!({
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    })
+}
+
+/// `body` with fields added.
+pub fn with(mut body: Value, fields: Value) -> Value {
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+/// A client's end of a connection.
+pub struct Connection {
+    pub stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    /// Reads until `text` has come.
+    pub fn read_until(&mut self, text: &str) {
+        let mut piece = [0; 4096];
+        while !String::from_utf8_lossy(&self.received).contains(text) {
+            let count = self
+                .stream
+                .read(&mut piece)
+                .expect("the text comes in time");
+            assert!(count > 0, "the connection ended before {text:?}");
+            self.received.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    /// Reads to the end of the connection. A reset is an end like another; silence is not.
+    pub fn rest(mut self) -> String {
+        let mut piece = [0; 4096];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => self.received.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    panic!(
+                        "the connection stays open: {}",
+                        String::from_utf8_lossy(&self.received)
+                    )
+                }
+                Err(_) => break,
+            }
+        }
+        String::from_utf8(self.received).unwrap()
+    }
+
+    pub fn answer(self) -> Answer {
+        Answer::parse(&self.rest())
+    }
+}
+
+/// A whole response.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// In lower case.
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    fn parse(text: &str) -> Answer {
+        let (head, body) = text
+            .split_once("\r\n\r\n")
+            .unwrap_or_else(|| panic!("{text:?}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let head = head.to_ascii_lowercase();
+        let chunked = head.contains("transfer-encoding: chunked");
+        let body = if chunked {
+            unchunk(body)
+        } else {
+            body.to_string()
+        };
+        Answer { status, head, body }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The error object, whose four fields must be there.
+    pub fn error(&self) -> Value {
+        let error = self.json()["error"].clone();
+        assert!(
+            error["message"].is_string() && error["type"].is_string(),
+            "{self:?}"
+        );
+        assert!(
+            error.get("param").is_some() && error.get("code").is_some(),
+            "{self:?}"
+        );
+        error
+    }
+
+    pub fn content(&self) -> String {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()["choices"][0]["message"]["content"]
+            .as_str()
+            .unwrap()
+            .to_string()
+    }
+
+    /// The JSON events of a stream; `[DONE]` must end it.
+    pub fn events(&self) -> Vec<Value> {
+        let data = |event: &str| event.strip_prefix("data: ").map(str::to_string);
+        let mut events: Vec<String> = self
+            .body
+            .split_terminator("\n\n")
+            .filter_map(data)
+            .collect();
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
+        events
+            .iter()
+            .map(|event| serde_json::from_str(event).unwrap())
+            .collect()
+    }
+
+    /// The concatenation of the content of all deltas.
+    pub fn streamed_content(&self) -> String {
+        let piece = |event: &Value| {
+            event["choices"][0]["delta"]["content"]
+                .as_str()
+                .map(str::to_string)
+        };
+        self.events().iter().filter_map(piece).collect()
+    }
+}
+
+/// The data of a chunked body, as far as it came.
+fn unchunk(mut body: &str) -> String {
+    let mut data = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 || rest.len() < size + 2 {
+            break;
+        }
+        data.push_str(&rest[..size]);
+        body = &rest[size + 2..];
+    }
+    data
+}

@@ -1,0 +1,12 @@
+//! The binary as its users meet it: started as a process, spoken to over a socket.
+//!
+//! Each test starts a server of its own on a free port, and ends it. Nothing of the program's
+//! code is used here but its name and version.
+
+mod chat;
+mod cli;
+mod corrupt;
+mod harness;
+mod life;
+mod malformed;
+mod probes;

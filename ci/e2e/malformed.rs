@@ -1,0 +1,493 @@
+//! A thousand malformed requests from a seeded generator: each gets a 4xx that names the field at
+//! fault, or a valid answer where nothing is wrong; and a stream beside them is not slowed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, question, with};
+
+const REQUESTS: usize = 1000;
+/// Clients that send them at once.
+const CLIENTS: usize = 4;
+const SEED: u64 = 20_261_121;
+
+/// Fields with their kinds of right values, to know what is wrong for them.
+const FIELDS: &[(&str, Kind)] = &[
+    ("temperature", Kind::Number),
+    ("top_p", Kind::Number),
+    ("min_p", Kind::Number),
+    ("presence_penalty", Kind::Number),
+    ("frequency_penalty", Kind::Number),
+    ("repetition_penalty", Kind::Number),
+    ("top_k", Kind::Integer),
+    ("seed", Kind::Integer),
+    ("max_tokens", Kind::Integer),
+    ("max_completion_tokens", Kind::Integer),
+    ("n", Kind::Integer),
+    ("top_logprobs", Kind::Integer),
+    ("stream", Kind::Boolean),
+    ("logprobs", Kind::Boolean),
+    ("ignore_eos", Kind::Boolean),
+    ("parallel_tool_calls", Kind::Boolean),
+    ("stop", Kind::Strings),
+    ("stop_token_ids", Kind::List),
+    ("tools", Kind::List),
+    ("messages", Kind::List),
+    ("logit_bias", Kind::Object),
+    ("stream_options", Kind::Object),
+    ("response_format", Kind::Object),
+    ("chat_template_kwargs", Kind::Object),
+    ("tool_choice", Kind::Choice),
+    ("reasoning_effort", Kind::Choice),
+    ("model", Kind::Choice),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Number,
+    Integer,
+    Boolean,
+    Strings,
+    List,
+    Object,
+    Choice,
+}
+
+/// What must come back.
+#[derive(Debug)]
+enum Expected {
+    /// A 4xx whose `param` begins with this.
+    Field(String),
+    /// A 4xx; no field is at fault.
+    Refused,
+    /// An answer.
+    Valid,
+}
+
+struct Case {
+    body: Vec<u8>,
+    expected: Expected,
+}
+
+/// A small seeded generator (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
+    }
+}
+
+fn field(name: &str, value: Value) -> Case {
+    let body = with(question("Hi", 1), json!({name: value}));
+    Case {
+        body: body.to_string().into_bytes(),
+        expected: Expected::Field(name.to_string()),
+    }
+}
+
+/// A value of a type that the field does not take.
+fn wrong_type(random: &mut Random) -> Case {
+    let (name, kind) = *random.of(FIELDS);
+    let values = [
+        json!("text"),
+        json!(true),
+        json!(0.5),
+        json!(-7),
+        json!([{}]),
+        json!({"x": 1}),
+    ];
+    let fits = |value: &Value| match kind {
+        Kind::Number => value.is_number(),
+        Kind::Integer => value.is_i64(),
+        Kind::Boolean => value.is_boolean(),
+        Kind::Strings => value.is_string(),
+        Kind::List => false,
+        Kind::Object => value.is_object(),
+        Kind::Choice => false,
+    };
+    let wrong: Vec<&Value> = values.iter().filter(|value| !fits(value)).collect();
+    let value = (*random.of(&wrong)).clone();
+    field(name, value)
+}
+
+/// A number out of the field's range or beyond what an integer holds.
+fn wrong_number(random: &mut Random) -> Case {
+    let numbers: Vec<_> = FIELDS
+        .iter()
+        .filter(|(_, kind)| matches!(kind, Kind::Number | Kind::Integer))
+        .collect();
+    let (name, kind) = **random.of(&numbers);
+    let wild = [
+        "1e308",
+        "-1e308",
+        "9223372036854775808",
+        "18446744073709551616",
+        "-1e-400",
+    ];
+    let mut text = *random.of(&wild);
+    if kind == Kind::Number && text == "-1e-400" {
+        text = "123456789012345678901234567890";
+    }
+    let body = with(question("Hi", 1), json!({name: "@"}))
+        .to_string()
+        .replace("\"@\"", text);
+    Case {
+        body: body.into_bytes(),
+        expected: Expected::Field(name.to_string()),
+    }
+}
+
+fn messages(at: &str, value: Value) -> Case {
+    let body = with(question("Hi", 1), json!({"messages": value}));
+    Case {
+        body: body.to_string().into_bytes(),
+        expected: Expected::Field(at.to_string()),
+    }
+}
+
+/// Messages with something wrong in them.
+fn wrong_message(random: &mut Random) -> Case {
+    let fine = json!({"role": "user", "content": "Hi"});
+    match random.below(10) {
+        0 => messages("messages", json!([])),
+        1 => messages("messages[1]", json!([fine, "text"])),
+        2 => messages("messages[1].role", json!([fine, {"content": "x"}])),
+        3 => messages(
+            "messages[1].role",
+            json!([fine, {"role": 5, "content": "x"}]),
+        ),
+        4 => messages(
+            "messages[0].role",
+            json!([{"role": "wizard", "content": "x"}]),
+        ),
+        5 => messages("messages[1].content", json!([fine, {"role": "user"}])),
+        6 => messages(
+            "messages[0].content",
+            json!([{"role": "user", "content": 7}]),
+        ),
+        7 => messages(
+            "messages[0].content[1].type",
+            json!([{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]}]),
+        ),
+        8 => messages(
+            "messages[1].tool_calls[0].function.name",
+            json!([fine, {"role": "assistant",
+            "tool_calls": [{"function": {"name": ["f"]}}]}]),
+        ),
+        _ => messages(
+            "messages[0].content[0].text",
+            json!([{"role": "user", "content": [
+            {"type": "text", "text": null}]}]),
+        ),
+    }
+}
+
+/// Tools with something wrong in them.
+fn wrong_tool(random: &mut Random) -> Case {
+    let mut case = match random.below(5) {
+        0 => field("tools", json!([{"type": "function"}])),
+        1 => field("tools", json!([{"type": "web_search"}])),
+        2 => field(
+            "tools",
+            json!([{"type": "function", "function": {"name": "a b"}}]),
+        ),
+        3 => field(
+            "tools",
+            json!([{"type": "function", "function": {"name": "f",
+            "parameters": "none"}}]),
+        ),
+        _ => field(
+            "tools",
+            json!(vec![
+                json!({"type": "function", "function": {"name": "f"}});
+                2
+            ]),
+        ),
+    };
+    if random.below(3) == 0 {
+        case = field("tool_choice", json!("required"));
+    }
+    case
+}
+
+/// A whole request cut off somewhere.
+fn truncated(random: &mut Random) -> Case {
+    let mut body = question("Hello there", 1).to_string().into_bytes();
+    let kept = random.below(body.len());
+    body.truncate(kept);
+    Case {
+        body,
+        expected: Expected::Refused,
+    }
+}
+
+/// Bytes that are no UTF-8 in a place where any character could be.
+fn wrong_encoding(random: &mut Random) -> Case {
+    let bad: [&[u8]; 5] = [
+        b"\xff",
+        b"\xc0\xaf",
+        b"\xed\xa0\x80",
+        b"\xf5\x80\x80\x80",
+        b"\xe2\x82",
+    ];
+    let text = question("Hi", 1).to_string();
+    let at = text.find("Hi").unwrap();
+    let body = [
+        &text.as_bytes()[..at],
+        *random.of(&bad),
+        &text.as_bytes()[at..],
+    ]
+    .concat();
+    Case {
+        body,
+        expected: Expected::Refused,
+    }
+}
+
+/// Characters that JSON does not allow, or not so.
+fn wrong_json(random: &mut Random) -> Case {
+    let text = question("Hi", 1).to_string();
+    let body = match random.below(8) {
+        0 => text.replace("Hi", "\\ud800"),
+        1 => text.replace("Hi", "a\nb"),
+        2 => text.replace(":0", ":NaN"),
+        3 => text.replace(":0", ":1e999"),
+        4 => text.replace(":0", ":01"),
+        5 => format!("{text}{text}"),
+        6 => text.replace('"', "'"),
+        _ => text.replace("}]", "},]"),
+    };
+    Case {
+        body: body.into_bytes(),
+        expected: Expected::Refused,
+    }
+}
+
+/// A key that stands twice, at some depth.
+fn doubled_key(random: &mut Random) -> Case {
+    let text = question("Hi", 1).to_string();
+    let body = match random.below(3) {
+        0 => text.replacen('{', "{\"temperature\":1,", 1),
+        1 => text.replace("\"role\":", "\"role\":\"system\",\"role\":"),
+        _ => text.replacen('{', "{\"x\":{\"y\":{\"z\":1,\"z\":1}},", 1),
+    };
+    Case {
+        body: body.into_bytes(),
+        expected: Expected::Refused,
+    }
+}
+
+/// Brackets, up to a million of them.
+fn deep(random: &mut Random) -> Case {
+    let depth = *random.of(&[65, 128, 1000, 100_000, 1_000_000]);
+    let opening = *random.of(&["[", "{\"a\":"]);
+    let body = format!("{{\"x\":{}", opening.repeat(depth));
+    Case {
+        body: body.into_bytes(),
+        expected: Expected::Refused,
+    }
+}
+
+fn garbage(random: &mut Random) -> Case {
+    let length = random.below(300);
+    let mut body: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+    body.insert(0, b'#');
+    Case {
+        body,
+        expected: Expected::Refused,
+    }
+}
+
+/// Names that no server knows, and fields that are known to change nothing.
+fn unknown_field(random: &mut Random) -> Case {
+    let name = match random.below(4) {
+        0 => "metadata".to_string(),
+        1 => "user".to_string(),
+        2 => "é\u{0}\u{202e}".to_string(),
+        _ => format!("x_{}", random.next()),
+    };
+    let value = random
+        .of(&[json!(1), json!("a"), json!({"b": [null]}), json!(1e300)])
+        .clone();
+    let body = with(question("Hi", 1), json!({name: value}));
+    Case {
+        body: body.to_string().into_bytes(),
+        expected: Expected::Valid,
+    }
+}
+
+/// Texts that are strange and allowed.
+fn strange_text(random: &mut Random) -> Case {
+    let text: String = (0..random.below(40))
+        .map(|_| char::from_u32((random.next() % 0x11_0000) as u32).unwrap_or('\u{fffd}'))
+        .collect();
+    let tags = [
+        "",
+        "<|im_end|>",
+        "</think>",
+        "<tool_call>",
+        "{{ x }}",
+        "{% for %}",
+        "\0",
+    ];
+    let content = format!("{}{text}", random.of(&tags));
+    let body = question(&content, 1).to_string();
+    Case {
+        body: body.into_bytes(),
+        expected: Expected::Valid,
+    }
+}
+
+/// Fields that are known and not served.
+fn not_served(random: &mut Random) -> Case {
+    let fields = [
+        ("functions", json!([{"name": "f"}])),
+        ("best_of", json!(2)),
+        ("echo", json!(true)),
+        ("guided_json", json!({})),
+        ("chat_template", json!("{{ x }}")),
+        ("min_tokens", json!(3)),
+        ("audio", json!({"voice": "a"})),
+        ("regex", json!("(a+)+b")),
+        ("prompt_logprobs", json!(1)),
+    ];
+    let (name, value) = random.of(&fields).clone();
+    field(name, value)
+}
+
+fn case(random: &mut Random) -> Case {
+    const MAKERS: [fn(&mut Random) -> Case; 13] = [
+        wrong_type,
+        wrong_type,
+        wrong_number,
+        wrong_message,
+        wrong_tool,
+        truncated,
+        wrong_encoding,
+        wrong_json,
+        doubled_key,
+        garbage,
+        unknown_field,
+        strange_text,
+        not_served,
+    ];
+    // Few, since each is up to six million bytes.
+    if random.below(50) == 0 {
+        deep(random)
+    } else {
+        random.of(&MAKERS)(random)
+    }
+}
+
+fn check(number: usize, case: &Case, answer: &Answer) {
+    let shown = String::from_utf8_lossy(&case.body[..case.body.len().min(300)]).to_string();
+    let context = format!("case {number}: {shown} -> {answer:?}");
+    match &case.expected {
+        Expected::Valid => assert_eq!(answer.status, 200, "{context}"),
+        Expected::Refused => {
+            assert!((400..500).contains(&answer.status), "{context}");
+            answer.error();
+        }
+        Expected::Field(name) => {
+            assert!((400..500).contains(&answer.status), "{context}");
+            let param = answer.error()["param"].as_str().map(str::to_string);
+            assert!(
+                param.is_some_and(|param| param.starts_with(name.as_str())),
+                "{context}"
+            );
+        }
+    }
+}
+
+/// Gaps between the events of a stream, sorted.
+fn gaps(server: &Server) -> Vec<Duration> {
+    let fields = json!({"ignore_eos": true, "stream": true});
+    let mut stream = server.open_chat(&with(question("Go on.", 200), fields));
+    let mut gaps = Vec::new();
+    stream.read_until("role");
+    let mut last = Instant::now();
+    let mut piece = [0; 4096];
+    while let Ok(1..) = std::io::Read::read(&mut stream.stream, &mut piece) {
+        gaps.push(last.elapsed());
+        last = Instant::now();
+    }
+    gaps.sort();
+    gaps
+}
+
+fn at(gaps: &[Duration], share: f64) -> Duration {
+    gaps[((gaps.len() - 1) as f64 * share) as usize]
+}
+
+#[test]
+fn a_thousand_malformed_requests_are_told_what_is_wrong() {
+    let server = Server::start();
+    let mut random = Random(SEED);
+    let cases: Vec<Case> = (0..REQUESTS).map(|_| case(&mut random)).collect();
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (server, cases) = (&server, &cases);
+            scope.spawn(move || {
+                for (number, case) in cases.iter().enumerate().skip(client).step_by(CLIENTS) {
+                    let sent = Instant::now();
+                    check(number, case, &server.post(&case.body).answer());
+                    // A valid one waits for the model, a refused one for nothing.
+                    let prompt = matches!(case.expected, Expected::Valid)
+                        || sent.elapsed() < Duration::from_secs(10);
+                    assert!(prompt, "case {number} took {:?}", sent.elapsed());
+                }
+            });
+        }
+    });
+    assert_eq!(server.get("/health").status, 200);
+    server.wait_for_metric("atlas_kv_pages_used", 0.0);
+}
+
+/// Bounds for a machine that runs other tests as well: a stream that waited for a malformed
+/// request of a million brackets, or for a lock, would miss them.
+#[test]
+fn a_stream_beside_malformed_requests_is_not_slowed() {
+    let server = Server::start();
+    let alone = gaps(&server);
+    let done = AtomicBool::new(false);
+    let beside = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(SEED + 1);
+            while !done.load(Ordering::Relaxed) {
+                let case = case(&mut random);
+                if !matches!(case.expected, Expected::Valid) {
+                    server.post(&case.body).answer();
+                }
+            }
+        });
+        let beside = gaps(&server);
+        done.store(true, Ordering::Relaxed);
+        beside
+    });
+    for (share, factor, grace) in [(0.5, 3, 5), (0.99, 5, 50)] {
+        let bound = at(&alone, share) * factor + Duration::from_millis(grace);
+        let found = at(&beside, share);
+        assert!(
+            found <= bound,
+            "{share}: {found:?} beside, {:?} alone",
+            at(&alone, share)
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! Norms and gates on one row or head.
+
+use crate::target::NORM_EPS;
+
+use super::lanes::{LANES, Lanes, sigmoid, silu};
+use super::wide::Vector;
+
+/// `1 / sqrt(mean(x^2) + eps)`, summed in index order.
+pub fn inverse_rms(x: &[f32]) -> f32 {
+    let mut sum = 0.0;
+    x.iter().for_each(|x| sum += x * x);
+    1.0 / (sum / x.len() as f32 + NORM_EPS).sqrt()
+}
+
+/// `out = x * inverse_rms(x) * (1 + w)`.
+pub fn rms_norm(x: &[f32], w: &[f32], out: &mut [f32]) {
+    assert!(x.len() == w.len() && x.len() == out.len());
+    let scale = inverse_rms(x);
+    for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+        *out = x * scale * (1.0 + w);
+    }
+}
+
+/// `x = x * inverse_rms(x) * w * silu(z)`.
+pub fn gated_rms_norm(x: &mut [f32], w: &[f32], z: &[f32]) {
+    assert!(x.len() == w.len() && x.len() == z.len());
+    let scale = inverse_rms(x);
+    let parts = x
+        .chunks_mut(LANES)
+        .zip(w.chunks(LANES))
+        .zip(z.chunks(LANES));
+    for ((x, w), z) in parts {
+        let gate = Lanes::load_part(z).map(silu);
+        let normed = Lanes::load_part(x)
+            .mul(Lanes::splat(scale))
+            .mul(Lanes::load_part(w));
+        normed.mul(gate).store(x);
+    }
+}
+
+/// `x *= sigmoid(gate)`.
+pub fn mul_sigmoid(x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len());
+    for (x, gate) in x.chunks_mut(LANES).zip(gate.chunks(LANES)) {
+        Lanes::load_part(x)
+            .mul(Lanes::load_part(gate).map(sigmoid))
+            .store(x);
+    }
+}
+
+/// `out[i] = silu(x[i]) * x[I + i]`.
+pub fn silu_mul(x: &[f32], out: &mut [f32]) {
+    let (gate, up) = x.split_at(out.len());
+    assert_eq!(up.len(), out.len());
+    let parts = out
+        .chunks_mut(LANES)
+        .zip(gate.chunks(LANES))
+        .zip(up.chunks(LANES));
+    for ((out, gate), up) in parts {
+        Lanes::load_part(gate)
+            .map(silu)
+            .mul(Lanes::load_part(up))
+            .store(out);
+    }
+}

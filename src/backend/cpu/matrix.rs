@@ -1,0 +1,301 @@
+//! Matrices in panels of sixteen rows, and their product with activations.
+//!
+//! Each output is the plain sum over `k`, in order, from zero: the bits are those of the naive
+//! loop, whatever the number of rows, threads or lanes.
+
+use std::ops::Range;
+
+use super::lanes::{LANES, Lanes};
+use super::share::Shared;
+use super::wide::{Kernel, Vector, widest};
+
+/// Weights `[n, k]`, rows beyond `n` zero.
+pub struct Matrix {
+    pub n: usize,
+    pub k: usize,
+    weights: Weights,
+}
+
+/// `[ceil(n / 16), k]` of sixteen rows each.
+enum Weights {
+    F32(Vec<Lanes>),
+    /// When every weight is a BF16 number: half the bytes, the same values.
+    Bf16(Vec<Halves>),
+}
+
+/// Sixteen BF16 numbers.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Halves([u16; LANES]);
+
+/// A stored element of a panel.
+trait Element: Copy {
+    fn load<V: Vector>(&self) -> V;
+}
+
+impl Element for Lanes {
+    #[inline(always)]
+    fn load<V: Vector>(&self) -> V {
+        V::load(&self.0)
+    }
+}
+
+impl Element for Halves {
+    #[inline(always)]
+    fn load<V: Vector>(&self) -> V {
+        V::load_halves(&self.0)
+    }
+}
+
+impl Matrix {
+    /// Stacks row-major parts `[.., k]` in order.
+    pub fn new(k: usize, parts: &[Vec<f32>]) -> Matrix {
+        let n = parts.iter().map(|part| part.len() / k).sum();
+        let mut panels = vec![Lanes::ZERO; usize::div_ceil(n, LANES) * k];
+        let rows = parts.iter().flat_map(|part| part.chunks_exact(k));
+        for (row, values) in rows.enumerate() {
+            let panel = &mut panels[row / LANES * k..][..k];
+            for (lanes, &value) in panel.iter_mut().zip(values) {
+                lanes.0[row % LANES] = value;
+            }
+        }
+        Matrix {
+            n,
+            k,
+            weights: Weights::new(panels),
+        }
+    }
+
+    /// Copies row `n` to `out [k]`.
+    pub fn row(&self, n: usize, out: &mut [f32]) {
+        match &self.weights {
+            Weights::F32(panels) => self.copy_row(panels, n, out),
+            Weights::Bf16(panels) => self.copy_row(panels, n, out),
+        }
+    }
+
+    fn copy_row<E: Element>(&self, panels: &[E], n: usize, out: &mut [f32]) {
+        let panel = &panels[n / LANES * self.k..][..self.k];
+        for (value, element) in out.iter_mut().zip(panel) {
+            *value = element.load::<Lanes>().0[n % LANES];
+        }
+    }
+
+    /// Number of panels.
+    pub fn panels(&self) -> usize {
+        self.n.div_ceil(LANES)
+    }
+}
+
+impl Weights {
+    fn new(panels: Vec<Lanes>) -> Weights {
+        let short = |value: &f32| value.to_bits() & 0xffff == 0;
+        if !panels.iter().flat_map(|lanes| &lanes.0).all(short) {
+            return Weights::F32(panels);
+        }
+        let halve = |lanes: &Lanes| Halves(lanes.0.map(|value| (value.to_bits() >> 16) as u16));
+        Weights::Bf16(panels.iter().map(halve).collect())
+    }
+}
+
+/// Part of a product: rows of `x [.., k]` by some panels of `w`, into rows of `out [.., n]`.
+#[derive(Clone, Copy)]
+pub struct Product<'a> {
+    pub x: &'a [f32],
+    pub w: &'a Matrix,
+    pub out: &'a Shared<'a, f32>,
+    /// Index in `out` of the first row's first element.
+    pub out_start: usize,
+}
+
+/// `Product` over some panels of `weights`.
+struct Panels<'a, E> {
+    product: Product<'a>,
+    weights: &'a [E],
+    panels: Range<usize>,
+}
+
+impl<E: Element> Kernel for Panels<'_, E> {
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let rows = self.product.rows();
+        match V::WIDTH {
+            16 => {
+                self.blocks::<V, 8, 2>(0);
+                self.blocks::<V, 4, 4>(rows / 8 * 8);
+                self.blocks::<V, 2, 4>(rows / 4 * 4);
+                self.blocks::<V, 1, 8>(rows / 2 * 2);
+            }
+            8 => {
+                self.blocks::<V, 4, 1>(0);
+                self.blocks::<V, 2, 2>(rows / 4 * 4);
+                self.blocks::<V, 1, 4>(rows / 2 * 2);
+            }
+            _ => {
+                self.blocks::<V, 2, 1>(0);
+                self.blocks::<V, 1, 2>(rows / 2 * 2);
+            }
+        }
+    }
+}
+
+impl Product<'_> {
+    /// `out[r, n] = sum_k x[r, k] w[n, k]` for every row of `x` and `n` in `panels`.
+    ///
+    /// # Safety
+    /// No other thread writes these elements of `out`.
+    pub unsafe fn run(self, panels: Range<usize>) {
+        assert!(panels.end <= self.w.panels() && self.x.len().is_multiple_of(self.w.k));
+        match &self.w.weights {
+            Weights::F32(weights) => widest(Panels {
+                product: self,
+                weights,
+                panels,
+            }),
+            Weights::Bf16(weights) => widest(Panels {
+                product: self,
+                weights,
+                panels,
+            }),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.x.len() / self.w.k
+    }
+}
+
+impl<E: Element> Panels<'_, E> {
+    /// Rows from `first` on in tiles of `R` (a remainder is left), panels in tiles of `P`, then 1.
+    #[inline(always)]
+    fn blocks<V: Vector, const R: usize, const P: usize>(&self, first: usize) {
+        if self.product.rows() < first + R {
+            return;
+        }
+        let mut panel = self.panels.start;
+        while panel + P <= self.panels.end {
+            self.block::<V, R, P>(first, panel);
+            panel += P;
+        }
+        while panel < self.panels.end {
+            self.block::<V, R, 1>(first, panel);
+            panel += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn block<V: Vector, const R: usize, const P: usize>(&self, first: usize, panel: usize) {
+        let mut row = first;
+        while row + R <= self.product.rows() {
+            self.tile::<V, R, P>(row, panel);
+            row += R;
+        }
+    }
+
+    #[inline(always)]
+    fn tile<V: Vector, const R: usize, const P: usize>(&self, row: usize, panel: usize) {
+        let k = self.product.w.k;
+        let x: [&[f32]; R] = std::array::from_fn(|r| &self.product.x[(row + r) * k..][..k]);
+        let w: [&[E]; P] = std::array::from_fn(|p| &self.weights[(panel + p) * k..][..k]);
+        let mut sums = [[V::splat(0.0); P]; R];
+        for i in 0..k {
+            for p in 0..P {
+                let weights: V = w[p][i].load();
+                for r in 0..R {
+                    sums[r][p] = sums[r][p].add(weights.mul(V::splat(x[r][i])));
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (p, sum) in sums.iter().enumerate() {
+                self.store(row + r, panel + p, sum.lanes());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, row: usize, panel: usize, sums: Lanes) {
+        let (n, first) = (self.product.w.n, panel * LANES);
+        let start = self.product.out_start + row * n + first;
+        // SAFETY: the caller of `run` owns these elements.
+        sums.store(unsafe { self.product.out.range(start..start + LANES.min(n - first)) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::random::Random;
+
+    fn naive(x: &[f32], w: &[f32], k: usize) -> Vec<u32> {
+        let dot = |x: &[f32], w: &[f32]| {
+            let mut sum = 0.0f32;
+            x.iter().zip(w).for_each(|(x, w)| sum += w * x);
+            sum.to_bits()
+        };
+        x.chunks_exact(k)
+            .flat_map(|x| w.chunks_exact(k).map(move |w| dot(x, w)))
+            .collect()
+    }
+
+    fn check(rows: usize, n: usize, k: usize, x: &[f32], weights: &[f32]) {
+        let w = Matrix::new(k, &[weights.to_vec()]);
+        let mut out = vec![f32::NAN; rows * n];
+        let shared = Shared::new(&mut out);
+        let product = Product {
+            x,
+            w: &w,
+            out: &shared,
+            out_start: 0,
+        };
+        let half = w.panels() / 2;
+        // SAFETY: one thread.
+        unsafe { product.run(0..half) };
+        // SAFETY: one thread.
+        unsafe { product.run(half..w.panels()) };
+        let bits: Vec<u32> = out.iter().map(|value| value.to_bits()).collect();
+        assert_eq!(bits, naive(x, weights, k), "{rows} rows of {n}x{k}");
+    }
+
+    #[test]
+    fn every_shape_has_the_bits_of_the_naive_sum() {
+        let mut random = Random::new(1);
+        let shapes = [
+            (1, 1, 1),
+            (1, 16, 7),
+            (2, 17, 33),
+            (3, 40, 64),
+            (8, 15, 16),
+            (15, 129, 72),
+            (13, 96, 5),
+            (1, 300, 9),
+        ];
+        for (rows, n, k) in shapes {
+            let (x, mut weights) = (random.normal(rows * k), random.normal(n * k));
+            check(rows, n, k, &x, &weights);
+            for weight in &mut weights {
+                *weight = f32::from_bits(weight.to_bits() & 0xffff_0000);
+            }
+            check(rows, n, k, &x, &weights);
+        }
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were_given() {
+        let (n, k) = (21, 5);
+        let mut random = Random::new(2);
+        for mask in [0xffff_0000, u32::MAX] {
+            let mut weights = random.normal(n * k);
+            weights
+                .iter_mut()
+                .for_each(|w| *w = f32::from_bits(w.to_bits() & mask));
+            let (first, second) = weights.split_at(15);
+            let w = Matrix::new(k, &[first.to_vec(), second.to_vec()]);
+            let mut row = [0.0; 5];
+            for index in 0..n {
+                w.row(index, &mut row);
+                assert_eq!(row, weights[index * k..][..k]);
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The reference backend: F32 throughout, any host.
+//!
+//! Simple and right before quick: every reduction is the plain sum in index order, so the bits of a
+//! row depend on nothing but its sequence. Threads split rows, heads or columns, never a sum.
+
+mod attention;
+mod elementwise;
+mod gdn;
+mod lanes;
+mod matrix;
+mod moe;
+mod pool;
+#[cfg(test)]
+pub(crate) mod random;
+mod share;
+#[cfg(test)]
+mod tests;
+mod wide;
+
+use std::ops::Range;
+
+use crate::engine::executor::DeviceError;
+use crate::engine::request::TokenId;
+use crate::model::ROWS_MAX;
+use crate::ops::{Batch, GatedDelta, Ops};
+use crate::target;
+use crate::weights::{MatrixSource, VectorSource, WeightsError};
+
+use attention::{KvCache, Rope};
+use gdn::GdnState;
+use matrix::{Matrix, Product};
+use moe::{Experts, Routing};
+use pool::Pool;
+use share::Shared;
+
+/// Multiply-adds that are worth handing to another thread.
+const TASK_WORK: usize = 1 << 14;
+/// Tasks per thread of one operation, so that a thread that comes late takes fewer.
+const TASKS_PER_THREAD: usize = 4;
+/// Threads that `Cpu::default` uses at most; more do not help one stream of a small model.
+const THREADS_MAX: usize = 8;
+
+/// The host's processor.
+pub struct Cpu {
+    pool: Pool,
+    rope: Rope,
+    moe: moe::Scratch,
+    gdn: gdn::Scratch,
+}
+
+/// Activations `[rows, width]`.
+#[derive(Debug, Default)]
+pub struct Tensor {
+    rows: usize,
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl Tensor {
+    /// `values [rows, width]`, row by row.
+    pub fn of(width: usize, values: Vec<f32>) -> Tensor {
+        assert!(values.len().is_multiple_of(width));
+        Tensor {
+            rows: values.len() / width,
+            width,
+            values,
+        }
+    }
+
+    /// Sets the shape; the content is unspecified.
+    fn shape(&mut self, rows: usize, width: usize) -> &mut [f32] {
+        (self.rows, self.width) = (rows, width);
+        self.values.resize(rows * width, 0.0);
+        &mut self.values
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.width..][..self.width]
+    }
+
+    fn rows_mut(&mut self) -> std::slice::ChunksExactMut<'_, f32> {
+        self.values.chunks_exact_mut(self.width)
+    }
+}
+
+impl Cpu {
+    /// A backend of `threads` threads, the caller of the operations included.
+    pub fn new(threads: usize) -> Cpu {
+        Cpu {
+            pool: Pool::new(threads),
+            rope: Rope::default(),
+            moe: moe::Scratch::default(),
+            gdn: gdn::Scratch::default(),
+        }
+    }
+}
+
+impl Default for Cpu {
+    /// One thread per core, up to a limit.
+    fn default() -> Cpu {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Cpu::new(cores.min(THREADS_MAX))
+    }
+}
+
+/// Splits `count` equal items of `work` multiply-adds each over the pool.
+fn split(pool: &mut Pool, count: usize, work: usize, run: impl Fn(Range<usize>) + Sync) {
+    let tasks = (count * work / TASK_WORK)
+        .clamp(1, pool.threads() * TASKS_PER_THREAD)
+        .min(count);
+    if tasks <= 1 {
+        return run(0..count);
+    }
+    pool.run(tasks, |task| {
+        run(count * task / tasks..count * (task + 1) / tasks)
+    });
+}
+
+impl Ops for Cpu {
+    type Tensor = Tensor;
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+    type Experts = Experts;
+    type Routing = Routing;
+    type KvCache = KvCache;
+    type GdnState = GdnState;
+
+    fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
+        let values = parts
+            .iter()
+            .map(MatrixSource::read_f32)
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Matrix::new(parts[0].shape().1, &values))
+    }
+
+    fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Vec<f32>, WeightsError> {
+        part.read_f32()
+    }
+
+    fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
+        let mut experts = Experts::default();
+        for [gate, up, down] in parts {
+            experts.gate_up.push(self.load_matrix(&[*gate, *up])?);
+            experts.down.push(self.load_matrix(&[*down])?);
+        }
+        Ok(experts)
+    }
+
+    fn tensor(&self, width: usize) -> Tensor {
+        Tensor {
+            rows: 0,
+            width,
+            values: Vec::with_capacity(ROWS_MAX.min(64) * width),
+        }
+    }
+
+    fn routing(&self) -> Routing {
+        Routing::default()
+    }
+
+    fn kv_cache(&self) -> KvCache {
+        KvCache::new()
+    }
+
+    fn gdn_state(&self) -> GdnState {
+        GdnState::new()
+    }
+
+    fn embed(&mut self, table: &Matrix, tokens: &[TokenId], out: &mut Tensor) {
+        out.shape(tokens.len(), table.k);
+        for (row, &token) in out.rows_mut().zip(tokens) {
+            table.row(token as usize, row);
+        }
+    }
+
+    fn add(&mut self, residual: &mut Tensor, x: &Tensor) {
+        assert_eq!((residual.rows, residual.width), (x.rows, x.width));
+        residual
+            .values
+            .iter_mut()
+            .zip(&x.values)
+            .for_each(|(residual, x)| *residual += x);
+    }
+
+    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor) {
+        out.shape(x.rows, x.width);
+        for (row, out) in out.rows_mut().enumerate() {
+            elementwise::rms_norm(x.row(row), w, out);
+        }
+    }
+
+    fn linear(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) {
+        assert_eq!(x.width, w.k);
+        out.shape(x.rows, w.n);
+        let out = Shared::new(&mut out.values);
+        let product = Product {
+            x: &x.values,
+            w,
+            out: &out,
+            out_start: 0,
+        };
+        // SAFETY: the ranges of panels are disjoint, and so are their outputs.
+        split(
+            &mut self.pool,
+            w.panels(),
+            x.rows * w.k * lanes::LANES,
+            |panels| unsafe { product.run(panels) },
+        );
+    }
+
+    fn norm_rope(&mut self, x: &mut Tensor, stride: usize, w: &Vec<f32>, batch: &Batch) {
+        self.rope.cover(batch);
+        let (rope, width, rows) = (&self.rope, x.width, x.rows);
+        let values = Shared::new(&mut x.values);
+        split(&mut self.pool, rows, 4 * width, |rows| {
+            for row in rows {
+                // SAFETY: each row belongs to one task.
+                let row_values = unsafe { values.range(row * width..(row + 1) * width) };
+                for head in row_values.chunks_exact_mut(stride) {
+                    rope.norm_and_rotate(&mut head[..target::HEAD_DIM], w, batch.positions[row]);
+                }
+            }
+        });
+    }
+
+    fn store_kv(&mut self, k: &Tensor, v: &Tensor, cache: &mut KvCache, batch: &Batch) {
+        for row in 0..batch.rows() {
+            let position = batch.positions[row];
+            let page = batch.pages_of(row)[position / target::PAGE];
+            cache.store(page, position % target::PAGE, k.row(row), v.row(row));
+        }
+    }
+
+    fn attend(&mut self, q: &Tensor, cache: &KvCache, batch: &Batch, out: &mut Tensor) {
+        out.shape(q.rows, target::HEADS * target::HEAD_DIM);
+        let longest = batch
+            .positions
+            .iter()
+            .max()
+            .map_or(0, |position| position + 1);
+        let out = Shared::new(&mut out.values);
+        let work = 2 * longest * target::HEAD_DIM;
+        split(&mut self.pool, q.rows * target::HEADS, work, |items| {
+            for item in items {
+                let (row, head) = (item / target::HEADS, item % target::HEADS);
+                let range = item * target::HEAD_DIM..(item + 1) * target::HEAD_DIM;
+                // SAFETY: each row and head belongs to one task.
+                let out = unsafe { out.range(range) };
+                let query = &q.row(row)[head * 2 * target::HEAD_DIM..][..target::HEAD_DIM];
+                let (pages, position) = (batch.pages_of(row), batch.positions[row]);
+                attention::attend(query, cache, head, pages, position, out);
+            }
+        });
+    }
+
+    fn attention_gate(&mut self, x: &mut Tensor, q: &Tensor) {
+        for (row, x) in x.rows_mut().enumerate() {
+            let heads = x.chunks_exact_mut(target::HEAD_DIM);
+            for (x, q) in heads.zip(q.row(row).chunks_exact(2 * target::HEAD_DIM)) {
+                elementwise::mul_sigmoid(x, &q[target::HEAD_DIM..]);
+            }
+        }
+    }
+
+    fn conv_silu(&mut self, x: &mut Tensor, w: &Vec<f32>, state: &mut GdnState, batch: &Batch) {
+        gdn::conv_silu(&mut self.pool, x, w, state, batch);
+    }
+
+    fn gated_delta(
+        &mut self,
+        input: GatedDelta<'_, Cpu>,
+        state: &mut GdnState,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        gdn::gated_delta(&mut self.pool, &mut self.gdn, input, state, batch, out);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vec<f32>, z: &Tensor) {
+        for (row, x) in x.rows_mut().enumerate() {
+            let heads = x.chunks_exact_mut(target::GDN_VALUE_DIM);
+            for (x, z) in heads.zip(z.row(row).chunks_exact(target::GDN_VALUE_DIM)) {
+                elementwise::gated_rms_norm(x, w, z);
+            }
+        }
+    }
+
+    fn route(&mut self, logits: &Tensor, routing: &mut Routing) {
+        routing.fill(&logits.values);
+    }
+
+    fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, out: &mut Tensor) {
+        moe::experts(&mut self.pool, &mut self.moe, x, routing, experts, out);
+    }
+
+    fn silu_mul(&mut self, x: &Tensor, out: &mut Tensor) {
+        out.shape(x.rows, x.width / 2);
+        for (row, out) in out.rows_mut().enumerate() {
+            elementwise::silu_mul(x.row(row), out);
+        }
+    }
+
+    fn add_gated(&mut self, out: &mut Tensor, x: &Tensor, gate: &Tensor) {
+        for (row, out) in out.rows_mut().enumerate() {
+            let gate = lanes::sigmoid(gate.values[row]);
+            out.iter_mut()
+                .zip(x.row(row))
+                .for_each(|(out, x)| *out += gate * x);
+        }
+    }
+
+    fn concat(&mut self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
+        assert_eq!(a.rows, b.rows);
+        out.shape(a.rows, a.width + b.width);
+        for (row, out) in out.rows_mut().enumerate() {
+            out[..a.width].copy_from_slice(a.row(row));
+            out[a.width..].copy_from_slice(b.row(row));
+        }
+    }
+
+    fn select(&mut self, x: &Tensor, rows: &[usize], out: &mut Tensor) {
+        out.shape(rows.len(), x.width);
+        for (out, &row) in out.rows_mut().zip(rows) {
+            out.copy_from_slice(x.row(row));
+        }
+    }
+
+    fn read(&mut self, x: &Tensor, out: &mut Vec<f32>) -> Result<(), DeviceError> {
+        out.extend_from_slice(&x.values);
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Routing, and the routed experts with rows grouped by expert.
+
+use crate::target::{EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, HIDDEN};
+
+use super::elementwise::silu_mul;
+use super::lanes::{LANES, exp};
+use super::matrix::{Matrix, Product};
+use super::pool::Pool;
+use super::share::Shared;
+use super::{TASK_WORK, TASKS_PER_THREAD, Tensor, split};
+
+/// The experts of one layer.
+#[derive(Default)]
+pub struct Experts {
+    /// Gate rows, then up rows, `[2 I, H]` of each expert.
+    pub gate_up: Vec<Matrix>,
+    /// `[H, I]` of each expert.
+    pub down: Vec<Matrix>,
+}
+
+/// Experts and weights, `[rows][EXPERTS_PER_TOKEN]`, most likely first.
+#[derive(Default)]
+pub struct Routing {
+    pub(super) experts: Vec<u32>,
+    pub(super) weights: Vec<f32>,
+}
+
+impl Routing {
+    /// Chooses for each row of `logits [rows, EXPERTS]`.
+    pub fn fill(&mut self, logits: &[f32]) {
+        self.experts.clear();
+        self.weights.clear();
+        logits.chunks_exact(EXPERTS).for_each(|row| self.push(row));
+    }
+
+    fn push(&mut self, logits: &[f32]) {
+        let mut probabilities = [0.0; EXPERTS];
+        softmax(logits, &mut probabilities);
+        let mut total = 0.0;
+        let first = self.weights.len();
+        for _ in 0..EXPERTS_PER_TOKEN {
+            let best = most_likely(&probabilities);
+            total += probabilities[best];
+            self.experts.push(best as u32);
+            self.weights.push(probabilities[best]);
+            probabilities[best] = -1.0;
+        }
+        self.weights[first..]
+            .iter_mut()
+            .for_each(|weight| *weight /= total);
+    }
+}
+
+fn softmax(logits: &[f32], out: &mut [f32; EXPERTS]) {
+    let max = logits
+        .iter()
+        .fold(f32::NEG_INFINITY, |max, &logit| max.max(logit));
+    let mut sum = 0.0;
+    for (out, logit) in out.iter_mut().zip(logits) {
+        *out = exp(logit - max);
+        sum += *out;
+    }
+    out.iter_mut().for_each(|out| *out /= sum);
+}
+
+/// Index of the largest, the lowest one on a tie.
+fn most_likely(probabilities: &[f32; EXPERTS]) -> usize {
+    let better = |best: usize, index: usize| match probabilities[index] > probabilities[best] {
+        true => index,
+        false => best,
+    };
+    (1..EXPERTS).fold(0, better)
+}
+
+/// Rows of a step regrouped by expert. A place is a row's turn at one of its experts.
+#[derive(Default)]
+pub struct Scratch {
+    /// First place of each expert, and the end.
+    starts: Vec<usize>,
+    /// Place of each `[row][rank]`.
+    place_of: Vec<usize>,
+    /// `[place][HIDDEN]`.
+    x: Vec<f32>,
+    /// `[place][2 I]`.
+    gate_up: Vec<f32>,
+    /// `[place][I]`.
+    act: Vec<f32>,
+    /// `[place][HIDDEN]`.
+    y: Vec<f32>,
+    tasks: Vec<Task>,
+}
+
+/// Some panels of one expert's matrix.
+struct Task {
+    expert: usize,
+    panels: std::ops::Range<usize>,
+}
+
+/// See `Ops::experts`.
+pub fn experts(
+    pool: &mut Pool,
+    s: &mut Scratch,
+    x: &Tensor,
+    routing: &Routing,
+    experts: &Experts,
+    out: &mut Tensor,
+) {
+    s.group(x, routing);
+    let places = routing.experts.len();
+    s.gate_up.resize(places * 2 * EXPERT_INTERMEDIATE, 0.0);
+    s.act.resize(places * EXPERT_INTERMEDIATE, 0.0);
+    s.y.resize(places * HIDDEN, 0.0);
+    products(
+        pool,
+        &mut s.tasks,
+        &s.starts,
+        &experts.gate_up,
+        &s.x,
+        &mut s.gate_up,
+    );
+    let parts = s.act.chunks_exact_mut(EXPERT_INTERMEDIATE);
+    for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(2 * EXPERT_INTERMEDIATE)) {
+        silu_mul(gate_up, act);
+    }
+    products(
+        pool,
+        &mut s.tasks,
+        &s.starts,
+        &experts.down,
+        &s.act,
+        &mut s.y,
+    );
+    combine(pool, s, routing, out.shape(x.rows, HIDDEN));
+}
+
+impl Scratch {
+    /// Sorts rows by expert, rows in order within an expert.
+    fn group(&mut self, x: &Tensor, routing: &Routing) {
+        self.starts.clear();
+        self.starts.resize(EXPERTS + 1, 0);
+        for &expert in &routing.experts {
+            self.starts[expert as usize + 1] += 1;
+        }
+        for expert in 0..EXPERTS {
+            self.starts[expert + 1] += self.starts[expert];
+        }
+        let mut next = [0; EXPERTS];
+        next.copy_from_slice(&self.starts[..EXPERTS]);
+        self.place_of.clear();
+        self.x.resize(routing.experts.len() * HIDDEN, 0.0);
+        for (index, &expert) in routing.experts.iter().enumerate() {
+            let place = next[expert as usize];
+            next[expert as usize] += 1;
+            self.place_of.push(place);
+            let row = x.row(index / EXPERTS_PER_TOKEN);
+            self.x[place * HIDDEN..][..HIDDEN].copy_from_slice(row);
+        }
+    }
+}
+
+/// `out[place] = matrices[expert of place] x[place]`.
+fn products(
+    pool: &mut Pool,
+    tasks: &mut Vec<Task>,
+    starts: &[usize],
+    matrices: &[Matrix],
+    x: &[f32],
+    out: &mut [f32],
+) {
+    plan(pool, tasks, starts, &matrices[0]);
+    let out = Shared::new(out);
+    let tasks = &*tasks;
+    pool.run(tasks.len(), |task| {
+        let Task { expert, panels } = &tasks[task];
+        let (w, places) = (&matrices[*expert], starts[*expert]..starts[expert + 1]);
+        let x = &x[places.start * w.k..places.end * w.k];
+        let product = Product {
+            x,
+            w,
+            out: &out,
+            out_start: places.start * w.n,
+        };
+        // SAFETY: tasks differ in expert, and so in places, or in panels.
+        unsafe { product.run(panels.clone()) };
+    });
+}
+
+/// Cuts the work of all experts that have rows into pieces of about equal size.
+fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
+    let work = |expert: usize| (starts[expert + 1] - starts[expert]) * shape.k * LANES;
+    let total: usize = (0..EXPERTS)
+        .map(|expert| work(expert) * shape.panels())
+        .sum();
+    let piece = TASK_WORK.max(total / (pool.threads() * TASKS_PER_THREAD));
+    tasks.clear();
+    for expert in (0..EXPERTS).filter(|&expert| work(expert) > 0) {
+        let step = (piece / work(expert)).max(1);
+        let cuts = (0..shape.panels()).step_by(step);
+        let panels = cuts.map(|start| start..shape.panels().min(start + step));
+        tasks.extend(panels.map(|panels| Task { expert, panels }));
+    }
+}
+
+/// `out[row] = sum over ranks of weight * y[place]`, in the order of the ranks.
+fn combine(pool: &mut Pool, s: &Scratch, routing: &Routing, out: &mut [f32]) {
+    let rows = out.len() / HIDDEN;
+    let out = Shared::new(out);
+    split(pool, rows, HIDDEN * EXPERTS_PER_TOKEN, |rows| {
+        for row in rows {
+            // SAFETY: each row belongs to one task.
+            let out = unsafe { out.range(row * HIDDEN..(row + 1) * HIDDEN) };
+            out.fill(0.0);
+            for turn in row * EXPERTS_PER_TOKEN..(row + 1) * EXPERTS_PER_TOKEN {
+                let weight = routing.weights[turn];
+                let y = &s.y[s.place_of[turn] * HIDDEN..][..HIDDEN];
+                out.iter_mut()
+                    .zip(y)
+                    .for_each(|(out, y)| *out += weight * y);
+            }
+        }
+    });
+}

@@ -1,0 +1,382 @@
+//! Each operation against its formula in F64.
+
+use super::random::Random;
+use super::*;
+use crate::engine::executor::{PageId, Rows, Slot};
+use crate::target::*;
+use crate::weights::{GDN_QKV, GDN_VALUES};
+
+/// F32 rounding of sums of a few hundred terms near 1.
+const TOLERANCE: f64 = 2e-5;
+
+fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
+    Tensor {
+        rows,
+        width,
+        values: random.normal(rows * width),
+    }
+}
+
+fn assert_close(found: &[f32], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (f64::from(*found) - expected).abs();
+        assert!(
+            error <= TOLERANCE * (1.0 + expected.abs()),
+            "{index}: {found}, not {expected}"
+        );
+    }
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn rms_scale(x: &[f64]) -> f64 {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    1.0 / (mean + f64::from(NORM_EPS)).sqrt()
+}
+
+/// One sequence of `rows` rows from `start`, on the pages and slot given.
+fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
+    let tokens = vec![0; rows];
+    let mut batch = Batch::default();
+    let rows = Rows {
+        slot: Slot(slot),
+        start,
+        tokens: &tokens,
+        pages,
+        logits: true,
+    };
+    batch.fill(&[rows]).unwrap();
+    batch
+}
+
+#[test]
+fn norm_of_a_sum() {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(1));
+    let (mut residual, x) = (
+        tensor(&mut random, 3, HIDDEN),
+        tensor(&mut random, 3, HIDDEN),
+    );
+    let w = random.normal(HIDDEN);
+    let mut expected = Vec::new();
+    let mut sums = Vec::new();
+    for row in 0..3 {
+        let sum: Vec<f64> = residual
+            .row(row)
+            .iter()
+            .zip(x.row(row))
+            .map(|(a, b)| f64::from(a + b))
+            .collect();
+        let scale = rms_scale(&sum);
+        expected.extend(
+            sum.iter()
+                .zip(&w)
+                .map(|(x, w)| x * scale * (1.0 + f64::from(*w))),
+        );
+        sums.extend(sum);
+    }
+    let mut out = Tensor::default();
+    cpu.add_rms_norm(&mut residual, &x, &w, &mut out);
+    assert_close(&residual.values, &sums);
+    assert_close(&out.values, &expected);
+}
+
+#[test]
+fn gated_norm() {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(2));
+    let (mut x, z) = (
+        tensor(&mut random, 2, GDN_VALUES),
+        tensor(&mut random, 2, GDN_VALUES),
+    );
+    let w = random.normal(GDN_VALUE_DIM);
+    let mut expected = Vec::new();
+    for (x, z) in wide(&x.values)
+        .chunks(GDN_VALUE_DIM)
+        .zip(wide(&z.values).chunks(GDN_VALUE_DIM))
+    {
+        let scale = rms_scale(x);
+        let gated = x.iter().zip(z).zip(&w);
+        expected.extend(gated.map(|((x, z), w)| x * scale * f64::from(*w) * z * sigmoid(*z)));
+    }
+    cpu.gated_rms_norm(&mut x, &w, &z);
+    assert_close(&x.values, &expected);
+}
+
+#[test]
+fn rotation_of_normed_heads() {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(3));
+    let stride = 2 * HEAD_DIM;
+    let mut x = tensor(&mut random, 2, HEADS * stride);
+    let w = random.normal(HEAD_DIM);
+    let start = 77;
+    let mut expected = wide(&x.values);
+    for (index, head) in expected.chunks_mut(stride).enumerate() {
+        let position = (start + index / HEADS) as f64;
+        let scale = rms_scale(&head[..HEAD_DIM]);
+        for (x, w) in head.iter_mut().zip(&w) {
+            *x *= scale * (1.0 + f64::from(*w));
+        }
+        for pair in 0..ROTARY_DIM / 2 {
+            let frequency = ROPE_THETA.powf(-2.0 * pair as f64 / ROTARY_DIM as f64);
+            let (sin, cos) = (position * frequency).sin_cos();
+            let (low, high) = (head[pair], head[pair + ROTARY_DIM / 2]);
+            head[pair] = low * cos - high * sin;
+            head[pair + ROTARY_DIM / 2] = high * cos + low * sin;
+        }
+    }
+    let pages = [PageId(0), PageId(1)];
+    cpu.norm_rope(&mut x, stride, &w, &batch(0, start, 2, &pages));
+    assert_close(&x.values, &expected);
+}
+
+#[test]
+fn attention_over_scattered_pages() {
+    const ROWS: usize = PAGE + 3;
+    let (mut cpu, mut random) = (Cpu::new(2), Random::new(4));
+    let kv = KV_HEADS * HEAD_DIM;
+    let (k, v) = (tensor(&mut random, ROWS, kv), tensor(&mut random, ROWS, kv));
+    let q = tensor(&mut random, ROWS, 2 * HEADS * HEAD_DIM);
+    let batch = batch(0, 0, ROWS, &[PageId(3), PageId(1)]);
+    let (mut cache, mut out) = (cpu.kv_cache(), Tensor::default());
+    cpu.store_kv(&k, &v, &mut cache, &batch);
+    cpu.attend(&q, &cache, &batch, &mut out);
+    let (q, k, v) = (wide(&q.values), wide(&k.values), wide(&v.values));
+    let mut expected = Vec::new();
+    for (row, head) in (0..ROWS).flat_map(|row| (0..HEADS).map(move |head| (row, head))) {
+        let q = &q[(row * HEADS + head) * 2 * HEAD_DIM..][..HEAD_DIM];
+        let kv_head = head / (HEADS / KV_HEADS);
+        let at = |position: usize| position * kv + kv_head * HEAD_DIM;
+        let scores: Vec<f64> = (0..=row)
+            .map(|j| q.iter().zip(&k[at(j)..]).map(|(q, k)| q * k).sum::<f64>())
+            .map(|dot| (dot / (HEAD_DIM as f64).sqrt()).exp())
+            .collect();
+        let sum: f64 = scores.iter().sum();
+        for dim in 0..HEAD_DIM {
+            let mixed = scores
+                .iter()
+                .enumerate()
+                .map(|(j, score)| score * v[at(j) + dim]);
+            expected.push(mixed.sum::<f64>() / sum);
+        }
+    }
+    assert_close(&out.values, &expected);
+}
+
+#[test]
+fn attention_output_gate() {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(5));
+    let mut x = tensor(&mut random, 2, HEADS * HEAD_DIM);
+    let q = tensor(&mut random, 2, 2 * HEADS * HEAD_DIM);
+    let gates = wide(&q.values);
+    let gates = gates
+        .chunks(2 * HEAD_DIM)
+        .flat_map(|head| &head[HEAD_DIM..]);
+    let expected: Vec<f64> = x
+        .values
+        .iter()
+        .zip(gates)
+        .map(|(x, gate)| f64::from(*x) * sigmoid(*gate))
+        .collect();
+    cpu.attention_gate(&mut x, &q);
+    assert_close(&x.values, &expected);
+}
+
+#[test]
+fn convolution_across_steps() {
+    const ROWS: usize = 9;
+    let (mut cpu, mut random) = (Cpu::new(2), Random::new(6));
+    let x = tensor(&mut random, ROWS, GDN_QKV);
+    let w = random.normal(GDN_QKV * GDN_CONV);
+    let mut expected = Vec::new();
+    for (row, channel) in (0..ROWS).flat_map(|row| (0..GDN_QKV).map(move |c| (row, c))) {
+        let taps = (0..GDN_CONV).filter(|tap| row + tap + 1 >= GDN_CONV);
+        let input = |tap| f64::from(x.values[(row + tap + 1 - GDN_CONV) * GDN_QKV + channel]);
+        let sum: f64 = taps
+            .map(|tap| f64::from(w[channel * GDN_CONV + tap]) * input(tap))
+            .sum();
+        expected.push(sum * sigmoid(sum));
+    }
+    let (mut state, mut found) = (cpu.gdn_state(), Vec::new());
+    state.tails.fill(9.0);
+    let mut start = 0;
+    for rows in [1, 2, 5, 1] {
+        let values = x.values[start * GDN_QKV..(start + rows) * GDN_QKV].to_vec();
+        let mut part = Tensor {
+            rows,
+            width: GDN_QKV,
+            values,
+        };
+        cpu.conv_silu(
+            &mut part,
+            &w,
+            &mut state,
+            &batch(1, start, rows, &[PageId(0)]),
+        );
+        found.extend(part.values);
+        start += rows;
+    }
+    assert_close(&found, &expected);
+}
+
+#[test]
+fn delta_rule() {
+    const ROWS: usize = 5;
+    let (mut cpu, mut random) = (Cpu::new(2), Random::new(7));
+    let qkv = tensor(&mut random, ROWS, GDN_QKV);
+    let (a, b) = (
+        tensor(&mut random, ROWS, GDN_VALUE_HEADS),
+        tensor(&mut random, ROWS, GDN_VALUE_HEADS),
+    );
+    let (a_log, dt_bias) = (
+        random.normal(GDN_VALUE_HEADS),
+        random.normal(GDN_VALUE_HEADS),
+    );
+    let mut expected = vec![0.0; ROWS * GDN_VALUES];
+    for head in 0..GDN_VALUE_HEADS {
+        let mut state = vec![0.0f64; GDN_KEY_DIM * GDN_VALUE_DIM];
+        for row in 0..ROWS {
+            let unit = |start: usize| {
+                let x = wide(&qkv.row(row)[start..start + GDN_KEY_DIM]);
+                let length = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                x.into_iter().map(|x| x / length).collect::<Vec<_>>()
+            };
+            let key_head = head / (GDN_VALUE_HEADS / GDN_KEY_HEADS);
+            let keys = GDN_KEY_HEADS * GDN_KEY_DIM;
+            let (q, k) = (
+                unit(key_head * GDN_KEY_DIM),
+                unit(keys + key_head * GDN_KEY_DIM),
+            );
+            let v = wide(&qkv.row(row)[2 * keys + head * GDN_VALUE_DIM..][..GDN_VALUE_DIM]);
+            let input = f64::from(a.row(row)[head] + dt_bias[head]);
+            let decay = (-f64::from(a_log[head]).exp() * input.exp().ln_1p()).exp();
+            let beta = sigmoid(f64::from(b.row(row)[head]));
+            state.iter_mut().for_each(|s| *s *= decay);
+            for column in 0..GDN_VALUE_DIM {
+                let at = |dim: usize| dim * GDN_VALUE_DIM + column;
+                let recalled: f64 = (0..GDN_KEY_DIM).map(|dim| state[at(dim)] * k[dim]).sum();
+                let update = (v[column] - recalled) * beta;
+                (0..GDN_KEY_DIM).for_each(|dim| state[at(dim)] += k[dim] * update);
+                let out: f64 = (0..GDN_KEY_DIM).map(|dim| state[at(dim)] * q[dim]).sum();
+                expected[row * GDN_VALUES + head * GDN_VALUE_DIM + column] =
+                    out / (GDN_KEY_DIM as f64).sqrt();
+            }
+        }
+    }
+    let (mut state, mut out) = (cpu.gdn_state(), Tensor::default());
+    state.matrices.fill(9.0);
+    let input = GatedDelta {
+        qkv: &qkv,
+        b: &b,
+        a: &a,
+        a_log: &a_log,
+        dt_bias: &dt_bias,
+    };
+    cpu.gated_delta(
+        input,
+        &mut state,
+        &batch(2, 0, ROWS, &[PageId(0)]),
+        &mut out,
+    );
+    assert_close(&out.values, &expected);
+}
+
+#[test]
+fn routing_and_experts() {
+    const ROWS: usize = 7;
+    let (mut cpu, mut random) = (Cpu::new(2), Random::new(8));
+    let scaled = |random: &mut Random, count: usize| -> Vec<f32> {
+        random.normal(count).into_iter().map(|w| w / 16.0).collect()
+    };
+    let (x, logits) = (
+        tensor(&mut random, ROWS, HIDDEN),
+        tensor(&mut random, ROWS, EXPERTS),
+    );
+    let sizes = EXPERT_INTERMEDIATE * HIDDEN;
+    let weights: Vec<[Vec<f32>; 3]> = (0..EXPERTS)
+        .map(|_| [(); 3].map(|()| scaled(&mut random, sizes)))
+        .collect();
+    let mut experts = Experts::default();
+    for [gate, up, down] in &weights {
+        experts
+            .gate_up
+            .push(Matrix::new(HIDDEN, &[gate.clone(), up.clone()]));
+        experts
+            .down
+            .push(Matrix::new(EXPERT_INTERMEDIATE, std::slice::from_ref(down)));
+    }
+    let mut expected = vec![0.0; ROWS * HIDDEN];
+    for row in 0..ROWS {
+        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        let logit = |expert: usize| f64::from(logits.row(row)[expert]);
+        order.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)));
+        order.truncate(EXPERTS_PER_TOKEN);
+        let total: f64 = order.iter().map(|&expert| logit(expert).exp()).sum();
+        for expert in order {
+            let y = swiglu(&weights[expert], &wide(x.row(row)));
+            let out = expected[row * HIDDEN..].iter_mut().zip(y);
+            out.for_each(|(out, y)| *out += y * logit(expert).exp() / total);
+        }
+    }
+    let (mut routing, mut out) = (cpu.routing(), Tensor::default());
+    cpu.route(&logits, &mut routing);
+    cpu.experts(&x, &routing, &experts, &mut out);
+    assert_close(&out.values, &expected);
+}
+
+fn swiglu([gate, up, down]: &[Vec<f32>; 3], x: &[f64]) -> Vec<f64> {
+    let times = |w: &[f32], x: &[f64]| -> Vec<f64> {
+        let dot = |w: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
+        w.chunks(x.len()).map(dot).collect()
+    };
+    let (gate, up) = (times(gate, x), times(up, x));
+    let act: Vec<f64> = gate
+        .iter()
+        .zip(up)
+        .map(|(gate, up)| gate * sigmoid(*gate) * up)
+        .collect();
+    times(down, &act)
+}
+
+#[test]
+fn the_most_likely_experts_come_first_and_the_lower_one_on_a_tie() {
+    let mut routing = Routing::default();
+    routing.fill(&[1.0; EXPERTS]);
+    let first: Vec<u32> = (0..EXPERTS_PER_TOKEN as u32).collect();
+    assert_eq!(routing.experts, first);
+    assert!(
+        routing
+            .weights
+            .iter()
+            .all(|w| (w - 1.0 / EXPERTS_PER_TOKEN as f32).abs() < 1e-6)
+    );
+}
+
+#[test]
+fn gated_sum_concatenation_and_selection() {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(9));
+    let (a, b, gate) = (
+        tensor(&mut random, 3, 5),
+        tensor(&mut random, 3, 5),
+        tensor(&mut random, 3, 1),
+    );
+    let (mut sum, mut pair, mut last) = (Tensor::default(), Tensor::default(), Tensor::default());
+    cpu.select(&a, &[0, 1, 2], &mut sum);
+    cpu.add_gated(&mut sum, &b, &gate);
+    let gates = gate
+        .values
+        .iter()
+        .flat_map(|gate| [sigmoid(f64::from(*gate)); 5]);
+    let terms = wide(&a.values).into_iter().zip(wide(&b.values)).zip(gates);
+    let expected: Vec<f64> = terms.map(|((a, b), gate)| a + gate * b).collect();
+    assert_close(&sum.values, &expected);
+    cpu.concat(&a, &b, &mut pair);
+    assert_eq!(pair.row(1), [a.row(1), b.row(1)].concat());
+    cpu.select(&pair, &[2], &mut last);
+    assert_eq!(last.values, pair.row(2));
+}

@@ -1,0 +1,406 @@
+//! Ops against their reference: one case table for every backend.
+//!
+//! The CPU's ops are compared with their formula in F64, and the device's ops, if this binary has a
+//! device, with the CPU's. Inputs are drawn anew for each run; the report names the seed.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::cpu::{Cpu, Tensor};
+use super::device;
+use crate::engine::executor::DeviceError;
+use crate::ops::Ops;
+use crate::target::{HIDDEN, MAX_SEQUENCES, NORM_EPS, PREFILL_TOKENS};
+
+/// Rows that have a case: single rows, and both sides of every size that a step is cut at.
+pub const ROWS: [usize; 9] = [
+    1,
+    2,
+    7,
+    MAX_SEQUENCES - 1,
+    MAX_SEQUENCES,
+    MAX_SEQUENCES + 1,
+    PREFILL_TOKENS - 1,
+    PREFILL_TOKENS,
+    PREFILL_TOKENS + 1,
+];
+
+/// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
+pub const F32_CHAIN: f64 = 1e-5;
+/// Largest norm-wise error of results that are right in F32 and stored as BF16: its unit roundoff.
+pub const BF16_STORED: f64 = 1.0 / 512.0;
+
+/// One thing that was compared.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub op: &'static str,
+    /// Shape, as `16 x 2048`.
+    pub case: String,
+    /// What was compared with what.
+    pub check: &'static str,
+    /// What was found, in words or as a figure with its limit.
+    pub found: String,
+    pub passed: bool,
+}
+
+/// What a self-test found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub seed: u64,
+    pub lines: Vec<Line>,
+}
+
+impl Report {
+    /// Whether every comparison passed.
+    pub fn passed(&self) -> bool {
+        self.lines.iter().all(|line| line.passed)
+    }
+
+    /// Adds a comparison of `found` with a limit.
+    pub fn within(
+        &mut self,
+        op: &'static str,
+        case: &str,
+        check: &'static str,
+        found: Result<f64, String>,
+        limit: f64,
+    ) {
+        // Not `>`: an error that is not a number has not passed.
+        let passed = found.as_ref().is_ok_and(|error| *error <= limit);
+        let found = match found {
+            Ok(error) => format!("{error:.2e} of {limit:.2e}"),
+            Err(why) => why,
+        };
+        self.push(op, case, check, found, passed);
+    }
+
+    /// Adds a finding.
+    pub fn push(
+        &mut self,
+        op: &'static str,
+        case: &str,
+        check: &'static str,
+        found: String,
+        passed: bool,
+    ) {
+        self.lines.push(Line {
+            op,
+            case: case.to_string(),
+            check,
+            found,
+            passed,
+        });
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Line {
+            op,
+            case,
+            check,
+            found,
+            passed,
+        } in &self.lines
+        {
+            let verdict = if *passed { "ok" } else { "FAIL" };
+            writeln!(f, "{verdict:<4} {op:<14} {case:<14} {check:<34} {found}")?;
+        }
+        let failed = self.lines.iter().filter(|line| !line.passed).count();
+        let Report { seed, lines } = self;
+        write!(
+            f,
+            "{} comparisons, {failed} failed, seed {seed}",
+            lines.len()
+        )
+    }
+}
+
+/// Compares every op that this binary has with its reference, on inputs made from the clock.
+pub fn run() -> Report {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    run_seeded(since.map_or(0, |since| since.as_nanos() as u64))
+}
+
+/// [`run`] on the inputs of `seed`, to see a failure again.
+pub fn run_seeded(seed: u64) -> Report {
+    let mut report = Report {
+        seed,
+        ..Report::default()
+    };
+    let mut random = Random(seed);
+    for rows in [1, MAX_SEQUENCES, PREFILL_TOKENS] {
+        reference(&mut report, &AddRmsNorm::draw(&mut random, rows));
+    }
+    device::parity(&mut report, &mut random);
+    report
+}
+
+/// Times the device's ops at sizes that fill it; nothing for a binary without a device.
+///
+/// # Errors
+/// The device failed.
+pub fn measure() -> Result<Vec<String>, DeviceError> {
+    device::measure()
+}
+
+/// What the device of this binary is, for people.
+///
+/// # Errors
+/// Why it cannot be used, and what to do about it.
+pub fn describe() -> Result<String, String> {
+    device::describe()
+}
+
+/// A binary whose device is the host.
+pub mod host {
+    use super::{DeviceError, Random, Report};
+
+    /// Nothing: the CPU's ops are the reference.
+    pub fn parity(_: &mut Report, _: &mut Random) {}
+
+    /// Nothing: measured figures are promised for devices alone.
+    ///
+    /// # Errors
+    /// None.
+    pub fn measure() -> Result<Vec<String>, DeviceError> {
+        Ok(Vec::new())
+    }
+
+    /// The processors in use.
+    ///
+    /// # Errors
+    /// None.
+    pub fn describe() -> Result<String, String> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(format!(
+            "the host's processor, {cores} threads; this binary uses no GPU"
+        ))
+    }
+}
+
+/// Uniform numbers (SplitMix64).
+pub struct Random(u64);
+
+impl Random {
+    pub fn seeded(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// `count` BF16 of `-scale .. scale`, as F32.
+    pub fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32> {
+        let unit = |bits: u64| (bits >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        (0..count)
+            .map(|_| round_bf16(unit(self.bits()) * scale))
+            .collect()
+    }
+}
+
+/// The nearest BF16, ties to even. `x` is finite.
+pub fn round_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// Inputs of one case of `add_rms_norm`; every value is a BF16.
+pub struct AddRmsNorm {
+    pub rows: usize,
+    /// `[rows, HIDDEN]`.
+    pub x: Vec<f32>,
+    /// `[rows, HIDDEN]`, before the op.
+    pub residual: Vec<f32>,
+    /// `[HIDDEN]`.
+    pub weight: Vec<f32>,
+}
+
+/// What `add_rms_norm` leaves, both `[rows, HIDDEN]`.
+pub struct AddRmsNormResult {
+    pub residual: Vec<f32>,
+    pub out: Vec<f32>,
+}
+
+impl AddRmsNorm {
+    pub const OP: &str = "add_rms_norm";
+
+    /// Rows of different magnitude: the residual grows with depth, and each row has its own norm.
+    pub fn draw(random: &mut Random, rows: usize) -> AddRmsNorm {
+        let residual = (0..rows).flat_map(|row| random.bf16(HIDDEN, (1 + row % 9) as f32));
+        AddRmsNorm {
+            rows,
+            residual: residual.collect(),
+            x: random.bf16(rows * HIDDEN, 1.0),
+            weight: random.bf16(HIDDEN, 0.5),
+        }
+    }
+
+    pub fn case(&self) -> String {
+        format!("{} x {HIDDEN}", self.rows)
+    }
+
+    /// The case's row `row` alone.
+    pub fn row(&self, row: usize) -> AddRmsNorm {
+        let part = |values: &[f32]| values[row * HIDDEN..][..HIDDEN].to_vec();
+        let (x, residual) = (part(&self.x), part(&self.residual));
+        AddRmsNorm {
+            rows: 1,
+            x,
+            residual,
+            weight: self.weight.clone(),
+        }
+    }
+
+    /// The CPU's op.
+    pub fn on_cpu(&self) -> AddRmsNormResult {
+        let mut residual = Tensor::of(HIDDEN, self.residual.clone());
+        let mut out = Tensor::default();
+        let x = Tensor::of(HIDDEN, self.x.clone());
+        let mut cpu = Cpu::new(1);
+        cpu.add_rms_norm(&mut residual, &x, &self.weight, &mut out);
+        read(&mut cpu, &residual, &out)
+    }
+
+    /// The CPU's primitives for a backend that stores the residual as BF16.
+    pub fn on_cpu_stored_as_bf16(&self) -> AddRmsNormResult {
+        let mut cpu = Cpu::new(1);
+        let mut residual = Tensor::of(HIDDEN, self.residual.clone());
+        cpu.add(&mut residual, &Tensor::of(HIDDEN, self.x.clone()));
+        let mut sums = Vec::new();
+        cpu.read(&residual, &mut sums)
+            .expect("the CPU's memory can be read");
+        let stored = sums.into_iter().map(round_bf16).collect();
+        let (residual, mut out) = (Tensor::of(HIDDEN, stored), Tensor::default());
+        cpu.rms_norm(&residual, &self.weight, &mut out);
+        read(&mut cpu, &residual, &out)
+    }
+
+    /// The formula in F64, with the sum in F32 as the CPU stores it.
+    fn formula(&self) -> AddRmsNormResult {
+        let sums = self
+            .residual
+            .iter()
+            .zip(&self.x)
+            .map(|(residual, x)| residual + x);
+        let residual: Vec<f32> = sums.collect();
+        let rows = residual.chunks_exact(HIDDEN).flat_map(|row| self.norm(row));
+        AddRmsNormResult {
+            out: rows.collect(),
+            residual,
+        }
+    }
+
+    fn norm<'a>(&'a self, row: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+        let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let scale = 1.0 / (squares / HIDDEN as f64 + f64::from(NORM_EPS)).sqrt();
+        let weighted = row.iter().zip(&self.weight);
+        weighted.map(move |(&x, &w)| (f64::from(x) * scale * (1.0 + f64::from(w))) as f32)
+    }
+}
+
+fn read(cpu: &mut Cpu, residual: &Tensor, out: &Tensor) -> AddRmsNormResult {
+    let mut values = |tensor| {
+        let mut values = Vec::new();
+        cpu.read(tensor, &mut values)
+            .expect("the CPU's memory can be read");
+        values
+    };
+    AddRmsNormResult {
+        residual: values(residual),
+        out: values(out),
+    }
+}
+
+/// The CPU's op, which is the default body of the fused op, against the formula.
+fn reference(report: &mut Report, case: &AddRmsNorm) {
+    let (found, formula) = (case.on_cpu(), case.formula());
+    let shape = case.case();
+    let sums = distance(&found.residual, &formula.residual);
+    report.within(
+        AddRmsNorm::OP,
+        &shape,
+        "cpu residual = x + residual",
+        sums,
+        0.0,
+    );
+    let norms = distance(&found.out, &formula.out);
+    report.within(
+        AddRmsNorm::OP,
+        &shape,
+        "cpu out = formula in f64",
+        norms,
+        F32_CHAIN,
+    );
+}
+
+/// `|found - wanted| / |wanted|`, at least 0.
+///
+/// # Errors
+/// The first element that is finite on one side only, in words; the lengths, if they differ.
+pub fn distance(found: &[f32], wanted: &[f32]) -> Result<f64, String> {
+    if found.len() != wanted.len() {
+        return Err(format!("{} elements, not {}", found.len(), wanted.len()));
+    }
+    let mut pairs = found.iter().zip(wanted);
+    if let Some(at) = pairs.position(|(found, wanted)| found.is_finite() != wanted.is_finite()) {
+        return Err(format!("element {at} is {}, not {}", found[at], wanted[at]));
+    }
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (&found, &wanted) in found
+        .iter()
+        .zip(wanted)
+        .filter(|(found, _)| found.is_finite())
+    {
+        error += (f64::from(found) - f64::from(wanted)).powi(2);
+        norm += f64::from(wanted).powi(2);
+    }
+    Ok(if error == 0.0 {
+        0.0
+    } else {
+        (error / norm).sqrt()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_agrees_with_the_formula() {
+        let report = run_seeded(1);
+        assert!(report.passed() && !report.lines.is_empty(), "{report}");
+    }
+
+    #[test]
+    fn a_wrong_result_is_reported() {
+        let mut report = Report::default();
+        let error = distance(&[1.0, 2.0], &[1.0, 2.1]);
+        report.within("op", "1 x 2", "found = wanted", error, BF16_STORED);
+        assert!(!report.passed());
+    }
+
+    #[test]
+    fn a_nan_is_found_before_distances_are_taken() {
+        let found = distance(&[1.0, f32::NAN], &[1.0, 2.0]);
+        assert_eq!(found.unwrap_err(), "element 1 is NaN, not 2");
+    }
+
+    #[test]
+    fn an_error_that_is_no_number_does_not_pass() {
+        let mut report = Report::default();
+        report.within("op", "", "", Ok(f64::NAN), 1.0);
+        assert!(!report.passed());
+    }
+
+    #[test]
+    fn bf16_is_rounded_to_nearest_even() {
+        assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);
+        assert_eq!(round_bf16(1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);
+        assert_eq!(round_bf16(-1.0 - 1.0 / 200.0), -1.0 - 2.0 / 256.0);
+    }
+}

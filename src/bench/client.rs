@@ -1,0 +1,361 @@
+//! One connection to a server, and one streamed reply with the times at which it came.
+
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use super::sse::Reader;
+
+/// Of bodies that are read whole: errors and the list of models.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// Characters of a refusal that are shown.
+const REFUSAL_CHARS_MAX: usize = 300;
+const END_OF_STREAM: &str = "[DONE]";
+
+/// Where the server is.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoint {
+    /// As given, for reports.
+    pub url: String,
+    authority: String,
+    host: String,
+    port: u16,
+    /// Path in front of `/v1`, without a slash at the end.
+    prefix: String,
+    key: Option<String>,
+}
+
+impl Endpoint {
+    /// # Errors
+    /// Says what is wrong with the URL.
+    pub fn parse(url: &str, key: Option<String>) -> Result<Endpoint, String> {
+        let bad = |why: &str| format!("--url {url}: {why}, for example http://127.0.0.1:8000");
+        let uri: Uri = url.parse().map_err(|_| bad("it must be a URL"))?;
+        if uri.scheme_str() != Some("http") {
+            return Err(bad("it must begin with http://"));
+        }
+        let authority = uri.authority().ok_or_else(|| bad("it must name a host"))?;
+        Ok(Endpoint {
+            url: url.to_owned(),
+            authority: authority.to_string(),
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            prefix: uri.path().trim_end_matches('/').to_owned(),
+            key,
+        })
+    }
+
+    /// # Errors
+    /// In words, as all errors of this module.
+    pub async fn connect(&self) -> Result<Connection, String> {
+        let refused = |cause: &dyn std::fmt::Display| format!("cannot reach {}: {cause}", self.url);
+        let address = (self.host.as_str(), self.port);
+        let stream = TcpStream::connect(address)
+            .await
+            .map_err(|cause| refused(&cause))?;
+        stream.set_nodelay(true).map_err(|cause| refused(&cause))?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|cause| refused(&cause))?;
+        // It ends when the sender is dropped; what goes wrong shows up at the sender.
+        tokio::spawn(connection);
+        Ok(Connection {
+            endpoint: self.clone(),
+            sender,
+        })
+    }
+}
+
+/// What to ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Ask<'a> {
+    pub model: &'a str,
+    pub prompt: String,
+    /// Tokens of the reply, exactly.
+    pub tokens: usize,
+}
+
+impl Ask<'_> {
+    fn body(&self) -> String {
+        json!({
+            "model": self.model,
+            "messages": [{"role": "user", "content": self.prompt}],
+            "max_tokens": self.tokens,
+            "temperature": 0,
+            "ignore_eos": true,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        })
+        .to_string()
+    }
+}
+
+/// What came back, and when, counted from the moment the request was sent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Reply {
+    pub prompt_tokens: usize,
+    pub completion_tokens: usize,
+    /// Times of the pieces that carried text, ascending, at least one.
+    pub pieces: Vec<Duration>,
+}
+
+impl Reply {
+    pub fn first(&self) -> Duration {
+        self.pieces[0]
+    }
+
+    pub fn last(&self) -> Duration {
+        self.pieces[self.pieces.len() - 1]
+    }
+}
+
+pub(super) struct Connection {
+    endpoint: Endpoint,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Connection {
+    /// Id of the first model that the server lists.
+    pub async fn first_model(&mut self) -> Result<String, String> {
+        let response = self.send(Method::GET, "/v1/models", String::new()).await?;
+        let text = read_whole(response).await?;
+        let list: Value =
+            serde_json::from_str(&text).map_err(|cause| format!("/v1/models: {cause}"))?;
+        let id = list["data"][0]["id"].as_str();
+        Ok(id
+            .ok_or("/v1/models lists no model; name one with --model")?
+            .to_owned())
+    }
+
+    /// Asks and reads the reply to its end. A reply that is cut short or miscounted is an error.
+    pub async fn chat(&mut self, ask: &Ask<'_>) -> Result<Reply, String> {
+        let begun = Instant::now();
+        let response = self
+            .send(Method::POST, "/v1/chat/completions", ask.body())
+            .await?;
+        let mut body = response.into_body();
+        let (mut reader, mut transcript) = (Reader::default(), Transcript::default());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
+            let at = begun.elapsed();
+            if let Ok(bytes) = frame.into_data() {
+                reader.feed(&bytes, |data| transcript.take(data, at))?;
+            }
+        }
+        transcript.finish(ask.tokens)
+    }
+
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Response<Incoming>, String> {
+        let Endpoint {
+            authority,
+            prefix,
+            key,
+            ..
+        } = &self.endpoint;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{prefix}{path}"))
+            .header(header::HOST, authority)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(key) = key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request
+            .body(Full::from(body))
+            .map_err(|cause| cause.to_string())?;
+        self.sender
+            .ready()
+            .await
+            .map_err(|cause| format!("the connection is gone: {cause}"))?;
+        let response = self.sender.send_request(request).await;
+        let response = response.map_err(|cause| format!("no response: {cause}"))?;
+        if response.status() == StatusCode::OK {
+            return Ok(response);
+        }
+        let status = response.status();
+        let text: String = read_whole(response)
+            .await?
+            .chars()
+            .take(REFUSAL_CHARS_MAX)
+            .collect();
+        Err(format!("{path} answered {status}: {text}"))
+    }
+}
+
+async fn read_whole(response: Response<Incoming>) -> Result<String, String> {
+    let body = Limited::new(response.into_body(), BODY_BYTES_MAX)
+        .collect()
+        .await;
+    let body = body.map_err(|cause| format!("the body broke: {cause}"))?;
+    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    delta: Delta,
+}
+
+/// The members of a delta in which servers send what the model wrote.
+#[derive(Default, Deserialize)]
+struct Delta {
+    content: Option<String>,
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
+    tool_calls: Option<Vec<Value>>,
+}
+
+impl Delta {
+    fn has_text(&self) -> bool {
+        let texts = [&self.content, &self.reasoning_content, &self.reasoning];
+        texts.into_iter().flatten().any(|text| !text.is_empty()) || self.tool_calls.is_some()
+    }
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+}
+
+/// Collects the events of one reply.
+#[derive(Default)]
+struct Transcript {
+    reply: Reply,
+    counted: bool,
+    ended: bool,
+    error: Option<String>,
+}
+
+impl Transcript {
+    fn take(&mut self, data: &str, at: Duration) {
+        if data == END_OF_STREAM {
+            self.ended = true;
+            return;
+        }
+        match serde_json::from_str(data) {
+            Ok(chunk) => self.take_chunk(chunk, at),
+            Err(cause) => self.fail(format!("an event is not a completion chunk: {cause}")),
+        }
+    }
+
+    fn take_chunk(&mut self, chunk: Chunk, at: Duration) {
+        if let Some(error) = chunk.error {
+            self.fail(format!("the server reports: {error}"));
+        }
+        if chunk.choices.iter().any(|choice| choice.delta.has_text()) {
+            self.reply.pieces.push(at);
+        }
+        if let Some(usage) = chunk.usage {
+            self.counted = true;
+            self.reply.prompt_tokens = usage.prompt_tokens;
+            self.reply.completion_tokens = usage.completion_tokens;
+        }
+    }
+
+    fn fail(&mut self, text: String) {
+        self.error.get_or_insert(text);
+    }
+
+    fn finish(self, tokens: usize) -> Result<Reply, String> {
+        let generated = self.reply.completion_tokens;
+        match self.error {
+            Some(error) => Err(error),
+            None if !self.ended => Err("the stream ended without [DONE]".to_owned()),
+            None if !self.counted => Err("the stream holds no usage".to_owned()),
+            None if self.reply.pieces.is_empty() => Err("the reply holds no text".to_owned()),
+            None if generated != tokens => Err(format!(
+                "asked for {tokens} tokens, got {generated}: is ignore_eos known?"
+            )),
+            None => Ok(self.reply),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{"choices":[{"delta":{"content":"a"}}]}"#;
+    const ROLE: &str = r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#;
+    const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
+
+    fn finish(events: &[&str]) -> Result<Reply, String> {
+        let mut transcript = Transcript::default();
+        for (at, event) in events.iter().enumerate() {
+            transcript.take(event, Duration::from_secs(at as u64));
+        }
+        transcript.finish(2)
+    }
+
+    #[test]
+    fn only_pieces_with_text_are_timed() {
+        let reply = finish(&[ROLE, TEXT, TEXT, USAGE, END_OF_STREAM]).unwrap();
+        assert_eq!(
+            (reply.first(), reply.last()),
+            (Duration::from_secs(1), Duration::from_secs(2))
+        );
+        assert_eq!((reply.prompt_tokens, reply.completion_tokens), (9, 2));
+    }
+
+    #[test]
+    fn reasoning_and_tool_calls_count_as_text() {
+        for delta in [
+            r#"{"reasoning_content":"a"}"#,
+            r#"{"reasoning":"a"}"#,
+            r#"{"tool_calls":[]}"#,
+        ] {
+            let event = format!(r#"{{"choices":[{{"delta":{delta}}}]}}"#);
+            assert!(finish(&[&event, USAGE, END_OF_STREAM]).is_ok(), "{delta}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_cannot_be_trusted_is_an_error() {
+        let error = |events: &[&str]| finish(events).unwrap_err();
+        assert!(error(&[TEXT, USAGE]).contains("[DONE]"));
+        assert!(error(&[TEXT, END_OF_STREAM]).contains("usage"));
+        assert!(error(&[ROLE, USAGE, END_OF_STREAM]).contains("no text"));
+        assert!(error(&[TEXT, "{", USAGE, END_OF_STREAM]).contains("chunk"));
+        assert!(error(&[TEXT, r#"{"error":"x"}"#, END_OF_STREAM]).contains("reports"));
+        let short = USAGE.replace("s\":2", "s\":1");
+        assert!(error(&[TEXT, &short, END_OF_STREAM]).contains("got 1"));
+    }
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let endpoint = Endpoint::parse("http://[::1]:81/api/", None).unwrap();
+        assert_eq!((endpoint.host.as_str(), endpoint.port), ("::1", 81));
+        assert_eq!(
+            (endpoint.authority.as_str(), endpoint.prefix.as_str()),
+            ("[::1]:81", "/api")
+        );
+        assert_eq!(Endpoint::parse("http://host", None).unwrap().port, 80);
+        assert!(
+            Endpoint::parse("https://host", None)
+                .unwrap_err()
+                .contains("http://")
+        );
+        assert!(Endpoint::parse("127.0.0.1:80", None).is_err());
+    }
+}

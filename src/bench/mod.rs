@@ -1,0 +1,231 @@
+//! The load client: `bench serve` measures a running server from the outside, over HTTP.
+//!
+//! It works with any server that speaks `/v1/chat/completions` with `stream_options.include_usage`
+//! and `ignore_eos`, so peers are measured with the same yardstick. Token counts are those that the
+//! server reports, times are those that a client sees.
+
+mod chart;
+mod client;
+mod figures;
+mod load;
+mod process;
+mod report;
+mod scenario;
+mod sse;
+#[cfg(test)]
+mod stub;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use argh::FromArgs;
+
+use self::client::Endpoint;
+use self::report::Report;
+use self::scenario::Scenario;
+
+/// As a file name.
+const STANDARD_OUTPUT: &str = "-";
+
+/// measure a running server
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "bench")]
+pub struct Command {
+    #[argh(subcommand)]
+    what: What,
+}
+
+#[derive(FromArgs, Debug)]
+#[argh(subcommand)]
+enum What {
+    Serve(Options),
+}
+
+/// measure a running server over HTTP: latency and throughput of chat completions
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "serve")]
+pub struct Options {
+    /// address of the server, such as http://127.0.0.1:8000
+    #[argh(option)]
+    url: String,
+
+    /// run only this scenario: decode-1, decode-8 or prefill-200 (may be repeated)
+    #[argh(option)]
+    scenario: Vec<String>,
+
+    /// replies at once; this and the next three make a scenario of their own
+    #[argh(option)]
+    streams: Option<usize>,
+
+    /// replies to measure
+    #[argh(option)]
+    requests: Option<usize>,
+
+    /// tokens per prompt, with the chat template
+    #[argh(option)]
+    prompt_tokens: Option<usize>,
+
+    /// tokens per reply
+    #[argh(option)]
+    max_tokens: Option<usize>,
+
+    /// model id to ask for; the first one that the server lists if not given
+    #[argh(option)]
+    model: Option<String>,
+
+    /// file that holds the API key
+    #[argh(option)]
+    key_file: Option<PathBuf>,
+
+    /// process id of the server, to report its memory
+    #[argh(option)]
+    pid: Option<u32>,
+
+    /// write the figures as JSON to this file, or to standard output if it is -
+    #[argh(option)]
+    json: Option<PathBuf>,
+
+    /// draw the figures into this file
+    #[argh(option)]
+    svg: Option<PathBuf>,
+
+    /// JSON file with goals for the drawing: scenario name to metric name to value
+    #[argh(option)]
+    goals: Option<PathBuf>,
+}
+
+/// Why there are no figures, or none to rely on.
+#[derive(Debug)]
+pub enum BenchError {
+    /// An option does not make sense; the text says which and why.
+    Option(String),
+    /// The server could not be asked at all.
+    Server(String),
+    /// A file could not be read or written.
+    File { path: PathBuf, cause: String },
+    /// Some requests failed; the figures are of the others.
+    Requests { failed: usize, first: String },
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BenchError::Option(text) | BenchError::Server(text) => f.write_str(text),
+            BenchError::File { path, cause } => write!(f, "{}: {cause}", path.display()),
+            BenchError::Requests { failed, first } => {
+                write!(f, "{failed} requests failed, the first one with: {first}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+/// Runs the load, prints a table, writes the files that were asked for.
+///
+/// # Errors
+/// Also when single requests failed, after everything has been written.
+pub fn run(command: Command) -> Result<(), BenchError> {
+    let What::Serve(options) = command.what;
+    let goals = options
+        .goals
+        .as_deref()
+        .map(chart::read_goals)
+        .transpose()?;
+    let report = measure(&options)?;
+    match &options.json {
+        // A program reads standard output then, and the table goes to the person behind it.
+        Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
+            eprint!("{}", report.table());
+            print!("{}", report.json());
+        }
+        path => {
+            print!("{}", report.table());
+            path.as_ref()
+                .map_or(Ok(()), |path| write(path, &report.json()))?;
+        }
+    }
+    if let Some(path) = &options.svg {
+        write(path, &chart::draw(&report.scenarios, goals.as_ref()))?;
+    }
+    match report.first_error {
+        None => Ok(()),
+        Some(first) => Err(BenchError::Requests {
+            failed: report.scenarios.iter().map(|figures| figures.errors).sum(),
+            first,
+        }),
+    }
+}
+
+fn measure(options: &Options) -> Result<Report, BenchError> {
+    let scenarios = scenarios(options)?;
+    let key = options.key_file.as_deref().map(read).transpose()?;
+    let endpoint = Endpoint::parse(&options.url, key).map_err(BenchError::Option)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|cause| BenchError::Server(format!("no sockets: {cause}")))?;
+    runtime.block_on(load::measure(
+        &endpoint,
+        options.model.clone(),
+        &scenarios,
+        options.pid,
+    ))
+}
+
+/// The listed scenarios, or the one that the numbers describe.
+fn scenarios(options: &Options) -> Result<Vec<Scenario>, BenchError> {
+    let Options {
+        streams,
+        requests,
+        prompt_tokens,
+        max_tokens,
+        ..
+    } = *options;
+    let numbers = [streams, requests, prompt_tokens, max_tokens];
+    if numbers.contains(&Some(0)) {
+        let text = "--streams, --requests, --prompt-tokens and --max-tokens must be at least 1";
+        return Err(BenchError::Option(text.to_owned()));
+    }
+    if numbers.iter().any(Option::is_some) {
+        if !options.scenario.is_empty() {
+            let text =
+                "--scenario already fixes streams, requests and tokens: give one or the other";
+            return Err(BenchError::Option(text.to_owned()));
+        }
+        return Ok(vec![Scenario::custom(
+            streams,
+            requests,
+            prompt_tokens,
+            max_tokens,
+        )]);
+    }
+    if options.scenario.is_empty() {
+        return Ok(scenario::SCENARIOS.to_vec());
+    }
+    options
+        .scenario
+        .iter()
+        .map(|name| scenario::named(name).map_err(BenchError::Option))
+        .collect()
+}
+
+fn read(path: &Path) -> Result<String, BenchError> {
+    let text = std::fs::read_to_string(path).map_err(|cause| file_error(path, &cause))?;
+    Ok(text.trim().to_owned())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    std::fs::write(path, text).map_err(|cause| file_error(path, &cause))
+}
+
+fn file_error(path: &Path, cause: &dyn fmt::Display) -> BenchError {
+    BenchError::File {
+        path: path.to_owned(),
+        cause: cause.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,115 @@
+//! What to measure, as data.
+
+/// One closed loop: `streams` clients, each of which asks again as soon as its reply is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scenario {
+    pub name: &'static str,
+    /// Replies at once.
+    pub streams: usize,
+    /// Replies to measure.
+    pub requests: usize,
+    /// Tokens per prompt, with the chat template.
+    pub prompt_tokens: usize,
+    /// Tokens per reply, exactly.
+    pub max_tokens: usize,
+}
+
+pub(super) const SCENARIOS: [Scenario; 3] = [
+    Scenario {
+        name: "decode-1",
+        streams: 1,
+        requests: 8,
+        prompt_tokens: 64,
+        max_tokens: 128,
+    },
+    Scenario {
+        name: "decode-8",
+        streams: 8,
+        requests: 32,
+        prompt_tokens: 64,
+        max_tokens: 128,
+    },
+    Scenario {
+        name: "prefill-200",
+        streams: 1,
+        requests: 32,
+        prompt_tokens: 200,
+        max_tokens: 1,
+    },
+];
+
+impl Scenario {
+    /// A scenario from the command line; what is not given is as in a chat with eight users.
+    pub fn custom(
+        streams: Option<usize>,
+        requests: Option<usize>,
+        prompt_tokens: Option<usize>,
+        max_tokens: Option<usize>,
+    ) -> Scenario {
+        let streams = streams.unwrap_or(8);
+        Scenario {
+            name: "custom",
+            streams,
+            requests: requests.unwrap_or(4 * streams),
+            prompt_tokens: prompt_tokens.unwrap_or(200),
+            max_tokens: max_tokens.unwrap_or(128),
+        }
+    }
+}
+
+/// # Errors
+/// Lists the names there are.
+pub(super) fn named(name: &str) -> Result<Scenario, String> {
+    let found = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    found.cloned().ok_or_else(|| {
+        let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
+        format!("--scenario {name}: there is no such scenario; choose from {names}")
+    })
+}
+
+/// Words that most vocabularies hold whole.
+const WORDS: [&str; 16] = [
+    "the", "time", "of", "day", "is", "a", "good", "name", "for", "one", "long", "line", "in",
+    "this", "new", "book",
+];
+
+/// A text of `words` words. The number in front makes each prompt another one, so that no part of
+/// it comes from a prefix cache.
+pub(super) fn prompt(number: usize, words: usize) -> String {
+    let mut text = format!("{number:06}");
+    for word in WORDS.iter().cycle().take(words) {
+        text.push(' ');
+        text.push_str(word);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_differ_from_the_first_character_on_and_have_the_length_asked_for() {
+        assert_eq!(prompt(17, 3), "000017 the time of");
+        assert_eq!(prompt(0, 40).split(' ').count(), 41);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        assert_eq!(named("decode-8").unwrap().streams, 8);
+        assert!(
+            named("decode")
+                .unwrap_err()
+                .contains("decode-1, decode-8, prefill-200")
+        );
+    }
+
+    #[test]
+    fn every_stream_of_a_scenario_is_busy_more_than_once() {
+        assert!(
+            SCENARIOS
+                .iter()
+                .all(|scenario| scenario.requests >= 2 * scenario.streams)
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! `about`: what this binary is.
+
+use argh::FromArgs;
+use serde_json::{Value, json};
+
+use crate::target;
+
+use super::Failure;
+
+/// print the target, its limits and its manifest
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "about", help_triggers("--help"))]
+pub struct About {
+    /// print JSON
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Prints to standard output.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn run(options: &About) -> Result<(), Failure> {
+    let text = if options.json {
+        format!("{:#}\n", facts())
+    } else {
+        plain()
+    };
+    super::boot::print(&text)
+}
+
+/// Name and version on one line.
+pub fn version_line() -> String {
+    format!("{} {}", target::BINARY, env!("CARGO_PKG_VERSION"))
+}
+
+fn facts() -> Value {
+    json!({
+        "binary": target::BINARY,
+        "version": env!("CARGO_PKG_VERSION"),
+        "hardware": target::HARDWARE,
+        "model": target::MODEL,
+        "quantisation": target::QUANT,
+        "model_id": target::MODEL_ID,
+        "serves": target::SERVES,
+        "needs_weights": needs_weights(),
+        "limits": {
+            "context": target::MAX_CONTEXT,
+            "sequences": target::MAX_SEQUENCES,
+            "queued": target::MAX_QUEUED,
+            "kv_pages": target::KV_PAGES,
+            "page": target::PAGE,
+            "prefill": target::PREFILL_TOKENS,
+        },
+        "checkpoint": target::CHECKPOINT.iter().map(|file| json!({
+            "name": file.name, "bytes": file.bytes, "sha256": file.sha256,
+        })).collect::<Vec<_>>(),
+        "build": {
+            "debug_assertions": cfg!(debug_assertions),
+            "architecture": std::env::consts::ARCH,
+            "system": std::env::consts::OS,
+        },
+        "manifest": target::MANIFEST,
+    })
+}
+
+/// Whether the weights come from a directory rather than from the binary.
+pub fn needs_weights() -> bool {
+    target::EMBEDDED.is_empty()
+}
+
+fn plain() -> String {
+    let weights = if needs_weights() {
+        "from a directory that you give"
+    } else {
+        "inside this binary"
+    };
+    format!(
+        "{}\nhardware {}, model {}, quantisation {}\nweights {weights}\n\
+         limits: {} tokens of context, {} sequences at once, {} requests waiting\n\
+         serves: {}\n\n{}\n",
+        version_line(),
+        target::HARDWARE,
+        target::MODEL,
+        target::QUANT,
+        target::MAX_CONTEXT,
+        target::MAX_SEQUENCES,
+        target::MAX_QUEUED,
+        if target::SERVES { "yes" } else { "not yet" },
+        target::MANIFEST
+    )
+}

@@ -1,0 +1,234 @@
+//! What several verbs need: files of the checkpoint, the model's text side, the engine.
+
+use std::error::Error;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::backend::cpu::Cpu;
+use crate::engine::{self, EngineError, Handle, Limits};
+use crate::http::state::Loading;
+use crate::log;
+use crate::model::{Report, Runner, TOLERANCE_F32, selfcheck};
+use crate::target::{self, ToolFormat};
+use crate::text::chat::ChatModel;
+use crate::text::template::Template;
+use crate::text::tokenizer::Tokenizer;
+use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
+
+use super::{Exit, Failure, about};
+
+/// Largest tokenizer or template file that is read.
+const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Where the checkpoint is.
+#[derive(Clone, Debug)]
+pub enum Files {
+    Embedded,
+    Directory(PathBuf),
+}
+
+impl Files {
+    /// Settles where the weights come from.
+    ///
+    /// # Errors
+    /// When this target needs a directory and none is given, or what is given is none.
+    pub fn locate(directory: Option<&Path>) -> Result<Files, Failure> {
+        match directory {
+            None if about::needs_weights() => Err(Failure::new(
+                Exit::Usage,
+                format!(
+                    "{} needs the weights of {}: give the directory that holds them, as in \
+                     `{} serve WEIGHTS_DIR`",
+                    target::BINARY,
+                    target::MODEL_ID,
+                    target::BINARY
+                ),
+            )),
+            None => Ok(Files::Embedded),
+            Some(directory) if directory.is_dir() => Ok(Files::Directory(directory.to_path_buf())),
+            Some(directory) => Err(Failure::new(
+                Exit::Config,
+                format!(
+                    "{}: is no directory; give the one that holds the weights",
+                    directory.display()
+                ),
+            )),
+        }
+    }
+
+    /// The content of a small file of the checkpoint.
+    fn read(&self, name: &str) -> Result<Vec<u8>, Failure> {
+        match self {
+            Files::Embedded => target::EMBEDDED
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, content)| content.to_vec())
+                .ok_or_else(|| Failure::new(Exit::Config, format!("{name}: is not in the binary"))),
+            Files::Directory(directory) => read_file(&directory.join(name)),
+        }
+    }
+
+    /// Opens and checks the weights; reads headers only.
+    ///
+    /// # Errors
+    /// What differs from the target.
+    pub fn open(&self, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
+        match self {
+            Files::Embedded => weights::open_embedded(progress),
+            Files::Directory(directory) => weights::open(directory, progress),
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    let fail = |problem: String| {
+        Failure::new(
+            Exit::Config,
+            format!(
+                "{}: {problem}; the weights directory must hold it",
+                path.display()
+            ),
+        )
+    };
+    let metadata = fs::metadata(path).map_err(|error| fail(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(fail("is no regular file".to_string()));
+    }
+    if metadata.len() > TEXT_FILE_BYTES_MAX {
+        return Err(fail(format!("is larger than {TEXT_FILE_BYTES_MAX} bytes")));
+    }
+    fs::read(path).map_err(|error| fail(error.to_string()))
+}
+
+/// Loads tokenizer and template.
+///
+/// # Errors
+/// Names the file that cannot be used.
+pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
+    let config = |name: &str, problem: &dyn Error| {
+        Failure::new(
+            Exit::Config,
+            format!("{name}: {problem}; download it again"),
+        )
+    };
+    let tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
+        .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
+    let source = files.read(target::TEMPLATE_FILE)?;
+    let source =
+        std::str::from_utf8(&source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
+    let template = Template::load(source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
+    let tags = (target::THINK_OPEN, target::THINK_CLOSE);
+    Ok(ChatModel {
+        tokenizer,
+        template,
+        think: (!tags.0.is_empty()).then_some(tags),
+        calls_tools: target::TOOL_FORMAT == ToolFormat::Qwen3Coder,
+        stop_tokens: target::STOP_TOKENS.to_vec(),
+    })
+}
+
+/// The running engine and its thread.
+pub type Engine = (Handle, JoinHandle<Result<(), EngineError>>);
+
+/// Opens and loads the weights and replays the golden tokens; blocks.
+///
+/// # Errors
+/// `WeightsError`, or `Mismatch` when the model computes something else than it should.
+pub fn runner(
+    files: &Files,
+    progress: &Arc<Progress>,
+) -> Result<(Runner<Cpu>, Report), Box<dyn Error + Send + Sync>> {
+    let checkpoint = files.open(progress.clone())?;
+    let mut runner = Runner::load(Cpu::default(), &checkpoint)?;
+    progress.enter(Stage::Verifying);
+    let report = selfcheck(&mut runner, target::GOLDEN, TOLERANCE_F32)?;
+    progress.enter(Stage::Ready);
+    Ok((runner, report))
+}
+
+/// Starts the engine; its thread loads and checks the model.
+pub fn engine(files: &Files, progress: &Arc<Progress>) -> Engine {
+    let (files, progress) = (files.clone(), progress.clone());
+    engine::spawn(Limits::TARGET, move || {
+        let (runner, report) = runner(&files, &progress)?;
+        log::line(checked(&report));
+        Ok(runner)
+    })
+}
+
+/// What the replay of golden tokens found, for people.
+pub fn checked(report: &Report) -> String {
+    match report.tokens {
+        0 => "the model loads; this binary has no golden tokens to compare".to_string(),
+        tokens => format!(
+            "{tokens} golden tokens of {} sequences agree (log-probabilities within {:.1e})",
+            report.sequences, report.logprob_difference_max
+        ),
+    }
+}
+
+/// How a model that cannot be used is reported.
+pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
+    let exit = match cause.downcast_ref::<WeightsError>() {
+        Some(WeightsError::Io { .. }) => Exit::Io,
+        Some(_) => Exit::Config,
+        None => Exit::Internal,
+    };
+    Failure::new(exit, cause)
+}
+
+/// How an engine's end is reported.
+pub fn engine_failure(error: &EngineError) -> Failure {
+    match error {
+        EngineError::Start(cause) => start_failure(cause.as_ref()),
+        EngineError::Device(_) | EngineError::Panicked => Failure::new(Exit::Internal, error),
+    }
+}
+
+/// Loading progress in the server's terms.
+pub fn loading(progress: &Progress) -> Loading {
+    let (bytes_done, bytes_total) = progress.bytes();
+    let stage = match progress.stage() {
+        Stage::Checking => "checking files",
+        Stage::Loading => "loading weights",
+        Stage::Verifying => "checking answers",
+        Stage::Ready => "starting",
+    };
+    Loading {
+        stage,
+        bytes_done,
+        bytes_total,
+    }
+}
+
+/// Refuses targets that cannot answer requests.
+///
+/// # Errors
+/// In plain words, when the target is unfinished.
+pub fn require_serving() -> Result<(), Failure> {
+    if target::SERVES {
+        return Ok(());
+    }
+    let message = format!(
+        "{} cannot answer requests yet: not every operation of {} runs on {}. Its kernels can be \
+         tested; see `{} --help`",
+        target::BINARY,
+        target::MODEL,
+        target::HARDWARE,
+        target::BINARY
+    );
+    Err(Failure::new(Exit::Config, message))
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+/// When it is closed.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}")))
+}

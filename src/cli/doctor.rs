@@ -1,0 +1,117 @@
+//! `doctor`: what stands in the way of serving, one line each.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use argh::FromArgs;
+
+use crate::backend::parity;
+use crate::target;
+use crate::weights::Progress;
+
+use super::boot::{self, Files};
+use super::{Exit, Failure, about, ledger};
+
+/// check this machine: memory, port, weights
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "doctor", help_triggers("--help"))]
+pub struct Doctor {
+    /// directory that holds the weights; none for a model inside the binary
+    #[argh(positional)]
+    weights: Option<PathBuf>,
+
+    /// port to be served on (default 8000)
+    #[argh(option, default = "8000")]
+    port: u16,
+}
+
+/// What one check found: something in order, or what to do.
+type Finding = Result<String, String>;
+
+/// Prints `ok` and `fix` lines.
+///
+/// # Errors
+/// When anything has to be fixed.
+pub fn run(options: &Doctor) -> Result<(), Failure> {
+    let findings = [
+        serving(),
+        processor(),
+        parity::describe(),
+        memory(),
+        port(options.port),
+        weights(options.weights.as_deref()),
+    ];
+    for finding in &findings {
+        let line = match finding {
+            Ok(fine) => format!("ok   {fine}\n"),
+            Err(fix) => format!("fix  {fix}\n"),
+        };
+        boot::print(&line)?;
+    }
+    match findings.iter().filter(|finding| finding.is_err()).count() {
+        0 => Ok(()),
+        count => Err(Failure::new(Exit::Unavailable, format!("{count} to fix"))),
+    }
+}
+
+fn serving() -> Finding {
+    boot::require_serving()
+        .map(|()| about::version_line())
+        .map_err(|failure| failure.message)
+}
+
+fn processor() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(format!(
+        "{cores} processor cores ({})",
+        std::env::consts::ARCH
+    ))
+}
+
+/// Whether the ledger's sum is free.
+fn memory() -> Finding {
+    let needed: u64 = ledger::entries().iter().map(|entry| entry.bytes).sum();
+    let needed_mib = needed.div_ceil(1024 * 1024);
+    match available_bytes() {
+        None => Ok(format!(
+            "{needed_mib} MiB of memory are needed; what is free is not known"
+        )),
+        Some(free) if free < needed => Err(format!(
+            "memory: {needed_mib} MiB are needed and {} MiB are free; stop other programs",
+            free / (1024 * 1024)
+        )),
+        Some(free) => Ok(format!(
+            "{needed_mib} MiB of memory are needed, {} MiB free",
+            free / (1024 * 1024)
+        )),
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`, which counts caches that can be given up.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+fn port(port: u16) -> Finding {
+    match TcpListener::bind(("127.0.0.1", port)) {
+        Ok(_) => Ok(format!("port {port} is free")),
+        Err(error) => Err(format!("port {port}: {error}; choose another with --port")),
+    }
+}
+
+fn weights(directory: Option<&std::path::Path>) -> Finding {
+    let files = Files::locate(directory).map_err(|failure| failure.message)?;
+    let opened = files.open(Arc::new(Progress::default()));
+    opened.map_err(|error| error.to_string())?;
+    boot::chat_model(&files).map_err(|failure| failure.message)?;
+    Ok(match files {
+        Files::Embedded => format!("weights of {} are inside this binary", target::MODEL_ID),
+        Files::Directory(directory) => format!("weights in {}", directory.display()),
+    })
+}

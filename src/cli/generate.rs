@@ -1,0 +1,147 @@
+//! `generate`: one reply on standard output, without a server.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use argh::FromArgs;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::engine::request::{Event, Request, Sampling};
+use crate::http::limits::EVENTS_MAX;
+use crate::target;
+use crate::text::chat::ChatModel;
+use crate::text::reply::{Delta, Reply, ReplyFormat};
+use crate::text::template::Conversation;
+use crate::weights::Progress;
+
+use super::boot::{self, Files};
+use super::{Exit, Failure};
+
+/// answer one prompt on standard output
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "generate", help_triggers("--help"))]
+pub struct Generate {
+    /// what to ask
+    #[argh(positional)]
+    pub prompt: String,
+
+    /// directory that holds the weights; none for a model inside the binary
+    #[argh(option)]
+    weights: Option<PathBuf>,
+
+    /// tokens to generate at most (default: what fits)
+    #[argh(option)]
+    max_tokens: Option<usize>,
+
+    /// randomness from 0 to 2; 0 always takes the most likely token (default: the model's)
+    #[argh(option)]
+    temperature: Option<f32>,
+
+    /// seed of the choice of tokens (default 0)
+    #[argh(option, default = "0")]
+    seed: u64,
+}
+
+/// Prints the reply as it comes.
+///
+/// # Errors
+/// What stopped it.
+pub fn run(options: &Generate) -> Result<(), Failure> {
+    boot::require_serving()?;
+    let files = Files::locate(options.weights.as_deref())?;
+    let chat = boot::chat_model(&files)?;
+    let (request, format, events) = request(&chat, options)?;
+    let (engine, thread) = boot::engine(&files, &Arc::new(Progress::default()));
+    let submitted = engine
+        .submit(request)
+        .map_err(|error| Failure::new(Exit::Internal, error));
+    engine.drain();
+    let printed = submitted.and_then(|()| print_reply(&chat, Reply::new(&chat, format), events));
+    match thread.join() {
+        Ok(Err(error)) => Err(boot::engine_failure(&error)),
+        Ok(Ok(())) => printed,
+        Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
+    }
+}
+
+fn request(
+    chat: &ChatModel,
+    options: &Generate,
+) -> Result<(Request, ReplyFormat, mpsc::Receiver<Event>), Failure> {
+    let usage = |problem: String| Failure::new(Exit::Usage, problem);
+    let conversation = Conversation {
+        messages: vec![json!({"role": "user", "content": options.prompt})],
+        tools: Vec::new(),
+        add_generation_prompt: true,
+        enable_thinking: target::THINKING_DEFAULT,
+    };
+    let prompt = chat
+        .prompt(&conversation, target::MAX_CONTEXT)
+        .map_err(|error| usage(format!("PROMPT: {error}")))?;
+    let room = target::MAX_CONTEXT - prompt.tokens.len();
+    let max_tokens = options.max_tokens.unwrap_or(room);
+    if max_tokens == 0 || max_tokens > room {
+        return Err(usage(format!(
+            "--max-tokens: must be 1 to {room} behind this prompt"
+        )));
+    }
+    let temperature = options.temperature.unwrap_or(target::DEFAULT_TEMPERATURE);
+    if !(0.0..=2.0).contains(&temperature) {
+        return Err(usage("--temperature: must be 0 to 2".to_string()));
+    }
+    let format = ReplyFormat {
+        reasoning_opened: prompt.reasoning_opened,
+        stop_tokens: chat.stop_tokens.clone(),
+        ..ReplyFormat::default()
+    };
+    let sampling = Sampling {
+        temperature,
+        top_k: target::DEFAULT_TOP_K,
+        top_p: target::DEFAULT_TOP_P,
+        seed: options.seed,
+        ..Sampling::default()
+    };
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let stop_tokens = chat.stop_tokens.clone();
+    let tokens = prompt.tokens;
+    let request = Request {
+        prompt: tokens,
+        max_tokens,
+        stop_tokens,
+        sampling,
+        logprobs: None,
+        events: sender,
+    };
+    Ok((request, format, events))
+}
+
+fn print_reply(
+    chat: &ChatModel,
+    mut reply: Reply,
+    mut events: mpsc::Receiver<Event>,
+) -> Result<(), Failure> {
+    loop {
+        let mut deltas = Vec::new();
+        let done = match events.blocking_recv() {
+            Some(Event::Token { id, .. }) => {
+                reply.push(chat, id, &mut deltas);
+                false
+            }
+            Some(Event::Done(_)) => {
+                reply.finish(&mut deltas);
+                true
+            }
+            Some(Event::Failed(problem)) => return Err(Failure::new(Exit::Internal, problem)),
+            None => return Err(Failure::new(Exit::Internal, "the engine stopped")),
+        };
+        for delta in deltas {
+            if let Delta::Content(text) | Delta::Reasoning(text) = delta {
+                boot::print(&text)?;
+            }
+        }
+        if done {
+            return boot::print("\n");
+        }
+    }
+}

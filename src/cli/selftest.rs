@@ -1,0 +1,38 @@
+//! `selftest`: the operations of this binary against their reference.
+
+use argh::FromArgs;
+
+use crate::backend::parity;
+
+use super::{Exit, Failure, boot};
+
+/// compare every operation of this binary with its reference
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "selftest", help_triggers("--help"))]
+pub struct Selftest {
+    /// measure the speed of the device's operations instead
+    #[argh(switch)]
+    speed: bool,
+}
+
+/// Prints a line per comparison, or per measurement.
+///
+/// # Errors
+/// When a comparison fails or the device cannot be used.
+pub fn run(options: &Selftest) -> Result<(), Failure> {
+    if options.speed {
+        let lines = parity::measure().map_err(|error| Failure::new(Exit::Internal, error))?;
+        return lines
+            .iter()
+            .try_for_each(|line| boot::print(&format!("{line}\n")));
+    }
+    let report = parity::run();
+    boot::print(&format!("{report}\n"))?;
+    if report.passed() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Internal,
+        "a comparison failed: this device must not serve",
+    ))
+}

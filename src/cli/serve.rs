@@ -1,0 +1,175 @@
+//! `serve`: bind, load, check, answer, drain.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use argh::FromArgs;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::engine::{Handle, Phase};
+use crate::http::limits::PARSERS_MAX;
+use crate::http::server::Server;
+use crate::http::state::State;
+use crate::log;
+use crate::target;
+use crate::weights::Progress;
+
+use super::boot::{self, Files};
+use super::{Exit, Failure, ledger};
+
+/// Threads for connections.
+const IO_THREADS: usize = 2;
+
+/// serve the model over HTTP
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "serve", help_triggers("--help"))]
+pub struct Serve {
+    /// directory that holds the weights; none for a model inside the binary
+    #[argh(positional)]
+    pub weights: Option<PathBuf>,
+
+    /// address to listen on (default 127.0.0.1: this machine only)
+    #[argh(option, default = "IpAddr::from([127, 0, 0, 1])")]
+    pub host: IpAddr,
+
+    /// port to listen on (default 8000; 0 takes a free one)
+    #[argh(option, default = "8000")]
+    pub port: u16,
+
+    /// model id that the API reports and answers to
+    #[argh(option, default = "target::MODEL_ID.to_string()")]
+    pub model_name: String,
+}
+
+/// Serves until a signal or a failure of the engine.
+///
+/// # Errors
+/// What stopped it, with the fix where there is one.
+pub fn run(options: &Serve) -> Result<(), Failure> {
+    boot::require_serving()?;
+    let files = Files::locate(options.weights.as_deref())?;
+    log::line(format_args!("{}, memory:", super::about::version_line()));
+    ledger::lines().iter().for_each(log::line);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .max_blocking_threads(PARSERS_MAX)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Internal, format!("no threads: {error}")))?;
+    runtime.block_on(serve(options, files))
+}
+
+async fn serve(options: &Serve, files: Files) -> Result<(), Failure> {
+    let progress = Arc::new(Progress::default());
+    let reported = progress.clone();
+    let state = State::new(&options.model_name, move || boot::loading(&reported));
+    let address = SocketAddr::new(options.host, options.port);
+    let server = Server::bind(address, state.clone())
+        .await
+        .map_err(|error| bind_failure(address, &error))?;
+    let address = server.address().unwrap_or(address);
+    log::line(format_args!("listening on http://{address}, loading"));
+
+    let stop = watch::Sender::new(false);
+    let mut stopped = stop.subscribe();
+    let server = tokio::spawn(server.run(async move {
+        // An error means that the sender is gone, which is a stop too.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }));
+    let outcome = live(&files, progress, &state, address).await;
+    stop.send_replace(true);
+    let drained = server.await.unwrap_or(false);
+    log::line(if drained {
+        "stopped"
+    } else {
+        "stopped; replies that took too long were ended"
+    });
+    outcome
+}
+
+/// From loading to the signal that ends it.
+async fn live(
+    files: &Files,
+    progress: Arc<Progress>,
+    state: &Arc<State>,
+    address: SocketAddr,
+) -> Result<(), Failure> {
+    let signals = signalled();
+    tokio::pin!(signals);
+    let chat = {
+        let files = files.clone();
+        let loading = tokio::task::spawn_blocking(move || boot::chat_model(&files));
+        loading
+            .await
+            .map_err(|error| Failure::new(Exit::Internal, error))??
+    };
+    let (engine, thread) = boot::engine(files, &progress);
+    let running = tokio::select! {
+        phase = reached(&engine, Phase::Serving) => phase == Phase::Serving,
+        // The engine thread is left to its loading; the process ends around it.
+        name = &mut signals => return stop_on(name?),
+    };
+    if running {
+        state.serve(chat, engine.clone());
+        log::line(format_args!(
+            "READY http://{address} model {}, context {} x {}",
+            state.model_id,
+            target::MAX_CONTEXT,
+            target::MAX_SEQUENCES
+        ));
+        tokio::select! {
+            _ = reached(&engine, Phase::Stopped) => {}
+            name = &mut signals => return stop_on(name?),
+        }
+    }
+    match thread.join() {
+        Ok(Err(error)) => Err(boot::engine_failure(&error)),
+        Ok(Ok(())) => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
+        Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
+    }
+}
+
+fn stop_on(name: &'static str) -> Result<(), Failure> {
+    log::line(format_args!("{name}: finishing open replies"));
+    Ok(())
+}
+
+/// Waits until the engine is at `phase` or further.
+async fn reached(engine: &Handle, phase: Phase) -> Phase {
+    let mut phases = engine.phases();
+    let found = phases
+        .wait_for(|found| *found >= phase)
+        .await
+        .map(|found| *found);
+    found.unwrap_or(Phase::Stopped)
+}
+
+/// Waits for a signal to stop; returns its name.
+async fn signalled() -> Result<&'static str, Failure> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::new(Exit::Internal, format!("no signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (
+        listen(SignalKind::interrupt())?,
+        listen(SignalKind::terminate())?,
+    );
+    Ok(tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    })
+}
+
+fn bind_failure(address: SocketAddr, error: &std::io::Error) -> Failure {
+    let fix = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "another program has it; choose another with --port",
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 need privileges; choose --port",
+        std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; check --host",
+        _ => "choose another with --host and --port",
+    };
+    Failure::new(
+        Exit::Unavailable,
+        format!("cannot listen on {address}: {error}: {fix}"),
+    )
+}

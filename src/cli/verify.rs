@@ -1,0 +1,62 @@
+//! `verify`: whether the files are those that this binary was built for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use argh::FromArgs;
+
+use crate::target;
+use crate::weights::{self, Progress, WeightsError};
+
+use super::boot::{self, Files};
+use super::{Exit, Failure};
+
+/// check the weights against the manifest in this binary
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "verify", help_triggers("--help"))]
+pub struct Verify {
+    /// directory that holds the weights; none for a model inside the binary
+    #[argh(positional)]
+    weights: Option<PathBuf>,
+
+    /// read every byte and compare SHA-256
+    #[argh(switch)]
+    full: bool,
+}
+
+/// Prints a line per check.
+///
+/// # Errors
+/// The first check that fails.
+pub fn run(options: &Verify) -> Result<(), Failure> {
+    let files = Files::locate(options.weights.as_deref())?;
+    let progress = Arc::new(Progress::default());
+    files
+        .open(progress.clone())
+        .map_err(|error| weights_failure(&error))?;
+    let count = target::CHECKPOINT.len();
+    boot::print(&format!(
+        "ok   sizes of {count} files, names and shapes of all tensors\n"
+    ))?;
+    if let (true, Files::Directory(directory)) = (options.full, &files) {
+        weights::verify_digests(directory, &progress).map_err(|error| weights_failure(&error))?;
+        boot::print(&format!("ok   SHA-256 of {count} files\n"))?;
+    }
+    boot::chat_model(&files)?;
+    boot::print("ok   tokenizer and chat template\n")?;
+    if !target::SERVES {
+        return boot::print("--   the model is not run: this target cannot serve yet\n");
+    }
+    let (_, report) =
+        boot::runner(&files, &progress).map_err(|cause| boot::start_failure(cause.as_ref()))?;
+    boot::print(&format!("ok   {}\n", boot::checked(&report)))
+}
+
+fn weights_failure(error: &WeightsError) -> Failure {
+    let exit = if matches!(error, WeightsError::Io { .. }) {
+        Exit::Io
+    } else {
+        Exit::Config
+    };
+    Failure::new(exit, error)
+}

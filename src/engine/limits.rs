@@ -1,0 +1,114 @@
+//! What the engine may hold at once.
+
+use super::request::{MAX_TOP_LOGPROBS, Request, Sampling};
+use crate::target;
+
+const _: () = assert!(
+    target::PREFILL_TOKENS >= target::PAGE,
+    "a prompt must make progress"
+);
+const _: () = assert!(
+    target::PREFILL_TOKENS.is_multiple_of(target::PAGE),
+    "prompts are cut on the grid"
+);
+const _: () = assert!(
+    target::MAX_CONTEXT.is_multiple_of(target::PAGE),
+    "page tables have whole pages"
+);
+const _: () = assert!(
+    target::KV_PAGES * target::PAGE >= target::MAX_CONTEXT,
+    "the longest request that is accepted must fit"
+);
+
+/// Bounds of one engine. Those of the target, except that memory may give another page count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequences that hold a slot at once.
+    pub sequences: usize,
+    /// Accepted requests that wait for a slot or for pages.
+    pub queued: usize,
+    /// KV pages of `target::PAGE` tokens.
+    pub pages: usize,
+    /// Prompt tokens of one step, a multiple of `target::PAGE`.
+    pub prefill_tokens: usize,
+}
+
+impl Limits {
+    /// What the target states.
+    pub const TARGET: Limits = Limits {
+        sequences: target::MAX_SEQUENCES,
+        queued: target::MAX_QUEUED,
+        pages: target::KV_PAGES,
+        prefill_tokens: target::PREFILL_TOKENS,
+    };
+
+    /// # Panics
+    /// If a limit is zero or the prompt budget is off the grid: no engine can run so.
+    pub(super) fn check(&self) {
+        assert!(
+            self.sequences > 0 && self.queued > 0 && self.pages > 0,
+            "{self:?}"
+        );
+        assert!(self.prefill_tokens >= target::PAGE, "{self:?}");
+        assert!(self.prefill_tokens.is_multiple_of(target::PAGE), "{self:?}");
+    }
+
+    /// # Errors
+    /// Says why a request can never run; the text is fit for the client.
+    pub(super) fn check_request(&self, request: &Request, vocab: usize) -> Result<(), String> {
+        let (prompt, reply) = (request.prompt.len(), request.max_tokens);
+        let room = target::MAX_CONTEXT.min(self.pages * target::PAGE);
+        if prompt == 0 || reply == 0 {
+            return Err("the prompt and max_tokens must be at least one token".to_owned());
+        }
+        if prompt.saturating_add(reply) > room {
+            return Err(format!(
+                "the prompt has {prompt} tokens and max_tokens is {reply}: \
+                 more than {room} together"
+            ));
+        }
+        if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= vocab) {
+            return Err(format!(
+                "token {id} of the prompt is not in the vocabulary of {vocab}"
+            ));
+        }
+        if request
+            .logprobs
+            .is_some_and(|count| count > MAX_TOP_LOGPROBS)
+        {
+            return Err(format!(
+                "at most {MAX_TOP_LOGPROBS} log-probabilities per token"
+            ));
+        }
+        check_sampling(&request.sampling)
+    }
+}
+
+fn check_sampling(rule: &Sampling) -> Result<(), String> {
+    let within = [
+        ("temperature", rule.temperature, 0.0, 2.0),
+        ("top_p", rule.top_p, f32::MIN_POSITIVE, 1.0),
+        ("min_p", rule.min_p, 0.0, 1.0),
+        ("presence_penalty", rule.presence_penalty, -2.0, 2.0),
+        ("frequency_penalty", rule.frequency_penalty, -2.0, 2.0),
+        (
+            "repetition_penalty",
+            rule.repetition_penalty,
+            f32::MIN_POSITIVE,
+            f32::MAX,
+        ),
+    ];
+    let biases = rule
+        .logit_bias
+        .iter()
+        .map(|&(_, bias)| ("logit_bias", bias, -100.0, 100.0));
+    for (name, value, least, most) in within.into_iter().chain(biases) {
+        // Not `value < least || value > most`, which NaN passes.
+        if !(least..=most).contains(&value) {
+            return Err(format!(
+                "{name} is {value}; it must be within {least} and {most}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,463 @@
+//! The engine: one thread that owns the device, fed by one bounded inbox.
+//!
+//! Life of a request:
+//! 1. `Handle::submit` puts it into the inbox, or hands it back when `Limits::queued` wait.
+//! 2. The engine checks it against the limits; what can never run fails at once.
+//! 3. It waits, first come first served, for a slot and for all pages that it can ever need.
+//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step.
+//! 5. The executor runs the rows; the logits of the last known token come back.
+//! 6. `sampler` chooses the next token; it goes out as an event, with the end after the last one.
+//! 7. Slot and pages return, in the same round in which the request ended or its reader left.
+//!
+//! Nothing in here depends on what else runs: the events of a request are the same alone and in
+//! any company.
+
+pub mod executor;
+mod handle;
+mod kv;
+mod limits;
+pub mod request;
+mod rng;
+mod sampler;
+mod scheduler;
+mod sequence;
+#[cfg(test)]
+mod sim;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+pub use self::handle::{Handle, Phase, Rejected};
+pub use self::limits::Limits;
+pub use self::stats::{Figure, Stats};
+
+use self::executor::{DeviceError, Executor, Rows};
+use self::handle::Shared;
+use self::kv::{Kv, pages_for};
+use self::request::{Event, FinishReason, Request};
+use self::sampler::Scratch;
+use self::scheduler::{Lane, Plan, State};
+use self::sequence::{EVENTS_ROOM, End, Sequence};
+
+const DEVICE_FAILED: &str = "the device failed; the server is stopping";
+const START_FAILED: &str = "the model could not be started";
+const INTERNAL: &str = "internal error; the server is stopping";
+
+/// Why the engine thread ended before it was told to.
+#[derive(Debug)]
+pub enum EngineError {
+    /// The executor could not be built.
+    Start(Box<dyn Error + Send + Sync>),
+    /// A step failed; the device must not be used again.
+    Device(DeviceError),
+    /// An invariant broke; the panic message was printed where it happened.
+    Panicked,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineError::Start(cause) => write!(f, "the model could not be started: {cause}"),
+            EngineError::Device(cause) => write!(f, "the device failed: {cause}"),
+            EngineError::Panicked => f.write_str("the engine broke an invariant and stopped"),
+        }
+    }
+}
+
+impl Error for EngineError {}
+
+/// Starts the engine thread: it builds the executor, serves until drained, and returns why it
+/// ended.
+///
+/// # Panics
+/// If the system refuses a thread, or `limits` cannot run anything.
+pub fn spawn<E, F>(limits: Limits, make: F) -> (Handle, JoinHandle<Result<(), EngineError>>)
+where
+    E: Executor,
+    F: FnOnce() -> Result<E, Box<dyn Error + Send + Sync>> + Send + 'static,
+{
+    let (handle, inbox, shared) = Handle::new(&limits);
+    let body = move || serve(limits, make, inbox, shared);
+    let builder = thread::Builder::new().name("engine".to_owned());
+    (
+        handle,
+        builder.spawn(body).expect("the system refuses a thread"),
+    )
+}
+
+/// The engine thread. However it ends, each accepted request has got its terminal event.
+fn serve<E: Executor>(
+    limits: Limits,
+    make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
+    mut inbox: mpsc::Receiver<Request>,
+    shared: Arc<Shared>,
+) -> Result<(), EngineError> {
+    let started = catch_unwind(AssertUnwindSafe(|| {
+        make().and_then(|made| Ok((made, runtime()?)))
+    }));
+    let (executor, runtime) = match started.unwrap_or_else(|_| Err("a panic, printed above".into()))
+    {
+        Ok(started) => started,
+        Err(cause) => {
+            shared.enter(Phase::Stopped);
+            refuse_queued(&mut inbox, &shared.stats, START_FAILED);
+            return Err(EngineError::Start(cause));
+        }
+    };
+    let mut engine = Engine::new(executor, runtime, limits, inbox, shared);
+    let outcome = catch_unwind(AssertUnwindSafe(|| engine.run()));
+    let outcome = outcome.unwrap_or(Err(EngineError::Panicked));
+    engine.stop(match &outcome {
+        Err(EngineError::Device(_)) => DEVICE_FAILED,
+        _ => INTERNAL,
+    });
+    outcome
+}
+
+/// Only waits, on this thread: no I/O, no timers, no other threads.
+fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
+    Ok(tokio::runtime::Builder::new_current_thread().build()?)
+}
+
+/// What one round of the engine did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// Ran a step.
+    Stepped,
+    /// No sequence could run: all readers are behind, or there is none.
+    Idle,
+    /// No sequence is left and none can come.
+    Finished,
+}
+
+struct Engine<E> {
+    executor: E,
+    runtime: Runtime,
+    limits: Limits,
+    inbox: mpsc::Receiver<Request>,
+    /// Whether the inbox can still bring requests.
+    open: bool,
+    shared: Arc<Shared>,
+    phases: watch::Receiver<Phase>,
+    waiting: VecDeque<Request>,
+    /// In the order of their admission.
+    running: Vec<Sequence>,
+    kv: Kv,
+    /// Of this round, kept for their memory.
+    lanes: Vec<Lane>,
+    plan: Plan,
+    rows: Vec<Rows<'static>>,
+    /// `[rows with logits, VOCAB]`
+    logits: Vec<f32>,
+    scratch: Scratch,
+}
+
+impl<E: Executor> Engine<E> {
+    fn new(
+        executor: E,
+        runtime: Runtime,
+        limits: Limits,
+        inbox: mpsc::Receiver<Request>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        shared.stats.pages_total.set(limits.pages);
+        Engine {
+            executor,
+            runtime,
+            limits,
+            inbox,
+            open: true,
+            phases: shared.phase.subscribe(),
+            shared,
+            waiting: VecDeque::with_capacity(limits.queued),
+            running: Vec::with_capacity(limits.sequences),
+            kv: Kv::new(limits.sequences, limits.pages),
+            lanes: Vec::with_capacity(limits.sequences),
+            plan: Plan::new(limits.sequences),
+            rows: Vec::with_capacity(limits.sequences),
+            logits: Vec::with_capacity(limits.sequences * E::VOCAB),
+            scratch: Scratch::new(E::VOCAB),
+        }
+    }
+
+    /// Serves until drained.
+    fn run(&mut self) -> Result<(), EngineError> {
+        self.shared.enter(Phase::Serving);
+        loop {
+            match self.round().map_err(EngineError::Device)? {
+                Round::Stepped => {}
+                Round::Idle => self.wait(),
+                Round::Finished => return Ok(()),
+            }
+        }
+    }
+
+    fn round(&mut self) -> Result<Round, DeviceError> {
+        self.receive();
+        self.drop_abandoned();
+        self.admit();
+        self.plan();
+        if self.plan.work.is_empty() {
+            return Ok(self.idle());
+        }
+        self.step()?;
+        self.emit();
+        self.free();
+        Ok(Round::Stepped)
+    }
+
+    /// Moves the inbox to the queue.
+    fn receive(&mut self) {
+        if self.open && *self.phases.borrow() >= Phase::Draining {
+            self.inbox.close();
+        }
+        while self.open {
+            match self.inbox.try_recv() {
+                Ok(request) => self.enqueue(request),
+                Err(mpsc::error::TryRecvError::Empty) => return,
+                Err(mpsc::error::TryRecvError::Disconnected) => self.open = false,
+            }
+        }
+    }
+
+    fn enqueue(&mut self, request: Request) {
+        match self.limits.check_request(&request, E::VOCAB) {
+            Ok(()) => self.waiting.push_back(request),
+            Err(text) => refuse(&request, &self.shared.stats, &text),
+        }
+    }
+
+    /// Forgets requests whose reader is gone, running or waiting.
+    fn drop_abandoned(&mut self) {
+        let stats = &self.shared.stats;
+        self.waiting.retain(|request| {
+            let abandoned = request.events.is_closed();
+            stats.waiting.subtract(usize::from(abandoned));
+            stats.cancelled.add(usize::from(abandoned));
+            !abandoned
+        });
+        for sequence in self
+            .running
+            .iter_mut()
+            .filter(|sequence| sequence.is_abandoned())
+        {
+            sequence.end = Some(End::Cancelled);
+        }
+        self.free();
+    }
+
+    /// Gives slots and pages to waiting requests in order. A large one at the head is not
+    /// overtaken, or small ones could keep it out for ever.
+    fn admit(&mut self) {
+        while let Some(request) = self.waiting.front() {
+            let pages = pages_for(request.prompt.len() + request.max_tokens);
+            let Some(slot) = self.kv.reserve(pages) else {
+                break;
+            };
+            let request = self.waiting.pop_front().expect("it is at the front");
+            self.running.push(Sequence::new(request, slot));
+            self.shared.stats.waiting.subtract(1);
+        }
+        assert!(
+            !self.running.is_empty() || self.waiting.is_empty(),
+            "an admissible request waits"
+        );
+        self.count_running();
+    }
+
+    fn plan(&mut self) {
+        self.lanes.clear();
+        self.lanes.extend(self.running.iter().map(Sequence::lane));
+        let state = State {
+            lanes: &self.lanes,
+            prefill_tokens: self.limits.prefill_tokens,
+        };
+        scheduler::plan(&state, &mut self.plan);
+    }
+
+    /// Nothing can run now: the time to look closely at the books.
+    fn idle(&mut self) -> Round {
+        self.kv
+            .check_integrity()
+            .unwrap_or_else(|lost| panic!("{lost}"));
+        match self.open || !self.running.is_empty() {
+            true => Round::Idle,
+            false => Round::Finished,
+        }
+    }
+
+    /// Runs the planned rows; fills `logits`.
+    fn step(&mut self) -> Result<(), DeviceError> {
+        let mut rows = recycle(std::mem::take(&mut self.rows));
+        let work = self.plan.work.iter();
+        rows.extend(work.map(|work| self.running[work.lane].rows(work.tokens, &self.kv)));
+        let begun = Instant::now();
+        let outcome = self.executor.step(&rows, &mut self.logits);
+        let nanos = begun.elapsed().as_nanos() as usize;
+        let wanted = rows.iter().filter(|row| row.logits).count();
+        self.rows = recycle(rows);
+        outcome?;
+        assert_eq!(
+            self.logits.len(),
+            wanted * E::VOCAB,
+            "the executor returned other rows"
+        );
+        self.shared.stats.steps.add(1);
+        self.shared.stats.step_nanos.add(nanos);
+        Ok(())
+    }
+
+    /// Turns logits into tokens and events.
+    fn emit(&mut self) {
+        let mut logits = self.logits.chunks_exact(E::VOCAB);
+        let (mut prompt_tokens, mut generated) = (0, 0);
+        for work in &self.plan.work {
+            let sequence = &mut self.running[work.lane];
+            let (from_prompt, has_logits) = sequence.advance(work.tokens);
+            prompt_tokens += from_prompt;
+            if has_logits {
+                sequence.accept(logits.next().expect("one row each"), &mut self.scratch);
+                generated += usize::from(sequence.end != Some(End::Failed));
+            }
+        }
+        self.shared.stats.prompt_tokens.add(prompt_tokens);
+        self.shared.stats.generated_tokens.add(generated);
+    }
+
+    /// Takes back slot and pages of the sequences that ended.
+    fn free(&mut self) {
+        let Engine {
+            running,
+            kv,
+            shared,
+            ..
+        } = self;
+        running.retain(|sequence| {
+            let Some(end) = sequence.end else { return true };
+            kv.release(sequence.slot);
+            count_end(end, &shared.stats);
+            false
+        });
+        assert!(
+            self.kv.is_conserved(self.running.len()),
+            "slots or KV pages were lost"
+        );
+        self.count_running();
+    }
+
+    fn count_running(&self) {
+        self.shared.stats.running.set(self.running.len());
+        self.shared.stats.pages_used.set(self.kv.pages_used());
+    }
+
+    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain.
+    fn wait(&mut self) {
+        let Engine {
+            inbox,
+            phases,
+            open,
+            running,
+            waiting,
+            runtime,
+            ..
+        } = self;
+        let caught_up = running.iter().map(|sequence| has_room(sequence.events()));
+        let mut caught_up: Vec<_> = caught_up.map(Box::pin).collect();
+        let left = waiting.iter().map(|request| request.events.closed());
+        let mut left: Vec<_> = left.map(Box::pin).collect();
+        let arrived = runtime.block_on(async {
+            tokio::select! {
+                request = inbox.recv(), if *open => request,
+                _ = phases.changed(), if *open => None,
+                () = any(&mut caught_up) => None,
+                () = any(&mut left) => None,
+            }
+        });
+        drop((caught_up, left));
+        if let Some(request) = arrived {
+            self.enqueue(request);
+        }
+    }
+
+    /// Ends what is left, with a text for the clients.
+    fn stop(&mut self, text: &str) {
+        self.shared.enter(Phase::Stopped);
+        for sequence in &mut self.running {
+            let end = sequence.end.unwrap_or_else(|| sequence.fail(text));
+            count_end(end, &self.shared.stats);
+        }
+        self.running.clear();
+        self.shared.stats.running.set(0);
+        self.waiting
+            .drain(..)
+            .for_each(|request| refuse(&request, &self.shared.stats, text));
+        refuse_queued(&mut self.inbox, &self.shared.stats, text);
+    }
+}
+
+/// Fails a request that holds no slot.
+fn refuse(request: &Request, stats: &Stats, text: &str) {
+    stats.waiting.subtract(1);
+    stats.failed.add(1);
+    // The only way for this to fail is that the reader has left.
+    let _ = request.events.try_send(Event::Failed(text.to_owned()));
+}
+
+/// Closes the inbox and fails what it still holds; later requests are turned away.
+fn refuse_queued(inbox: &mut mpsc::Receiver<Request>, stats: &Stats, text: &str) {
+    inbox.close();
+    while let Ok(request) = inbox.try_recv() {
+        refuse(&request, stats, text);
+    }
+}
+
+fn count_end(end: End, stats: &Stats) {
+    match end {
+        End::Finished(FinishReason::Stop) => stats.finished_stop.add(1),
+        End::Finished(FinishReason::Length) => stats.finished_length.add(1),
+        End::Failed => stats.failed.add(1),
+        End::Cancelled => stats.cancelled.add(1),
+    }
+}
+
+/// An empty vector with the memory of `rows`, free to borrow from something else.
+fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
+    rows.clear();
+    rows.into_iter()
+        .map(|_| unreachable!("it was cleared"))
+        .collect()
+}
+
+/// Completes when the channel has room for the events of a step, or its reader is gone.
+async fn has_room(events: &mpsc::Sender<Event>) {
+    let _ = events.reserve_many(EVENTS_ROOM).await;
+}
+
+/// Completes with the first of `futures`; never when there are none.
+async fn any<F: Future>(futures: &mut [Pin<Box<F>>]) {
+    poll_fn(|context| {
+        let ready = futures
+            .iter_mut()
+            .any(|future| future.as_mut().poll(context).is_ready());
+        if ready {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}

@@ -1,0 +1,97 @@
+//! The types that cross the boundary between the server and the engine.
+
+use tokio::sync::mpsc;
+
+/// Index into the vocabulary.
+pub type TokenId = u32;
+
+/// Largest `top_logprobs` that a request may ask for.
+pub const MAX_TOP_LOGPROBS: usize = 20;
+
+/// How the next token is chosen. Greedy when `temperature` is 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 ..= 2; 0 takes the most likely token (lowest id on a tie).
+    pub temperature: f32,
+    /// Keep the k most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set whose probability reaches this, in (0, 1].
+    pub top_p: f32,
+    /// Drop tokens below this share of the most likely one's probability, in [0, 1].
+    pub min_p: f32,
+    /// -2 ..= 2, subtracted once from the logit of each token that the reply already holds.
+    pub presence_penalty: f32,
+    /// -2 ..= 2, subtracted per occurrence in the reply.
+    pub frequency_penalty: f32,
+    /// Above 0; divides positive and multiplies negative logits of tokens seen in prompt or reply.
+    pub repetition_penalty: f32,
+    /// Added to the logit of a token, -100 ..= 100.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Key of the counter-based generator; the counter is the position in the sequence.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// One reply to be generated.
+#[derive(Debug)]
+pub struct Request {
+    /// At least one token; `prompt.len() + max_tokens <= target::MAX_CONTEXT`.
+    pub prompt: Vec<TokenId>,
+    /// Tokens to generate at most, at least one.
+    pub max_tokens: usize,
+    /// Tokens that end the reply; they count in usage and are reported as the last token.
+    pub stop_tokens: Vec<TokenId>,
+    pub sampling: Sampling,
+    /// `Some(n)`: report the log-probability of each token and of the `n` most likely ones.
+    pub logprobs: Option<usize>,
+    /// Where events go. The engine stops the request when the receiver is gone, and leaves it out
+    /// of steps while the channel is full.
+    pub events: mpsc::Sender<Event>,
+}
+
+/// Log-probabilities at one position, from the unmodified logits (before penalties and sampling).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the chosen token.
+    pub logprob: f32,
+    /// The most likely tokens, descending; lower id first on a tie.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// One of `stop_tokens` was generated.
+    Stop,
+    /// `max_tokens` were generated.
+    Length,
+}
+
+/// What the engine reports of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The next token of the reply.
+    Token {
+        id: TokenId,
+        logprobs: Option<TokenLogprobs>,
+    },
+    /// The reply is complete; nothing follows.
+    Done(FinishReason),
+    /// The request failed; nothing follows. The text is fit for the client.
+    Failed(String),
+}

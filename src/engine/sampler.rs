@@ -1,0 +1,288 @@
+//! From a row of logits to the next token: a function of the row, the request and the position.
+//!
+//! Order: logit bias, repetition, frequency and presence penalty; then, unless greedy, temperature,
+//! top-k, top-p (over what top-k left), min-p (relative to the most likely token), and one draw.
+//! Log-probabilities are of the unmodified row.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use super::request::{Sampling, TokenId, TokenLogprobs};
+use super::rng;
+
+/// Candidates that the search for the top-p set sorts first, and its growth when too few.
+const NUCLEUS_FIRST: usize = 64;
+const NUCLEUS_GROWTH: usize = 8;
+
+/// Buffers that rows share one after the other; they carry nothing from row to row.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+impl Scratch {
+    /// Room for rows of `vocab` logits.
+    pub fn new(vocab: usize) -> Self {
+        Scratch {
+            adjusted: Vec::with_capacity(vocab),
+            candidates: Vec::with_capacity(vocab),
+        }
+    }
+}
+
+/// A token that may be drawn; `weight` is its probability times a factor common to all.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    id: TokenId,
+    logit: f32,
+    weight: f64,
+}
+
+/// The sampling rule of one sequence and what its penalties remember.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    /// How often the reply holds each token of prompt and reply; empty when no penalty asks.
+    seen: HashMap<TokenId, u32>,
+}
+
+impl Sampler {
+    /// `capacity` bounds the tokens of prompt and reply together.
+    pub fn new(sampling: Sampling, prompt: &[TokenId], capacity: usize) -> Self {
+        let mut seen = HashMap::new();
+        if penalises(&sampling) {
+            seen.reserve(capacity);
+            seen.extend(prompt.iter().map(|&id| (id, 0)));
+        }
+        Sampler { sampling, seen }
+    }
+
+    /// Chooses the token for `position`, counted from the start of the sequence, and remembers it.
+    ///
+    /// `logits` holds one finite number per token of the vocabulary.
+    pub fn next(&mut self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
+        let chosen = self.choose(logits, position, scratch);
+        if penalises(&self.sampling) {
+            *self.seen.entry(chosen).or_default() += 1;
+        }
+        chosen
+    }
+
+    fn choose(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
+        let logits = self.adjust(logits, &mut scratch.adjusted);
+        if self.sampling.temperature == 0.0 {
+            return argmax(logits);
+        }
+        let uniform = rng::uniform(self.sampling.seed, position as u64);
+        filter(logits, &self.sampling, &mut scratch.candidates);
+        draw(&scratch.candidates, uniform)
+    }
+
+    /// Applies bias and penalties; hands the row back untouched when there are none.
+    fn adjust<'a>(&self, logits: &'a [f32], adjusted: &'a mut Vec<f32>) -> &'a [f32] {
+        if self.seen.is_empty() && self.sampling.logit_bias.is_empty() {
+            return logits;
+        }
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        for &(id, bias) in &self.sampling.logit_bias {
+            if let Some(logit) = adjusted.get_mut(id as usize) {
+                *logit += bias;
+            }
+        }
+        for (&id, &in_reply) in &self.seen {
+            let logit = &mut adjusted[id as usize];
+            // An extreme repetition penalty overflows; infinity minus infinity would be NaN later.
+            *logit = self.penalise(*logit, in_reply).clamp(f32::MIN, f32::MAX);
+        }
+        adjusted
+    }
+
+    fn penalise(&self, logit: f32, in_reply: u32) -> f32 {
+        let rule = &self.sampling;
+        let repeated = match logit > 0.0 {
+            true => logit / rule.repetition_penalty,
+            false => logit * rule.repetition_penalty,
+        };
+        if in_reply == 0 {
+            return repeated;
+        }
+        repeated - rule.frequency_penalty * in_reply as f32 - rule.presence_penalty
+    }
+}
+
+/// Whether every logit of a row is finite; anything else means that the row cannot be trusted.
+pub fn all_finite(logits: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7F80_0000;
+    // No early exit, so that the compiler vectorises it: broken rows are the exception.
+    logits.iter().fold(true, |finite, logit| {
+        finite & (logit.to_bits() & EXPONENT != EXPONENT)
+    })
+}
+
+/// Log-probabilities of `chosen` and of the `count` most likely tokens of a finite row.
+///
+/// Sums in double precision over ascending ids, so they depend on nothing but the row.
+pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs {
+    let max = f64::from(maximum(logits));
+    let sum: f64 = logits
+        .iter()
+        .map(|&logit| (f64::from(logit) - max).exp())
+        .sum();
+    let logprob = |logit: f32| ((f64::from(logit) - max) - sum.ln()) as f32;
+    let mut top = most_likely(logits, count);
+    top.iter_mut()
+        .for_each(|(_, value)| *value = logprob(*value));
+    TokenLogprobs {
+        logprob: logprob(logits[chosen as usize]),
+        top,
+    }
+}
+
+/// The `count` largest logits, descending; lower id first on a tie.
+fn most_likely(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
+    let mut top: Vec<(TokenId, f32)> = Vec::with_capacity(count + 1);
+    for (id, &logit) in logits.iter().enumerate() {
+        if top.len() == count && top.last().is_none_or(|&(_, least)| logit <= least) {
+            continue;
+        }
+        let place = top.partition_point(|&(_, larger)| larger >= logit);
+        top.insert(place, (id as TokenId, logit));
+        top.truncate(count);
+    }
+    top
+}
+
+fn penalises(sampling: &Sampling) -> bool {
+    sampling.presence_penalty != 0.0
+        || sampling.frequency_penalty != 0.0
+        || sampling.repetition_penalty != 1.0
+}
+
+/// The largest logit of a finite row.
+fn maximum(logits: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    // Independent lanes, so that the compiler vectorises it: one chain waits for each comparison.
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        lanes
+            .iter_mut()
+            .zip(chunk)
+            .for_each(|(lane, &logit)| *lane = larger(*lane, logit));
+    }
+    lanes
+        .into_iter()
+        .chain(rest.iter().copied())
+        .fold(f32::NEG_INFINITY, larger)
+}
+
+/// The most likely token; the lowest id on a tie.
+fn argmax(logits: &[f32]) -> TokenId {
+    let max = maximum(logits);
+    logits
+        .iter()
+        .position(|&logit| logit == max)
+        .expect("a finite row has a maximum") as TokenId
+}
+
+/// Leaves the tokens that may be drawn, with their weights, in an order fixed by the row.
+fn filter(logits: &[f32], rule: &Sampling, candidates: &mut Vec<Candidate>) {
+    candidates.clear();
+    candidates.extend((0..).zip(logits).map(|(id, &logit)| Candidate {
+        id,
+        logit,
+        weight: 0.0,
+    }));
+    let top_k = rule.top_k as usize;
+    let ranked = top_k > 0 && top_k < candidates.len();
+    if ranked {
+        rank(candidates, top_k);
+        candidates.truncate(top_k);
+    }
+    weigh(candidates, maximum(logits), rule.temperature);
+    if rule.top_p < 1.0 {
+        keep_nucleus(candidates, f64::from(rule.top_p), ranked);
+    }
+    // The most likely token has weight one, so weights are already relative to it.
+    candidates.retain(|candidate| candidate.weight >= f64::from(rule.min_p));
+}
+
+/// Brings the `count` most likely candidates to the front, in order.
+fn rank(candidates: &mut [Candidate], count: usize) {
+    let order = |a: &Candidate, b: &Candidate| -> Ordering {
+        b.logit
+            .partial_cmp(&a.logit)
+            .expect("logits are finite")
+            .then(a.id.cmp(&b.id))
+    };
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by(count - 1, order);
+    }
+    candidates[..count].sort_unstable_by(order);
+}
+
+fn weigh(candidates: &mut [Candidate], max: f32, temperature: f32) {
+    let (max, temperature) = (f64::from(max), f64::from(temperature));
+    for candidate in candidates {
+        candidate.weight = ((f64::from(candidate.logit) - max) / temperature).exp();
+    }
+}
+
+/// Keeps the smallest set of most likely candidates whose share reaches `share`, at least one.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, share: f64, ranked: bool) {
+    let total = total(candidates);
+    let mass = share * total;
+    // All candidates below this together weigh less than what the set may leave out.
+    let least = (1.0 - share) * total / candidates.len() as f64;
+    candidates.retain(|candidate| candidate.weight >= least);
+    let all = candidates.len();
+    let mut count = if ranked { all } else { NUCLEUS_FIRST.min(all) };
+    loop {
+        if !ranked {
+            rank(candidates, count);
+        }
+        if let Some(last) = reaching(&candidates[..count], mass) {
+            return candidates.truncate(last + 1);
+        }
+        if count == all {
+            return;
+        }
+        count = (count * NUCLEUS_GROWTH).min(all);
+    }
+}
+
+/// Index of the candidate at which the running sum of weights reaches `mass`.
+fn reaching(candidates: &[Candidate], mass: f64) -> Option<usize> {
+    let mut sum = 0.0;
+    candidates.iter().position(|candidate| {
+        sum += candidate.weight;
+        sum >= mass
+    })
+}
+
+fn total(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|candidate| candidate.weight).sum()
+}
+
+/// The candidate in whose share of the total weight `uniform`, in [0, 1), falls.
+fn draw(candidates: &[Candidate], uniform: f64) -> TokenId {
+    let mark = uniform * total(candidates);
+    let mut sum = 0.0;
+    let drawn = candidates.iter().find(|candidate| {
+        sum += candidate.weight;
+        sum > mark
+    });
+    // Rounding may put the mark at the very end: the last token that can be drawn has it then.
+    let possible = || candidates.iter().rfind(|candidate| candidate.weight > 0.0);
+    drawn
+        .or_else(possible)
+        .expect("the most likely token is always left")
+        .id
+}
+
+#[cfg(test)]
+#[path = "sampler_tests.rs"]
+mod tests;

@@ -1,0 +1,324 @@
+use super::*;
+
+fn sample(rule: &Sampling, logits: &[f32], position: usize) -> TokenId {
+    Sampler::new(rule.clone(), &[], 8).next(logits, position, &mut Scratch::new(logits.len()))
+}
+
+fn drawn(rule: &Sampling, logits: &[f32]) -> Vec<f64> {
+    const DRAWS: usize = 20_000;
+    let mut shares = vec![0.0; logits.len()];
+    let mut scratch = Scratch::new(logits.len());
+    for position in 0..DRAWS {
+        let mut sampler = Sampler::new(rule.clone(), &[], 8);
+        shares[sampler.next(logits, position, &mut scratch) as usize] += 1.0 / DRAWS as f64;
+    }
+    shares
+}
+
+/// Standard deviation of a share over 20,000 draws is at most 0.0036.
+fn assert_shares(shares: &[f64], expected: &[f64]) {
+    let near = shares
+        .iter()
+        .zip(expected)
+        .all(|(a, b)| (a - b).abs() < 0.015);
+    assert!(near, "{shares:?}, expected {expected:?}");
+}
+
+fn logits_of(shares: &[f64]) -> Vec<f32> {
+    shares.iter().map(|share| share.ln() as f32).collect()
+}
+
+fn warm() -> Sampling {
+    Sampling {
+        temperature: 1.0,
+        seed: 3,
+        ..Sampling::default()
+    }
+}
+
+#[test]
+fn greedy_takes_the_lowest_id_on_a_tie() {
+    assert_eq!(sample(&Sampling::default(), &[1.0, 3.0, 2.0, 3.0], 0), 1);
+    assert_eq!(sample(&Sampling::default(), &[-0.0, 0.0], 0), 0);
+}
+
+#[test]
+fn greedy_finds_the_maximum_at_any_place() {
+    for place in 0..40 {
+        let mut logits = [-2.0; 40];
+        logits[place] = -1.0;
+        assert_eq!(sample(&Sampling::default(), &logits, 0), place as TokenId);
+    }
+}
+
+#[test]
+fn draws_follow_the_softmax() {
+    let shares = [0.5, 0.3, 0.2];
+    assert_shares(&drawn(&warm(), &logits_of(&shares)), &shares);
+}
+
+#[test]
+fn temperature_sharpens() {
+    let rule = Sampling {
+        temperature: 0.5,
+        ..warm()
+    };
+    // Squares of the shares, normalised.
+    let expected = [0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38];
+    assert_shares(&drawn(&rule, &logits_of(&[0.5, 0.3, 0.2])), &expected);
+}
+
+#[test]
+fn a_tiny_temperature_is_greedy_and_finite() {
+    let rule = Sampling {
+        temperature: f32::MIN_POSITIVE,
+        ..warm()
+    };
+    assert_eq!(sample(&rule, &[-300.0, 5.0, 4.999], 1), 1);
+}
+
+#[test]
+fn top_k_keeps_the_k_most_likely_and_lower_ids_on_a_tie() {
+    let rule = Sampling { top_k: 2, ..warm() };
+    assert_shares(
+        &drawn(&rule, &logits_of(&[0.2, 0.2, 0.4, 0.2])),
+        &[1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0],
+    );
+}
+
+#[test]
+fn top_p_keeps_the_smallest_set_that_reaches_it() {
+    let logits = logits_of(&[0.1, 0.5, 0.15, 0.25]);
+    let rule = |top_p| Sampling { top_p, ..warm() };
+    assert_shares(
+        &drawn(&rule(0.7), &logits),
+        &[0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0],
+    );
+    assert_shares(
+        &drawn(&rule(0.8), &logits),
+        &[0.0, 0.5 / 0.9, 0.15 / 0.9, 0.25 / 0.9],
+    );
+    assert_shares(&drawn(&rule(1e-6), &logits), &[0.0, 1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn top_p_counts_over_what_top_k_left() {
+    // After top-k the shares are 0.5, 0.25, 0.25: the first reaches one half alone.
+    let rule = Sampling {
+        top_k: 3,
+        top_p: 0.499,
+        ..warm()
+    };
+    assert_shares(
+        &drawn(&rule, &logits_of(&[0.4, 0.2, 0.2, 0.2])),
+        &[1.0, 0.0, 0.0, 0.0],
+    );
+}
+
+#[test]
+fn min_p_is_relative_to_the_most_likely() {
+    let rule = Sampling {
+        min_p: 0.5,
+        ..warm()
+    };
+    let expected = [0.4 / 0.65, 0.0, 0.25 / 0.65, 0.0];
+    assert_shares(
+        &drawn(&rule, &logits_of(&[0.4, 0.19, 0.25, 0.16])),
+        &expected,
+    );
+}
+
+#[test]
+fn the_top_p_set_of_a_flat_row_is_found_beyond_the_first_try() {
+    // 1024 equal tokens: 90 % of them are more than the search sorts at first.
+    let logits = vec![0.0; 1024];
+    let rule = Sampling {
+        top_p: 0.9,
+        ..warm()
+    };
+    let mut candidates = Vec::new();
+    filter(&logits, &rule, &mut candidates);
+    assert_eq!(candidates.len(), 922);
+    assert!(
+        candidates
+            .iter()
+            .zip(0..)
+            .all(|(candidate, id)| candidate.id == id)
+    );
+}
+
+#[test]
+fn partial_selection_agrees_with_a_full_sort() {
+    let logits: Vec<f32> = (0..3000).map(|i| rng::uniform(9, i) as f32 * 8.0).collect();
+    for top_p in [0.05, 0.5, 0.9, 0.999] {
+        let rule = Sampling { top_p, ..warm() };
+        let mut candidates = Vec::new();
+        filter(&logits, &rule, &mut candidates);
+        let mut sorted: Vec<usize> = (0..logits.len()).collect();
+        sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let weight = |&id: &usize| f64::from(logits[id]).exp();
+        let mass = f64::from(top_p) * sorted.iter().map(weight).sum::<f64>();
+        let before = sorted.iter().scan(0.0, |sum, id| {
+            let before = *sum;
+            *sum += weight(id);
+            Some(before)
+        });
+        let expected: Vec<usize> = sorted
+            .iter()
+            .zip(before)
+            .filter(|(_, before)| *before < mass)
+            .map(|(&id, _)| id)
+            .collect();
+        let found: Vec<usize> = candidates
+            .iter()
+            .map(|candidate| candidate.id as usize)
+            .collect();
+        assert_eq!(found, expected, "top_p {top_p}");
+    }
+}
+
+#[test]
+fn draws_depend_on_seed_and_position_alone() {
+    let logits = vec![0.0; 500];
+    let reply = |seed| -> Vec<TokenId> {
+        let rule = Sampling { seed, ..warm() };
+        (0..8)
+            .map(|position| sample(&rule, &logits, position))
+            .collect()
+    };
+    assert_eq!(reply(1), reply(1));
+    assert_ne!(reply(1), reply(2));
+    let first = reply(1);
+    assert!(first.iter().any(|id| *id != first[0]), "positions differ");
+}
+
+#[test]
+fn logit_bias_moves_the_choice_and_ignores_unknown_tokens() {
+    let rule = Sampling {
+        logit_bias: vec![(2, 10.0), (99, 100.0)],
+        ..Sampling::default()
+    };
+    assert_eq!(sample(&rule, &[1.0, 3.0, 0.0], 0), 2);
+}
+
+#[test]
+fn presence_is_subtracted_once_and_frequency_per_occurrence() {
+    let logits = [1.0, 0.0];
+    let run = |rule: Sampling| -> Vec<TokenId> {
+        let mut sampler = Sampler::new(rule, &[], 8);
+        (0..4)
+            .map(|at| sampler.next(&logits, at, &mut Scratch::default()))
+            .collect()
+    };
+    let presence = Sampling {
+        presence_penalty: 0.9,
+        ..Sampling::default()
+    };
+    assert_eq!(
+        run(presence),
+        [0, 0, 0, 0],
+        "0.9 once never reaches the gap of 1"
+    );
+    let frequency = Sampling {
+        frequency_penalty: 0.4,
+        ..Sampling::default()
+    };
+    assert_eq!(run(frequency), [0, 0, 0, 1], "1 - 3 * 0.4 is below 0");
+}
+
+#[test]
+fn repetition_counts_the_prompt_and_weakens_either_sign() {
+    let rule = Sampling {
+        repetition_penalty: 2.0,
+        ..Sampling::default()
+    };
+    let next = |logits: &[f32]| {
+        Sampler::new(rule.clone(), &[0], 8).next(logits, 1, &mut Scratch::default())
+    };
+    assert_eq!(next(&[3.0, 2.0]), 1);
+    assert_eq!(next(&[-1.0, -1.5]), 1);
+    assert_eq!(next(&[4.5, 2.0]), 0);
+}
+
+#[test]
+fn presence_and_frequency_leave_the_prompt_alone() {
+    let rule = Sampling {
+        presence_penalty: 2.0,
+        frequency_penalty: 2.0,
+        ..Sampling::default()
+    };
+    let mut sampler = Sampler::new(rule, &[0], 8);
+    assert_eq!(sampler.next(&[1.0, 0.5], 1, &mut Scratch::default()), 0);
+}
+
+#[test]
+fn an_extreme_penalty_stays_finite() {
+    let rule = Sampling {
+        repetition_penalty: 1e-38,
+        ..warm()
+    };
+    let mut sampler = Sampler::new(rule, &[0, 1], 8);
+    assert_eq!(
+        sampler.next(&[1e10, -5.0, 2.0], 2, &mut Scratch::default()),
+        0
+    );
+}
+
+#[test]
+fn scratch_carries_nothing_over() {
+    let penalised = Sampling {
+        presence_penalty: 2.0,
+        ..Sampling::default()
+    };
+    let mut scratch = Scratch::default();
+    let mut other = Sampler::new(penalised, &[], 8);
+    other.next(&[9.0, 1.0, 0.0], 0, &mut scratch);
+    let mut plain = Sampler::new(Sampling::default(), &[], 8);
+    assert_eq!(plain.next(&[1.0, 0.5], 0, &mut scratch), 0);
+}
+
+#[test]
+fn all_finite_sees_each_kind_at_each_place() {
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for place in [0, 7, 32] {
+            let mut logits = vec![f32::MAX; 33];
+            assert!(all_finite(&logits));
+            logits[place] = bad;
+            assert!(!all_finite(&logits), "{bad} at {place}");
+        }
+    }
+}
+
+#[test]
+fn logprobs_are_a_log_softmax() {
+    let logits: Vec<f32> = (0..997)
+        .map(|i| rng::uniform(5, i) as f32 * 20.0 - 400.0)
+        .collect();
+    let sum: f64 = (0..997)
+        .map(|id| f64::from(logprobs(&logits, id, 0).logprob).exp())
+        .sum();
+    assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    assert!((0..997).all(|id| logprobs(&logits, id, 0).logprob <= 0.0));
+}
+
+#[test]
+fn top_logprobs_are_sorted_with_the_lower_id_first() {
+    let top = logprobs(&[1.0, 2.0, 2.0, 0.0, 2.0, 3.0], 0, 4).top;
+    assert_eq!(
+        top.iter().map(|&(id, _)| id).collect::<Vec<_>>(),
+        [5, 1, 2, 4]
+    );
+    assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
+}
+
+#[test]
+fn a_logprob_does_not_depend_on_how_many_are_asked_for() {
+    let logits: Vec<f32> = (0..50).map(|i| rng::uniform(6, i) as f32).collect();
+    let full = logprobs(&logits, 13, 50);
+    for count in 0..50 {
+        let some = logprobs(&logits, 13, count);
+        assert_eq!(some.logprob, full.logprob);
+        assert_eq!(some.top, full.top[..count]);
+    }
+    assert!(full.top.contains(&(13, full.logprob)));
+}

@@ -1,0 +1,236 @@
+//! Which rows make the next step: a pure function of the sequences, without clock or I/O.
+//!
+//! - Every sequence that is replying gets its next row in every step.
+//! - Prompts share `prefill_tokens` per step. Half of that goes to the oldest prompt, what is left
+//!   to the prompts with the fewest tokens to go, older first on a tie. So a short prompt does not
+//!   wait for a long one that came before it, and no flood of short ones holds the oldest back: it
+//!   ends within `tokens / (prefill_tokens / 2)` steps, rounded up.
+//! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else.
+
+use crate::target;
+
+/// What the scheduler sees of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens already in the cache.
+    pub computed: usize,
+    /// Whether the reader keeps up; a sequence whose reader does not is left out.
+    pub ready: bool,
+}
+
+impl Lane {
+    fn is_prompt(&self) -> bool {
+        self.computed < self.prompt
+    }
+
+    fn remaining(&self) -> usize {
+        self.prompt - self.computed
+    }
+}
+
+/// Sequences in the order of their admission, and the prompt tokens that a step may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct State<'a> {
+    pub lanes: &'a [Lane],
+    pub prefill_tokens: usize,
+}
+
+/// Rows for one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Index into `State::lanes`.
+    pub lane: usize,
+    /// Rows, at least one.
+    pub tokens: usize,
+}
+
+/// One step: the replying sequences, then the prompts. Kept between steps for its memory only.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub work: Vec<Work>,
+    /// Lanes that are prompts, in the order in which they are served.
+    prompts: Vec<usize>,
+}
+
+impl Plan {
+    pub fn new(lanes: usize) -> Self {
+        Plan {
+            work: Vec::with_capacity(lanes),
+            prompts: Vec::with_capacity(lanes),
+        }
+    }
+}
+
+/// Fills `plan` with the next step; it stays empty when no sequence can run.
+pub fn plan(state: &State<'_>, plan: &mut Plan) {
+    plan.work.clear();
+    plan.prompts.clear();
+    for (lane, view) in state
+        .lanes
+        .iter()
+        .enumerate()
+        .filter(|(_, view)| view.ready)
+    {
+        match view.is_prompt() {
+            true => plan.prompts.push(lane),
+            false => plan.work.push(Work { lane, tokens: 1 }),
+        }
+    }
+    plan_prompts(state, plan);
+}
+
+fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
+    let Some(&oldest) = plan.prompts.first() else {
+        return;
+    };
+    let share = chunk(
+        state.lanes[oldest].remaining(),
+        oldest_share(state.prefill_tokens),
+    );
+    plan.prompts.sort_unstable_by_key(|&lane| {
+        let served = if lane == oldest { share } else { 0 };
+        (state.lanes[lane].remaining() - served, lane)
+    });
+    let mut budget = state.prefill_tokens - share;
+    for &lane in &plan.prompts {
+        let served = if lane == oldest { share } else { 0 };
+        let more = chunk(state.lanes[lane].remaining() - served, budget);
+        budget -= more;
+        if served + more > 0 {
+            plan.work.push(Work {
+                lane,
+                tokens: served + more,
+            });
+        }
+    }
+}
+
+/// Half of the budget in whole pages, at least one.
+fn oldest_share(prefill_tokens: usize) -> usize {
+    (prefill_tokens / 2).next_multiple_of(target::PAGE)
+}
+
+/// The most of `remaining` tokens that `budget` allows: all of them, or whole pages.
+fn chunk(remaining: usize, budget: usize) -> usize {
+    if remaining <= budget {
+        remaining
+    } else {
+        budget / target::PAGE * target::PAGE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = target::PAGE;
+
+    fn prompt(prompt: usize, computed: usize) -> Lane {
+        Lane {
+            prompt,
+            computed,
+            ready: true,
+        }
+    }
+
+    fn reply(computed: usize) -> Lane {
+        Lane {
+            prompt: 1,
+            computed,
+            ready: true,
+        }
+    }
+
+    fn planned(lanes: &[Lane], prefill_tokens: usize) -> Vec<(usize, usize)> {
+        let mut step = Plan::default();
+        plan(
+            &State {
+                lanes,
+                prefill_tokens,
+            },
+            &mut step,
+        );
+        step.work
+            .iter()
+            .map(|work| (work.lane, work.tokens))
+            .collect()
+    }
+
+    #[test]
+    fn every_reply_runs_beside_a_prompt() {
+        let lanes = [reply(5), prompt(10 * PAGE, 0), reply(9)];
+        assert_eq!(planned(&lanes, PAGE), [(0, 1), (2, 1), (1, PAGE)]);
+    }
+
+    #[test]
+    fn nothing_to_do_is_an_empty_plan() {
+        assert_eq!(planned(&[], PAGE), []);
+    }
+
+    #[test]
+    fn a_slow_reader_is_left_out() {
+        let slow = |lane: Lane| Lane {
+            ready: false,
+            ..lane
+        };
+        let lanes = [slow(reply(5)), slow(prompt(70, 0)), prompt(3, 0)];
+        assert_eq!(planned(&lanes, PAGE), [(2, 3)]);
+    }
+
+    #[test]
+    fn a_lone_prompt_gets_the_whole_budget() {
+        assert_eq!(planned(&[prompt(1000, 0)], 4 * PAGE), [(0, 4 * PAGE)]);
+    }
+
+    #[test]
+    fn a_short_prompt_overtakes_a_long_one() {
+        let lanes = [prompt(1000, 0), prompt(20, 0)];
+        assert_eq!(planned(&lanes, 4 * PAGE), [(1, 20), (0, 3 * PAGE)]);
+    }
+
+    #[test]
+    fn short_prompts_leave_half_to_the_oldest() {
+        let lanes = [
+            prompt(1000, 0),
+            prompt(PAGE, 0),
+            prompt(PAGE, 0),
+            prompt(PAGE, 0),
+        ];
+        assert_eq!(
+            planned(&lanes, 4 * PAGE),
+            [(1, PAGE), (2, PAGE), (0, 2 * PAGE)]
+        );
+    }
+
+    #[test]
+    fn equal_prompts_are_served_in_order() {
+        let lanes = [prompt(200, 0), prompt(200, 0), prompt(200, 0)];
+        // 56 tokens are left after the first prompt: less than a page, and no whole prompt.
+        assert_eq!(planned(&lanes, 4 * PAGE), [(0, 200)]);
+        assert_eq!(planned(&lanes, 8 * PAGE), [(0, 200), (1, 200), (2, PAGE)]);
+    }
+
+    #[test]
+    fn a_budget_of_one_page_still_moves_the_oldest() {
+        assert_eq!(planned(&[prompt(100, 0), prompt(5, 0)], PAGE), [(0, PAGE)]);
+    }
+
+    #[test]
+    fn cuts_lie_on_the_grid_and_the_budget_holds() {
+        for budget in [PAGE, 2 * PAGE, 3 * PAGE, 8 * PAGE] {
+            for a in [1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 7] {
+                for b in [1, PAGE - 1, PAGE, PAGE + 1, 9 * PAGE] {
+                    let lanes = [prompt(a, 0), prompt(b, 0), prompt(a + b, PAGE.min(a))];
+                    let step = planned(&lanes[..2], budget);
+                    assert!(step.iter().map(|work| work.1).sum::<usize>() <= budget);
+                    for (lane, tokens) in step {
+                        let end = lanes[lane].computed + tokens;
+                        assert!(end == lanes[lane].prompt || end.is_multiple_of(PAGE));
+                    }
+                }
+            }
+        }
+    }
+}

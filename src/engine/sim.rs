@@ -1,0 +1,629 @@
+//! A seeded simulator: the engine under arrivals, departures, slow readers, full queues, broken
+//! logits and a failing device, with its promises checked after every round.
+//!
+//! The model is a hash of a sequence's own tokens, read back through its slot and its pages, so
+//! any mix-up of rows, slots or pages changes the tokens of some reply.
+
+use std::collections::HashSet;
+
+use tokio::sync::mpsc;
+
+use super::executor::{DeviceError, Executor, Rows};
+use super::request::{Event, FinishReason, Request, Sampling, TokenId};
+use super::sampler::{self, Sampler, Scratch};
+use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
+use crate::target::{MAX_CONTEXT, PAGE};
+
+pub const VOCAB: usize = 48;
+/// Sequences that begin with this token meet broken logits now and then.
+const POISON: TokenId = 0;
+const STOP: TokenId = 7;
+
+/// What the hash model knows after some tokens of a sequence.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Digest {
+    hash: u64,
+    first: TokenId,
+    pub length: usize,
+}
+
+impl Digest {
+    fn push(&mut self, token: TokenId) {
+        if self.length == 0 {
+            self.first = token;
+        }
+        self.length += 1;
+        self.hash = mix(self.hash ^ u64::from(token));
+    }
+
+    /// A position whose token takes part in the logits.
+    fn probe(&self) -> usize {
+        self.hash as usize % self.length
+    }
+
+    fn logits<const VOCAB: usize>(&self, probed: TokenId, logits: &mut Vec<f32>) {
+        let begin = logits.len();
+        let key = self.hash.wrapping_add(u64::from(probed));
+        // Few distinct values, so that ties are common.
+        logits.extend((0..VOCAB as u64).map(|id| (mix(key ^ id << 32) % 32) as f32 / 4.0));
+        if self.first == POISON && key.is_multiple_of(8) {
+            let kinds = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+            logits[begin + key as usize % VOCAB] = kinds[(key >> 8) as usize % kinds.len()];
+        }
+    }
+}
+
+/// The finaliser of splitmix64.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ value >> 31
+}
+
+/// The hash model on a make-believe device that checks what it is asked to do.
+#[derive(Debug)]
+pub struct HashModel<const VOCAB: usize> {
+    states: Vec<Digest>,
+    pages: Vec<[TokenId; PAGE]>,
+    steps_left: u64,
+}
+
+impl<const VOCAB: usize> HashModel<VOCAB> {
+    /// Fails after `steps` steps.
+    pub fn failing_after(limits: &Limits, steps: u64) -> Self {
+        HashModel {
+            states: vec![Digest::default(); limits.sequences],
+            pages: vec![[TokenId::MAX; PAGE]; limits.pages],
+            steps_left: steps,
+        }
+    }
+
+    pub fn new(limits: &Limits) -> Self {
+        Self::failing_after(limits, u64::MAX)
+    }
+
+    fn run(&mut self, rows: &Rows<'_>, logits: &mut Vec<f32>) {
+        let state = &mut self.states[rows.slot.0 as usize];
+        if rows.start == 0 {
+            *state = Digest::default();
+        }
+        assert_eq!(
+            rows.start, state.length,
+            "rows do not continue their sequence"
+        );
+        assert!(!rows.tokens.is_empty());
+        for &token in rows.tokens {
+            let page = rows.pages[state.length / PAGE].0 as usize;
+            self.pages[page][state.length % PAGE] = token;
+            state.push(token);
+        }
+        if rows.logits {
+            let probe = state.probe();
+            let page = rows.pages[probe / PAGE].0 as usize;
+            state.logits::<VOCAB>(self.pages[page][probe % PAGE], logits);
+        }
+    }
+}
+
+impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
+    const VOCAB: usize = VOCAB;
+
+    fn step(&mut self, rows: &[Rows<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        let Some(left) = self.steps_left.checked_sub(1) else {
+            return Err(DeviceError("it was told to fail".to_owned()));
+        };
+        self.steps_left = left;
+        let slots: HashSet<_> = rows.iter().map(|rows| rows.slot).collect();
+        assert_eq!(slots.len(), rows.len(), "a sequence is in the step twice");
+        logits.clear();
+        rows.iter().for_each(|rows| self.run(rows, logits));
+        Ok(())
+    }
+}
+
+/// A request that can be made again.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub prompt: Vec<TokenId>,
+    pub max_tokens: usize,
+    pub stop_tokens: Vec<TokenId>,
+    pub sampling: Sampling,
+    pub logprobs: Option<usize>,
+}
+
+impl Spec {
+    /// The request, and the end where its events arrive.
+    pub fn request(&self, room: usize) -> (Request, mpsc::Receiver<Event>) {
+        let (events, receiver) = mpsc::channel(room);
+        let Spec {
+            prompt,
+            max_tokens,
+            stop_tokens,
+            sampling,
+            logprobs,
+        } = self.clone();
+        (
+            Request {
+                prompt,
+                max_tokens,
+                stop_tokens,
+                sampling,
+                logprobs,
+                events,
+            },
+            receiver,
+        )
+    }
+
+    /// The events that the request must give, from a plain loop over the hash model.
+    pub fn expected(&self, limits: &Limits) -> Vec<Event> {
+        if let Err(text) = limits.check_request(&self.request(2).0, VOCAB) {
+            return vec![Event::Failed(text)];
+        }
+        let length_max = self.prompt.len() + self.max_tokens;
+        let mut sampler = Sampler::new(self.sampling.clone(), &self.prompt, length_max);
+        let (mut tokens, mut digest, mut events) = (self.prompt.clone(), Digest::default(), vec![]);
+        let (mut logits, mut scratch) = (Vec::new(), Scratch::default());
+        loop {
+            tokens[digest.length..]
+                .iter()
+                .for_each(|&token| digest.push(token));
+            logits.clear();
+            digest.logits::<VOCAB>(tokens[digest.probe()], &mut logits);
+            if logits.iter().any(|logit| !logit.is_finite()) {
+                events.push(Event::Failed(super::sequence::NOT_FINITE.to_owned()));
+                return events;
+            }
+            let id = sampler.next(&logits, tokens.len(), &mut scratch);
+            let logprobs = self
+                .logprobs
+                .map(|count| sampler::logprobs(&logits, id, count));
+            events.push(Event::Token { id, logprobs });
+            tokens.push(id);
+            let stop = self.stop_tokens.contains(&id).then_some(FinishReason::Stop);
+            let full = (tokens.len() == length_max).then_some(FinishReason::Length);
+            if let Some(reason) = stop.or(full) {
+                events.push(Event::Done(reason));
+                return events;
+            }
+        }
+    }
+}
+
+/// A stream of choices that a seed determines.
+pub struct Dice {
+    seed: u64,
+    thrown: u64,
+}
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Dice { seed, thrown: 0 }
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.thrown += 1;
+        rng::uniform(self.seed, self.thrown)
+    }
+
+    /// Below `count`.
+    pub fn below(&mut self, count: usize) -> usize {
+        (self.unit() * count as f64) as usize
+    }
+
+    /// From `least` to `most`, both included.
+    pub fn within(&mut self, least: usize, most: usize) -> usize {
+        least + self.below(most - least + 1)
+    }
+
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    pub fn spec(&mut self) -> Spec {
+        let prompt_len = match self.below(4) {
+            0 => self.pick(&[1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE]),
+            1 => self.within(1, 6 * PAGE),
+            _ => self.within(1, 40),
+        };
+        let prompt = (0..prompt_len)
+            .map(|_| self.within(1, VOCAB - 1) as TokenId)
+            .collect();
+        let mut spec = Spec {
+            prompt,
+            max_tokens: self.within(1, 50),
+            stop_tokens: if self.chance(0.5) { vec![STOP] } else { vec![] },
+            sampling: self.sampling(),
+            logprobs: self.chance(0.3).then(|| self.below(8)),
+        };
+        match self.below(24) {
+            0 => spec.max_tokens = 0,
+            1 => spec.max_tokens = MAX_CONTEXT,
+            2..5 => spec.prompt[0] = POISON,
+            _ => {}
+        }
+        spec
+    }
+
+    fn sampling(&mut self) -> Sampling {
+        Sampling {
+            temperature: self.pick(&[0.0, 0.0, 0.7, 1.5]),
+            top_k: self.pick(&[0, 1, 5, 1000]),
+            top_p: self.pick(&[1.0, 0.9, 0.3]),
+            min_p: self.pick(&[0.0, 0.0, 0.1]),
+            presence_penalty: self.pick(&[0.0, 0.0, 1.0]),
+            frequency_penalty: self.pick(&[0.0, 0.0, -0.5]),
+            repetition_penalty: self.pick(&[1.0, 1.0, 1.3]),
+            logit_bias: if self.chance(0.2) {
+                vec![(STOP, 1.5)]
+            } else {
+                vec![]
+            },
+            seed: self.below(1 << 30) as u64,
+        }
+    }
+
+    fn limits(&mut self) -> Limits {
+        Limits {
+            sequences: self.within(1, 8),
+            queued: self.within(1, 8),
+            pages: self.within(2, 40),
+            prefill_tokens: PAGE * self.within(1, 5),
+        }
+    }
+}
+
+/// The engine without its thread: each test says when it works.
+pub fn engine<const VOCAB: usize>(
+    limits: Limits,
+    model: HashModel<VOCAB>,
+) -> (Handle, Engine<HashModel<VOCAB>>) {
+    let (handle, inbox, shared) = Handle::new(&limits);
+    let runtime = runtime().expect("a runtime without I/O starts");
+    (handle, Engine::new(model, runtime, limits, inbox, shared))
+}
+
+struct Client {
+    expected: Vec<Event>,
+    read: usize,
+    receiver: Option<mpsc::Receiver<Event>>,
+    /// Events that it reads per round.
+    pace: usize,
+    leaves_at: Option<usize>,
+}
+
+impl Client {
+    /// Reads up to `count` events, each of which must be the next expected one.
+    fn read(&mut self, count: usize, device_failed: bool) {
+        for _ in 0..count {
+            let Some(receiver) = &mut self.receiver else {
+                return;
+            };
+            let Ok(event) = receiver.try_recv() else {
+                return;
+            };
+            if device_failed && event == Event::Failed(DEVICE_FAILED.to_owned()) {
+                self.expected.truncate(self.read);
+                self.expected.push(event.clone());
+            }
+            assert_eq!(
+                Some(&event),
+                self.expected.get(self.read),
+                "event {}",
+                self.read
+            );
+            self.read += 1;
+        }
+    }
+}
+
+struct Simulation {
+    dice: Dice,
+    limits: Limits,
+    handle: Handle,
+    engine: Engine<HashModel<VOCAB>>,
+    clients: Vec<Client>,
+    rejected: usize,
+    round: usize,
+}
+
+/// Rounds in which requests may arrive.
+const ARRIVAL_ROUNDS: usize = 120;
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let limits = dice.limits();
+        let steps = if dice.chance(0.1) {
+            dice.below(200) as u64
+        } else {
+            u64::MAX
+        };
+        let (handle, engine) = engine(limits, HashModel::failing_after(&limits, steps));
+        Simulation {
+            dice,
+            limits,
+            handle,
+            engine,
+            clients: vec![],
+            rejected: 0,
+            round: 0,
+        }
+    }
+
+    fn arrive(&mut self) {
+        let spec = self.dice.spec();
+        let (request, receiver) = spec.request(self.dice.within(2, 6));
+        let full = self.handle.stats().waiting.get() == self.limits.queued as u64;
+        match self.handle.submit(request) {
+            Ok(()) => assert!(!full, "the queue takes more than its limit"),
+            Err(Rejected::Full(_)) => {
+                assert!(full, "a request is turned away although there is room");
+                self.rejected += 1;
+                return;
+            }
+            Err(Rejected::Stopped(_)) => panic!("the engine runs"),
+        }
+        let stays = self.dice.chance(0.7);
+        self.clients.push(Client {
+            expected: spec.expected(&self.limits),
+            read: 0,
+            receiver: Some(receiver),
+            pace: self.dice.pick(&[0, 1, 1, 2, 9]),
+            leaves_at: (!stays).then(|| self.round + self.dice.below(40)),
+        });
+    }
+
+    /// The promises that hold after each round that stepped.
+    fn check_step(&self) {
+        let Engine {
+            lanes,
+            plan,
+            kv,
+            running,
+            limits,
+            ..
+        } = &self.engine;
+        assert!(lanes.len() <= limits.sequences);
+        assert!(kv.is_conserved(running.len()));
+        assert_eq!(kv.check_integrity(), Ok(()));
+        assert!(
+            running.iter().all(|sequence| !sequence.is_abandoned()),
+            "a reader has left"
+        );
+        let rows_of = |lane| {
+            plan.work
+                .iter()
+                .find(|work| work.lane == lane)
+                .map(|work| work.tokens)
+        };
+        let mut prefill = 0;
+        let mut oldest_seen = false;
+        for (index, lane) in lanes.iter().enumerate() {
+            let rows = rows_of(index);
+            assert!(
+                lane.ready || rows.is_none(),
+                "a slow reader's sequence runs"
+            );
+            if lane.computed >= lane.prompt {
+                assert_eq!(rows, lane.ready.then_some(1), "a reply waits");
+                continue;
+            }
+            if lane.ready && !oldest_seen {
+                oldest_seen = true;
+                let left = lane.prompt - lane.computed;
+                let share = (limits.prefill_tokens / 2).max(PAGE) / PAGE * PAGE;
+                assert!(
+                    rows.is_some_and(|rows| rows >= left.min(share)),
+                    "the oldest prompt waits"
+                );
+            }
+            let end = lane.computed + rows.unwrap_or(0);
+            assert!(
+                end == lane.prompt || end.is_multiple_of(PAGE),
+                "a cut off the grid"
+            );
+            prefill += rows.unwrap_or(0);
+        }
+        assert!(
+            prefill <= limits.prefill_tokens,
+            "the prompt budget is exceeded"
+        );
+    }
+
+    fn tick(&mut self) -> Result<Round, DeviceError> {
+        let round = self.engine.round()?;
+        self.check_step();
+        self.round += 1;
+        for client in &mut self.clients {
+            client.read(client.pace, false);
+            if client.leaves_at.is_some_and(|at| at <= self.round) {
+                client.receiver = None;
+            }
+        }
+        Ok(round)
+    }
+
+    /// Lets everything run to its end, within a bound that starvation would break.
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        self.clients
+            .iter_mut()
+            .for_each(|client| client.pace = usize::MAX);
+        let work = |client: &Client| client.expected.len() + MAX_CONTEXT / PAGE;
+        let bound = self.clients.iter().map(work).sum::<usize>() + 2;
+        self.handle.drain();
+        for _ in 0..bound {
+            if self.tick()? == Round::Finished {
+                return Ok(());
+            }
+        }
+        panic!("the engine does not come to an end within {bound} rounds");
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        let busy = self.dice.pick(&[0.1, 0.5, 1.5]);
+        for _ in 0..ARRIVAL_ROUNDS {
+            for _ in 0..self.dice.within(0, 3) {
+                if self.dice.chance(busy / 2.0) {
+                    self.arrive();
+                }
+            }
+            self.tick()?;
+        }
+        self.finish()
+    }
+
+    /// Everybody who stayed got exactly what was expected; everything is back; the counts agree.
+    fn check_end(&mut self, device_failed: bool) {
+        for client in self.clients.iter_mut() {
+            client.read(usize::MAX, device_failed);
+            if let Some(receiver) = &mut client.receiver {
+                assert_eq!(client.read, client.expected.len(), "events are missing");
+                assert_eq!(
+                    receiver.try_recv(),
+                    Err(mpsc::error::TryRecvError::Disconnected)
+                );
+            }
+        }
+        let stats = self.handle.stats();
+        let ended = [
+            &stats.finished_stop,
+            &stats.finished_length,
+            &stats.failed,
+            &stats.cancelled,
+        ];
+        let ended: u64 = ended.iter().map(|figure| figure.get()).sum();
+        assert_eq!(
+            ended,
+            self.clients.len() as u64,
+            "each accepted request ends once"
+        );
+        assert_eq!(stats.rejected.get(), self.rejected as u64);
+        assert_eq!((stats.waiting.get(), stats.running.get()), (0, 0));
+        assert!(device_failed || stats.pages_used.get() == 0);
+    }
+}
+
+/// What happened in some simulations, to show that they reach what they shall test.
+#[derive(Default)]
+struct Coverage {
+    failed_devices: usize,
+    rejected: usize,
+    cancelled: u64,
+    failed: u64,
+    finished: u64,
+}
+
+fn simulate(seed: u64, coverage: &mut Coverage) {
+    let mut simulation = Simulation::new(seed);
+    let device_failed = simulation.run().is_err();
+    if device_failed {
+        simulation.engine.stop(DEVICE_FAILED);
+    }
+    simulation.check_end(device_failed);
+    let stats = simulation.handle.stats();
+    coverage.failed_devices += usize::from(device_failed);
+    coverage.rejected += simulation.rejected;
+    coverage.cancelled += stats.cancelled.get();
+    coverage.failed += stats.failed.get();
+    coverage.finished += stats.finished_stop.get() + stats.finished_length.get();
+}
+
+/// To look at one failure again, narrow this to its seed.
+const SEEDS: std::ops::Range<u64> = 0..1000;
+
+#[test]
+fn every_promise_holds_in_every_simulation() {
+    let mut coverage = Coverage::default();
+    for seed in SEEDS {
+        let run = std::panic::AssertUnwindSafe(|| simulate(seed, &mut coverage));
+        if let Err(cause) = std::panic::catch_unwind(run) {
+            eprintln!("simulation with seed {seed} failed");
+            std::panic::resume_unwind(cause);
+        }
+    }
+    let Coverage {
+        failed_devices,
+        rejected,
+        cancelled,
+        failed,
+        finished,
+    } = coverage;
+    let reached = failed_devices > 0 && rejected > 0 && cancelled > 0 && failed > 0;
+    assert!(
+        reached && finished > 1000,
+        "the simulations no longer reach every case"
+    );
+}
+
+/// Runs the specs together to their end; events of each.
+pub fn run_together(specs: &[Spec], limits: Limits) -> Vec<Vec<Event>> {
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let mut receivers = Vec::new();
+    for spec in specs {
+        let (request, receiver) = spec.request(spec.max_tokens.min(MAX_CONTEXT) + 2);
+        handle.submit(request).expect("the queue holds all of them");
+        receivers.push(receiver);
+    }
+    handle.drain();
+    while engine.round().expect("this device does not fail") != Round::Finished {}
+    let drain = |mut receiver: mpsc::Receiver<Event>| {
+        std::iter::from_fn(move || receiver.try_recv().ok()).collect()
+    };
+    receivers.into_iter().map(drain).collect()
+}
+
+#[test]
+fn events_are_the_same_alone_and_in_any_company() {
+    let mut dice = Dice::new(11);
+    let specs: Vec<Spec> = (0..40).map(|_| dice.spec()).collect();
+    let limits = |sequences, pages, prefill_pages| Limits {
+        sequences,
+        queued: specs.len(),
+        pages,
+        prefill_tokens: prefill_pages * PAGE,
+    };
+    let alone: Vec<Vec<Event>> = specs
+        .iter()
+        .map(|spec| run_together(std::slice::from_ref(spec), limits(1, 32, 32)).remove(0))
+        .collect();
+    for company in [
+        limits(1, 32, 1),
+        limits(3, 32, 2),
+        limits(16, 32, 3),
+        limits(40, 512, 8),
+    ] {
+        assert_eq!(run_together(&specs, company), alone, "{company:?}");
+    }
+}
+
+#[test]
+fn the_scheduler_is_a_function_of_its_state() {
+    let lanes: Vec<_> = (1..20)
+        .map(|i| scheduler::Lane {
+            prompt: 37 * i,
+            computed: 0,
+            ready: i % 3 != 0,
+        })
+        .collect();
+    let state = scheduler::State {
+        lanes: &lanes,
+        prefill_tokens: 4 * PAGE,
+    };
+    let (mut fresh, mut reused) = (scheduler::Plan::new(20), scheduler::Plan::new(0));
+    scheduler::plan(
+        &scheduler::State {
+            lanes: &lanes[3..],
+            ..state
+        },
+        &mut reused,
+    );
+    scheduler::plan(&state, &mut reused);
+    scheduler::plan(&state, &mut fresh);
+    assert_eq!(fresh.work, reused.work);
+}

@@ -1,0 +1,77 @@
+//! Figures of the engine for `/metrics`, readable from any thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A figure that one thread may set or several may add to; no order between figures is promised.
+#[derive(Debug, Default)]
+pub struct Figure(AtomicU64);
+
+impl Figure {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, value: usize) {
+        self.0.store(value as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn add(&self, amount: usize) {
+        self.0.fetch_add(amount as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, amount: usize) {
+        let before = self.0.fetch_sub(amount as u64, Ordering::Relaxed);
+        debug_assert!(before >= amount as u64, "a gauge fell below zero");
+    }
+
+    /// Adds one unless the figure is at `limit` already; says whether it did.
+    pub(super) fn add_below(&self, limit: usize) -> bool {
+        let raise = |value| (value < limit as u64).then_some(value + 1);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise)
+            .is_ok()
+    }
+}
+
+/// Gauges say what is now; counters only grow.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Gauge: sequences that hold a slot.
+    pub running: Figure,
+    /// Gauge: accepted requests without a slot.
+    pub waiting: Figure,
+    /// Gauge: KV pages that sequences own.
+    pub pages_used: Figure,
+    /// Gauge: KV pages of the engine.
+    pub pages_total: Figure,
+    /// Counter: prompt tokens computed.
+    pub prompt_tokens: Figure,
+    /// Counter: tokens generated.
+    pub generated_tokens: Figure,
+    /// Counter: replies that ended on a stop token.
+    pub finished_stop: Figure,
+    /// Counter: replies that reached `max_tokens`.
+    pub finished_length: Figure,
+    /// Counter: requests that got `Event::Failed`.
+    pub failed: Figure,
+    /// Counter: requests whose receiver went away.
+    pub cancelled: Figure,
+    /// Counter: requests turned away because the queue was full or the engine stopped.
+    pub rejected: Figure,
+    /// Counter: steps of the device.
+    pub steps: Figure,
+    /// Counter: nanoseconds that the device took for them.
+    pub step_nanos: Figure,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn add_below_stops_at_the_limit() {
+        let figure = Figure::default();
+        assert_eq!([(); 3].map(|()| figure.add_below(2)), [true, true, false]);
+        assert_eq!(figure.get(), 2);
+    }
+}

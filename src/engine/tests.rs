@@ -1,0 +1,435 @@
+//! The engine on its thread: waking, draining, failing.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::executor::{DeviceError, Executor, Rows};
+use super::request::{Event, FinishReason, Request, Sampling};
+use super::sim::{HashModel, Spec, VOCAB, engine};
+use super::*;
+
+/// Longer than any of these tests may take; shorter than a person waits.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const LIMITS: Limits = Limits {
+    sequences: 2,
+    queued: 3,
+    pages: 64,
+    prefill_tokens: 64,
+};
+
+fn spec(max_tokens: usize) -> Spec {
+    Spec {
+        prompt: vec![1, 2, 3],
+        max_tokens,
+        stop_tokens: vec![],
+        sampling: Sampling::default(),
+        logprobs: None,
+    }
+}
+
+type Thread = JoinHandle<Result<(), EngineError>>;
+
+fn spawn_model() -> (Handle, Thread) {
+    spawn(LIMITS, || Ok(HashModel::<VOCAB>::new(&LIMITS)))
+}
+
+fn submit(handle: &Handle, spec: &Spec, room: usize) -> mpsc::Receiver<Event> {
+    let (request, receiver) = spec.request(room);
+    handle.submit(request).unwrap();
+    receiver
+}
+
+fn read_all(mut receiver: mpsc::Receiver<Event>) -> Vec<Event> {
+    std::iter::from_fn(|| receiver.blocking_recv()).collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what} never happened");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_request_is_answered_and_counted() {
+    let (handle, thread) = spawn_model();
+    let events = read_all(submit(&handle, &spec(5), 2));
+    assert_eq!(events, spec(5).expected(&LIMITS));
+    handle.drain();
+    thread.join().unwrap().unwrap();
+    let stats = handle.stats();
+    assert_eq!(
+        (stats.prompt_tokens.get(), stats.generated_tokens.get()),
+        (3, 5)
+    );
+    assert_eq!((stats.finished_length.get(), stats.steps.get()), (1, 5));
+    assert_eq!((stats.pages_used.get(), stats.pages_total.get()), (0, 64));
+    assert_eq!(handle.phase(), Phase::Stopped);
+}
+
+#[test]
+fn a_stop_token_ends_the_reply_and_is_its_last_token() {
+    let (handle, _thread) = spawn_model();
+    let free = spec(5).expected(&LIMITS);
+    let Event::Token { id, .. } = free[2] else {
+        panic!("a token")
+    };
+    let spec = Spec {
+        stop_tokens: vec![id],
+        ..spec(5)
+    };
+    let events = read_all(submit(&handle, &spec, 8));
+    assert_eq!(events[..3], free[..3]);
+    assert_eq!(events[3..], [Event::Done(FinishReason::Stop)]);
+}
+
+/// Counts how often the device was asked, and can be told to hold a step.
+struct Gated {
+    model: HashModel<VOCAB>,
+    gate: std::sync::mpsc::Receiver<()>,
+}
+
+impl Executor for Gated {
+    const VOCAB: usize = VOCAB;
+
+    fn step(&mut self, rows: &[Rows<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        self.gate
+            .recv()
+            .map_err(|gone| DeviceError(gone.to_string()))?;
+        self.model.step(rows, logits)
+    }
+}
+
+fn spawn_gated() -> (std::sync::mpsc::Sender<()>, Handle, Thread) {
+    let (open, gate) = std::sync::mpsc::channel();
+    let make = move || {
+        Ok(Gated {
+            model: HashModel::new(&LIMITS),
+            gate,
+        })
+    };
+    let (handle, thread) = spawn(LIMITS, make);
+    (open, handle, thread)
+}
+
+#[test]
+fn an_idle_engine_sleeps() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (handle, thread) = spawn(LIMITS, move || {
+        tell.send(std::fs::read_link("/proc/thread-self")?)?;
+        Ok(HashModel::<VOCAB>::new(&LIMITS))
+    });
+    read_all(submit(&handle, &spec(1), 2));
+    let stat = std::path::Path::new("/proc")
+        .join(told.recv().unwrap())
+        .join("stat");
+    std::thread::sleep(Duration::from_millis(50));
+    let before = processor_ticks(&stat);
+    std::thread::sleep(Duration::from_millis(300));
+    // A thread that spins would use some 30 ticks of ten milliseconds, or half on a busy machine.
+    assert!(processor_ticks(&stat) - before < 3);
+    handle.drain();
+    thread.join().unwrap().unwrap();
+}
+
+/// Ticks of processor time that a thread has used: fields 14 and 15 of its `stat` file.
+fn processor_ticks(stat: &std::path::Path) -> u64 {
+    let stat = std::fs::read_to_string(stat).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_stalled_sequence_goes_on_when_its_reader_catches_up() {
+    let (handle, _thread) = spawn_model();
+    let receiver = submit(&handle, &spec(20), 4);
+    eventually("the stall", || handle.stats().generated_tokens.get() == 3);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(
+        handle.stats().generated_tokens.get(),
+        3,
+        "the channel has room for one more"
+    );
+    assert_eq!(read_all(receiver), spec(20).expected(&LIMITS));
+}
+
+#[test]
+fn a_stalled_sequence_is_freed_when_its_reader_leaves() {
+    let (handle, _thread) = spawn_model();
+    let receiver = submit(&handle, &spec(20), 2);
+    eventually("the stall", || handle.stats().generated_tokens.get() == 1);
+    drop(receiver);
+    eventually("the cancellation", || handle.stats().cancelled.get() == 1);
+    eventually("the return of pages", || {
+        handle.stats().pages_used.get() == 0
+    });
+}
+
+#[test]
+fn a_waiting_request_leaves_the_queue_when_its_reader_leaves() {
+    let (handle, _thread) = spawn_model();
+    let stalled = [(); 2].map(|()| submit(&handle, &spec(20), 2));
+    eventually("both slots taken", || handle.stats().running.get() == 2);
+    let waiting = submit(&handle, &spec(1), 2);
+    eventually("the stall", || handle.stats().generated_tokens.get() == 2);
+    // Long enough for the engine to take the request in and to sleep again.
+    std::thread::sleep(Duration::from_millis(50));
+    drop(waiting);
+    eventually("an empty queue", || handle.stats().waiting.get() == 0);
+    drop(stalled);
+}
+
+#[test]
+fn a_full_queue_hands_the_request_back() {
+    let (_open, handle, _thread) = spawn_gated();
+    let running = [(); 2].map(|()| submit(&handle, &spec(1), 2));
+    eventually("both are taken in", || handle.stats().waiting.get() < 2);
+    let mut accepted = Vec::new();
+    let refused = loop {
+        let (request, receiver) = spec(1).request(2);
+        match handle.submit(request) {
+            Ok(()) => accepted.push(receiver),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(&refused, Rejected::Full(request) if request.prompt == [1, 2, 3]));
+    assert!(
+        accepted.len() <= LIMITS.queued + 1,
+        "{} were accepted",
+        accepted.len()
+    );
+    assert_eq!(handle.stats().rejected.get(), 1);
+    drop(running);
+}
+
+#[test]
+fn draining_completes_what_was_accepted_and_refuses_the_rest() {
+    let (open, handle, thread) = spawn_gated();
+    let accepted: Vec<_> = (0..3).map(|_| submit(&handle, &spec(2), 4)).collect();
+    handle.drain();
+    let (request, _receiver) = spec(1).request(2);
+    assert!(matches!(handle.submit(request), Err(Rejected::Stopped(_))));
+    (0..8).for_each(|_| open.send(()).unwrap());
+    thread.join().unwrap().unwrap();
+    for receiver in accepted {
+        assert_eq!(read_all(receiver), spec(2).expected(&LIMITS));
+    }
+}
+
+#[test]
+fn an_idle_engine_ends_when_drained_or_forgotten() {
+    let (handle, thread) = spawn_model();
+    handle.drain();
+    thread.join().unwrap().unwrap();
+    let (handle, thread) = spawn_model();
+    drop(handle);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_device_error_fails_everyone_and_stops_the_engine() {
+    let (open, handle, thread) = spawn_gated();
+    let receivers: Vec<_> = (0..3).map(|_| submit(&handle, &spec(9), 12)).collect();
+    open.send(()).unwrap();
+    drop(open);
+    assert!(matches!(
+        thread.join().unwrap(),
+        Err(EngineError::Device(_))
+    ));
+    for receiver in receivers {
+        assert_eq!(
+            read_all(receiver).pop(),
+            Some(Event::Failed(DEVICE_FAILED.to_owned()))
+        );
+    }
+    let (request, _receiver) = spec(1).request(2);
+    assert!(matches!(handle.submit(request), Err(Rejected::Stopped(_))));
+    assert_eq!(handle.stats().failed.get(), 3);
+}
+
+#[test]
+fn a_model_that_does_not_start_fails_what_waits_for_it() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let make = move || -> Result<HashModel<VOCAB>, Box<dyn Error + Send + Sync>> {
+        wait.recv().unwrap();
+        Err("no such file".into())
+    };
+    let (handle, thread) = spawn(LIMITS, make);
+    let receiver = submit(&handle, &spec(1), 2);
+    assert_eq!(handle.phase(), Phase::Starting);
+    go.send(()).unwrap();
+    let error = thread.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("no such file"));
+    assert_eq!(read_all(receiver), [Event::Failed(START_FAILED.to_owned())]);
+    assert_eq!(handle.phase(), Phase::Stopped);
+}
+
+/// Returns too few logits, which breaks an invariant of the engine.
+struct Silent;
+
+impl Executor for Silent {
+    const VOCAB: usize = VOCAB;
+
+    fn step(&mut self, _: &[Rows<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        logits.clear();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_broken_invariant_fails_everyone_and_stops_the_engine() {
+    let (handle, thread) = spawn(LIMITS, || Ok(Silent));
+    let receiver = submit(&handle, &spec(1), 2);
+    assert!(matches!(thread.join().unwrap(), Err(EngineError::Panicked)));
+    assert_eq!(read_all(receiver), [Event::Failed(INTERNAL.to_owned())]);
+}
+
+#[test]
+fn a_new_engine_says_when_it_serves() {
+    let (handle, _thread) = spawn_model();
+    let mut phases = handle.phases();
+    let wait = async {
+        *phases
+            .wait_for(|phase| *phase >= Phase::Serving)
+            .await
+            .unwrap()
+    };
+    assert_eq!(runtime().unwrap().block_on(wait), Phase::Serving);
+}
+
+#[test]
+#[should_panic(expected = "too small")]
+fn a_channel_without_room_for_an_end_is_refused() {
+    let (handle, _thread) = spawn_model();
+    let _ = handle.submit(spec(1).request(1).0);
+}
+
+#[test]
+fn what_can_never_run_is_refused_with_the_reason() {
+    let refusal = |change: fn(&mut Request)| {
+        let (mut request, _receiver) = spec(1).request(2);
+        change(&mut request);
+        LIMITS.check_request(&request, VOCAB).unwrap_err()
+    };
+    assert!(refusal(|request| request.prompt.clear()).contains("at least one"));
+    assert!(refusal(|request| request.max_tokens = 0).contains("at least one"));
+    assert!(refusal(|request| request.max_tokens = usize::MAX).contains("more than 2048"));
+    assert!(refusal(|request| request.max_tokens = 2046).contains("more than 2048"));
+    assert!(refusal(|request| request.prompt.push(VOCAB as u32)).contains("token 48"));
+    assert!(refusal(|request| request.logprobs = Some(21)).contains("at most 20"));
+    assert!(refusal(|request| request.sampling.temperature = f32::NAN).contains("temperature"));
+    assert!(refusal(|request| request.sampling.top_p = 0.0).contains("top_p"));
+    assert!(refusal(|request| request.sampling.repetition_penalty = 0.0).contains("repetition"));
+    let bias = refusal(|request| request.sampling.logit_bias.push((1, 101.0)));
+    assert!(bias.contains("logit_bias is 101"));
+}
+
+#[test]
+fn a_slot_carries_nothing_to_its_next_owner() {
+    let limits = Limits {
+        sequences: 1,
+        queued: 2,
+        ..LIMITS
+    };
+    let noisy = Spec {
+        sampling: Sampling {
+            presence_penalty: 2.0,
+            temperature: 1.0,
+            ..Sampling::default()
+        },
+        ..spec(30)
+    };
+    let replies = sim::run_together(&[noisy, spec(30)], limits);
+    assert_eq!(replies[1], spec(30).expected(&limits));
+}
+
+#[test]
+fn a_large_request_is_not_overtaken() {
+    let limits = Limits {
+        sequences: 4,
+        queued: 4,
+        pages: 4,
+        prefill_tokens: 64,
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let three_pages = spec(150);
+    let _first = submit(&handle, &three_pages, 200);
+    let _large = submit(&handle, &three_pages, 200);
+    let _small = submit(&handle, &spec(1), 200);
+    for _ in 0..5 {
+        engine.round().unwrap();
+        assert_eq!(
+            (handle.stats().running.get(), handle.stats().waiting.get()),
+            (1, 2)
+        );
+    }
+    (5..151).for_each(|_| assert_eq!(engine.round().unwrap(), Round::Stepped));
+    assert_eq!(
+        handle.stats().running.get(),
+        1,
+        "the small one came in beside the large one"
+    );
+    assert_eq!(
+        (
+            handle.stats().waiting.get(),
+            handle.stats().finished_length.get()
+        ),
+        (0, 2)
+    );
+}
+
+#[test]
+fn a_request_that_meets_a_closed_inbox_is_not_counted_as_waiting() {
+    let (handle, inbox, _shared) = Handle::new(&LIMITS);
+    drop(inbox);
+    let (request, _receiver) = spec(1).request(2);
+    assert!(matches!(handle.submit(request), Err(Rejected::Stopped(_))));
+    assert_eq!(
+        (handle.stats().waiting.get(), handle.stats().rejected.get()),
+        (0, 1)
+    );
+}
+
+#[test]
+fn rows_reuse_their_memory() {
+    let rows: Vec<Rows<'_>> = Vec::with_capacity(9);
+    let place = rows.as_ptr() as usize;
+    let again: Vec<Rows<'static>> = recycle(rows);
+    assert_eq!((again.as_ptr() as usize, again.capacity()), (place, 9));
+}
+
+/// Also a benchmark: prints what the engine itself costs per step, without the device.
+#[test]
+fn keeping_books_on_256_sequences_takes_little() {
+    let limits = Limits {
+        sequences: 256,
+        queued: 256,
+        pages: 256 * 4,
+        prefill_tokens: 512,
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let receivers: Vec<_> = (0..256).map(|_| submit(&handle, &spec(200), 256)).collect();
+    (0..8).for_each(|_| assert_eq!(engine.round().unwrap(), Round::Stepped));
+    assert_eq!(handle.stats().running.get(), 256);
+    let mut micros: Vec<u64> = (0..150)
+        .map(|_| {
+            let device = handle.stats().step_nanos.get();
+            let begun = Instant::now();
+            engine.round().unwrap();
+            let whole = begun.elapsed().as_nanos() as u64;
+            (whole - (handle.stats().step_nanos.get() - device)) / 1000
+        })
+        .collect();
+    micros.sort_unstable();
+    println!(
+        "256 sequences: {} us per step, {} us at p99",
+        micros[75], micros[148]
+    );
+    assert!(micros[75] < 5_000, "{} us", micros[75]);
+    drop(receivers);
+}

@@ -1,0 +1,403 @@
+//! What the client reads: the JSON of a whole reply and of its chunks.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::engine::request::{TokenId, TokenLogprobs};
+use crate::text::chat::ChatModel;
+use crate::text::reply::{Delta, append};
+
+use super::generation::{Finish, Settled, Usage};
+
+/// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
+const LOGPROB_LEAST: f32 = -9999.0;
+
+/// What all JSON of one answer repeats.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Identity {
+    pub fn new(model: &str) -> Identity {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Identity {
+            id: format!("chatcmpl-{}", random_hex()),
+            created: since.map_or(0, |since| since.as_secs()),
+            model: model.to_string(),
+        }
+    }
+}
+
+/// 128 random bits.
+fn random_hex() -> String {
+    let part = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", part(), part())
+}
+
+fn call_id() -> String {
+    format!("call_{}", &random_hex()[..24])
+}
+
+pub fn usage_json(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+    })
+}
+
+/// One position in the form of the API.
+fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) -> Value {
+    let entry = |id: TokenId, logprob: f32| {
+        let bytes = model.tokenizer.token_bytes(id);
+        json!({
+            "token": String::from_utf8_lossy(bytes),
+            "logprob": logprob.max(LOGPROB_LEAST),
+            "bytes": bytes,
+        })
+    };
+    let mut position = entry(id, logprobs.logprob);
+    let top = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob));
+    position["top_logprobs"] = top.collect();
+    position
+}
+
+/// A whole reply, gathered from its pieces.
+#[derive(Debug, Default)]
+pub struct WholeReply {
+    deltas: Vec<Delta>,
+    logprobs: Vec<Value>,
+    finish: Option<Finish>,
+}
+
+impl WholeReply {
+    pub fn add(&mut self, model: &ChatModel, settled: Settled) {
+        settled
+            .deltas
+            .into_iter()
+            .for_each(|delta| append(&mut self.deltas, delta));
+        let positions = settled
+            .logprobs
+            .iter()
+            .map(|(id, logprobs)| logprob_json(model, *id, logprobs));
+        self.logprobs.extend(positions);
+        self.finish = self.finish.or(settled.finish);
+    }
+
+    fn json(self, index: usize, logprobs_wanted: bool) -> Value {
+        let mut content = String::new();
+        let mut reasoning = String::new();
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for delta in self.deltas {
+            match delta {
+                Delta::Reasoning(text) => reasoning.push_str(&text),
+                Delta::Content(text) => content.push_str(&text),
+                Delta::ToolCall { name, .. } => calls.push((name, String::new())),
+                Delta::Arguments { index, json } => calls[index].1.push_str(&json),
+            }
+        }
+        let content = if content.is_empty() && !calls.is_empty() {
+            None
+        } else {
+            Some(content)
+        };
+        let mut message = json!({"role": "assistant", "content": content});
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = Value::from(reasoning);
+        }
+        if !calls.is_empty() {
+            let call = |(name, arguments)| {
+                json!({"id": call_id(), "type": "function",
+                       "function": {"name": name, "arguments": arguments}})
+            };
+            message["tool_calls"] = calls.into_iter().map(call).collect();
+        }
+        let logprobs = logprobs_wanted.then(|| json!({"content": self.logprobs}));
+        let finish = self.finish.map(Finish::name);
+        json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
+    }
+}
+
+/// The answer to a request that does not stream.
+pub fn whole_answer(
+    identity: &Identity,
+    replies: Vec<WholeReply>,
+    usage: Usage,
+    logprobs_wanted: bool,
+) -> Value {
+    let replies = replies.into_iter().enumerate();
+    let choices: Vec<Value> = replies
+        .map(|(index, reply)| reply.json(index, logprobs_wanted))
+        .collect();
+    json!({
+        "id": identity.id,
+        "object": "chat.completion",
+        "created": identity.created,
+        "model": identity.model,
+        "choices": choices,
+        "usage": usage_json(usage),
+    })
+}
+
+/// Writes the events of a streamed answer.
+#[derive(Debug)]
+pub struct ChunkWriter {
+    /// From `data: {` to the opening of `choices`.
+    head: String,
+    /// Behind `choices`: `}`, with a null usage where a last chunk will tell it.
+    tail: &'static str,
+    /// Per reply: the role has been said.
+    begun: Vec<bool>,
+    /// Per reply: positions that wait for the next chunk; None when they are not wanted.
+    logprobs: Option<Vec<Vec<Value>>>,
+    include_usage: bool,
+}
+
+impl ChunkWriter {
+    pub fn new(
+        identity: &Identity,
+        replies: usize,
+        logprobs_wanted: bool,
+        include_usage: bool,
+    ) -> ChunkWriter {
+        let head = format!(
+            "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\
+             \"choices\":[",
+            json!(identity.id),
+            identity.created,
+            json!(identity.model)
+        );
+        ChunkWriter {
+            head,
+            tail: if include_usage {
+                "],\"usage\":null}\n\n"
+            } else {
+                "]}\n\n"
+            },
+            begun: vec![false; replies],
+            logprobs: logprobs_wanted.then(|| vec![Vec::new(); replies]),
+            include_usage,
+        }
+    }
+
+    /// Appends the events that tell `settled`.
+    pub fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
+        let index = settled.index;
+        if let Some(logprobs) = &mut self.logprobs {
+            let positions = settled
+                .logprobs
+                .iter()
+                .map(|(id, logprobs)| logprob_json(model, *id, logprobs));
+            logprobs[index].extend(positions);
+        }
+        if !std::mem::replace(&mut self.begun[index], true) {
+            self.chunk(index, None, out, |out| {
+                out.extend(br#""role":"assistant","content":"""#)
+            });
+        }
+        for delta in &settled.deltas {
+            self.chunk(index, None, out, |out| write_delta(delta, out));
+        }
+        if let Some(finish) = settled.finish {
+            self.chunk(index, Some(finish), out, |_| {});
+        }
+    }
+
+    /// Appends the end of the stream.
+    pub fn write_end(&self, usage: Usage, out: &mut Vec<u8>) {
+        if self.include_usage {
+            out.extend_from_slice(self.head.as_bytes());
+            // Writing to memory does not fail.
+            let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    /// Appends one event with the delta's fields that `write_fields` writes.
+    fn chunk(
+        &mut self,
+        index: usize,
+        finish: Option<Finish>,
+        out: &mut Vec<u8>,
+        write_fields: impl FnOnce(&mut Vec<u8>),
+    ) {
+        out.extend_from_slice(self.head.as_bytes());
+        let _ = write!(out, "{{\"index\":{index},\"delta\":{{");
+        write_fields(out);
+        out.extend_from_slice(b"},\"logprobs\":");
+        match self
+            .logprobs
+            .as_mut()
+            .map(|logprobs| std::mem::take(&mut logprobs[index]))
+        {
+            Some(positions) if !positions.is_empty() => {
+                let _ = write!(out, "{}", json!({"content": positions}));
+            }
+            _ => out.extend_from_slice(b"null"),
+        }
+        let _ = match finish {
+            Some(finish) => write!(out, ",\"finish_reason\":\"{}\"}}", finish.name()),
+            None => write!(out, ",\"finish_reason\":null}}"),
+        };
+        out.extend_from_slice(self.tail.as_bytes());
+    }
+}
+
+/// The fields of a chunk's delta.
+fn write_delta(delta: &Delta, out: &mut Vec<u8>) {
+    let text = |out: &mut Vec<u8>, name: &str, text: &str| {
+        let _ = write!(out, "\"{name}\":");
+        let _ = serde_json::to_writer(out, text);
+    };
+    match delta {
+        Delta::Reasoning(piece) => text(out, "reasoning_content", piece),
+        Delta::Content(piece) => text(out, "content", piece),
+        Delta::ToolCall { index, name } => {
+            let call = json!([{"index": index, "id": call_id(), "type": "function",
+                               "function": {"name": name, "arguments": ""}}]);
+            let _ = write!(out, "\"tool_calls\":{call}");
+        }
+        Delta::Arguments { index, json } => {
+            let _ = write!(out, "\"tool_calls\":[{{\"index\":{index},\"function\":{{");
+            text(out, "arguments", json);
+            out.extend_from_slice(b"}}]");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::chat_model;
+
+    fn identity() -> Identity {
+        Identity {
+            id: "chatcmpl-1".to_string(),
+            created: 7,
+            model: "m\"".to_string(),
+        }
+    }
+
+    fn settled(deltas: Vec<Delta>, finish: Option<Finish>) -> Settled {
+        let logprobs = TokenLogprobs {
+            logprob: f32::NEG_INFINITY,
+            top: vec![(97, -0.5)],
+        };
+        Settled {
+            index: 0,
+            deltas,
+            logprobs: vec![(98, logprobs)],
+            finish,
+        }
+    }
+
+    fn events(writer: &mut ChunkWriter, settled: Settled) -> Vec<Value> {
+        let mut out = Vec::new();
+        writer.write(&chat_model(), settled, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let event = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap());
+        text.split_terminator("\n\n")
+            .map(|text| event(text).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn chunks_say_the_role_once_and_carry_all_kinds_of_deltas() {
+        let mut writer = ChunkWriter::new(&identity(), 1, false, true);
+        let deltas = vec![
+            Delta::Reasoning("r\n".to_string()),
+            Delta::Content("\"c\"".to_string()),
+            Delta::ToolCall {
+                index: 0,
+                name: "f".to_string(),
+            },
+            Delta::Arguments {
+                index: 0,
+                json: "{\"a\":1}".to_string(),
+            },
+        ];
+        let chunks = events(&mut writer, settled(deltas, Some(Finish::ToolCalls)));
+        let delta = |at: usize| &chunks[at]["choices"][0]["delta"];
+        assert_eq!(delta(0), &json!({"role": "assistant", "content": ""}));
+        assert_eq!(delta(1), &json!({"reasoning_content": "r\n"}));
+        assert_eq!(delta(2), &json!({"content": "\"c\""}));
+        assert_eq!(
+            delta(3)["tool_calls"][0]["function"],
+            json!({"name": "f", "arguments": ""})
+        );
+        let arguments = json!([{"index": 0, "function": {"arguments": "{\"a\":1}"}}]);
+        assert_eq!(delta(4)["tool_calls"], arguments);
+        assert_eq!(chunks[5]["choices"][0]["finish_reason"], "tool_calls");
+        assert!(
+            chunks
+                .iter()
+                .all(|chunk| chunk["model"] == "m\"" && chunk["usage"].is_null())
+        );
+        assert_eq!(
+            events(&mut writer, settled(vec![], None)),
+            Vec::<Value>::new()
+        );
+    }
+
+    #[test]
+    fn positions_wait_for_a_chunk_to_carry_them() {
+        let mut writer = ChunkWriter::new(&identity(), 1, true, false);
+        events(&mut writer, settled(vec![], None));
+        assert!(events(&mut writer, settled(vec![], None)).is_empty());
+        let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
+        let positions = chunks[0]["choices"][0]["logprobs"]["content"]
+            .as_array()
+            .unwrap();
+        assert_eq!(positions.len(), 2);
+        let expected = json!({"token": "b", "logprob": -9999.0, "bytes": [98],
+            "top_logprobs": [{"token": "a", "logprob": -0.5, "bytes": [97]}]});
+        assert_eq!(positions[0], expected);
+    }
+
+    #[test]
+    fn the_end_tells_usage_where_asked() {
+        let usage = Usage {
+            prompt: 3,
+            completion: 4,
+        };
+        let end = |include_usage| {
+            let mut out = Vec::new();
+            ChunkWriter::new(&identity(), 1, false, include_usage).write_end(usage, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(end(false), "data: [DONE]\n\n");
+        assert!(end(true).contains("\"choices\":[],\"usage\":{\"prompt_tokens\":3"));
+    }
+
+    #[test]
+    fn a_whole_reply_concatenates_its_pieces() {
+        let mut reply = WholeReply::default();
+        for text in ["a", "b"] {
+            reply.add(
+                &chat_model(),
+                settled(vec![Delta::Content(text.to_string())], None),
+            );
+        }
+        reply.add(&chat_model(), settled(vec![], Some(Finish::Length)));
+        let answer = whole_answer(
+            &identity(),
+            vec![reply],
+            Usage {
+                prompt: 1,
+                completion: 2,
+            },
+            false,
+        );
+        let choice = json!({"index": 0, "message": {"role": "assistant", "content": "ab"},
+            "logprobs": null, "finish_reason": "length"});
+        assert_eq!(answer["choices"], json!([choice]));
+        assert_eq!(answer["usage"]["total_tokens"], 3);
+    }
+}

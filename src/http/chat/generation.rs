@@ -1,0 +1,218 @@
+//! The replies to one request while they are generated: events in, settled pieces out.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::engine::request::{Event, FinishReason, TokenId, TokenLogprobs};
+use crate::http::limits::EVENTS_MAX;
+use crate::http::state::Service;
+use crate::text::reply::{Delta, Flow, Reply};
+
+/// Why a reply ended, in the words of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Stop,
+    Length,
+    ToolCalls,
+}
+
+impl Finish {
+    pub fn name(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::ToolCalls => "tool_calls",
+        }
+    }
+}
+
+/// What some events of one reply settled.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Which reply.
+    pub index: usize,
+    pub deltas: Vec<Delta>,
+    pub logprobs: Vec<(TokenId, TokenLogprobs)>,
+    /// Set with the last piece.
+    pub finish: Option<Finish>,
+}
+
+/// One reply.
+#[derive(Debug)]
+pub struct Choice {
+    /// None once the reply is complete: the engine is told by the channel's end.
+    events: Option<mpsc::Receiver<Event>>,
+    reply: Reply,
+    tokens: usize,
+}
+
+impl Choice {
+    pub fn new(events: mpsc::Receiver<Event>, reply: Reply) -> Choice {
+        Choice {
+            events: Some(events),
+            reply,
+            tokens: 0,
+        }
+    }
+
+    /// Takes one event.
+    ///
+    /// # Errors
+    /// The engine's words when the reply failed.
+    fn take(&mut self, service: &Service, event: Event, out: &mut Settled) -> Result<(), String> {
+        match event {
+            Event::Token { id, logprobs } => {
+                self.tokens += 1;
+                if self.reply.is_text(&service.chat, id) {
+                    out.logprobs.extend(logprobs.map(|logprobs| (id, logprobs)));
+                }
+                if self.reply.push(&service.chat, id, &mut out.deltas) == Flow::Complete {
+                    self.end(FinishReason::Stop, out);
+                }
+                Ok(())
+            }
+            Event::Done(reason) => {
+                let reason = match self.reply.finish(&mut out.deltas) {
+                    Flow::Complete => FinishReason::Stop,
+                    Flow::Continue => reason,
+                };
+                self.end(reason, out);
+                Ok(())
+            }
+            Event::Failed(problem) => Err(problem),
+        }
+    }
+
+    fn end(&mut self, reason: FinishReason, out: &mut Settled) {
+        self.events = None;
+        out.finish = Some(match reason {
+            FinishReason::Length => Finish::Length,
+            FinishReason::Stop if self.reply.calls() > 0 => Finish::ToolCalls,
+            FinishReason::Stop => Finish::Stop,
+        });
+    }
+
+    /// Takes all events that are ready.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        service: &Service,
+        buffer: &mut Vec<Event>,
+        out: &mut Settled,
+    ) -> Poll<Result<(), String>> {
+        let Some(events) = &mut self.events else {
+            return Poll::Pending;
+        };
+        buffer.clear();
+        if ready!(events.poll_recv_many(cx, buffer, EVENTS_MAX)) == 0 {
+            return Poll::Ready(Err("the engine stopped".to_string()));
+        }
+        for event in buffer.drain(..) {
+            if self.events.is_some() {
+                self.take(service, event, out)?;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// All replies to one request.
+#[derive(Debug)]
+pub struct Generation {
+    service: Arc<Service>,
+    choices: Vec<Choice>,
+    prompt_tokens: usize,
+    started: Instant,
+    last_event: Option<Instant>,
+    buffer: Vec<Event>,
+}
+
+impl Generation {
+    pub fn new(service: Arc<Service>, choices: Vec<Choice>, prompt_tokens: usize) -> Generation {
+        let started = Instant::now();
+        let buffer = Vec::with_capacity(EVENTS_MAX);
+        Generation {
+            service,
+            choices,
+            prompt_tokens,
+            started,
+            last_event: None,
+            buffer,
+        }
+    }
+
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// How many replies there are.
+    pub fn replies(&self) -> usize {
+        self.choices.len()
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.choices.iter().all(|choice| choice.events.is_none())
+    }
+
+    pub fn usage(&self) -> Usage {
+        let completion = self.choices.iter().map(|choice| choice.tokens).sum();
+        Usage {
+            prompt: self.prompt_tokens,
+            completion,
+        }
+    }
+
+    /// Takes the events that are ready and hands out what they settle, reply by reply.
+    ///
+    /// # Errors
+    /// The engine's words when a reply failed; the request is over then.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Settled>, String>> {
+        let mut settled = Vec::new();
+        let tokens_before = self.usage().completion;
+        for (index, choice) in self.choices.iter_mut().enumerate() {
+            let mut piece = Settled {
+                index,
+                ..Settled::default()
+            };
+            match choice.poll(cx, &self.service, &mut self.buffer, &mut piece) {
+                Poll::Ready(result) => {
+                    result?;
+                    settled.push(piece);
+                }
+                Poll::Pending => {}
+            }
+        }
+        if settled.is_empty() {
+            return Poll::Pending;
+        }
+        self.measure(self.usage().completion - tokens_before);
+        Poll::Ready(Ok(settled))
+    }
+
+    fn measure(&mut self, tokens: usize) {
+        let now = Instant::now();
+        let times = &self.service.times;
+        match self.last_event.replace(now) {
+            None => times.first_token.record(now - self.started, 1),
+            Some(last) if tokens > 0 => {
+                times
+                    .between_tokens
+                    .record((now - last) / tokens as u32, tokens as u64);
+            }
+            Some(_) => {}
+        }
+        if self.is_finished() {
+            times.request.record(now - self.started, 1);
+        }
+    }
+}
+
+/// Token counts of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt: usize,
+    pub completion: usize,
+}

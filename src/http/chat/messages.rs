@@ -1,0 +1,316 @@
+//! Messages and tools of a chat request, checked and put into the form that templates read.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
+use crate::text::tools::NAME_BYTES_MAX;
+
+/// Reads `messages`.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn messages(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
+    let list = field.list(MESSAGES_MAX)?;
+    if list.is_empty() {
+        return Err(field.error("must hold at least one message"));
+    }
+    list.iter().map(message).collect()
+}
+
+fn message(field: &Field<'_>) -> Result<Value, ApiError> {
+    let object = field.object()?;
+    let role = object.require("role")?;
+    match role.string()? {
+        "system" | "developer" => plain(&object, "system"),
+        "user" => plain(&object, "user"),
+        "assistant" => assistant(&object),
+        "tool" => tool_result(&object),
+        "function" => Err(role.error("function messages are not served; use the role tool")),
+        _ => Err(role.error("must be system, developer, user, assistant or tool")),
+    }
+}
+
+fn plain(object: &Object<'_>, role: &str) -> Result<Value, ApiError> {
+    let content = content(&object.require("content")?)?;
+    Ok(json!({"role": role, "content": content}))
+}
+
+fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
+    let mut message = plain(object, "tool")?;
+    if let Some(id) = object.get("tool_call_id") {
+        message["tool_call_id"] = Value::from(id.string()?);
+    }
+    Ok(message)
+}
+
+fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
+    let calls = object
+        .get("tool_calls")
+        .map(|calls| tool_calls(&calls))
+        .transpose()?;
+    let calls = calls.unwrap_or_default();
+    let text = match object.get("content") {
+        Some(field) => content(&field)?,
+        None if calls.is_empty() => {
+            return Err(ApiError::field(object.path_of("content"), "is required"));
+        }
+        None => String::new(),
+    };
+    let mut message = json!({"role": "assistant", "content": text});
+    // Both names are in use among clients that send reasoning back.
+    let reasoning = object
+        .get("reasoning_content")
+        .or_else(|| object.get("reasoning"));
+    if let Some(reasoning) = reasoning {
+        message["reasoning_content"] = Value::from(reasoning.string()?);
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = Value::Array(calls);
+    }
+    Ok(message)
+}
+
+/// A string, or a list of text parts that are joined.
+fn content(field: &Field<'_>) -> Result<String, ApiError> {
+    if let Value::String(text) = field.value {
+        return Ok(text.clone());
+    }
+    if !field.value.is_array() {
+        return Err(field.error("must be a string or a list of text parts"));
+    }
+    field
+        .list(CONTENT_PARTS_MAX)?
+        .iter()
+        .map(text_part)
+        .collect()
+}
+
+fn text_part(field: &Field<'_>) -> Result<String, ApiError> {
+    let object = field.object()?;
+    let kind = object.require("type")?;
+    match kind.string()? {
+        "text" => Ok(object.require("text")?.string()?.to_string()),
+        "image_url" | "input_audio" | "file" | "video_url" | "audio_url" => {
+            Err(kind.error("this server reads text only"))
+        }
+        _ => Err(kind.error("must be text")),
+    }
+}
+
+fn tool_calls(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
+    field.list(TOOL_CALLS_MAX)?.iter().map(tool_call).collect()
+}
+
+fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
+    let object = field.object()?;
+    let function = object.require("function")?.object()?;
+    let name = function.require("name")?.string()?;
+    let arguments = match function.get("arguments") {
+        Some(arguments) => arguments_object(&arguments)?,
+        None => Map::new(),
+    };
+    let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    if let Some(id) = object.get("id") {
+        call["id"] = Value::from(id.string()?);
+    }
+    Ok(call)
+}
+
+/// Arguments as an object. A call that the model itself wrote badly comes back in the history; it
+/// must not end the conversation, so what is no object is shown under one name.
+fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiError> {
+    if let Value::Object(map) = field.value {
+        return Ok(map.clone());
+    }
+    let text = field.string()?;
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match crate::http::json::parse(text.as_bytes()) {
+        Ok(Value::Object(map)) => Ok(map),
+        _ => Ok(Map::from_iter([(
+            "arguments".to_string(),
+            Value::from(text),
+        )])),
+    }
+}
+
+/// Reads `tools`; they go to the template as they are.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn tools(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
+    let mut names = HashSet::new();
+    let list = field.list(TOOLS_MAX)?;
+    for tool in &list {
+        let object = tool.object()?;
+        let kind = object.require("type")?;
+        if kind.string()? != "function" {
+            return Err(kind.error("must be function; other tools are not served"));
+        }
+        let function = object.require("function")?.object()?;
+        let name = function.require("name")?;
+        check_name(&name)?;
+        if !names.insert(name.string()?) {
+            return Err(name.error("is the name of another tool already"));
+        }
+        if let Some(description) = function.get("description") {
+            description.string()?;
+        }
+        if let Some(parameters) = function.get("parameters") {
+            parameters.object()?;
+        }
+        if function.boolean("strict", false)? {
+            let path = function.path_of("strict");
+            return Err(ApiError::field(
+                path,
+                "arguments are not constrained; send false",
+            ));
+        }
+    }
+    Ok(list.iter().map(|tool| tool.value.clone()).collect())
+}
+
+fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
+    let name = field.string()?;
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(legal) {
+        let problem =
+            format!("must be 1 to {NAME_BYTES_MAX} of the characters a-z A-Z 0-9 _ - . :");
+        return Err(field.error(problem));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &Value) -> Result<Vec<Value>, ApiError> {
+        messages(&Field {
+            value,
+            path: "messages".to_string(),
+        })
+    }
+
+    fn refused(value: Value) -> String {
+        read(&value).unwrap_err().param.unwrap()
+    }
+
+    fn refused_tool(value: Value) -> String {
+        let value = json!([value]);
+        tools(&Field {
+            value: &value,
+            path: "tools".to_string(),
+        })
+        .unwrap_err()
+        .param
+        .unwrap()
+    }
+
+    #[test]
+    fn text_parts_are_joined() {
+        let parts = json!([{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+        assert_eq!(read(&parts).unwrap()[0]["content"], "ab");
+    }
+
+    #[test]
+    fn developer_messages_are_system_messages() {
+        let message = json!([{"role": "developer", "content": "x", "name": "ignored"}]);
+        assert_eq!(
+            read(&message).unwrap(),
+            [json!({"role": "system", "content": "x"})]
+        );
+    }
+
+    #[test]
+    fn an_assistant_may_have_calls_instead_of_content() {
+        let message = json!([{"role": "assistant", "content": null, "tool_calls": [
+            {"id": "c", "type": "function",
+             "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}]);
+        let read = read(&message).unwrap();
+        assert_eq!(read[0]["content"], "");
+        assert_eq!(
+            read[0]["tool_calls"][0]["function"]["arguments"],
+            json!({"a": 1})
+        );
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_stay_readable() {
+        for bad in ["{\"a\":", "[1]", "{\"a\":1,\"a\":2}"] {
+            let value = Value::from(bad);
+            let field = Field {
+                value: &value,
+                path: String::new(),
+            };
+            assert_eq!(arguments_object(&field).unwrap()["arguments"], bad);
+        }
+    }
+
+    #[test]
+    fn the_field_at_fault_is_named() {
+        assert_eq!(refused(json!([])), "messages");
+        assert_eq!(refused(json!([1])), "messages[0]");
+        assert_eq!(refused(json!([{"content": "x"}])), "messages[0].role");
+        assert_eq!(
+            refused(json!([{"role": "king", "content": "x"}])),
+            "messages[0].role"
+        );
+        assert_eq!(refused(json!([{"role": "user"}])), "messages[0].content");
+        assert_eq!(
+            refused(json!([{"role": "assistant"}])),
+            "messages[0].content"
+        );
+        assert_eq!(
+            refused(json!([{"role": "user", "content": {}}])),
+            "messages[0].content"
+        );
+        let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]);
+        assert_eq!(refused(image), "messages[0].content[0].type");
+        let call = json!([{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}]);
+        assert_eq!(refused(call), "messages[0].tool_calls[0].function.name");
+    }
+
+    #[test]
+    fn the_number_of_messages_is_bounded_at_the_limit() {
+        let many = |count| Value::from(vec![json!({"role": "user", "content": "x"}); count]);
+        assert!(read(&many(MESSAGES_MAX)).is_ok());
+        assert_eq!(refused(many(MESSAGES_MAX + 1)), "messages");
+    }
+
+    #[test]
+    fn the_number_of_content_parts_is_bounded_at_the_limit() {
+        let part = json!({"type": "text", "text": "x"});
+        let many = |count| json!([{"role": "user", "content": vec![part.clone(); count]}]);
+        assert!(read(&many(CONTENT_PARTS_MAX)).is_ok());
+        assert_eq!(refused(many(CONTENT_PARTS_MAX + 1)), "messages[0].content");
+    }
+
+    #[test]
+    fn tools_are_checked_by_name() {
+        assert_eq!(refused_tool(json!({"type": "web_search"})), "tools[0].type");
+        assert_eq!(
+            refused_tool(json!({"type": "function"})),
+            "tools[0].function"
+        );
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        assert_eq!(refused_tool(named("a b")), "tools[0].function.name");
+        assert_eq!(
+            refused_tool(named(&"a".repeat(129))),
+            "tools[0].function.name"
+        );
+        let twice = json!([named("a"), named("a")]);
+        let error = tools(&Field {
+            value: &twice,
+            path: "tools".to_string(),
+        })
+        .unwrap_err();
+        assert_eq!(error.param.unwrap(), "tools[1].function.name");
+    }
+}

@@ -1,0 +1,234 @@
+use serde_json::json;
+
+use super::*;
+use crate::http::limits::TOOLS_MAX;
+
+fn with(name: &str, value: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    body[name] = value;
+    body
+}
+
+fn parsed(name: &str, value: Value) -> ChatRequest {
+    ChatRequest::parse(&with(name, value), "m").unwrap()
+}
+
+fn refused(name: &str, value: Value) -> ApiError {
+    match ChatRequest::parse(&with(name, value.clone()), "m") {
+        Err(error) => error,
+        Ok(_) => panic!("{name}: {value} was taken"),
+    }
+}
+
+#[test]
+fn a_plain_request_takes_the_defaults_of_the_target() {
+    let request = parsed("user", json!("someone"));
+    assert_eq!(request.sampling.temperature, target::DEFAULT_TEMPERATURE);
+    assert_eq!(request.sampling.top_k, target::DEFAULT_TOP_K);
+    assert_eq!(
+        (request.choices, request.stream, request.logprobs),
+        (1, false, None)
+    );
+    assert_eq!(request.thinking, target::THINKING_DEFAULT);
+}
+
+#[test]
+fn numbers_outside_their_range_or_type_are_refused_by_name() {
+    let fields = [
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "top_logprobs",
+    ];
+    let values = [
+        json!(1e308),
+        json!(u64::MAX),
+        json!("1"),
+        json!([]),
+        json!({}),
+        json!(true),
+    ];
+    for field in fields {
+        for value in &values {
+            assert_eq!(
+                refused(field, value.clone()).param.as_deref(),
+                Some(field),
+                "{value}"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_numeric_range_ends_at_its_limit() {
+    for (field, inside, outside) in [
+        ("temperature", json!(2), json!(2.01)),
+        ("temperature", json!(0), json!(-0.1)),
+        ("top_p", json!(1), json!(0)),
+        ("min_p", json!(0), json!(1.1)),
+        ("top_k", json!(-1), json!(-2)),
+        ("presence_penalty", json!(-2), json!(-2.1)),
+        ("repetition_penalty", json!(0.5), json!(0)),
+        ("max_tokens", json!(1), json!(0)),
+        ("n", json!(CHOICES_MAX), json!(CHOICES_MAX + 1)),
+        ("n", json!(1), json!(0)),
+    ] {
+        parsed(field, inside);
+        assert_eq!(refused(field, outside).param.as_deref(), Some(field));
+    }
+}
+
+#[test]
+fn a_field_that_is_not_served_is_refused_by_name() {
+    for (name, neutral, _) in REFUSED {
+        parsed(name, serde_json::from_str(neutral).unwrap());
+        let error = refused(name, json!({"surely": "not neutral"}));
+        assert_eq!(error.param.as_deref(), Some(*name));
+        assert_eq!(error.code, Some("unsupported_parameter"));
+    }
+}
+
+#[test]
+fn unknown_fields_are_ignored() {
+    parsed("metadata", json!({"a": [1, 2, 3]}));
+    parsed("some_future_field", json!(5));
+}
+
+#[test]
+fn another_model_is_not_found() {
+    let error = refused("model", json!("gpt-4"));
+    assert_eq!(error.status, 404);
+    assert_eq!(error.param.as_deref(), Some("model"));
+    parsed("model", json!("m"));
+}
+
+#[test]
+fn stops_are_a_string_or_a_bounded_list() {
+    assert_eq!(parsed("stop", json!("a")).stops, ["a"]);
+    assert_eq!(
+        parsed("stop", json!(vec!["a"; STOPS_MAX])).stops.len(),
+        STOPS_MAX
+    );
+    assert_eq!(
+        refused("stop", json!(vec!["a"; STOPS_MAX + 1]))
+            .param
+            .unwrap(),
+        "stop"
+    );
+    assert_eq!(refused("stop", json!([""])).param.unwrap(), "stop[0]");
+    parsed("stop", json!("x".repeat(STOP_BYTES_MAX)));
+    assert_eq!(
+        refused("stop", json!("x".repeat(STOP_BYTES_MAX + 1)))
+            .param
+            .unwrap(),
+        "stop"
+    );
+}
+
+#[test]
+fn stop_tokens_are_a_bounded_list_of_ids() {
+    assert_eq!(
+        parsed("stop_token_ids", json!(vec![1; STOP_TOKENS_MAX])).stop_tokens[0],
+        1
+    );
+    let error = refused("stop_token_ids", json!(vec![1; STOP_TOKENS_MAX + 1]));
+    assert_eq!(error.param.unwrap(), "stop_token_ids");
+    let error = refused("stop_token_ids", json!([target::VOCAB]));
+    assert_eq!(error.param.unwrap(), "stop_token_ids[0]");
+}
+
+#[test]
+fn logit_bias_is_bounded_and_names_tokens() {
+    let biases = |count: usize| -> Value {
+        (0..count)
+            .map(|id| (id.to_string(), json!(1)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    assert_eq!(
+        parsed("logit_bias", biases(LOGIT_BIAS_MAX))
+            .sampling
+            .logit_bias
+            .len(),
+        LOGIT_BIAS_MAX
+    );
+    for bad in [
+        biases(LOGIT_BIAS_MAX + 1),
+        json!({"-1": 1}),
+        json!({"+1": 1}),
+        json!({"x": 1}),
+        json!({target::VOCAB.to_string(): 1}),
+        json!({"1": 1, "01": 1}),
+        json!([]),
+    ] {
+        assert_eq!(refused("logit_bias", bad).param.unwrap(), "logit_bias");
+    }
+    assert_eq!(
+        refused("logit_bias", json!({"1": 101})).param.unwrap(),
+        "logit_bias.1"
+    );
+}
+
+#[test]
+fn thinking_follows_the_most_specific_switch() {
+    assert!(!parsed("reasoning_effort", json!("none")).thinking);
+    assert!(parsed("reasoning_effort", json!("low")).thinking);
+    assert!(parsed("chat_template_kwargs", json!({"enable_thinking": true})).thinking);
+    let error = refused("chat_template_kwargs", json!({"chat_template": "x"}));
+    assert_eq!(error.param.unwrap(), "chat_template_kwargs.chat_template");
+}
+
+#[test]
+fn tools_count_only_when_they_may_be_called() {
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let mut body = with("tools", json!([tool]));
+    assert_eq!(ChatRequest::parse(&body, "m").unwrap().tools.len(), 1);
+    body["tool_choice"] = json!("none");
+    assert!(ChatRequest::parse(&body, "m").unwrap().tools.is_empty());
+    for forced in [
+        json!("required"),
+        json!({"type": "function", "function": {"name": "f"}}),
+    ] {
+        assert_eq!(refused("tool_choice", forced).param.unwrap(), "tool_choice");
+    }
+}
+
+#[test]
+fn the_number_of_tools_is_bounded_at_the_limit() {
+    let tools = |count: usize| -> Value {
+        let tool = |at| json!({"type": "function", "function": {"name": format!("f{at}")}});
+        (0..count).map(tool).collect::<Vec<_>>().into()
+    };
+    assert_eq!(parsed("tools", tools(TOOLS_MAX)).tools.len(), TOOLS_MAX);
+    assert_eq!(
+        refused("tools", tools(TOOLS_MAX + 1)).param.unwrap(),
+        "tools"
+    );
+}
+
+#[test]
+fn output_formats_other_than_text_are_refused() {
+    parsed("response_format", json!({"type": "text"}));
+    for kind in ["json_object", "json_schema"] {
+        let error = refused("response_format", json!({"type": kind}));
+        assert_eq!(error.param.unwrap(), "response_format.type");
+    }
+}
+
+#[test]
+fn options_that_need_another_field_say_so() {
+    assert_eq!(
+        refused("top_logprobs", json!(3)).param.unwrap(),
+        "top_logprobs"
+    );
+    let error = refused("stream_options", json!({"include_usage": true}));
+    assert_eq!(error.param.unwrap(), "stream_options");
+}

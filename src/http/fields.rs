@@ -1,0 +1,216 @@
+//! Typed access to the fields of a JSON body. An error names the field by its path.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+
+/// An object somewhere in a body.
+#[derive(Clone, Debug)]
+pub struct Object<'v> {
+    map: &'v Map<String, Value>,
+    path: String,
+}
+
+/// A value somewhere in a body; never null.
+#[derive(Clone, Debug)]
+pub struct Field<'v> {
+    pub value: &'v Value,
+    pub path: String,
+}
+
+impl<'v> Object<'v> {
+    /// The whole body.
+    ///
+    /// # Errors
+    /// When it is no object.
+    pub fn root(value: &'v Value) -> Result<Object<'v>, ApiError> {
+        let map = value.as_object();
+        let map = map.ok_or_else(|| ApiError::malformed("the body must be a JSON object"))?;
+        Ok(Object {
+            map,
+            path: String::new(),
+        })
+    }
+
+    /// A field that may be absent; null counts as absent.
+    pub fn get(&self, name: &str) -> Option<Field<'v>> {
+        let value = self.map.get(name).filter(|value| !value.is_null())?;
+        Some(Field {
+            value,
+            path: self.path_of(name),
+        })
+    }
+
+    /// A field that must be there.
+    ///
+    /// # Errors
+    /// When it is absent or null.
+    pub fn require(&self, name: &str) -> Result<Field<'v>, ApiError> {
+        let missing = || ApiError::field(self.path_of(name), "is required");
+        self.get(name).ok_or_else(missing)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &'v String> {
+        self.map.keys()
+    }
+
+    /// The path of the field `name`.
+    pub fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_string()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    /// An absent field counts as `default`.
+    pub fn boolean(&self, name: &str, default: bool) -> Result<bool, ApiError> {
+        self.get(name).map_or(Ok(default), |field| field.boolean())
+    }
+
+    /// An absent field counts as `default`.
+    pub fn number(
+        &self,
+        name: &str,
+        range: RangeInclusive<f64>,
+        default: f64,
+    ) -> Result<f64, ApiError> {
+        self.get(name)
+            .map_or(Ok(default), |field| field.number(range))
+    }
+
+    pub fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
+        self.get(name).map(|field| field.integer(range)).transpose()
+    }
+}
+
+impl<'v> Field<'v> {
+    /// An error about this field.
+    pub fn error(&self, problem: impl AsRef<str>) -> ApiError {
+        ApiError::field(self.path.clone(), problem)
+    }
+
+    fn mismatch(&self, wanted: impl Display) -> ApiError {
+        let found = match self.value {
+            Value::Null => "null".to_string(),
+            Value::Bool(value) => value.to_string(),
+            Value::Number(value) => value.to_string(),
+            Value::String(_) => "a string".to_string(),
+            Value::Array(_) => "a list".to_string(),
+            Value::Object(_) => "an object".to_string(),
+        };
+        self.error(format!("must be {wanted}, not {found}"))
+    }
+
+    pub fn string(&self) -> Result<&'v str, ApiError> {
+        self.value.as_str().ok_or_else(|| self.mismatch("a string"))
+    }
+
+    pub fn boolean(&self) -> Result<bool, ApiError> {
+        self.value
+            .as_bool()
+            .ok_or_else(|| self.mismatch("true or false"))
+    }
+
+    /// A whole number as JSON writes it: neither a fraction nor an exponent.
+    pub fn integer(&self, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
+        let found = self.value.as_i64().filter(|found| range.contains(found));
+        found.ok_or_else(|| {
+            self.mismatch(format!(
+                "an integer from {} to {}",
+                range.start(),
+                range.end()
+            ))
+        })
+    }
+
+    pub fn number(&self, range: RangeInclusive<f64>) -> Result<f64, ApiError> {
+        let found = self.value.as_f64().filter(|found| range.contains(found));
+        found.ok_or_else(|| {
+            self.mismatch(format!(
+                "a number from {} to {}",
+                range.start(),
+                range.end()
+            ))
+        })
+    }
+
+    /// A list of at most `most` items.
+    pub fn list(&self, most: usize) -> Result<Vec<Field<'v>>, ApiError> {
+        let items = self
+            .value
+            .as_array()
+            .ok_or_else(|| self.mismatch("a list"))?;
+        if items.len() > most {
+            return Err(self.error(format!(
+                "has {} items, at most {most} are taken",
+                items.len()
+            )));
+        }
+        let field = |(at, value)| Field {
+            value,
+            path: format!("{}[{at}]", self.path),
+        };
+        Ok(items.iter().enumerate().map(field).collect())
+    }
+
+    pub fn object(&self) -> Result<Object<'v>, ApiError> {
+        let map = self
+            .value
+            .as_object()
+            .ok_or_else(|| self.mismatch("an object"))?;
+        Ok(Object {
+            map,
+            path: self.path.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_error_names_the_path_and_the_value() {
+        let body = json!({"messages": [{"content": 5}]});
+        let messages = Object::root(&body).unwrap().require("messages").unwrap();
+        let message = messages.list(4).unwrap().remove(0).object().unwrap();
+        let error = message.require("content").unwrap().string().unwrap_err();
+        assert_eq!(error.param.unwrap(), "messages[0].content");
+        assert_eq!(
+            error.message,
+            "messages[0].content: must be a string, not 5"
+        );
+    }
+
+    #[test]
+    fn integers_are_whole_and_in_range() {
+        for (value, ok) in [
+            (json!(0), true),
+            (json!(8), true),
+            (json!(9), false),
+            (json!(-1), false),
+            (json!(1.0), false),
+            (json!(1e308), false),
+            (json!(9_223_372_036_854_775_808_u64), false),
+            (json!("1"), false),
+            (json!(true), false),
+        ] {
+            let body = json!({"n": value});
+            let found = Object::root(&body).unwrap().integer("n", 0..=8);
+            assert_eq!(found.is_ok(), ok, "{value}");
+        }
+    }
+
+    #[test]
+    fn null_counts_as_absent() {
+        let body = json!({"stream": null});
+        let body = Object::root(&body).unwrap();
+        assert!(body.get("stream").is_none());
+        assert_eq!(body.require("stream").unwrap_err().param.unwrap(), "stream");
+    }
+}

@@ -1,0 +1,70 @@
+//! Every bound of the server. A request outside one is answered with an error that names it.
+
+use std::time::Duration;
+
+/// Request line and headers.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Headers of a request.
+pub const HEADERS_MAX: usize = 100;
+/// Path and query of a request.
+pub const URI_BYTES_MAX: usize = 8 * 1024;
+/// Time for a head to arrive; also how long an idle connection is kept.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Body of a request.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bodies of all requests that are being read, together.
+pub const BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Time for the whole body to arrive.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two pieces of a body.
+pub const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Framing around one chunk of a chunked body: its size line with extensions, or all trailers.
+pub const CHUNK_FRAMING_BYTES_MAX: usize = 4 * 1024;
+
+/// Connections open at once; below the usual limit of 1024 open files.
+pub const CONNECTIONS_MAX: usize = 512;
+/// Threads that parse and encode requests beside the two that do I/O.
+pub const PARSERS_MAX: usize = 2;
+/// Time for which a client may take nothing of what is written to it.
+pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time without an event after which a stream carries a comment.
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for open replies to finish once the server is told to stop.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for the terminal errors after that to be written.
+pub const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after the system refuses a connection for want of resources.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What clients are told to wait when the queue is full, in seconds.
+pub const RETRY_AFTER_FULL_S: u64 = 1;
+/// What clients are told to wait while the server starts or stops, in seconds.
+pub const RETRY_AFTER_UNAVAILABLE_S: u64 = 5;
+
+/// Events of a reply on their way from the engine to the client.
+pub const EVENTS_MAX: usize = 64;
+
+/// Objects and lists inside each other in a body.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// Values in a body, counting keys' values and items.
+pub const JSON_VALUES_MAX: usize = 200_000;
+
+pub const MESSAGES_MAX: usize = 4096;
+/// Parts of one message's content.
+pub const CONTENT_PARTS_MAX: usize = 1024;
+pub const TOOLS_MAX: usize = 256;
+/// Tool calls of one message.
+pub const TOOL_CALLS_MAX: usize = 256;
+pub const STOPS_MAX: usize = 16;
+pub const STOP_BYTES_MAX: usize = 256;
+pub const STOP_TOKENS_MAX: usize = 16;
+pub const LOGIT_BIAS_MAX: usize = 1024;
+/// Replies to one request.
+pub const CHOICES_MAX: usize = 8;
+
+const _: () = assert!(BODIES_BYTES_MAX >= BODY_BYTES_MAX);
+const _: () = assert!(HEAD_BYTES_MAX > URI_BYTES_MAX);
+const _: () = assert!(BODY_IDLE_TIMEOUT.as_secs() < BODY_TIMEOUT.as_secs());
+const _: () = assert!(
+    CONNECTIONS_MAX < 1024 - 64,
+    "leave files for weights and the rest"
+);

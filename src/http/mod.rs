@@ -1,0 +1,22 @@
+//! The HTTP/1.1 server: connections, limits, routes, and the OpenAI dialect.
+//!
+//! A connection's bytes pass [`wire`] on their way to the HTTP library; [`routes`] finds the
+//! answer; [`chat`] turns a request into replies. Nothing here touches the model: requests go to
+//! the engine through its handle, events come back through a channel per reply.
+
+pub mod body;
+pub mod chat;
+pub mod error;
+pub mod fields;
+pub mod host;
+pub mod json;
+pub mod limits;
+pub mod metrics;
+pub mod routes;
+pub mod server;
+pub mod state;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+pub mod wire;

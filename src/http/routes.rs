@@ -1,0 +1,286 @@
+//! From a request's head to its answer.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use http_body_util::{Either, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue,
+    RETRY_AFTER,
+};
+use hyper::{Method, Request, Response, StatusCode, Version};
+use serde_json::{Value, json};
+
+use crate::calendar::strftime;
+use crate::engine::Phase;
+use crate::target;
+
+use super::body;
+use super::chat::stream::ChatStream;
+use super::chat::{self, ChatAnswer};
+use super::error::ApiError;
+use super::host;
+use super::limits::URI_BYTES_MAX;
+use super::metrics;
+use super::state::{Service, State};
+
+/// The body of every response.
+pub type ResponseBody = Either<Full<Bytes>, ChatStream>;
+
+/// What this server has an answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route<'p> {
+    Chat,
+    Models,
+    Model(&'p str),
+    Health,
+    Metrics,
+    Version,
+}
+
+impl Route<'_> {
+    fn find(path: &str) -> Option<Route<'_>> {
+        Some(match path {
+            "/v1/chat/completions" => Route::Chat,
+            "/v1/models" => Route::Models,
+            "/health" => Route::Health,
+            "/metrics" => Route::Metrics,
+            "/version" => Route::Version,
+            _ => Route::Model(
+                path.strip_prefix("/v1/models/")
+                    .filter(|id| !id.is_empty())?,
+            ),
+        })
+    }
+
+    fn allows(self, method: &Method) -> bool {
+        match self {
+            Route::Chat => method == Method::POST,
+            _ => method == Method::GET || method == Method::HEAD,
+        }
+    }
+
+    fn allowed(self) -> &'static str {
+        match self {
+            Route::Chat => "POST",
+            _ => "GET, HEAD",
+        }
+    }
+}
+
+/// Answers one request; errors become their JSON.
+pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let response = match answer(&state, request).await {
+        Ok(response) => response,
+        Err(error) => error_response(&error),
+    };
+    state.figures.count_response(response.status());
+    response
+}
+
+async fn answer(
+    state: &Arc<State>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    check_head(&request)?;
+    let path = request.uri().path().to_string();
+    let route = Route::find(&path).ok_or_else(|| not_found(&path))?;
+    if !route.allows(request.method()) {
+        return Ok(method_not_allowed(route));
+    }
+    match route {
+        Route::Chat => chat(state, request).await,
+        Route::Models => Ok(json_response(StatusCode::OK, &models(state))),
+        Route::Model(id) if id == state.model_id => {
+            Ok(json_response(StatusCode::OK, &model(state)))
+        }
+        Route::Model(id) => Err(no_model(state, id)),
+        Route::Health => Ok(health(state)),
+        Route::Metrics => Ok(text_response(metrics::page(state))),
+        Route::Version => Ok(json_response(StatusCode::OK, &version())),
+    }
+}
+
+/// What no route may be reached with.
+fn check_head(request: &Request<Incoming>) -> Result<(), ApiError> {
+    let uri = request.uri();
+    let uri_bytes = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    if uri_bytes > URI_BYTES_MAX {
+        let message = format!("the URI is longer than {URI_BYTES_MAX} bytes");
+        return Err(ApiError::new(StatusCode::URI_TOO_LONG, message));
+    }
+    if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
+        let message = format!("{} is not served", request.method());
+        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).closing());
+    }
+    let hosts: Vec<&[u8]> = request
+        .headers()
+        .get_all(HOST)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    let host_required = request.version() >= Version::HTTP_11;
+    let authority = uri.authority().map(|authority| authority.as_str());
+    host::check(&hosts, host_required, authority)
+        .map_err(|problem| ApiError::malformed(problem).closing())
+}
+
+async fn chat(
+    state: &Arc<State>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let service = ready(state)?.clone();
+    let encoding = request.headers().get(CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| encoding != "identity") {
+        let message = "Content-Encoding: send the body as plain JSON";
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).closing());
+    }
+    let body = body::read(request.into_body(), &state.bodies).await?;
+    let answer = chat::answer(state, service, body.bytes).await?;
+    drop(body.share);
+    Ok(match answer {
+        ChatAnswer::Whole(value) => json_response(StatusCode::OK, &value),
+        ChatAnswer::Stream(stream) => {
+            let mut response = Response::new(Either::Right(*stream));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            response
+        }
+    })
+}
+
+/// The service, if requests are taken.
+fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
+    if state.is_draining() {
+        return Err(ApiError::unavailable("draining", "the server is shutting down").closing());
+    }
+    let loading = || ApiError::unavailable("loading", "the model is being loaded; see /health");
+    state.service().ok_or_else(loading)
+}
+
+fn health(state: &State) -> Response<ResponseBody> {
+    let problem = match state.service() {
+        _ if state.is_draining() => json!({"status": "draining"}),
+        None => loading_json(state),
+        Some(service) if service.engine.phase() == Phase::Serving => {
+            return json_response(StatusCode::OK, &json!({"status": "ready"}));
+        }
+        Some(_) => json!({"status": "stopped"}),
+    };
+    let mut response = json_response(StatusCode::SERVICE_UNAVAILABLE, &problem);
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+fn loading_json(state: &State) -> Value {
+    let loading = state.loading();
+    let share = loading.bytes_done as f64 / loading.bytes_total.max(1) as f64;
+    json!({
+        "status": "loading",
+        "stage": loading.stage,
+        "bytes_done": loading.bytes_done,
+        "bytes_total": loading.bytes_total,
+        "percent": (share * 100.0).floor().clamp(0.0, 100.0) as u64,
+    })
+}
+
+/// The model in the shape of both the OpenAI and the Anthropic API.
+fn model(state: &State) -> Value {
+    json!({
+        "id": state.model_id,
+        "object": "model",
+        "created": state.created,
+        "owned_by": "atlas",
+        "type": "model",
+        "display_name": state.model_id,
+        "created_at": rfc3339(state.created),
+        "max_model_len": target::MAX_CONTEXT,
+    })
+}
+
+fn rfc3339(seconds: u64) -> String {
+    strftime(
+        "%Y-%m-%dT%H:%M:%SZ",
+        UNIX_EPOCH + Duration::from_secs(seconds),
+    )
+}
+
+fn models(state: &State) -> Value {
+    json!({
+        "object": "list",
+        "data": [model(state)],
+        "has_more": false,
+        "first_id": state.model_id,
+        "last_id": state.model_id,
+    })
+}
+
+fn no_model(state: &State, id: &str) -> ApiError {
+    let shown: String = id.chars().take(64).collect();
+    let message = format!(
+        "there is no model {shown:?}; this server has {:?}",
+        state.model_id
+    );
+    ApiError {
+        code: Some("model_not_found"),
+        param: Some("model".to_string()),
+        ..ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+}
+
+fn version() -> Value {
+    json!({"version": env!("CARGO_PKG_VERSION"), "target": target::BINARY})
+}
+
+fn not_found(path: &str) -> ApiError {
+    let shown: String = path.chars().take(64).collect();
+    let message = format!(
+        "there is nothing at {shown:?}; try /v1/chat/completions, /v1/models, /health, /metrics \
+         or /version"
+    );
+    ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+fn method_not_allowed(route: Route<'_>) -> Response<ResponseBody> {
+    let message = format!("send {} here", route.allowed());
+    let mut response = error_response(&ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message));
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static(route.allowed()));
+    response
+}
+
+fn error_response(error: &ApiError) -> Response<ResponseBody> {
+    let mut response = json_response(error.status, &error.body());
+    if let Some(seconds) = error.retry_after_s {
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.close {
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn json_response(status: StatusCode, value: &Value) -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(value.to_string()))));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn text_response(text: String) -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,163 @@
+//! Connections: accepting, serving and ending them.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use super::limits::{
+    ABORT_TIMEOUT, ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT,
+    HEADERS_MAX,
+};
+use super::routes::respond;
+use super::state::State;
+use super::wire::Wire;
+
+/// Told to a client for whom there is no connection.
+const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/json\r\ncontent-length: 133\r\nretry-after: 1\r\n\
+    connection: close\r\n\r\n\
+    {\"error\":{\"message\":\"too many connections are open; try again\",\
+    \"type\":\"service_unavailable_error\",\"param\":null,\"code\":\"connections\"}}";
+
+/// A listening socket.
+pub struct Server {
+    listener: TcpListener,
+    state: Arc<State>,
+}
+
+impl Server {
+    /// Binds `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// When the system refuses the address.
+    pub async fn bind(address: SocketAddr, state: Arc<State>) -> io::Result<Server> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Server { listener, state })
+    }
+
+    /// The address bound.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` completes, then lets open replies finish up to `DRAIN_TIMEOUT`. Returns
+    /// whether all of them did.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
+        let Server { listener, state } = self;
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let stopping = watch::Sender::new(false);
+        tokio::select! {
+            () = accept(&listener, &state, &places, &stopping) => {}
+            () = stop => {}
+        }
+        drop(listener);
+        state.drain();
+        stopping.send_replace(true);
+        let all = CONNECTIONS_MAX as u32;
+        if timeout(DRAIN_TIMEOUT, places.acquire_many(all))
+            .await
+            .is_ok()
+        {
+            return true;
+        }
+        state.abort_replies();
+        let _ = timeout(ABORT_TIMEOUT, places.acquire_many(all)).await;
+        false
+    }
+}
+
+/// Takes connections for ever.
+async fn accept(
+    listener: &TcpListener,
+    state: &Arc<State>,
+    places: &Arc<Semaphore>,
+    stopping: &watch::Sender<bool>,
+) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // The client is gone already, or the system is short of something.
+            Err(_) => {
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            state
+                .figures
+                .connections_refused
+                .fetch_add(1, Ordering::Relaxed);
+            let _ = stream.try_write(TOO_MANY);
+            continue;
+        };
+        // Without it small events wait for the acknowledgement of earlier ones.
+        let _ = stream.set_nodelay(true);
+        tokio::spawn(connection(
+            stream,
+            state.clone(),
+            place,
+            stopping.subscribe(),
+        ));
+    }
+}
+
+/// Serves one connection to its end.
+async fn connection(
+    stream: TcpStream,
+    state: Arc<State>,
+    place: OwnedSemaphorePermit,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let open = &state.figures.connections;
+    open.fetch_add(1, Ordering::Relaxed);
+    let service = service_fn(|request| {
+        let state = state.clone();
+        async move { Ok::<_, Infallible>(respond(state, request).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_headers(HEADERS_MAX)
+        .max_header_size(HEAD_BYTES_MAX)
+        .max_buf_size(HEAD_BYTES_MAX * 2)
+        .serve_connection(TokioIo::new(Wire::new(stream)), service);
+    tokio::pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => Some(ended),
+        _ = stopping.wait_for(|stopping| *stopping) => None,
+    };
+    if ended.is_none() {
+        serving.as_mut().graceful_shutdown();
+        // A connection's failure concerns its client only, who knows of it.
+        let _ = serving.await;
+    }
+    open.fetch_sub(1, Ordering::Relaxed);
+    drop(place);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_states_its_length() {
+        let text = std::str::from_utf8(TOO_MANY).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())));
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["error"]["code"], "connections");
+    }
+}

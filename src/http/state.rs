@@ -1,0 +1,120 @@
+//! What all connections share.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Semaphore, watch};
+
+use crate::engine::Handle;
+use crate::text::chat::ChatModel;
+
+use super::limits::BODIES_BYTES_MAX;
+use super::metrics::{ServerFigures, Times};
+
+/// Completes when open replies must end at once.
+pub type Abort = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loading {
+    /// What is being done, in plain words.
+    pub stage: &'static str,
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+}
+
+/// What answers requests once the model is loaded.
+pub struct Service {
+    pub chat: ChatModel,
+    pub engine: Handle,
+    pub times: Times,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Service")
+    }
+}
+
+/// The server's life: loading until the service is there, then serving, then draining.
+pub struct State {
+    pub model_id: String,
+    /// Seconds since 1970 at the start.
+    pub created: u64,
+    pub figures: ServerFigures,
+    /// Bytes of bodies that may be in memory, as permits.
+    pub bodies: Arc<Semaphore>,
+    loading: Box<dyn Fn() -> Loading + Send + Sync>,
+    service: OnceLock<Arc<Service>>,
+    draining: AtomicBool,
+    aborted: watch::Sender<bool>,
+}
+
+impl State {
+    /// `loading` tells how far loading has come while there is no service.
+    pub fn new(
+        model_id: &str,
+        loading: impl Fn() -> Loading + Send + Sync + 'static,
+    ) -> Arc<State> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Arc::new(State {
+            model_id: model_id.to_string(),
+            created: since.map_or(0, |since| since.as_secs()),
+            figures: ServerFigures::default(),
+            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+            loading: Box::new(loading),
+            service: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            aborted: watch::Sender::new(false),
+        })
+    }
+
+    /// Starts to answer requests.
+    pub fn serve(&self, chat: ChatModel, engine: Handle) {
+        let service = Service {
+            chat,
+            engine,
+            times: Times::default(),
+        };
+        let set = self.service.set(Arc::new(service));
+        assert!(set.is_ok(), "the service is set once");
+    }
+
+    pub fn service(&self) -> Option<&Arc<Service>> {
+        self.service.get()
+    }
+
+    pub fn loading(&self) -> Loading {
+        (self.loading)()
+    }
+
+    /// Takes no more requests.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        if let Some(service) = self.service() {
+            service.engine.drain();
+        }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Ends open replies with an error.
+    pub fn abort_replies(&self) {
+        self.aborted.send_replace(true);
+    }
+
+    pub fn abort(&self) -> Abort {
+        let mut aborted = self.aborted.subscribe();
+        Box::pin(async move {
+            if aborted.wait_for(|aborted| *aborted).await.is_err() {
+                std::future::pending().await
+            }
+        })
+    }
+}

@@ -1,0 +1,350 @@
+//! A server on a real socket over an executor that follows a script, and a client for it.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::engine::executor::{DeviceError, Executor, Rows};
+use crate::engine::request::TokenId;
+use crate::engine::{self, Limits};
+use crate::target;
+use crate::text::testing::{END_OF_TURN, chat_model};
+
+use super::limits::BODIES_BYTES_MAX;
+use super::server::Server;
+use super::state::{Loading, State};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What an executor does: each reply is the script's tokens, then the end of the turn.
+#[derive(Clone)]
+pub struct Script {
+    pub tokens: Vec<TokenId>,
+    /// The script starts again at its end.
+    pub endless: bool,
+    /// Time of a step.
+    pub step: Duration,
+    /// The step that fails.
+    pub fails_at: Option<usize>,
+}
+
+impl Script {
+    pub fn text(text: &str) -> Script {
+        let tokens = chat_model().tokenizer.encode(text).unwrap();
+        Script {
+            tokens,
+            endless: false,
+            step: Duration::ZERO,
+            fails_at: None,
+        }
+    }
+
+    pub fn endless() -> Script {
+        Script {
+            endless: true,
+            step: Duration::from_millis(1),
+            ..Script::text("again ")
+        }
+    }
+}
+
+struct Scripted {
+    script: Script,
+    /// Tokens written so far, by slot.
+    written: Vec<usize>,
+    steps: usize,
+}
+
+impl Executor for Scripted {
+    const VOCAB: usize = target::VOCAB;
+
+    fn step(&mut self, rows: &[Rows<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        thread::sleep(self.script.step);
+        self.steps += 1;
+        if self.script.fails_at == Some(self.steps) {
+            return Err(DeviceError("the script says so".to_string()));
+        }
+        logits.clear();
+        for row in rows {
+            let written = &mut self.written[row.slot.0 as usize];
+            if row.start == 0 {
+                *written = 0;
+            }
+            if !row.logits {
+                continue;
+            }
+            let length = self.script.tokens.len();
+            let at = if self.script.endless {
+                *written % length
+            } else {
+                *written
+            };
+            let token = self.script.tokens.get(at).copied().unwrap_or(END_OF_TURN);
+            *written += 1;
+            let first = logits.len();
+            logits.resize(first + Self::VOCAB, 0.0);
+            logits[first + token as usize] = 20.0;
+        }
+        Ok(())
+    }
+}
+
+/// A server that runs until it is dropped or stopped.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub state: Arc<State>,
+    stop: Option<oneshot::Sender<()>>,
+    haste: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<bool>>,
+}
+
+impl TestServer {
+    /// Serves `script`.
+    pub fn start(script: Script) -> TestServer {
+        TestServer::with(Some(script))
+    }
+
+    /// A server whose model is still loading.
+    pub fn start_loading() -> TestServer {
+        TestServer::with(None)
+    }
+
+    fn with(script: Option<Script>) -> TestServer {
+        let loading = || Loading {
+            stage: "loading weights",
+            bytes_done: 1,
+            bytes_total: 4,
+        };
+        let state = State::new("scripted", loading);
+        if let Some(script) = script {
+            let make = || -> Result<Scripted, Box<dyn Error + Send + Sync>> {
+                Ok(Scripted {
+                    script,
+                    written: vec![0; target::MAX_SEQUENCES],
+                    steps: 0,
+                })
+            };
+            let (engine, _) = engine::spawn(Limits::TARGET, make);
+            state.serve(chat_model(), engine);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let (haste, hurried) = oneshot::channel();
+        let (bound, address) = mpsc::channel();
+        let shared = state.clone();
+        let thread = thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = builder.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let any = SocketAddr::from(([127, 0, 0, 1], 0));
+                let server = Server::bind(any, shared).await.unwrap();
+                bound.send(server.address().unwrap()).unwrap();
+                tokio::spawn(async {
+                    if hurried.await.is_ok() {
+                        tokio::time::pause();
+                    }
+                });
+                server.run(async { drop(stopped.await) }).await
+            })
+        });
+        TestServer {
+            address: address.recv().unwrap(),
+            state,
+            stop: Some(stop),
+            haste: Some(haste),
+            thread: Some(thread),
+        }
+    }
+
+    /// From here on the server's clock jumps to the next timeout whenever nothing else is to do.
+    pub fn hurry(&mut self) {
+        self.haste.take().unwrap().send(()).unwrap();
+    }
+
+    /// Waits until part of a body has been read.
+    pub fn wait_for_body(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.state.bodies.available_permits() == BODIES_BYTES_MAX {
+            assert!(Instant::now() < deadline, "no body arrives");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Tells the server to stop, as a signal would.
+    pub fn signal(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Stops and says whether all replies were finished.
+    pub fn stop(&mut self) -> bool {
+        self.signal();
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// Sends bytes on a connection of their own.
+    pub fn send(&self, bytes: &[u8]) -> Connection {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        Connection {
+            stream,
+            received: Vec::new(),
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        self.send(head.as_bytes()).answer()
+    }
+
+    /// Opens a chat with `fields` added to a plain question.
+    pub fn open_chat(&self, fields: Value) -> Connection {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": "hi"}],
+            "reasoning_effort": "none",
+        });
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.send(head.as_bytes())
+    }
+
+    pub fn chat(&self, fields: Value) -> Answer {
+        self.open_chat(fields).answer()
+    }
+
+    /// Waits until `condition` holds of the engine's figures.
+    pub fn wait_for(&self, condition: impl Fn(&engine::Stats) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        let stats = self.state.service().unwrap().engine.stats();
+        while !condition(stats) {
+            assert!(Instant::now() < deadline, "it did not happen: {stats:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.state.abort_replies();
+        self.signal();
+    }
+}
+
+/// A client's end of a connection.
+pub struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    /// Reads until `text` has come.
+    pub fn read_until(&mut self, text: &str) {
+        let mut piece = [0; 4096];
+        while !String::from_utf8_lossy(&self.received).contains(text) {
+            let count = self
+                .stream
+                .read(&mut piece)
+                .expect("the text comes in time");
+            assert!(count > 0, "the connection ended before {text:?}");
+            self.received.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    /// Reads to the end of the connection.
+    pub fn rest(mut self) -> String {
+        // A reset is an end like another.
+        let mut piece = [0; 4096];
+        while let Ok(count @ 1..) = self.stream.read(&mut piece) {
+            self.received.extend_from_slice(&piece[..count]);
+        }
+        String::from_utf8(self.received).unwrap()
+    }
+
+    pub fn answer(self) -> Answer {
+        let text = self.rest();
+        let (head, body) = text.split_once("\r\n\r\n").expect("a response");
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let head = head.to_ascii_lowercase();
+        let chunked = head.contains("transfer-encoding: chunked");
+        let body = if chunked {
+            unchunk(body)
+        } else {
+            body.to_string()
+        };
+        Answer { status, head, body }
+    }
+}
+
+/// The data of a chunked body.
+fn unchunk(mut body: &str) -> String {
+    let mut data = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        data.push_str(&rest[..size]);
+        body = &rest[size + 2..];
+        if size == 0 {
+            break;
+        }
+    }
+    data
+}
+
+/// A whole response.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// In lower case.
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn error(&self) -> Value {
+        self.json()["error"].clone()
+    }
+
+    /// The JSON events of a stream; `[DONE]` must end it.
+    pub fn events(&self) -> Vec<Value> {
+        let data = |event: &str| event.strip_prefix("data: ").map(str::to_string);
+        let mut events: Vec<String> = self
+            .body
+            .split_terminator("\n\n")
+            .filter_map(data)
+            .collect();
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
+        events
+            .iter()
+            .map(|event| serde_json::from_str(event).unwrap())
+            .collect()
+    }
+
+    /// The concatenation of a field of all deltas of choice `index`.
+    pub fn streamed(&self, index: usize, field: &str) -> String {
+        let choices = self
+            .events()
+            .into_iter()
+            .filter_map(|event| event["choices"].get(0).cloned());
+        choices
+            .filter(|choice| choice["index"] == index)
+            .filter_map(|choice| choice["delta"][field].as_str().map(str::to_string))
+            .collect()
+    }
+}

@@ -1,0 +1,448 @@
+//! The server on a real socket, over an executor that follows a script.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::limits::{
+    BODY_BYTES_MAX, CHOICES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, URI_BYTES_MAX,
+};
+use super::testing::{Answer, Script, TestServer};
+use crate::target;
+
+const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</parameter>\n\
+    </function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>";
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+        "properties": {"a": {"type": "string"}}}}}])
+}
+
+fn message(answer: &Answer) -> Value {
+    answer.json()["choices"][0]["message"].clone()
+}
+
+fn finish(answer: &Answer) -> Value {
+    answer.json()["choices"][0]["finish_reason"].clone()
+}
+
+#[test]
+fn a_whole_answer_has_content_finish_and_usage() {
+    let server = TestServer::start(Script::text("Hé 🦀!"));
+    let answer = server.chat(json!({}));
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        message(&answer),
+        json!({"role": "assistant", "content": "Hé 🦀!"})
+    );
+    assert_eq!(finish(&answer), "stop");
+    let usage = &answer.json()["usage"];
+    assert_eq!(usage["completion_tokens"], "Hé 🦀!".len() + 1);
+    assert_eq!(
+        usage["total_tokens"].as_u64().unwrap(),
+        usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap()
+    );
+}
+
+#[test]
+fn a_streamed_answer_concatenates_to_the_whole_one() {
+    let server = TestServer::start(Script::text("Hé 🦀!"));
+    let answer = server.chat(json!({"stream": true, "stream_options": {"include_usage": true}}));
+    assert!(answer.head.contains("content-type: text/event-stream"));
+    assert_eq!(answer.streamed(0, "content"), "Hé 🦀!");
+    let events = answer.events();
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    let (usage, chunks) = events.split_last().unwrap();
+    assert_eq!(usage["usage"]["completion_tokens"], "Hé 🦀!".len() + 1);
+    assert_eq!(
+        chunks.last().unwrap()["choices"][0]["finish_reason"],
+        "stop"
+    );
+}
+
+#[test]
+fn a_length_ends_the_reply_and_is_named() {
+    let server = TestServer::start(Script::endless());
+    let answer = server.chat(json!({"max_tokens": 5}));
+    assert_eq!(message(&answer)["content"], "again");
+    assert_eq!(finish(&answer), "length");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+}
+
+#[test]
+fn a_stop_string_ends_the_reply_and_frees_the_slot() {
+    let server = TestServer::start(Script::endless());
+    let answer = server.chat(json!({"stop": ["n aga"]}));
+    assert_eq!(message(&answer)["content"], "agai");
+    assert_eq!(finish(&answer), "stop");
+    server.wait_for(|stats| stats.running.get() == 0);
+}
+
+#[test]
+fn a_stop_token_ends_the_reply_unseen() {
+    let server = TestServer::start(Script::endless());
+    let answer = server.chat(json!({"stop_token_ids": [b'i']}));
+    assert_eq!(message(&answer)["content"], "aga");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 4);
+}
+
+#[test]
+fn logprobs_come_for_each_token_of_the_text() {
+    let server = TestServer::start(Script::text("ab"));
+    let wanted = json!({"logprobs": true, "top_logprobs": 2});
+    let positions = server.chat(wanted.clone()).json()["choices"][0]["logprobs"]["content"].clone();
+    assert_eq!(positions.as_array().unwrap().len(), 2);
+    assert_eq!(positions[1]["token"], "b");
+    assert_eq!(positions[1]["bytes"], json!([98]));
+    assert_eq!(positions[1]["top_logprobs"][0]["token"], "b");
+    assert!(positions[1]["logprob"].as_f64().unwrap() <= 0.0);
+    let mut streaming = wanted;
+    streaming["stream"] = json!(true);
+    let streamed: Vec<Value> = server
+        .chat(streaming)
+        .events()
+        .iter()
+        .filter_map(|event| {
+            event["choices"][0]["logprobs"]["content"]
+                .as_array()
+                .cloned()
+        })
+        .flatten()
+        .collect();
+    assert_eq!(json!(streamed), positions);
+}
+
+#[test]
+fn several_choices_are_told_apart() {
+    let server = TestServer::start(Script::text("one"));
+    let choices = server.chat(json!({"n": 3})).json()["choices"].clone();
+    let indices: Vec<u64> = choices
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["index"].as_u64().unwrap())
+        .collect();
+    assert_eq!(indices, [0, 1, 2]);
+    let streamed = server.chat(json!({"n": 3, "stream": true}));
+    assert!((0..3).all(|index| streamed.streamed(index, "content") == "one"));
+}
+
+#[test]
+fn reasoning_is_separate_from_the_content() {
+    let server = TestServer::start(Script::text("why\n</think>\n\nBecause."));
+    let thinking = json!({"chat_template_kwargs": {"enable_thinking": true}});
+    let whole = message(&server.chat(thinking));
+    assert_eq!(whole["reasoning_content"], "why");
+    assert_eq!(whole["content"], "Because.");
+    let streamed = server.chat(json!({"reasoning_effort": "high", "stream": true}));
+    assert_eq!(streamed.streamed(0, "reasoning_content"), "why");
+    assert_eq!(streamed.streamed(0, "content"), "Because.");
+}
+
+#[test]
+fn tool_calls_are_read_from_the_reply() {
+    let server = TestServer::start(Script::text(CALLS));
+    let answer = server.chat(json!({"tools": tools()}));
+    let message = message(&answer);
+    assert_eq!(message["content"], "Look:");
+    let function = json!({"name": "f", "arguments": "{\"a\":\"x y\"}"});
+    assert_eq!(message["tool_calls"][0]["function"], function);
+    assert_eq!(message["tool_calls"][1]["function"]["arguments"], "{}");
+    assert_eq!(finish(&answer), "tool_calls");
+}
+
+#[test]
+fn streamed_tool_calls_name_the_function_once() {
+    let server = TestServer::start(Script::text(CALLS));
+    let answer = server.chat(json!({"tools": tools(), "stream": true}));
+    let calls: Vec<Value> = answer
+        .events()
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["tool_calls"].get(0).cloned())
+        .filter(|call| call["index"] == 0)
+        .collect();
+    assert_eq!(
+        calls.iter().filter(|call| call["id"].is_string()).count(),
+        1
+    );
+    assert_eq!(calls[0]["function"], json!({"name": "f", "arguments": ""}));
+    let arguments: String = calls
+        .iter()
+        .filter_map(|call| call["function"]["arguments"].as_str())
+        .collect();
+    assert_eq!(arguments, "{\"a\":\"x y\"}");
+}
+
+#[test]
+fn calls_are_text_when_no_tool_is_offered() {
+    let server = TestServer::start(Script::text(CALLS));
+    let answer = server.chat(json!({"tools": tools(), "tool_choice": "none"}));
+    assert_eq!(message(&answer)["content"], CALLS);
+}
+
+#[test]
+fn one_call_at_a_time_ends_the_reply_behind_it() {
+    let server = TestServer::start(Script::text(CALLS));
+    let answer = server.chat(json!({"tools": tools(), "parallel_tool_calls": false}));
+    assert_eq!(message(&answer)["tool_calls"].as_array().unwrap().len(), 1);
+    assert_eq!(finish(&answer), "tool_calls");
+}
+
+#[test]
+fn while_loading_health_tells_progress_and_chat_says_when_to_retry() {
+    let server = TestServer::start_loading();
+    let health = server.get("/health");
+    assert_eq!(health.status, 503);
+    assert_eq!(health.json()["percent"], 25);
+    let chat = server.chat(json!({}));
+    assert_eq!(
+        (chat.status, chat.error()["code"].clone()),
+        (503, json!("loading"))
+    );
+    assert!(chat.head.contains("retry-after: "));
+}
+
+#[test]
+fn a_ready_server_is_healthy() {
+    let server = TestServer::start(Script::text("a"));
+    server.wait_for(|_| {
+        server.state.service().unwrap().engine.phase() == crate::engine::Phase::Serving
+    });
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn models_have_the_shape_of_both_dialects() {
+    let server = TestServer::start(Script::text("a"));
+    let list = server.get("/v1/models?limit=1000").json();
+    assert_eq!(
+        (&list["object"], &list["has_more"]),
+        (&json!("list"), &json!(false))
+    );
+    let model = &list["data"][0];
+    assert_eq!(
+        (&model["id"], &model["type"]),
+        (&json!("scripted"), &json!("model"))
+    );
+    assert_eq!(model["max_model_len"], target::MAX_CONTEXT);
+    assert_eq!(&server.get("/v1/models/scripted").json(), model);
+    assert_eq!(
+        server.get("/v1/models/other").error()["code"],
+        "model_not_found"
+    );
+}
+
+#[test]
+fn a_full_queue_answers_429_with_retry_after() {
+    let server = TestServer::start(Script::endless());
+    let places = target::MAX_SEQUENCES + target::MAX_QUEUED;
+    let open: Vec<_> = (1..=places.div_ceil(CHOICES_MAX))
+        .map(|count| {
+            let mut open = server.open_chat(json!({"n": CHOICES_MAX, "stream": true}));
+            open.read_until("200 OK");
+            // What the engine has not taken up yet still fills the queue.
+            let running = (count * CHOICES_MAX).min(target::MAX_SEQUENCES);
+            server.wait_for(|stats| stats.running.get() == running as u64);
+            open
+        })
+        .collect();
+    let mut refused = server.chat(json!({}));
+    for _ in 0..target::MAX_SEQUENCES {
+        if refused.status == 429 {
+            break;
+        }
+        refused = server.open_chat(json!({"stream": true})).answer();
+    }
+    assert_eq!(
+        (refused.status, refused.error()["code"].clone()),
+        (429, json!("queue_full"))
+    );
+    assert!(refused.head.contains("retry-after: 1"));
+    drop(open);
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_slot() {
+    let server = TestServer::start(Script::endless());
+    for fields in [json!({"stream": true}), json!({})] {
+        let open = server.open_chat(fields);
+        server.wait_for(|stats| stats.running.get() == 1);
+        drop(open);
+        server.wait_for(|stats| stats.running.get() == 0);
+    }
+    server.wait_for(|stats| stats.cancelled.get() == 2);
+}
+
+#[test]
+fn a_device_failure_is_told_to_all_and_to_health() {
+    let server = TestServer::start(Script {
+        fails_at: Some(20),
+        ..Script::endless()
+    });
+    let streamed = server.open_chat(json!({"stream": true})).rest();
+    assert!(
+        streamed.contains("data: {\"error\":{\"message\":\"the device failed"),
+        "{streamed}"
+    );
+    assert!(!streamed.contains("[DONE]"));
+    assert_eq!(server.get("/health").json()["status"], "stopped");
+    assert_eq!(server.chat(json!({})).status, 503);
+}
+
+#[test]
+fn a_device_failure_fails_a_whole_answer() {
+    let server = TestServer::start(Script {
+        fails_at: Some(20),
+        ..Script::endless()
+    });
+    let answer = server.chat(json!({}));
+    assert_eq!(
+        (answer.status, answer.error()["type"].clone()),
+        (500, json!("server_error"))
+    );
+}
+
+#[test]
+fn a_stopping_server_finishes_open_replies() {
+    let step = Duration::from_millis(20);
+    let mut server = TestServer::start(Script {
+        step,
+        ..Script::text("to the very end")
+    });
+    let mut open = server.open_chat(json!({"stream": true}));
+    open.read_until("role");
+    server.signal();
+    assert_eq!(open.answer().streamed(0, "content"), "to the very end");
+    assert!(server.stop());
+}
+
+#[test]
+fn a_reply_that_outlasts_the_drain_ends_with_an_error() {
+    let step = Duration::from_millis(50);
+    let mut server = TestServer::start(Script {
+        step,
+        ..Script::endless()
+    });
+    let mut open = server.open_chat(json!({"stream": true}));
+    open.read_until("role");
+    server.hurry();
+    server.signal();
+    let rest = open.rest();
+    assert!(
+        rest.contains("data: {\"error\":{\"message\":\"the server is shutting down"),
+        "{rest}"
+    );
+    assert!(!server.stop());
+}
+
+#[test]
+fn a_quiet_stream_is_kept_alive_with_comments() {
+    let step = Duration::from_millis(200);
+    let mut server = TestServer::start(Script {
+        step,
+        ..Script::text("ab")
+    });
+    let mut open = server.open_chat(json!({"stream": true}));
+    open.read_until("role");
+    server.hurry();
+    let answer = open.answer();
+    assert!(answer.body.contains(": keep-alive\n\n"));
+    assert_eq!(answer.streamed(0, "content"), "ab");
+}
+
+#[test]
+fn a_head_that_never_ends_is_given_up() {
+    let mut server = TestServer::start(Script::text("a"));
+    let open = server.send(b"GET /health HTTP/1.1\r\nhost:");
+    server.hurry();
+    assert_eq!(open.rest(), "");
+}
+
+#[test]
+fn an_idle_connection_is_closed() {
+    let mut server = TestServer::start(Script::text("a"));
+    let mut open = server.send(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n");
+    open.read_until("200 OK");
+    server.hurry();
+    open.rest();
+}
+
+#[test]
+fn a_body_that_stops_arriving_is_answered_408() {
+    let mut server = TestServer::start(Script::text("a"));
+    let head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{";
+    let open = server.send(head);
+    server.wait_for_body();
+    server.hurry();
+    let answer = open.answer();
+    assert_eq!(answer.status, 408);
+    assert!(answer.head.contains("connection: close"));
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_given_up() {
+    let mut server = TestServer::start(Script {
+        step: Duration::ZERO,
+        ..Script::endless()
+    });
+    let wanted = json!({"n": CHOICES_MAX, "stream": true, "logprobs": true, "top_logprobs": 20});
+    let open: Vec<_> = (0..4).map(|_| server.open_chat(wanted.clone())).collect();
+    server.wait_for(|stats| stats.generated_tokens.get() > 1000);
+    server.hurry();
+    server.wait_for(|stats| stats.cancelled.get() > 0);
+    drop(open);
+}
+
+fn request(head: &str) -> String {
+    format!("{head}\r\n\r\n")
+}
+
+#[test]
+fn heads_are_bounded() {
+    let server = TestServer::start(Script::text("a"));
+    let with = |headers: String| server.send(request(&headers).as_bytes()).answer().status;
+    let line = "GET /version HTTP/1.1\r\nhost: a\r\nconnection: close";
+    let uri = |bytes: usize| {
+        let path = format!("/version?{}", "x".repeat(bytes - "/version?".len()));
+        with(format!(
+            "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close"
+        ))
+    };
+    assert_eq!((uri(URI_BYTES_MAX), uri(URI_BYTES_MAX + 1)), (200, 414));
+    let headers = |count: usize| with(format!("{line}{}", "\r\nx: y".repeat(count - 2)));
+    assert_eq!((headers(HEADERS_MAX), headers(HEADERS_MAX + 1)), (200, 431));
+    let bytes = |bytes: usize| {
+        let head = format!("{line}\r\nx: ");
+        with(format!("{head}{}", "y".repeat(bytes - head.len() - 4)))
+    };
+    assert_eq!(
+        (bytes(HEAD_BYTES_MAX - 16), bytes(HEAD_BYTES_MAX + 16)),
+        (200, 431)
+    );
+}
+
+#[test]
+fn bodies_are_bounded() {
+    let server = TestServer::start(Script::text("a"));
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nconnection: close";
+    let declared = format!("{head}\r\ncontent-length: {}\r\n\r\n", BODY_BYTES_MAX + 1);
+    assert_eq!(server.send(declared.as_bytes()).answer().status, 413);
+    let whole = format!(
+        "{head}\r\ncontent-length: {BODY_BYTES_MAX}\r\n\r\n{}",
+        " ".repeat(BODY_BYTES_MAX)
+    );
+    assert_eq!(
+        server.send(whole.as_bytes()).answer().error()["message"],
+        "the body is empty; send a JSON object"
+    );
+}
+
+#[test]
+fn connections_are_bounded() {
+    let server = TestServer::start(Script::text("a"));
+    let open: Vec<_> = (0..CONNECTIONS_MAX).map(|_| server.send(b"")).collect();
+    let mut refused = server.send(b"");
+    refused.read_until("503 Service Unavailable");
+    refused.read_until("too many connections");
+    drop(open);
+}

@@ -1,0 +1,411 @@
+//! The bytes of a connection, watched on their way: what the HTTP library would let pass though
+//! two readers could understand it differently is spoilt, so that it is refused there; and a
+//! client that takes nothing of what is written to it is given up.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+use super::limits::{CHUNK_FRAMING_BYTES_MAX, HEAD_BYTES_MAX, WRITE_STALL_TIMEOUT};
+
+/// A byte that no head and no chunk size may hold.
+const SPOILT: u8 = 0;
+
+/// A TCP stream under watch.
+pub struct Wire {
+    stream: TcpStream,
+    framing: Framing,
+    /// Runs while a write waits.
+    stall: Option<Pin<Box<Sleep>>>,
+}
+
+impl Wire {
+    pub fn new(stream: TcpStream) -> Wire {
+        Wire {
+            stream,
+            framing: Framing::default(),
+            stall: None,
+        }
+    }
+
+    /// Fails a write that has waited too long.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.stall = None;
+            return outcome;
+        }
+        let stall = self
+            .stall
+            .get_or_insert_with(|| Box::pin(sleep(WRITE_STALL_TIMEOUT)));
+        if stall.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.framing.is_spoilt() {
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        let arrived = &mut buffer.filled_mut()[before..];
+        if let Some(at) = this.framing.scan(arrived) {
+            arrived[at] = SPOILT;
+            buffer.set_filled(before + at + 1);
+        }
+        outcome
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(cx, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
+        self.watch(cx, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Where in the stream of requests the next byte belongs.
+#[derive(Debug)]
+enum Place {
+    Head(Head),
+    /// In a body of known length: bytes left.
+    Body(u64),
+    /// In the line that gives a chunk's size.
+    ChunkSize(Line),
+    /// In a chunk: bytes left.
+    Chunk(u64),
+    /// In the line end behind a chunk.
+    ChunkEnd(Line),
+    /// In the lines behind the last chunk; bytes of them so far.
+    Trailers(Line, usize),
+    /// The HTTP library refuses what comes; nothing needs to be watched.
+    Unwatched,
+    Spoilt,
+}
+
+/// Follows the framing of requests on one connection.
+#[derive(Debug)]
+struct Framing {
+    place: Place,
+}
+
+impl Default for Framing {
+    fn default() -> Self {
+        Framing {
+            place: Place::Head(Head::default()),
+        }
+    }
+}
+
+/// A line that ends with CR LF.
+#[derive(Debug, Default)]
+struct Line {
+    bytes: Vec<u8>,
+}
+
+/// What a byte does to a line.
+enum LineStep {
+    Within,
+    /// The line is complete, without its end.
+    Complete(Vec<u8>),
+    /// A line feed without a carriage return.
+    Bare,
+}
+
+impl Line {
+    fn push(&mut self, byte: u8) -> LineStep {
+        if byte != b'\n' {
+            self.bytes.push(byte);
+            return LineStep::Within;
+        }
+        let mut line = std::mem::take(&mut self.bytes);
+        match line.pop() {
+            Some(b'\r') => LineStep::Complete(line),
+            _ => LineStep::Bare,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Head {
+    line: Line,
+    bytes: usize,
+    /// The request line has been seen.
+    begun: bool,
+    lengths: Vec<u64>,
+    chunked: bool,
+    /// A framing header that cannot be understood; the HTTP library refuses it.
+    unclear: bool,
+}
+
+impl Head {
+    fn header(&mut self, line: &[u8]) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+            return;
+        };
+        let value = line[colon + 1..].trim_ascii();
+        if line[..colon].eq_ignore_ascii_case(b"content-length") {
+            let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+            let length = std::str::from_utf8(value)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            match length.filter(|_| digits) {
+                Some(length) => self.lengths.push(length),
+                None => self.unclear = true,
+            }
+        } else if line[..colon].eq_ignore_ascii_case(b"transfer-encoding") {
+            self.unclear |= self.chunked || !value.eq_ignore_ascii_case(b"chunked");
+            self.chunked = true;
+        }
+    }
+
+    /// What follows the head; None if its length is told in two ways.
+    fn body(&self) -> Option<Place> {
+        match (&self.lengths[..], self.chunked) {
+            _ if self.unclear => Some(Place::Unwatched),
+            ([], true) => Some(Place::ChunkSize(Line::default())),
+            ([], false) | ([0], false) => Some(Place::Head(Head::default())),
+            (&[length], false) => Some(Place::Body(length)),
+            _ => None,
+        }
+    }
+}
+
+impl Framing {
+    fn is_spoilt(&self) -> bool {
+        matches!(self.place, Place::Spoilt)
+    }
+
+    /// Follows `bytes`. Returns the place of the byte at which the request is to be refused.
+    fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let skipped = self.skip(bytes.len() - at);
+            if skipped > 0 {
+                at += skipped;
+                continue;
+            }
+            let place = std::mem::replace(&mut self.place, Place::Spoilt);
+            self.place = match advance(place, bytes[at]) {
+                Some(place) => place,
+                None => return Some(at),
+            };
+            if matches!(self.place, Place::Unwatched) {
+                return None;
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// Passes over bytes of a body; returns how many.
+    fn skip(&mut self, available: usize) -> usize {
+        let (left, next) = match &mut self.place {
+            Place::Body(left) => (left, Place::Head(Head::default())),
+            Place::Chunk(left) => (left, Place::ChunkEnd(Line::default())),
+            Place::Unwatched => return available,
+            _ => return 0,
+        };
+        let skipped = available.min(usize::try_from(*left).unwrap_or(usize::MAX));
+        *left -= skipped as u64;
+        if *left == 0 {
+            self.place = next;
+        }
+        skipped
+    }
+}
+
+/// The place behind `byte`; None if the request is to be refused there.
+fn advance(place: Place, byte: u8) -> Option<Place> {
+    match place {
+        Place::Head(head) => advance_head(head, byte),
+        Place::ChunkSize(mut line) => match line.push(byte) {
+            LineStep::Within if line.bytes.len() > CHUNK_FRAMING_BYTES_MAX => None,
+            LineStep::Within => Some(Place::ChunkSize(line)),
+            LineStep::Complete(size) => match chunk_size(&size)? {
+                0 => Some(Place::Trailers(Line::default(), 0)),
+                size => Some(Place::Chunk(size)),
+            },
+            LineStep::Bare => None,
+        },
+        Place::ChunkEnd(mut line) => match line.push(byte) {
+            LineStep::Within if line.bytes == b"\r" => Some(Place::ChunkEnd(line)),
+            LineStep::Complete(rest) if rest.is_empty() => Some(Place::ChunkSize(Line::default())),
+            _ => None,
+        },
+        Place::Trailers(mut line, bytes) => match line.push(byte) {
+            _ if bytes == CHUNK_FRAMING_BYTES_MAX => None,
+            LineStep::Complete(trailer) if trailer.is_empty() => Some(Place::Head(Head::default())),
+            LineStep::Within | LineStep::Complete(_) => Some(Place::Trailers(line, bytes + 1)),
+            LineStep::Bare => None,
+        },
+        // Bytes of these are passed over.
+        place @ (Place::Body(_) | Place::Chunk(_) | Place::Unwatched) => Some(place),
+        Place::Spoilt => None,
+    }
+}
+
+fn advance_head(mut head: Head, byte: u8) -> Option<Place> {
+    head.bytes += 1;
+    if head.bytes > HEAD_BYTES_MAX {
+        return Some(Place::Unwatched);
+    }
+    match head.line.push(byte) {
+        LineStep::Within => {}
+        LineStep::Bare => return None,
+        LineStep::Complete(line) if !head.begun => head.begun = !line.is_empty(),
+        LineStep::Complete(line) if line.is_empty() => return head.body(),
+        LineStep::Complete(line) => head.header(&line),
+    }
+    Some(Place::Head(head))
+}
+
+/// The size of a chunk: one to sixteen hexadecimal digits, then perhaps an extension.
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let end = line
+        .iter()
+        .position(|byte| *byte == b';')
+        .unwrap_or(line.len());
+    let digits = line[..end].trim_ascii_end();
+    if digits.is_empty() || digits.len() > 16 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "POST / HTTP/1.1\r\nhost: a\r\n";
+
+    /// Where a stream is refused, fed in pieces of `step` bytes.
+    fn refused_at(text: &str, step: usize) -> Option<usize> {
+        let mut framing = Framing::default();
+        text.as_bytes()
+            .chunks(step)
+            .enumerate()
+            .find_map(|(piece, bytes)| framing.scan(bytes).map(|at| piece * step + at))
+    }
+
+    fn refused(text: &str) -> bool {
+        let whole = refused_at(text, text.len());
+        for step in [1, 2, 3, 7] {
+            assert_eq!(refused_at(text, step), whole, "{text:?}");
+        }
+        whole.is_some()
+    }
+
+    #[test]
+    fn clear_requests_pass_one_after_the_other() {
+        for body in [
+            "\r\n",
+            "content-length: 5\r\n\r\nab\ncd",
+            "Transfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n1;x=\"y\"\r\nc\r\n0\r\nt: u\r\n\r\n",
+            "transfer-encoding: Chunked\r\n\r\n0\r\n\r\n",
+        ] {
+            assert!(
+                !refused(&format!("{HEAD}{body}{HEAD}{body}\r\n{HEAD}\r\n")),
+                "{body:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_length_told_twice_is_refused() {
+        for headers in [
+            "content-length: 3\r\ntransfer-encoding: chunked",
+            "transfer-encoding: chunked\r\ncontent-length: 3",
+            "content-length: 3\r\nContent-Length: 3",
+            "content-length: 3\r\ncontent-length: 4",
+        ] {
+            assert!(refused(&format!("{HEAD}{headers}\r\n\r\n")), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_bare_line_feed_in_the_head_is_refused() {
+        assert!(refused("GET / HTTP/1.1\nhost: a\r\n\r\n"));
+        assert!(refused("GET / HTTP/1.1\r\nhost: a\n\r\n"));
+        assert!(refused("GET / HTTP/1.1\r\nhost: a\r\n\n"));
+        assert!(refused(&format!(
+            "{HEAD}content-length: 2\r\n\r\nabGET / HTTP/1.1\n"
+        )));
+    }
+
+    #[test]
+    fn malformed_chunks_are_refused() {
+        for body in [
+            "0x3\r\nabc\r\n",
+            "+3\r\nabc\r\n",
+            "0_3\r\n",
+            "3\nabc\r\n",
+            "3\r\nabcd\r\n",
+            "\r\n",
+            "11111111111111111\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "0\r\nt: u\n\r\n",
+            "-1\r\n",
+        ] {
+            assert!(
+                refused(&format!("{HEAD}transfer-encoding: chunked\r\n\r\n{body}")),
+                "{body:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn framing_around_chunks_is_bounded_at_the_limit() {
+        let extended = |bytes: usize| {
+            let line = format!("1;{}", "x".repeat(bytes - 3));
+            format!("{HEAD}transfer-encoding: chunked\r\n\r\n{line}\r\na\r\n0\r\n\r\n")
+        };
+        assert!(!refused(&extended(CHUNK_FRAMING_BYTES_MAX)));
+        assert!(refused(&extended(CHUNK_FRAMING_BYTES_MAX + 1)));
+        let trailer = "t: u\r\n".repeat(CHUNK_FRAMING_BYTES_MAX / 6 + 1);
+        assert!(refused(&format!(
+            "{HEAD}transfer-encoding: chunked\r\n\r\n0\r\n{trailer}\r\n"
+        )));
+    }
+}

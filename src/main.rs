@@ -1,0 +1,48 @@
+//! The boot story: read the command line, run one verb, end with a code that scripts can read.
+//!
+//! `serve` binds its address first, so that /health can tell how loading goes; then loads
+//! tokenizer, template and weights; then answers requests until a signal; then lets open replies
+//! finish.
+
+use std::process::ExitCode;
+
+use atlas::cli::{self, Exit, Failure, Parsed, Verb};
+use atlas::{log, target};
+
+fn main() -> ExitCode {
+    let arguments: Option<Vec<String>> = std::env::args_os()
+        .skip(1)
+        .map(|argument| argument.into_string().ok())
+        .collect();
+    let Some(arguments) = arguments else {
+        log::line("an argument is not UTF-8");
+        return Exit::Usage.into();
+    };
+    let outcome = match cli::parse(target::BINARY, &arguments) {
+        Parsed::Run(verb) => run(*verb),
+        Parsed::Say(text) => cli::boot::print(&text),
+        Parsed::Wrong(text) => {
+            text.lines().for_each(log::line);
+            return Exit::Usage.into();
+        }
+    };
+    match outcome {
+        Ok(()) => Exit::Ok.into(),
+        Err(Failure { exit, message }) => {
+            message.lines().for_each(log::line);
+            exit.into()
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Serve(options) => cli::serve::run(&options),
+        Verb::Generate(options) => cli::generate::run(&options),
+        Verb::About(options) => cli::about::run(&options),
+        Verb::Verify(options) => cli::verify::run(&options),
+        Verb::Doctor(options) => cli::doctor::run(&options),
+        Verb::Selftest(options) => cli::selftest::run(&options),
+        Verb::Bench(options) => cli::bench(options),
+    }
+}

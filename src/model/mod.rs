@@ -1,0 +1,14 @@
+//! Models: what is computed, in terms of `crate::ops`.
+
+mod acceptance;
+mod parts;
+mod qwen3_5_moe;
+mod runner;
+mod selfcheck;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use acceptance::{Acceptance, acceptance};
+pub use runner::{ROWS_MAX, Runner};
+pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, selfcheck};

@@ -1,0 +1,221 @@
+//! A model's weights, caches and scratch on a backend.
+
+use crate::ops::Ops;
+use crate::target::{self, EXPERTS, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB};
+use crate::weights::{
+    AttentionSpec, Checkpoint, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MixerSpec, MoeSpec,
+    MtpSpec, VectorSpec, WeightsError,
+};
+
+pub struct Model<B: Ops> {
+    pub embed: B::Matrix,
+    pub layers: Vec<Layer<B>>,
+    pub norm: B::Vector,
+    /// None when the embedding is the head.
+    pub head: Option<B::Matrix>,
+    pub mtp: Option<Mtp<B>>,
+}
+
+pub struct Layer<B: Ops> {
+    pub input_norm: B::Vector,
+    pub mixer: Mixer<B>,
+    pub post_norm: B::Vector,
+    pub moe: Moe<B>,
+}
+
+pub enum Mixer<B: Ops> {
+    Gdn(Gdn<B>),
+    Attention(Attention<B>),
+}
+
+pub struct Gdn<B: Ops> {
+    pub qkv: B::Matrix,
+    pub z: B::Matrix,
+    pub b: B::Matrix,
+    pub a: B::Matrix,
+    pub out: B::Matrix,
+    pub conv: B::Vector,
+    pub a_log: B::Vector,
+    pub dt_bias: B::Vector,
+    pub norm: B::Vector,
+    pub state: B::GdnState,
+}
+
+pub struct Attention<B: Ops> {
+    pub q: B::Matrix,
+    pub k: B::Matrix,
+    pub v: B::Matrix,
+    pub o: B::Matrix,
+    pub q_norm: B::Vector,
+    pub k_norm: B::Vector,
+    pub cache: B::KvCache,
+}
+
+pub struct Moe<B: Ops> {
+    pub router: B::Matrix,
+    pub experts: B::Experts,
+    /// Gate rows, then up rows.
+    pub shared_gate_up: B::Matrix,
+    pub shared_down: B::Matrix,
+    pub shared_gate: B::Matrix,
+}
+
+pub struct Mtp<B: Ops> {
+    pub norm_embedding: B::Vector,
+    pub norm_hidden: B::Vector,
+    pub fc: B::Matrix,
+    pub layer: Layer<B>,
+    pub norm: B::Vector,
+}
+
+/// Activations of a step, `[rows, width]` each, reused from step to step.
+pub struct Scratch<B: Ops> {
+    pub residual: B::Tensor,
+    pub x: B::Tensor,
+    pub y: B::Tensor,
+    pub qkv: B::Tensor,
+    pub z: B::Tensor,
+    pub b: B::Tensor,
+    pub a: B::Tensor,
+    pub q: B::Tensor,
+    pub k: B::Tensor,
+    pub v: B::Tensor,
+    pub mixed: B::Tensor,
+    pub router: B::Tensor,
+    pub routing: B::Routing,
+    pub gate_up: B::Tensor,
+    pub act: B::Tensor,
+    pub shared: B::Tensor,
+    pub gate: B::Tensor,
+    pub pair: B::Tensor,
+    pub last: B::Tensor,
+    pub logits: B::Tensor,
+}
+
+impl<B: Ops> Scratch<B> {
+    pub fn new(ops: &B) -> Scratch<B> {
+        Scratch {
+            residual: ops.tensor(HIDDEN),
+            x: ops.tensor(HIDDEN),
+            y: ops.tensor(HIDDEN),
+            qkv: ops.tensor(GDN_QKV),
+            z: ops.tensor(GDN_VALUES),
+            b: ops.tensor(GDN_VALUE_HEADS),
+            a: ops.tensor(GDN_VALUE_HEADS),
+            q: ops.tensor(2 * HEADS * HEAD_DIM),
+            k: ops.tensor(KV_HEADS * HEAD_DIM),
+            v: ops.tensor(KV_HEADS * HEAD_DIM),
+            mixed: ops.tensor(GDN_VALUES.max(HEADS * HEAD_DIM)),
+            router: ops.tensor(EXPERTS),
+            routing: ops.routing(),
+            gate_up: ops.tensor(2 * target::SHARED_INTERMEDIATE),
+            act: ops.tensor(target::SHARED_INTERMEDIATE),
+            shared: ops.tensor(HIDDEN),
+            gate: ops.tensor(1),
+            pair: ops.tensor(2 * HIDDEN),
+            last: ops.tensor(HIDDEN),
+            logits: ops.tensor(VOCAB),
+        }
+    }
+}
+
+/// Reads every weight of the checkpoint onto the backend.
+///
+/// # Errors
+/// `WeightsError` naming the file and tensor that cannot be used.
+pub fn load<B: Ops>(ops: &mut B, checkpoint: &Checkpoint) -> Result<Model<B>, WeightsError> {
+    let spec = checkpoint.spec();
+    let mut loader = Loader { ops, checkpoint };
+    let layers = spec.layers.iter().map(|layer| loader.layer(layer));
+    let layers = layers.collect::<Result<Vec<_>, _>>()?;
+    let mut matrix = |m| loader.ops.load_matrix(&[checkpoint.matrix(m)]);
+    Ok(Model {
+        layers,
+        embed: matrix(&spec.embed)?,
+        head: spec.head.as_ref().map(&mut matrix).transpose()?,
+        norm: loader.vector(&spec.norm)?,
+        mtp: spec.mtp.as_ref().map(|mtp| loader.mtp(mtp)).transpose()?,
+    })
+}
+
+struct Loader<'a, B: Ops> {
+    ops: &'a mut B,
+    checkpoint: &'a Checkpoint,
+}
+
+impl<B: Ops> Loader<'_, B> {
+    fn layer(&mut self, spec: &LayerSpec) -> Result<Layer<B>, WeightsError> {
+        Ok(Layer {
+            input_norm: self.vector(&spec.input_norm)?,
+            mixer: match &spec.mixer {
+                MixerSpec::Gdn(gdn) => Mixer::Gdn(self.gdn(gdn)?),
+                MixerSpec::Attention(attention) => Mixer::Attention(self.attention(attention)?),
+            },
+            post_norm: self.vector(&spec.post_norm)?,
+            moe: self.moe(&spec.moe)?,
+        })
+    }
+
+    fn gdn(&mut self, spec: &GdnSpec) -> Result<Gdn<B>, WeightsError> {
+        let checkpoint = self.checkpoint;
+        let mut matrix = |m| self.ops.load_matrix(&[checkpoint.matrix(m)]);
+        Ok(Gdn {
+            qkv: matrix(&spec.qkv)?,
+            z: matrix(&spec.z)?,
+            b: matrix(&spec.b)?,
+            a: matrix(&spec.a)?,
+            out: matrix(&spec.out)?,
+            conv: self.vector(&spec.conv)?,
+            a_log: self.vector(&spec.a_log)?,
+            dt_bias: self.vector(&spec.dt_bias)?,
+            norm: self.vector(&spec.norm)?,
+            state: self.ops.gdn_state(),
+        })
+    }
+
+    fn attention(&mut self, spec: &AttentionSpec) -> Result<Attention<B>, WeightsError> {
+        let checkpoint = self.checkpoint;
+        let mut matrix = |m| self.ops.load_matrix(&[checkpoint.matrix(m)]);
+        Ok(Attention {
+            q: matrix(&spec.q)?,
+            k: matrix(&spec.k)?,
+            v: matrix(&spec.v)?,
+            o: matrix(&spec.o)?,
+            q_norm: self.vector(&spec.q_norm)?,
+            k_norm: self.vector(&spec.k_norm)?,
+            cache: self.ops.kv_cache(),
+        })
+    }
+
+    fn moe(&mut self, spec: &MoeSpec) -> Result<Moe<B>, WeightsError> {
+        let source = |m| self.checkpoint.matrix(m);
+        let experts: Vec<_> = spec
+            .experts
+            .iter()
+            .map(|e| e.each_ref().map(source))
+            .collect();
+        let [gate, up, down] = spec.shared.each_ref().map(source);
+        let (router, shared_gate) = (source(&spec.router), source(&spec.shared_gate));
+        Ok(Moe {
+            router: self.ops.load_matrix(&[router])?,
+            experts: self.ops.load_experts(&experts)?,
+            shared_gate_up: self.ops.load_matrix(&[gate, up])?,
+            shared_down: self.ops.load_matrix(&[down])?,
+            shared_gate: self.ops.load_matrix(&[shared_gate])?,
+        })
+    }
+
+    fn mtp(&mut self, spec: &MtpSpec) -> Result<Mtp<B>, WeightsError> {
+        Ok(Mtp {
+            norm_embedding: self.vector(&spec.norm_embedding)?,
+            norm_hidden: self.vector(&spec.norm_hidden)?,
+            fc: self.ops.load_matrix(&[self.checkpoint.matrix(&spec.fc)])?,
+            layer: self.layer(&spec.layer)?,
+            norm: self.vector(&spec.norm)?,
+        })
+    }
+
+    fn vector(&mut self, spec: &VectorSpec) -> Result<B::Vector, WeightsError> {
+        self.ops.load_vector(&self.checkpoint.vector(spec))
+    }
+}

@@ -1,0 +1,251 @@
+//! Golden tokens: replays what another implementation computed, before anything is served.
+//!
+//! The golden text is JSON, written by `scripts/golden.py`:
+//!
+//! ```json
+//! {"format": 1,
+//!  "versions": {"torch": "…", "transformers": "…"},
+//!  "sequences": [{"prompt": [1, 2], "tokens": [7, 8], "top": [[[7, -0.1], [9, -3.2]], …]}]}
+//! ```
+//!
+//! `tokens` are the greedy continuation of `prompt`; `top[i]` holds the most likely tokens where
+//! `tokens[i]` was chosen, with their log-probabilities, descending.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::engine::executor::{DeviceError, Executor};
+use crate::engine::request::TokenId;
+use crate::target::{MAX_CONTEXT, PREFILL_TOKENS};
+
+use super::session::{Session, most_likely};
+
+/// The version of the text that this reads.
+const FORMAT: u32 = 1;
+/// Largest difference of a log-probability between two F32 implementations that add in different
+/// orders; four times what the reference differs from itself between prefill and decode.
+pub const TOLERANCE_F32: f32 = 5e-4;
+
+/// A replay that agreed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub sequences: usize,
+    /// Positions compared.
+    pub tokens: usize,
+    /// Largest difference of a log-probability.
+    pub logprob_difference_max: f32,
+}
+
+/// A replay that did not agree: this device, driver, build or weights file must not serve.
+#[derive(Debug)]
+pub enum Mismatch {
+    /// The golden text cannot be used.
+    Malformed(String),
+    /// Another token is the most likely one, by more than the tolerance.
+    Token {
+        sequence: usize,
+        position: usize,
+        expected: TokenId,
+        found: TokenId,
+    },
+    /// A log-probability differs by more than the tolerance.
+    Logprob {
+        sequence: usize,
+        position: usize,
+        token: TokenId,
+        expected: f32,
+        found: f32,
+    },
+    Device(DeviceError),
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mismatch::Malformed(problem) => write!(f, "golden tokens: {problem}"),
+            Mismatch::Token {
+                sequence,
+                position,
+                expected,
+                found,
+            } => write!(
+                f,
+                "golden sequence {sequence}, token {position}: {found} instead of {expected}; the \
+                 device or the weights compute something else than the model"
+            ),
+            Mismatch::Logprob {
+                sequence,
+                position,
+                token,
+                expected,
+                found,
+            } => write!(
+                f,
+                "golden sequence {sequence}, token {position}: log-probability of {token} is \
+                 {found} instead of {expected}; the device or the weights compute something else \
+                 than the model"
+            ),
+            Mismatch::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
+impl From<DeviceError> for Mismatch {
+    fn from(error: DeviceError) -> Mismatch {
+        Mismatch::Device(error)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Golden {
+    format: u32,
+    /// Of the implementation that wrote the file, for people.
+    #[serde(rename = "versions")]
+    _versions: BTreeMap<String, String>,
+    sequences: Vec<Sequence>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sequence {
+    prompt: Vec<TokenId>,
+    tokens: Vec<TokenId>,
+    top: Vec<Vec<(TokenId, f32)>>,
+}
+
+/// Replays the sequences of `golden` on `executor`, which must be idle: its slot 0 and its first
+/// pages are used. An empty text holds no sequences.
+///
+/// The golden tokens are fed whatever the executor prefers, so one difference does not cascade.
+/// Where the two best golden tokens are closer than the tolerance, either may win.
+///
+/// # Errors
+/// `Mismatch` naming the first position that differs by more than `tolerance`.
+pub fn selfcheck<E: Executor>(
+    executor: &mut E,
+    golden: &str,
+    tolerance: f32,
+) -> Result<Report, Mismatch> {
+    let mut report = Report {
+        sequences: 0,
+        tokens: 0,
+        logprob_difference_max: 0.0,
+    };
+    if golden.is_empty() {
+        return Ok(report);
+    }
+    for sequence in parse(golden, E::VOCAB)? {
+        replay(executor, &sequence, tolerance, &mut report)?;
+        report.sequences += 1;
+    }
+    Ok(report)
+}
+
+fn parse(golden: &str, vocab: usize) -> Result<Vec<Sequence>, Mismatch> {
+    let fail = |problem: String| Err(Mismatch::Malformed(problem));
+    let golden: Golden = match serde_json::from_str(golden) {
+        Ok(golden) => golden,
+        Err(error) => return fail(error.to_string()),
+    };
+    if golden.format != FORMAT {
+        return fail(format!("format {} instead of {FORMAT}", golden.format));
+    }
+    for (index, sequence) in golden.sequences.iter().enumerate() {
+        let tops = sequence.top.iter().flatten().map(|(token, _)| token);
+        let mut tokens = sequence.prompt.iter().chain(&sequence.tokens).chain(tops);
+        if tokens.any(|&token| token as usize >= vocab) {
+            return fail(format!(
+                "sequence {index} has a token outside of the vocabulary"
+            ));
+        }
+        let length = sequence.prompt.len() + sequence.tokens.len();
+        if sequence.prompt.is_empty() || length > MAX_CONTEXT {
+            return fail(format!("sequence {index} has {length} tokens"));
+        }
+        if sequence.top.len() != sequence.tokens.len() || sequence.top.iter().any(Vec::is_empty) {
+            return fail(format!("sequence {index} lacks log-probabilities"));
+        }
+    }
+    Ok(golden.sequences)
+}
+
+fn replay<E: Executor>(
+    executor: &mut E,
+    sequence: &Sequence,
+    tolerance: f32,
+    report: &mut Report,
+) -> Result<(), Mismatch> {
+    let (mut session, mut logits) = (Session::new(), Vec::new());
+    for chunk in sequence.prompt.chunks(PREFILL_TOKENS) {
+        session.step(executor, chunk, &mut logits)?;
+    }
+    for (position, top) in sequence.top.iter().enumerate() {
+        if position > 0 {
+            session.step(
+                executor,
+                &sequence.tokens[position - 1..position],
+                &mut logits,
+            )?;
+        }
+        compare(
+            &logits,
+            top,
+            tolerance,
+            (report.sequences, position),
+            report,
+        )?;
+        report.tokens += 1;
+    }
+    Ok(())
+}
+
+fn compare(
+    logits: &[f32],
+    top: &[(TokenId, f32)],
+    tolerance: f32,
+    (sequence, position): (usize, usize),
+    report: &mut Report,
+) -> Result<(), Mismatch> {
+    let (expected, found) = (top[0].0, most_likely(logits));
+    let in_doubt = top
+        .get(1)
+        .is_some_and(|second| top[0].1 - second.1 < 2.0 * tolerance);
+    if found != expected && !in_doubt {
+        return Err(Mismatch::Token {
+            sequence,
+            position,
+            expected,
+            found,
+        });
+    }
+    let normaliser = log_sum_exp(logits);
+    for &(token, expected) in top {
+        let found = (f64::from(logits[token as usize]) - normaliser) as f32;
+        let difference = (found - expected).abs();
+        if difference > tolerance || difference.is_nan() {
+            return Err(Mismatch::Logprob {
+                sequence,
+                position,
+                token,
+                expected,
+                found,
+            });
+        }
+        report.logprob_difference_max = report.logprob_difference_max.max(difference);
+    }
+    Ok(())
+}
+
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    max + logits
+        .iter()
+        .map(|&logit| (f64::from(logit) - max).exp())
+        .sum::<f64>()
+        .ln()
+}

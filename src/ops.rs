@@ -1,0 +1,250 @@
+//! The operations a model is written in, each with its formula, shapes and effects.
+//!
+//! A backend implements the primitives. Fused operations have a default body that defines them by
+//! primitives; a backend may override any of them, and must then agree with the default.
+//!
+//! Notation: `R` rows of the step, `x[r, i]` element `i` of row `r`, `H` the hidden size.
+//! Every result row is a function of its own sequence only, never of the other rows of the step.
+
+use crate::engine::executor::DeviceError;
+use crate::engine::request::TokenId;
+use crate::target;
+use crate::weights::{MatrixSource, VectorSource, WeightsError};
+
+mod batch;
+
+pub use batch::{Batch, Span};
+
+/// What one call moves and computes at least: the numerator of a roofline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes read and written that no cache can save.
+    pub bytes: u64,
+    /// Multiplications and additions.
+    pub flops: u64,
+}
+
+impl Cost {
+    /// `out[r, n] = sum_k x[r, k] w[n, k]` with `weight_bits` per stored weight and F32 rows.
+    pub const fn linear(rows: usize, n: usize, k: usize, weight_bits: usize) -> Cost {
+        Cost {
+            bytes: (n * k * weight_bits / 8 + 4 * rows * (n + k)) as u64,
+            flops: (2 * rows * n * k) as u64,
+        }
+    }
+
+    /// Reads two rows, writes two; a multiply-add for the mean and three more per element.
+    pub const fn add_rms_norm(rows: usize, width: usize, element_bytes: usize) -> Cost {
+        Cost {
+            bytes: (rows * width * 4 * element_bytes) as u64,
+            flops: (rows * width * 5) as u64,
+        }
+    }
+
+    /// One query row of every head over `context` positions.
+    pub const fn attend(context: usize, element_bytes: usize) -> Cost {
+        let kv = 2 * context * target::KV_HEADS * target::HEAD_DIM;
+        let macs = 2 * context * target::HEADS * target::HEAD_DIM;
+        Cost {
+            bytes: (kv * element_bytes) as u64,
+            flops: (2 * macs) as u64,
+        }
+    }
+
+    /// One row through the state of every value head: state read and written once.
+    pub const fn gated_delta() -> Cost {
+        let state = target::GDN_VALUE_HEADS * target::GDN_KEY_DIM * target::GDN_VALUE_DIM;
+        Cost {
+            bytes: (8 * state) as u64,
+            flops: (7 * state) as u64,
+        }
+    }
+
+    /// Sum of two costs.
+    pub const fn and(self, other: Cost) -> Cost {
+        Cost {
+            bytes: self.bytes + other.bytes,
+            flops: self.flops + other.flops,
+        }
+    }
+
+    /// The cost of `n` such calls.
+    pub const fn times(self, n: usize) -> Cost {
+        Cost {
+            bytes: self.bytes * n as u64,
+            flops: self.flops * n as u64,
+        }
+    }
+}
+
+/// Semantic operations of the `qwen3_5_moe` family.
+///
+/// Outputs (`out`) are resized to the rows of their input; their storage is reused from step to
+/// step. Shapes that do not fit are programming errors and abort.
+pub trait Ops {
+    /// Activations `[rows, width]`, F32 or the backend's activation type.
+    type Tensor;
+    /// Weights `[N, K]` in the backend's layout.
+    type Matrix;
+    /// Weights `[N]`.
+    type Vector;
+    /// The routed experts of one layer: gate, up `[I, H]` and down `[H, I]` of each.
+    type Experts;
+    /// Chosen experts and their weights for each row.
+    type Routing;
+    /// Keys and values of one attention layer: `target::KV_PAGES` pages of `target::PAGE` tokens.
+    type KvCache;
+    /// Convolution tail and matrix state of one Gated DeltaNet layer for every slot.
+    type GdnState;
+
+    /// Loads matrices with the same `K`, stacked along `N` in the order given.
+    ///
+    /// # Errors
+    /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite.
+    fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, WeightsError>;
+    /// Loads a vector. `# Errors` as `load_matrix`.
+    fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
+    /// Loads `(gate, up, down)` of each expert. `# Errors` as `load_matrix`.
+    fn load_experts(
+        &mut self,
+        parts: &[[MatrixSource<'_>; 3]],
+    ) -> Result<Self::Experts, WeightsError>;
+
+    /// Storage for activations of `width` elements per row.
+    fn tensor(&self, width: usize) -> Self::Tensor;
+    /// Storage for the routing of a step.
+    fn routing(&self) -> Self::Routing;
+    /// An empty cache of one attention layer.
+    fn kv_cache(&self) -> Self::KvCache;
+    /// Zero state of one Gated DeltaNet layer.
+    fn gdn_state(&self) -> Self::GdnState;
+
+    /// `out[r] = table[tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
+    fn embed(&mut self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Tensor);
+
+    /// `residual[r] += x[r]`. Both `[R, W]`.
+    fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor);
+
+    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * (1 + w)`. `x, out [R, W]`, `w [W]`.
+    fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor);
+
+    /// `residual[r] += x[r]`,
+    /// `out[r] = residual[r] * rsqrt(mean(residual[r]^2) + NORM_EPS) * (1 + w)`.
+    /// `residual, x, out [R, W]`, `w [W]`; the mean is taken of the sum as stored in `residual`.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Tensor,
+        x: &Self::Tensor,
+        w: &Self::Vector,
+        out: &mut Self::Tensor,
+    ) {
+        self.add(residual, x);
+        self.rms_norm(residual, w, out);
+    }
+
+    /// `out[r, n] = sum_k x[r, k] w[n, k]`. `x [R, K]`, `w [N, K]`, `out [R, N]`.
+    fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
+
+    /// Per head of `HEAD_DIM`, every `stride` elements of a row, in place: RMS norm with `(1 + w)`,
+    /// then rotary embedding of the first `ROTARY_DIM` elements, pairs `(i, i + ROTARY_DIM / 2)`,
+    /// by the angle `position * ROPE_THETA^(-2 i / ROTARY_DIM)`. `x [R, heads * stride]`,
+    /// `w [HEAD_DIM]`. Elements between a head's end and the next head are left alone.
+    fn norm_rope(&mut self, x: &mut Self::Tensor, stride: usize, w: &Self::Vector, batch: &Batch);
+
+    /// Writes each row's keys and values `[R, KV_HEADS * HEAD_DIM]` at its position of its
+    /// sequence.
+    fn store_kv(
+        &mut self,
+        k: &Self::Tensor,
+        v: &Self::Tensor,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+    );
+
+    /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
+    /// over positions `j` up to the row's own, `g = h / (HEADS / KV_HEADS)`. `q` holds a query and
+    /// a gate per head, `[R, HEADS * 2 * HEAD_DIM]`; `out [R, HEADS * HEAD_DIM]`.
+    fn attend(
+        &mut self,
+        q: &Self::Tensor,
+        cache: &Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    );
+
+    /// `x[r, h, d] *= sigmoid(q[r, h, HEAD_DIM + d])`; shapes as the output and query of `attend`.
+    fn attention_gate(&mut self, x: &mut Self::Tensor, q: &Self::Tensor);
+
+    /// Causal depthwise convolution and SiLU, in place, over each sequence's rows:
+    /// `x[t, c] = silu(sum_j w[c, j] x[t - (GDN_CONV - 1) + j, c])`. Inputs before the step's first
+    /// row come from the slot's convolution tail (zero at position 0), which is replaced by the
+    /// last `GDN_CONV - 1` inputs. `x [R, C]`, `w [C * GDN_CONV]`, `C` the width of q, k and v.
+    fn conv_silu(
+        &mut self,
+        x: &mut Self::Tensor,
+        w: &Self::Vector,
+        state: &mut Self::GdnState,
+        batch: &Batch,
+    );
+
+    /// Gated delta rule, row by row on each sequence's state `S [GDN_KEY_DIM, GDN_VALUE_DIM]` of
+    /// each value head `h`, with key head `h / (GDN_VALUE_HEADS / GDN_KEY_HEADS)`:
+    /// `q, k` scaled to unit length (`x * rsqrt(sum x^2 + 1e-6)`), `q /= sqrt(GDN_KEY_DIM)`,
+    /// `S *= exp(-exp(a_log[h]) * softplus(a[r, h] + dt_bias[h]))`,
+    /// `d = (v - S^T k) * sigmoid(b[r, h])`, `S += k d^T`, `out[r, h] = S^T q`.
+    /// `qkv [R, q | k | v]`, `b, a [R, GDN_VALUE_HEADS]`,
+    /// `out [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`.
+    /// The state of a row at position 0 starts at zero.
+    fn gated_delta(
+        &mut self,
+        input: GatedDelta<'_, Self>,
+        state: &mut Self::GdnState,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    );
+
+    /// Per head of `GDN_VALUE_DIM`, in place: `x = x * rsqrt(mean(x^2) + NORM_EPS) * w * silu(z)`.
+    /// `x, z [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`, `w [GDN_VALUE_DIM]` (plain, not `1 + w`).
+    fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor);
+
+    /// Softmax over all experts, the `EXPERTS_PER_TOKEN` most likely (lower index on a tie), their
+    /// weights scaled to sum 1. `logits [R, EXPERTS]`.
+    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing);
+
+    /// `out[r] = sum_e weight[r, e] * down_e(silu(gate_e x[r]) * up_e x[r])` over the row's
+    /// experts, added in the order of the routing. `x, out [R, H]`.
+    fn experts(
+        &mut self,
+        x: &Self::Tensor,
+        routing: &Self::Routing,
+        experts: &Self::Experts,
+        out: &mut Self::Tensor,
+    );
+
+    /// `out[r, i] = silu(x[r, i]) * x[r, I + i]`. `x [R, 2 I]`, `out [R, I]`.
+    fn silu_mul(&mut self, x: &Self::Tensor, out: &mut Self::Tensor);
+
+    /// `out[r] += sigmoid(gate[r, 0]) * x[r]`. `out, x [R, H]`, `gate [R, 1]`.
+    fn add_gated(&mut self, out: &mut Self::Tensor, x: &Self::Tensor, gate: &Self::Tensor);
+
+    /// `out[r] = a[r] | b[r]`. `a [R, A]`, `b [R, B]`, `out [R, A + B]`.
+    fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
+
+    /// `out[i] = x[rows[i]]`. `x [R, W]`, `out [rows.len(), W]`.
+    fn select(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
+
+    /// Appends all elements of `x`, row by row, to `out` on the host.
+    ///
+    /// # Errors
+    /// `DeviceError` when an operation of this step failed on the device.
+    fn read(&mut self, x: &Self::Tensor, out: &mut Vec<f32>) -> Result<(), DeviceError>;
+}
+
+/// Inputs of `Ops::gated_delta`.
+pub struct GatedDelta<'a, B: Ops + ?Sized> {
+    pub qkv: &'a B::Tensor,
+    pub b: &'a B::Tensor,
+    pub a: &'a B::Tensor,
+    pub a_log: &'a B::Vector,
+    pub dt_bias: &'a B::Vector,
+}

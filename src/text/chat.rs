@@ -1,0 +1,204 @@
+//! The text side of the model: tokenizer, template and the marks its replies carry.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::engine::request::TokenId;
+
+use super::template::{Conversation, Template, TemplateError};
+use super::tokenizer::{Tokenizer, TokenizerError};
+
+/// Tags around reasoning, opening and closing.
+pub type ThinkTags = (&'static str, &'static str);
+
+/// What turns conversations into prompts and tokens into replies.
+pub struct ChatModel {
+    pub tokenizer: Tokenizer,
+    pub template: Template,
+    /// Absent when the model does not reason in tags.
+    pub think: Option<ThinkTags>,
+    /// Whether replies may hold tool calls in the `qwen3_coder` format.
+    pub calls_tools: bool,
+    /// Tokens that end a turn.
+    pub stop_tokens: Vec<TokenId>,
+}
+
+/// A conversation ready for the engine.
+#[derive(Debug)]
+pub struct Prompt {
+    pub tokens: Vec<TokenId>,
+    /// The prompt ends inside the reasoning tag.
+    pub reasoning_opened: bool,
+}
+
+/// Why a conversation cannot become a prompt.
+#[derive(Debug)]
+pub enum PromptError {
+    Template(TemplateError),
+    Tokenizer(TokenizerError),
+    /// The prompt has at least `tokens` tokens and `limit` leave no room for a reply.
+    TooLong {
+        tokens: usize,
+        limit: usize,
+    },
+}
+
+impl fmt::Display for PromptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PromptError::Template(error) => error.fmt(f),
+            PromptError::Tokenizer(error) => error.fmt(f),
+            PromptError::TooLong { tokens, limit } => {
+                write!(
+                    f,
+                    "the prompt has at least {tokens} tokens, the limit is {limit}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for PromptError {}
+
+impl ChatModel {
+    /// Renders and encodes a conversation; the prompt is shorter than `limit` tokens.
+    ///
+    /// # Errors
+    /// When the template refuses it or it is too long. A text that is too long by its bytes alone
+    /// is not encoded.
+    pub fn prompt(&self, conversation: &Conversation, limit: usize) -> Result<Prompt, PromptError> {
+        let text = self
+            .template
+            .render(conversation)
+            .map_err(PromptError::Template)?;
+        let at_least = self.tokenizer.tokens_at_least(&text);
+        if at_least >= limit {
+            return Err(PromptError::TooLong {
+                tokens: at_least,
+                limit,
+            });
+        }
+        let tokens = self
+            .tokenizer
+            .encode(&text)
+            .map_err(PromptError::Tokenizer)?;
+        if tokens.len() >= limit {
+            return Err(PromptError::TooLong {
+                tokens: tokens.len(),
+                limit,
+            });
+        }
+        let reasoning_opened = self
+            .think
+            .is_some_and(|(open, _)| text.trim_end().ends_with(open));
+        Ok(Prompt {
+            tokens,
+            reasoning_opened,
+        })
+    }
+
+    /// Puts system messages where the template takes them: those at the head become one, those
+    /// further on become part of the user's side, in place, so that the prompt before them keeps
+    /// its tokens.
+    pub fn place_system_messages(&self, messages: Vec<Value>) -> Vec<Value> {
+        let is_system = |message: &Value| message["role"] == "system";
+        let leading = messages
+            .iter()
+            .take_while(|message| is_system(message))
+            .count();
+        let mut placed = Vec::with_capacity(messages.len());
+        if leading > 0 {
+            let texts: Vec<&str> = messages[..leading]
+                .iter()
+                .filter_map(|message| message["content"].as_str())
+                .collect();
+            placed.push(serde_json::json!({"role": "system", "content": texts.join("\n\n")}));
+        }
+        let late_allowed = self.template.accepts_late_system();
+        placed.extend(messages.into_iter().skip(leading).map(|mut message| {
+            if is_system(&message) && !late_allowed {
+                let text = message["content"].as_str().unwrap_or_default();
+                let content = format!("<system-reminder>\n{text}\n</system-reminder>");
+                message["role"] = Value::from("user");
+                message["content"] = Value::from(content);
+            }
+            message
+        }));
+        placed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::{STRICT_TEMPLATE, chat_model, chat_model_with};
+    use serde_json::json;
+
+    fn conversation(messages: Value, enable_thinking: bool) -> Conversation {
+        let messages = messages.as_array().unwrap().clone();
+        Conversation {
+            messages,
+            tools: Vec::new(),
+            add_generation_prompt: true,
+            enable_thinking,
+        }
+    }
+
+    #[test]
+    fn a_prompt_knows_whether_it_opened_the_reasoning() {
+        let hello = json!([{"role": "user", "content": "hi"}]);
+        let model = chat_model();
+        let opened = |thinking| {
+            model
+                .prompt(&conversation(hello.clone(), thinking), 2048)
+                .unwrap()
+                .reasoning_opened
+        };
+        assert!(opened(true));
+        assert!(!opened(false));
+    }
+
+    #[test]
+    fn a_prompt_leaves_room_for_a_token() {
+        let model = chat_model();
+        let hello = conversation(json!([{"role": "user", "content": "hi"}]), false);
+        let length = model.prompt(&hello, 2048).unwrap().tokens.len();
+        assert!(model.prompt(&hello, length + 1).is_ok());
+        let error = model.prompt(&hello, length).unwrap_err();
+        assert!(matches!(error, PromptError::TooLong { tokens, .. } if tokens == length));
+    }
+
+    #[test]
+    fn a_prompt_too_long_by_its_bytes_is_refused_unencoded() {
+        let model = chat_model();
+        let long = json!([{"role": "user", "content": "x".repeat(1_000_000)}]);
+        let error = model.prompt(&conversation(long, false), 2048).unwrap_err();
+        assert!(matches!(error, PromptError::TooLong { limit: 2048, .. }));
+    }
+
+    #[test]
+    fn system_messages_at_the_head_become_one() {
+        let messages = vec![
+            json!({"role": "system", "content": "a"}),
+            json!({"role": "system", "content": "b"}),
+            json!({"role": "user", "content": "c"}),
+        ];
+        let placed = chat_model().place_system_messages(messages);
+        assert_eq!(placed[0], json!({"role": "system", "content": "a\n\nb"}));
+        assert_eq!(placed.len(), 2);
+    }
+
+    #[test]
+    fn a_late_system_message_becomes_a_reminder_where_the_template_is_strict() {
+        let messages = vec![
+            json!({"role": "user", "content": "a"}),
+            json!({"role": "system", "content": "b"}),
+        ];
+        let kept = chat_model().place_system_messages(messages.clone());
+        assert_eq!(kept, messages);
+        let placed = chat_model_with(STRICT_TEMPLATE).place_system_messages(messages);
+        let reminder = "<system-reminder>\nb\n</system-reminder>";
+        assert_eq!(placed[1], json!({"role": "user", "content": reminder}));
+    }
+}

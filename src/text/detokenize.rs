@@ -1,0 +1,100 @@
+//! Bytes of tokens to text, as they come: only complete UTF-8 leaves.
+
+/// Joins byte runs that may split a character. What is never completed becomes U+FFFD, in the way
+/// of `String::from_utf8_lossy`, so that the pieces concatenate to the decoding of all bytes.
+#[derive(Debug, Default)]
+pub struct Detokenizer {
+    /// The start of a character, at most three bytes.
+    pending: Vec<u8>,
+}
+
+impl Detokenizer {
+    /// Appends to `out` the text that `bytes` complete.
+    pub fn push(&mut self, bytes: &[u8], out: &mut String) {
+        if self.pending.is_empty() {
+            self.pending = decode(bytes, out);
+        } else {
+            let mut joined = std::mem::take(&mut self.pending);
+            joined.extend_from_slice(bytes);
+            self.pending = decode(&joined, out);
+        }
+    }
+
+    /// Appends a replacement character for an unfinished one.
+    pub fn finish(&mut self, out: &mut String) {
+        if !self.pending.is_empty() {
+            self.pending.clear();
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+}
+
+/// Decodes `bytes` into `out` and returns the unfinished character at the end.
+fn decode(bytes: &[u8], out: &mut String) -> Vec<u8> {
+    let mut chunks = bytes.utf8_chunks().peekable();
+    while let Some(chunk) = chunks.next() {
+        out.push_str(chunk.valid());
+        let invalid = chunk.invalid();
+        if invalid.is_empty() {
+            continue;
+        }
+        let unfinished =
+            std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+        if unfinished && chunks.peek().is_none() {
+            return invalid.to_vec();
+        }
+        out.push(char::REPLACEMENT_CHARACTER);
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::{Random, rechunk};
+
+    fn streamed(pieces: &[&[u8]]) -> String {
+        let mut detokenizer = Detokenizer::default();
+        let mut out = String::new();
+        for piece in pieces {
+            detokenizer.push(piece, &mut out);
+        }
+        detokenizer.finish(&mut out);
+        out
+    }
+
+    #[test]
+    fn a_split_character_waits_for_its_end() {
+        let mut detokenizer = Detokenizer::default();
+        let mut out = String::new();
+        detokenizer.push(&[0xf0, 0x9f], &mut out);
+        assert_eq!(out, "");
+        detokenizer.push(&[0xa6, 0x80], &mut out);
+        assert_eq!(out, "🦀");
+    }
+
+    #[test]
+    fn an_unfinished_character_ends_as_one_replacement() {
+        assert_eq!(streamed(&[b"a", &[0xe2, 0x82]]), "a\u{fffd}");
+    }
+
+    #[test]
+    fn pieces_concatenate_to_the_decoding_of_all_bytes() {
+        let mut random = Random::new(1);
+        let samples: [&[u8]; 6] = [
+            "a👩‍👩‍👧‍👦é漢字".as_bytes(),
+            &[0x80, 0xbf, 0xff, b'x'],
+            &[0xe2, 0x82, 0xe2, 0x82, 0xac],
+            &[0xf0, 0x9f, 0xa6],
+            &[0xc0, 0xaf, 0xed, 0xa0, 0x80],
+            b"plain",
+        ];
+        for _ in 0..2000 {
+            let bytes: Vec<u8> = (0..random.below(5))
+                .flat_map(|_| samples[random.below(6)].to_vec())
+                .collect();
+            let pieces = rechunk(&bytes, &mut random);
+            assert_eq!(streamed(&pieces), String::from_utf8_lossy(&bytes));
+        }
+    }
+}

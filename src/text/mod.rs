@@ -1,0 +1,24 @@
+//! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
+//!
+//! Prompt: [`template`] renders messages, [`tokenizer`] encodes. Reply: [`reply`] chains
+//! [`detokenize`] (complete UTF-8), [`reasoning`], [`stop`] and [`tools`]. Every stage is
+//! incremental, and cutting its input elsewhere never changes the concatenation of its output.
+
+pub mod chat;
+pub mod detokenize;
+pub mod reasoning;
+pub mod reply;
+pub mod stop;
+pub mod template;
+#[cfg(test)]
+pub mod testing;
+pub mod tokenizer;
+pub mod tools;
+
+/// Length of the longest end of `text` that is a proper start of `tag`.
+fn held_prefix(text: &str, tag: &str) -> usize {
+    (1..tag.len().min(text.len() + 1))
+        .rev()
+        .find(|&len| text.as_bytes().ends_with(&tag.as_bytes()[..len]))
+        .unwrap_or(0)
+}

@@ -1,0 +1,298 @@
+//! From the tokens of one reply to what the client is told, piece by piece.
+
+use crate::engine::request::TokenId;
+
+use super::chat::ChatModel;
+use super::detokenize::Detokenizer;
+use super::reasoning::{ReasoningSplitter, Split};
+use super::stop::StopMatcher;
+use super::tools::{ToolParser, ToolSchemas};
+
+/// A piece of a reply. Pieces of one kind that follow each other belong together.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delta {
+    Reasoning(String),
+    Content(String),
+    /// Call `index` of function `name` begins.
+    ToolCall {
+        index: usize,
+        name: String,
+    },
+    /// More of the JSON of call `index`'s arguments.
+    Arguments {
+        index: usize,
+        json: String,
+    },
+}
+
+/// Appends `delta`, joined to the last one where both are of one kind; empty ones are dropped.
+pub fn append(out: &mut Vec<Delta>, delta: Delta) {
+    match (out.last_mut(), delta) {
+        (_, Delta::Reasoning(text) | Delta::Content(text)) if text.is_empty() => {}
+        (_, Delta::Arguments { json, .. }) if json.is_empty() => {}
+        (Some(Delta::Reasoning(last)), Delta::Reasoning(text))
+        | (Some(Delta::Content(last)), Delta::Content(text)) => last.push_str(&text),
+        (
+            Some(Delta::Arguments {
+                index: at,
+                json: last,
+            }),
+            Delta::Arguments { index, json },
+        ) if *at == index => {
+            last.push_str(&json);
+        }
+        (_, delta) => out.push(delta),
+    }
+}
+
+/// What shapes the text of one reply.
+#[derive(Debug, Default)]
+pub struct ReplyFormat {
+    /// The prompt ends inside the reasoning tag.
+    pub reasoning_opened: bool,
+    /// Strings that end the reply and are not part of it; they are looked for in the content.
+    pub stops: Vec<String>,
+    /// Tokens that end the reply and are not part of it.
+    pub stop_tokens: Vec<TokenId>,
+    /// Present when tool calls are wanted.
+    pub tools: Option<ToolSchemas>,
+    /// End the reply behind its first tool call.
+    pub one_call: bool,
+}
+
+/// Whether the reply goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Continue,
+    /// A stop string or the only wanted tool call is complete; no more tokens are needed.
+    Complete,
+}
+
+/// The text side of one reply: bytes, reasoning, stop strings, tool calls, in this order.
+#[derive(Debug)]
+pub struct Reply {
+    stop_tokens: Vec<TokenId>,
+    one_call: bool,
+    detokenizer: Detokenizer,
+    reasoning: ReasoningSplitter,
+    stop: StopMatcher,
+    tools: Option<ToolParser>,
+}
+
+impl Reply {
+    pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply {
+        let reasoning = match model.think {
+            Some((open, close)) => ReasoningSplitter::new(open, close, format.reasoning_opened),
+            None => ReasoningSplitter::none(),
+        };
+        Reply {
+            stop_tokens: format.stop_tokens,
+            one_call: format.one_call,
+            detokenizer: Detokenizer::default(),
+            reasoning,
+            stop: StopMatcher::new(&format.stops),
+            tools: format.tools.map(ToolParser::new),
+        }
+    }
+
+    /// Whether `id` adds to the text: neither a stop token nor one that structures the prompt.
+    pub fn is_text(&self, model: &ChatModel, id: TokenId) -> bool {
+        !self.stop_tokens.contains(&id) && !model.tokenizer.is_special(id)
+    }
+
+    /// Takes the next token and appends to `out` what it settles.
+    pub fn push(&mut self, model: &ChatModel, id: TokenId, out: &mut Vec<Delta>) -> Flow {
+        if !self.is_text(model, id) {
+            return Flow::Continue;
+        }
+        let mut text = String::new();
+        self.detokenizer
+            .push(model.tokenizer.token_bytes(id), &mut text);
+        self.push_text(&text, out)
+    }
+
+    /// Appends to `out` what was held back. Not to be called after `Flow::Complete`.
+    pub fn finish(&mut self, out: &mut Vec<Delta>) -> Flow {
+        let mut text = String::new();
+        self.detokenizer.finish(&mut text);
+        if self.push_text(&text, out) == Flow::Complete {
+            return Flow::Complete;
+        }
+        let mut split = Split::default();
+        self.reasoning.finish(&mut split);
+        if self.push_split(split, out) == Flow::Complete {
+            return Flow::Complete;
+        }
+        let mut content = String::new();
+        self.stop.finish(&mut content);
+        self.push_content(content, out);
+        if let Some(tools) = &mut self.tools {
+            tools.finish(out);
+        }
+        Flow::Continue
+    }
+
+    /// Complete tool calls so far.
+    pub fn calls(&self) -> usize {
+        self.tools.as_ref().map_or(0, ToolParser::completed)
+    }
+
+    fn push_text(&mut self, text: &str, out: &mut Vec<Delta>) -> Flow {
+        let mut split = Split::default();
+        self.reasoning.push(text, &mut split);
+        self.push_split(split, out)
+    }
+
+    fn push_split(&mut self, split: Split, out: &mut Vec<Delta>) -> Flow {
+        append(out, Delta::Reasoning(split.reasoning));
+        let mut content = String::new();
+        let stopped = self.stop.push(&split.content, &mut content);
+        self.push_content(content, out);
+        if stopped {
+            if let Some(tools) = &mut self.tools {
+                tools.finish(out);
+            }
+            return Flow::Complete;
+        }
+        if self.one_call && self.calls() > 0 {
+            Flow::Complete
+        } else {
+            Flow::Continue
+        }
+    }
+
+    fn push_content(&mut self, content: String, out: &mut Vec<Delta>) {
+        match &mut self.tools {
+            Some(tools) => tools.push(&content, out),
+            None => append(out, Delta::Content(content)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk};
+    use serde_json::json;
+
+    fn ids(text: &str) -> Vec<TokenId> {
+        chat_model().tokenizer.encode(text).unwrap()
+    }
+
+    fn format(stops: &[&str]) -> ReplyFormat {
+        let tool = json!({"function": {"name": "f", "parameters": {"properties": {}}}});
+        ReplyFormat {
+            reasoning_opened: true,
+            stops: stops.iter().map(|stop| stop.to_string()).collect(),
+            stop_tokens: vec![END_OF_TURN],
+            tools: Some(ToolSchemas::new(&[tool])),
+            one_call: false,
+        }
+    }
+
+    /// The deltas of a reply and the number of tokens that it took.
+    fn run(format: ReplyFormat, tokens: &[TokenId]) -> (Vec<Delta>, usize) {
+        let model = chat_model();
+        let mut reply = Reply::new(&model, format);
+        let mut out = Vec::new();
+        for (at, &id) in tokens.iter().enumerate() {
+            if reply.push(&model, id, &mut out) == Flow::Complete {
+                return (out, at + 1);
+            }
+        }
+        reply.finish(&mut out);
+        (out, tokens.len())
+    }
+
+    const REPLY: &str = "why\n</think>\n\nBecause é.\n<tool_call>\n<function=f>\n<parameter=a>\n\
+        1\n</parameter>\n</function>\n</tool_call>";
+
+    #[test]
+    fn a_reply_is_told_in_its_parts() {
+        let (deltas, _) = run(format(&[]), &ids(REPLY));
+        let expected = [
+            Delta::Reasoning("why".to_string()),
+            Delta::Content("Because é.".to_string()),
+            Delta::ToolCall {
+                index: 0,
+                name: "f".to_string(),
+            },
+            Delta::Arguments {
+                index: 0,
+                json: "{\"a\":\"1\"}".to_string(),
+            },
+        ];
+        assert_eq!(deltas, expected);
+    }
+
+    #[test]
+    fn stop_tokens_and_turn_marks_leave_no_text() {
+        let (deltas, _) = run(format(&[]), &[u32::from(b'a'), 258, END_OF_TURN]);
+        assert_eq!(deltas, [Delta::Reasoning("a".to_string())]);
+    }
+
+    #[test]
+    fn stop_strings_count_in_the_content_only() {
+        let (deltas, used) = run(format(&["h"]), &ids("hm</think>ahem"));
+        assert_eq!(used, 2 + 1 + 2);
+        let expected = [
+            Delta::Reasoning("hm".to_string()),
+            Delta::Content("a".to_string()),
+        ];
+        assert_eq!(deltas, expected);
+    }
+
+    #[test]
+    fn one_call_ends_the_reply() {
+        let tokens = ids(&format!("{REPLY}{REPLY}"));
+        let wanted = ReplyFormat {
+            one_call: true,
+            ..format(&[])
+        };
+        let (deltas, used) = run(wanted, &tokens);
+        assert!(used < tokens.len() / 2);
+        assert_eq!(deltas.len(), 4);
+    }
+
+    /// The same bytes in other tokens: the sequence of deltas stays the same.
+    #[test]
+    fn the_cut_into_tokens_never_changes_the_reply() {
+        let mut random = Random::new(5);
+        let model = chat_model();
+        let parts = [
+            "why",
+            "\n",
+            "</think>",
+            "é🦀",
+            "STOP",
+            "ST",
+            "<tool_call>",
+            "<function=f>",
+            "<parameter=a>",
+            "</parameter>",
+            "</function>",
+            "</tool_call>",
+        ];
+        for _ in 0..2000 {
+            let text: String = (0..random.below(30))
+                .map(|_| parts[random.below(12)])
+                .collect();
+            let whole = run(format(&["STOP"]), &ids(&text)).0;
+            let mut reply = Reply::new(&model, format(&["STOP"]));
+            let mut out = Vec::new();
+            let mut complete = false;
+            let mut detokenizer = Detokenizer::default();
+            for piece in rechunk(text.as_bytes(), &mut random) {
+                let mut decoded = String::new();
+                detokenizer.push(piece, &mut decoded);
+                complete = complete || reply.push_text(&decoded, &mut out) == Flow::Complete;
+            }
+            if !complete {
+                reply.finish(&mut out);
+            }
+            if !text.contains("STOP") {
+                assert_eq!(out, whole, "{text:?}");
+            }
+        }
+    }
+}

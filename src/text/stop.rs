@@ -1,0 +1,172 @@
+//! Stop strings over a stream of text: nothing that may begin one leaves early.
+
+/// Finds the first stop string to be completed. Linear in the text for a fixed set of strings.
+#[derive(Debug, Default)]
+pub struct StopMatcher {
+    patterns: Vec<Pattern>,
+    /// Text that may be the start of a stop string.
+    held: String,
+}
+
+impl StopMatcher {
+    /// `stops` are non-empty strings.
+    pub fn new(stops: &[String]) -> StopMatcher {
+        debug_assert!(stops.iter().all(|stop| !stop.is_empty()));
+        StopMatcher {
+            patterns: stops.iter().map(|stop| Pattern::new(stop)).collect(),
+            held: String::new(),
+        }
+    }
+
+    /// Appends to `out` the text that can no longer be part of a stop string. Returns true once a
+    /// stop string is complete; it and all that follows are dropped. Of several completed by the
+    /// same character the longest counts.
+    pub fn push(&mut self, text: &str, out: &mut String) -> bool {
+        if self.patterns.is_empty() {
+            out.push_str(text);
+            return false;
+        }
+        let scanned = self.held.len();
+        self.held.push_str(text);
+        for (offset, byte) in text.bytes().enumerate() {
+            let mut completed = 0;
+            for pattern in &mut self.patterns {
+                completed = completed.max(pattern.advance(byte));
+            }
+            if completed > 0 {
+                out.push_str(&self.held[..scanned + offset + 1 - completed]);
+                self.held.clear();
+                return true;
+            }
+        }
+        let begun = self
+            .patterns
+            .iter()
+            .map(|pattern| pattern.matched)
+            .max()
+            .unwrap_or(0);
+        let free = self.held.len() - begun;
+        out.push_str(&self.held[..free]);
+        self.held.drain(..free);
+        false
+    }
+
+    /// Appends to `out` what was held back for a stop string that never came.
+    pub fn finish(&mut self, out: &mut String) {
+        out.push_str(&std::mem::take(&mut self.held));
+    }
+}
+
+/// One stop string as a Knuth-Morris-Pratt automaton over bytes.
+#[derive(Debug)]
+struct Pattern {
+    bytes: Vec<u8>,
+    /// `borders[i]`: length of the longest proper border of the first `i + 1` bytes.
+    borders: Vec<usize>,
+    /// Bytes matched so far.
+    matched: usize,
+}
+
+impl Pattern {
+    fn new(text: &str) -> Pattern {
+        let bytes = text.as_bytes().to_vec();
+        let mut borders = vec![0; bytes.len()];
+        for i in 1..bytes.len() {
+            let mut border = borders[i - 1];
+            while border > 0 && bytes[border] != bytes[i] {
+                border = borders[border - 1];
+            }
+            borders[i] = border + usize::from(bytes[border] == bytes[i]);
+        }
+        Pattern {
+            bytes,
+            borders,
+            matched: 0,
+        }
+    }
+
+    /// Takes one byte; returns the pattern's length if that completes it, else 0.
+    fn advance(&mut self, byte: u8) -> usize {
+        while self.matched > 0 && self.bytes[self.matched] != byte {
+            self.matched = self.borders[self.matched - 1];
+        }
+        self.matched += usize::from(self.bytes[self.matched] == byte);
+        if self.matched == self.bytes.len() {
+            self.matched
+        } else {
+            0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::{Random, rechunk_text};
+
+    fn streamed(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();
+        let mut matcher = StopMatcher::new(&stops);
+        let mut out = String::new();
+        for piece in pieces {
+            if matcher.push(piece, &mut out) {
+                return (out, true);
+            }
+        }
+        matcher.finish(&mut out);
+        (out, false)
+    }
+
+    #[test]
+    fn a_stop_string_across_pieces_does_not_leak() {
+        assert_eq!(
+            streamed(&["END"], &["abcE", "N", "Dxyz"]),
+            ("abc".to_string(), true)
+        );
+    }
+
+    #[test]
+    fn text_held_back_in_vain_is_released() {
+        assert_eq!(
+            streamed(&["END"], &["abcE", "N", "x", "EN"]),
+            ("abcENxEN".to_string(), false)
+        );
+    }
+
+    #[test]
+    fn a_repeated_start_falls_back_inside_the_pattern() {
+        assert_eq!(streamed(&["aab"], &["aaab"]), ("a".to_string(), true));
+    }
+
+    #[test]
+    fn text_leaves_as_soon_as_no_stop_can_begin_in_it() {
+        let mut matcher = StopMatcher::new(&["STOP".to_string()]);
+        let mut out = String::new();
+        matcher.push("hello S", &mut out);
+        assert_eq!(out, "hello ");
+    }
+
+    #[test]
+    fn rechunking_never_changes_the_result() {
+        let mut random = Random::new(2);
+        let alphabet = ["a", "b", "é", "\n", "🦀"];
+        for _ in 0..2000 {
+            let word = |random: &mut Random, most: usize| -> String {
+                (0..1 + random.below(most))
+                    .map(|_| alphabet[random.below(5)])
+                    .collect()
+            };
+            let text = word(&mut random, 40);
+            let stops: Vec<String> = (0..1 + random.below(4))
+                .map(|_| word(&mut random, 4))
+                .collect();
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let whole = streamed(&stops, &[&text]);
+            assert_eq!(whole, streamed(&stops, &rechunk_text(&text, &mut random)));
+            assert!(text.starts_with(&whole.0));
+            let stopped_at = stops.iter().any(|stop| text.contains(stop));
+            assert_eq!(whole.1, stopped_at, "{text:?} {stops:?}");
+            assert!(stops.iter().all(|stop| !whole.0.contains(stop)));
+        }
+    }
+}

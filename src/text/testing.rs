@@ -1,0 +1,146 @@
+//! What the tests of text stages share: a seeded generator, random cuts, a slope check, and a
+//! byte-level tokenizer that needs no file.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::chat::ChatModel;
+use super::template::Template;
+use super::tokenizer::Tokenizer;
+use crate::target::VOCAB;
+
+/// A small seeded generator (SplitMix64).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `bound`, which is above 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.draw() % bound as u64) as usize
+    }
+}
+
+/// Cuts `bytes` at random places.
+pub fn rechunk<'a>(mut bytes: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
+    let mut pieces = Vec::new();
+    while !bytes.is_empty() {
+        let (piece, rest) = bytes.split_at((1 + random.below(5)).min(bytes.len()));
+        pieces.push(piece);
+        bytes = rest;
+    }
+    pieces
+}
+
+/// Cuts `text` at random character boundaries.
+pub fn rechunk_text<'a>(mut text: &'a str, random: &mut Random) -> Vec<&'a str> {
+    let mut pieces = Vec::new();
+    while !text.is_empty() {
+        let at = text
+            .char_indices()
+            .nth(1 + random.below(5))
+            .map_or(text.len(), |(at, _)| at);
+        let (piece, rest) = text.split_at(at);
+        pieces.push(piece);
+        text = rest;
+    }
+    pieces
+}
+
+/// Asserts that sixteen times the input of repeated `unit` (ASCII) takes no more than a linear
+/// share of the time on a machine that is busy with other things; quadratic work takes 256 times.
+pub fn assert_linear(unit: &str, mut run: impl FnMut(&str)) {
+    const SMALL_BYTES: usize = 16 * 1024;
+    const FACTOR_MAX: u32 = 128;
+    const GRACE: Duration = Duration::from_millis(20);
+    let mut best = |bytes: usize| {
+        let text = unit.repeat(bytes / unit.len());
+        (0..5)
+            .map(|_| {
+                let start = Instant::now();
+                run(&text);
+                start.elapsed()
+            })
+            .min()
+            .unwrap()
+    };
+    let (small, large) = (best(SMALL_BYTES), best(16 * SMALL_BYTES));
+    assert!(
+        large < small * FACTOR_MAX + GRACE,
+        "{unit:?}: {small:?} -> {large:?}"
+    );
+}
+
+/// The token that ends a turn in [`byte_tokenizer`].
+pub const END_OF_TURN: u32 = 257;
+
+/// The `tokenizer.json` of a byte-level tokenizer without merges; token `b` is byte `b`.
+pub fn byte_tokenizer() -> Vec<u8> {
+    let mut vocabulary = serde_json::Map::new();
+    for byte in 0..=255u8 {
+        let symbol = super::tokenizer::byte_symbol(byte).to_string();
+        vocabulary.insert(symbol, json!(byte));
+    }
+    let added = |id: u32, content: &str, special: bool| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+               "rstrip": false, "normalized": false, "special": special})
+    };
+    json!({
+        "version": "1.0",
+        "added_tokens": [
+            added(256, "<|endoftext|>", true), added(END_OF_TURN, "<|im_end|>", true),
+            added(258, "<|im_start|>", true), added(259, "<think>", false),
+            added(260, "</think>", false), added(261, "<tool_call>", false),
+            added(262, "</tool_call>", false)
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
+                          "use_regex": false},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
+                    "use_regex": false},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []}
+    })
+    .to_string()
+    .into_bytes()
+}
+
+/// A ChatML template that takes every conversation.
+pub const TEMPLATE: &str = "\
+{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
+{%- for call in m.tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}<|im_end|>\n\
+{% endfor %}\
+{%- if tools %}{{ tools | tojson }}{% endif %}\
+{%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n\
+{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
+
+/// A template that refuses system messages behind the first.
+pub const STRICT_TEMPLATE: &str = "\
+{%- for m in messages %}{% if m.role == 'system' and not loop.first %}\
+{{ raise_exception('System message must be at the beginning.') }}{% endif %}\
+<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+
+/// A model of bytes with [`TEMPLATE`].
+pub fn chat_model() -> ChatModel {
+    chat_model_with(TEMPLATE)
+}
+
+/// A model of bytes with a template.
+pub fn chat_model_with(template: &str) -> ChatModel {
+    ChatModel {
+        tokenizer: Tokenizer::from_bytes(&byte_tokenizer(), VOCAB).unwrap(),
+        template: Template::load(template).unwrap(),
+        think: Some(("<think>", "</think>")),
+        calls_tools: true,
+        stop_tokens: vec![END_OF_TURN],
+    }
+}

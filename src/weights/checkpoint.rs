@@ -1,0 +1,533 @@
+//! A checkpoint whose every tensor has been checked against the target, ready to be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use sha2::{Digest, Sha256};
+
+use super::error::WeightsError;
+use super::format;
+use super::header::{self, Dtype, TensorInfo};
+use super::layout::{self, Expected, MatrixSpec, ModelSpec, VectorSpec};
+use super::progress::{Progress, Stage};
+use super::source::Source;
+use crate::target::{self, CheckpointFile, Format};
+
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+/// Largest index, in bytes; ten times the largest known.
+const INDEX_BYTES_MAX: u64 = 200_000_000;
+/// Most shards that an index may name.
+const SHARDS_MAX: usize = 1000;
+/// Bytes hashed per read.
+const HASH_BYTES: usize = 1 << 20;
+/// Prefixes of tensors that text generation does not use.
+const IGNORED: [&str; 2] = ["model.visual.", "visual."];
+
+/// An open checkpoint of the target.
+pub struct Checkpoint {
+    files: Vec<Source>,
+    /// Canonical name -> file and place.
+    tensors: BTreeMap<String, (usize, TensorInfo)>,
+    spec: ModelSpec,
+    progress: Arc<Progress>,
+}
+
+/// Opens and checks the checkpoint in `directory`; reads headers only.
+///
+/// # Errors
+/// The first thing that differs from what the target expects.
+pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
+    progress.enter(Stage::Checking);
+    for file in target::CHECKPOINT {
+        check_size(&Source::open(directory, file.name)?, file)?;
+    }
+    open_files(directory, progress)
+}
+
+/// `open`, whatever the sizes of the files.
+pub(super) fn open_files(
+    directory: &Path,
+    progress: Arc<Progress>,
+) -> Result<Checkpoint, WeightsError> {
+    let index = directory.join(INDEX);
+    if index.symlink_metadata().is_ok() {
+        return open_sharded(directory, progress);
+    }
+    if directory.join(SINGLE).symlink_metadata().is_err() {
+        return Err(WeightsError::Empty {
+            directory: directory.to_path_buf(),
+        });
+    }
+    Checkpoint::check(vec![Source::open(directory, SINGLE)?], None, progress)
+}
+
+/// Opens and checks the checkpoint compiled into the binary.
+///
+/// # Errors
+/// As `open`.
+pub fn open_embedded(progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
+    let files = target::EMBEDDED
+        .iter()
+        .filter(|(name, _)| name.ends_with(".safetensors"));
+    let sources: Vec<Source> = files
+        .map(|&(name, content)| Source::Embedded {
+            name: name.to_string(),
+            content,
+        })
+        .collect();
+    if sources.is_empty() {
+        return Err(WeightsError::Empty {
+            directory: "(embedded)".into(),
+        });
+    }
+    Checkpoint::check(sources, None, progress)
+}
+
+/// Compares the SHA-256 of every file that the target names; reads the whole checkpoint.
+///
+/// # Errors
+/// `Digest` naming the first file that differs.
+pub fn verify_digests(directory: &Path, progress: &Progress) -> Result<(), WeightsError> {
+    progress.enter(Stage::Verifying);
+    progress.expect(target::CHECKPOINT.iter().map(|file| file.bytes).sum());
+    for file in target::CHECKPOINT {
+        let source = Source::open(directory, file.name)?;
+        check_size(&source, file)?;
+        let found = digest(&source, progress)?;
+        if found != file.sha256 {
+            let (file, expected) = (file.name.to_string(), file.sha256.to_string());
+            return Err(WeightsError::Digest {
+                file,
+                found,
+                expected,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn digest(source: &Source, progress: &Progress) -> Result<String, WeightsError> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; HASH_BYTES];
+    let mut offset = 0;
+    while offset < source.bytes() {
+        let bytes = (source.bytes() - offset).min(HASH_BYTES as u64);
+        let chunk = &mut buffer[..bytes as usize];
+        source.read(offset, chunk)?;
+        hash.update(&*chunk);
+        offset += bytes;
+        progress.advance(bytes);
+    }
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+fn check_size(source: &Source, file: &CheckpointFile) -> Result<(), WeightsError> {
+    if source.bytes() == file.bytes {
+        return Ok(());
+    }
+    let (found, expected) = (source.bytes(), file.bytes);
+    Err(WeightsError::Size {
+        file: file.name.to_string(),
+        found,
+        expected,
+    })
+}
+
+fn open_sharded(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
+    let source = Source::open(directory, INDEX)?;
+    let problem = |problem| WeightsError::Index {
+        file: INDEX.to_string(),
+        problem,
+    };
+    if source.bytes() > INDEX_BYTES_MAX {
+        return Err(problem(format!(
+            "{} bytes, at most {INDEX_BYTES_MAX}",
+            source.bytes()
+        )));
+    }
+    let mut text = vec![0; source.bytes() as usize];
+    source.read(0, &mut text)?;
+    let index: Index = serde_json::from_slice(&text).map_err(|e| problem(e.to_string()))?;
+    let shards: BTreeSet<&str> = index.weight_map.0.values().map(String::as_str).collect();
+    if shards.len() > SHARDS_MAX {
+        return Err(problem(format!(
+            "{} shards, at most {SHARDS_MAX}",
+            shards.len()
+        )));
+    }
+    let files = shards.iter().map(|name| Source::open(directory, name));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    Checkpoint::check(files, Some(&index.weight_map.0), progress)
+}
+
+impl Checkpoint {
+    fn check(
+        files: Vec<Source>,
+        index: Option<&BTreeMap<String, String>>,
+        progress: Arc<Progress>,
+    ) -> Result<Checkpoint, WeightsError> {
+        let mut tensors = BTreeMap::new();
+        for (place, file) in files.iter().enumerate() {
+            let header = read_header(file)?;
+            if let Some(index) = index {
+                check_index(index, file.name(), &header)?;
+            }
+            collect(place, file.name(), header, &mut tensors)?;
+        }
+        if let Some(index) = index {
+            check_all_found(index, &tensors)?;
+        }
+        let spec = layout::model(&|name| tensors.contains_key(name));
+        check_layout(&layout::expected(&spec), &files, &tensors)?;
+        let bytes = tensors
+            .values()
+            .map(|(_, info)| info.bytes.end - info.bytes.start)
+            .sum();
+        progress.expect(bytes);
+        progress.enter(Stage::Loading);
+        Ok(Checkpoint {
+            files,
+            tensors,
+            spec,
+            progress,
+        })
+    }
+
+    /// The tensors of the model.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// A matrix of `spec`, to be read.
+    pub fn matrix<'a>(&'a self, spec: &'a MatrixSpec) -> MatrixSource<'a> {
+        MatrixSource {
+            checkpoint: self,
+            spec,
+        }
+    }
+
+    /// A vector of `spec`, to be read.
+    pub fn vector<'a>(&'a self, spec: &'a VectorSpec) -> VectorSource<'a> {
+        VectorSource {
+            checkpoint: self,
+            spec,
+        }
+    }
+
+    /// Bytes of a tensor, or of `part` of them.
+    fn read(&self, name: &str, part: Option<(u64, u64)>) -> Result<Vec<u8>, WeightsError> {
+        let (file, info) = &self.tensors[name];
+        let (offset, bytes) = part.unwrap_or((0, info.bytes.end - info.bytes.start));
+        assert!(info.bytes.start + offset + bytes <= info.bytes.end);
+        let mut out = vec![0; bytes as usize];
+        self.files[*file].read(info.bytes.start + offset, &mut out)?;
+        self.progress.advance(bytes);
+        Ok(out)
+    }
+
+    fn read_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+        let bytes = self.read(name, None)?;
+        let mut out = Vec::with_capacity(bytes.len() / 2);
+        match self.tensors[name].1.dtype {
+            Dtype::Bf16 => format::bf16_values(&bytes, &mut out),
+            Dtype::F32 => format::f32_values(&bytes, &mut out),
+            other => unreachable!("{name} was checked to be BF16 or F32, not {other}"),
+        }
+        self.check_finite(name, &out)?;
+        Ok(out)
+    }
+
+    fn check_finite(&self, name: &str, values: &[f32]) -> Result<(), WeightsError> {
+        let Some(index) = values.iter().position(|value| !value.is_finite()) else {
+            return Ok(());
+        };
+        let file = self.files[self.tensors[name].0].name().to_string();
+        Err(WeightsError::NotFinite {
+            file,
+            tensor: name.to_string(),
+            index,
+        })
+    }
+}
+
+/// A checked matrix of the checkpoint.
+#[derive(Clone, Copy)]
+pub struct MatrixSource<'a> {
+    checkpoint: &'a Checkpoint,
+    spec: &'a MatrixSpec,
+}
+
+impl MatrixSource<'_> {
+    /// Rows and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.spec.n, self.spec.k)
+    }
+
+    pub fn format(&self) -> Format {
+        self.spec.format
+    }
+
+    /// The weights as exact F32, row-major `[n, k]`.
+    ///
+    /// # Errors
+    /// `Io`, or `NotFinite` for a weight or scale.
+    pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
+        let (name, k) = (&self.spec.name, self.spec.k);
+        let named = |suffix: &str| format!("{name}.{suffix}");
+        let mut out = Vec::with_capacity(self.spec.n * k);
+        match self.spec.format {
+            Format::Bf16 => return self.read_bf16(),
+            Format::Nvfp4CompressedTensors => {
+                let codes = self.checkpoint.read(&named("weight_packed"), None)?;
+                let global = self.checkpoint.read_floats(&named("weight_global_scale"))?[0];
+                let scales = self.checkpoint.read(&named("weight_scale"), None)?;
+                format::nvfp4_values(&codes, &scales, global, true, &mut out);
+                self.checkpoint
+                    .check_finite(&named("weight_packed"), &out)?;
+            }
+            Format::Nvfp4Modelopt => {
+                let codes = self.checkpoint.read(&named("weight"), None)?;
+                let global = self.checkpoint.read_floats(&named("weight_scale_2"))?[0];
+                let scales = self.checkpoint.read(&named("weight_scale"), None)?;
+                format::nvfp4_values(&codes, &scales, global, false, &mut out);
+                self.checkpoint.check_finite(&named("weight"), &out)?;
+            }
+            Format::Fp8Block128 => {
+                let codes = self.checkpoint.read(&named("weight"), None)?;
+                let scales = self.checkpoint.read_floats(&named("weight_scale_inv"))?;
+                format::fp8_values(&codes, &scales, k, &mut out);
+                self.checkpoint.check_finite(&named("weight"), &out)?;
+            }
+        }
+        assert_eq!(out.len(), self.spec.n * k);
+        Ok(out)
+    }
+
+    fn read_bf16(&self) -> Result<Vec<f32>, WeightsError> {
+        let Some(stack) = &self.spec.stack else {
+            return self
+                .checkpoint
+                .read_floats(&format!("{}.weight", self.spec.name));
+        };
+        let row_bytes = 2 * self.spec.k as u64;
+        let part = (stack.row as u64 * row_bytes, self.spec.n as u64 * row_bytes);
+        let bytes = self.checkpoint.read(&self.spec.name, Some(part))?;
+        let mut out = Vec::with_capacity(bytes.len() / 2);
+        format::bf16_values(&bytes, &mut out);
+        self.checkpoint.check_finite(&self.spec.name, &out)?;
+        Ok(out)
+    }
+}
+
+/// A checked vector of the checkpoint.
+#[derive(Clone, Copy)]
+pub struct VectorSource<'a> {
+    checkpoint: &'a Checkpoint,
+    spec: &'a VectorSpec,
+}
+
+impl VectorSource<'_> {
+    /// The values as F32.
+    ///
+    /// # Errors
+    /// `Io`, or `NotFinite`.
+    pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
+        self.checkpoint.read_floats(&self.spec.name)
+    }
+}
+
+fn read_header(file: &Source) -> Result<BTreeMap<String, TensorInfo>, WeightsError> {
+    let fail = |problem| WeightsError::Header {
+        file: file.name().to_string(),
+        problem,
+    };
+    if file.bytes() < header::LENGTH_BYTES {
+        return Err(fail(format!(
+            "{} bytes are too few for a header",
+            file.bytes()
+        )));
+    }
+    let mut length = [0; header::LENGTH_BYTES as usize];
+    file.read(0, &mut length)?;
+    let bytes = header::json_bytes(length, file.bytes()).map_err(fail)?;
+    let mut json = vec![0; bytes];
+    file.read(header::LENGTH_BYTES, &mut json)?;
+    header::parse(&json, file.bytes()).map_err(fail)
+}
+
+/// `model.language_model.` of multimodal releases and `model.` of text releases are the same.
+fn canonical(name: &str) -> String {
+    match name.strip_prefix("model.language_model.") {
+        Some(rest) => format!("model.{rest}"),
+        None => name.to_string(),
+    }
+}
+
+fn is_ignored(name: &str) -> bool {
+    IGNORED.iter().any(|prefix| name.starts_with(prefix))
+        || (target::MTP_LAYERS == 0 && name.starts_with("mtp."))
+}
+
+fn collect(
+    place: usize,
+    file: &str,
+    header: BTreeMap<String, TensorInfo>,
+    tensors: &mut BTreeMap<String, (usize, TensorInfo)>,
+) -> Result<(), WeightsError> {
+    for (name, info) in header.into_iter().filter(|(name, _)| !is_ignored(name)) {
+        let canonical = canonical(&name);
+        if tensors.insert(canonical, (place, info)).is_some() {
+            let problem = format!("tensor {name} is given twice");
+            return Err(WeightsError::Header {
+                file: file.to_string(),
+                problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Each tensor of a shard must be listed in the index, and under this shard.
+fn check_index(
+    index: &BTreeMap<String, String>,
+    file: &str,
+    header: &BTreeMap<String, TensorInfo>,
+) -> Result<(), WeightsError> {
+    let stray = header
+        .keys()
+        .find(|name| index.get(*name).is_none_or(|shard| shard != file));
+    match stray {
+        None => Ok(()),
+        Some(name) => Err(WeightsError::Index {
+            file: INDEX.to_string(),
+            problem: format!("does not say that {file} holds {name}"),
+        }),
+    }
+}
+
+fn check_all_found(
+    index: &BTreeMap<String, String>,
+    tensors: &BTreeMap<String, (usize, TensorInfo)>,
+) -> Result<(), WeightsError> {
+    let absent = index
+        .iter()
+        .find(|(name, _)| !is_ignored(name) && !tensors.contains_key(&canonical(name)));
+    match absent {
+        None => Ok(()),
+        Some((name, shard)) => Err(WeightsError::Index {
+            file: INDEX.to_string(),
+            problem: format!("says that {shard} holds {name}, which it does not"),
+        }),
+    }
+}
+
+fn check_layout(
+    expected: &BTreeMap<String, Expected>,
+    files: &[Source],
+    tensors: &BTreeMap<String, (usize, TensorInfo)>,
+) -> Result<(), WeightsError> {
+    let absent = |(name, e): &(&String, &Expected)| !e.optional && !tensors.contains_key(*name);
+    let mut missing = expected.iter().filter(absent);
+    if let Some((tensor, _)) = missing.next() {
+        let count = 1 + missing.count();
+        return Err(WeightsError::Missing {
+            tensor: tensor.clone(),
+            count,
+        });
+    }
+    for (name, (place, info)) in tensors {
+        let file = files[*place].name();
+        match expected.get(name) {
+            Some(expected) => check_tensor(file, name, info, expected)?,
+            None => {
+                let (file, tensor) = (file.to_string(), name.clone());
+                return Err(WeightsError::Unexpected { file, tensor });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_tensor(
+    file: &str,
+    name: &str,
+    info: &TensorInfo,
+    expected: &Expected,
+) -> Result<(), WeightsError> {
+    let (file, tensor) = (file.to_string(), name.to_string());
+    if !expected.dtypes.contains(&info.dtype) {
+        let names: Vec<String> = expected.dtypes.iter().map(Dtype::to_string).collect();
+        let (found, expected) = (info.dtype.to_string(), names.join(" or "));
+        return Err(WeightsError::Dtype {
+            file,
+            tensor,
+            found,
+            expected,
+        });
+    }
+    let scalar = expected.shape.is_empty() && info.shape == [1];
+    if !scalar && info.shape != expected.shape {
+        let (found, expected) = (info.shape.clone(), expected.shape.clone());
+        return Err(WeightsError::Shape {
+            file,
+            tensor,
+            found,
+            expected,
+        });
+    }
+    Ok(())
+}
+
+/// The shard index; keys beside `weight_map` are informative.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: WeightMap,
+}
+
+/// Tensor -> shard; a duplicate key is an error.
+struct WeightMap(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WeightMap, D::Error> {
+        deserializer.deserialize_map(WeightMapVisitor)
+    }
+}
+
+struct WeightMapVisitor;
+
+impl<'de> Visitor<'de> for WeightMapVisitor {
+    type Value = WeightMap;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object from tensor to file name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+        let mut names = BTreeMap::new();
+        while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+            if names.len() == header::TENSORS_MAX {
+                return Err(A::Error::custom(format!(
+                    "more than {} tensors",
+                    header::TENSORS_MAX
+                )));
+            }
+            if names.insert(tensor.clone(), file).is_some() {
+                return Err(A::Error::custom(format!("tensor {tensor} is given twice")));
+            }
+        }
+        Ok(WeightMap(names))
+    }
+}

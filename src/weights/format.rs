@@ -1,0 +1,161 @@
+//! Number formats of weights, and their exact F32 values.
+
+/// Value of each E2M1 code: bit 3 is the sign.
+pub const E2M1: [f32; 16] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
+/// Columns of NVFP4 that share an E4M3 scale.
+pub const NVFP4_GROUP: usize = 16;
+/// Rows and columns of FP8 that share a scale.
+pub const FP8_BLOCK: usize = 128;
+
+/// Value of an E4M3 code of the "fn" kind: no infinities, `0x7f` and `0xff` are NaN.
+pub const fn e4m3(code: u8) -> f32 {
+    let exponent = (code >> 3) & 15;
+    let mantissa = (code & 7) as u32;
+    let magnitude = if code & 0x7f == 0x7f {
+        f32::NAN
+    } else if exponent == 0 {
+        mantissa as f32 / 512.0
+    } else {
+        f32::from_bits(((exponent as u32 + 120) << 23) | (mantissa << 20))
+    };
+    if code & 0x80 == 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
+}
+
+/// `e4m3` of every code.
+pub const E4M3: [f32; 256] = {
+    let mut table = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        table[code] = e4m3(code as u8);
+        code += 1;
+    }
+    table
+};
+
+/// Value of a BF16 given as little-endian bytes.
+pub fn bf16(bytes: [u8; 2]) -> f32 {
+    f32::from_bits((u16::from_le_bytes(bytes) as u32) << 16)
+}
+
+/// Appends the values of little-endian BF16.
+pub fn bf16_values(bytes: &[u8], out: &mut Vec<f32>) {
+    out.extend(bytes.chunks_exact(2).map(|b| bf16([b[0], b[1]])));
+}
+
+/// Appends the values of little-endian F32.
+pub fn f32_values(bytes: &[u8], out: &mut Vec<f32>) {
+    out.extend(
+        bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+    );
+}
+
+/// Appends NVFP4 `[N, K]`: codes two to a byte, low nibble first, `[N, K / 2]`; E4M3 scales
+/// `[N, K / 16]`; `value = e2m1 * (e4m3 * global)`, or `e4m3 / global` when `divide`.
+pub fn nvfp4_values(codes: &[u8], scales: &[u8], global: f32, divide: bool, out: &mut Vec<f32>) {
+    for (group, &scale) in codes.chunks_exact(NVFP4_GROUP / 2).zip(scales) {
+        let scale = E4M3[scale as usize];
+        let scale = if divide {
+            scale / global
+        } else {
+            scale * global
+        };
+        for &byte in group {
+            out.push(E2M1[(byte & 15) as usize] * scale);
+            out.push(E2M1[(byte >> 4) as usize] * scale);
+        }
+    }
+}
+
+/// Appends FP8 `[N, K]` with a scale per 128x128 block, `[ceil(N / 128), ceil(K / 128)]`:
+/// `value = e4m3 * scale`.
+pub fn fp8_values(codes: &[u8], scales: &[f32], k: usize, out: &mut Vec<f32>) {
+    let blocks = k.div_ceil(FP8_BLOCK);
+    for (row, codes) in codes.chunks_exact(k).enumerate() {
+        let scales = &scales[row / FP8_BLOCK * blocks..][..blocks];
+        for (codes, scale) in codes.chunks(FP8_BLOCK).zip(scales) {
+            out.extend(codes.iter().map(|&code| E4M3[code as usize] * scale));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_e2m1_code_has_its_value() {
+        let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0f32];
+        for code in 0..16 {
+            let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
+            let expected = sign * magnitudes[code & 7];
+            assert_eq!(E2M1[code].to_bits(), expected.to_bits(), "code {code}");
+        }
+    }
+
+    /// By the definition: sign, 4 exponent bits of bias 7, 3 mantissa bits.
+    #[test]
+    fn every_e4m3_code_has_its_value() {
+        for code in 0..=255u8 {
+            let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
+            let exponent = i32::from((code >> 3) & 15);
+            let fraction = f64::from(code & 7) / 8.0;
+            let expected = match exponent {
+                15 if code & 7 == 7 => f64::NAN,
+                0 => sign * fraction * 2f64.powi(-6),
+                _ => sign * (1.0 + fraction) * 2f64.powi(exponent - 7),
+            };
+            let value = f64::from(E4M3[code as usize]);
+            assert!(
+                value == expected || value.is_nan() && expected.is_nan(),
+                "code {code:#x}"
+            );
+        }
+        assert_eq!(E4M3[0x7e], 448.0);
+        assert!(E4M3[0x80].is_sign_negative());
+    }
+
+    #[test]
+    fn nvfp4_takes_the_low_nibble_first() {
+        let mut out = Vec::new();
+        let codes = [0x21, 0xf7, 0, 0, 0, 0, 0, 0x90];
+        nvfp4_values(&codes, &[0x40], 0.5, false, &mut out);
+        assert_eq!(out[..4], [0.5, 1.0, 6.0, -6.0]);
+        assert_eq!(out[14..], [0.0, -0.5]);
+    }
+
+    #[test]
+    fn compressed_tensors_divides_by_the_global_scale() {
+        let (mut multiplied, mut divided) = (Vec::new(), Vec::new());
+        let codes: Vec<u8> = (0..8).map(|i| i * 0x11).collect();
+        nvfp4_values(&codes, &[0x38], 0.25, false, &mut multiplied);
+        nvfp4_values(&codes, &[0x38], 4.0, true, &mut divided);
+        assert_eq!(multiplied, divided);
+    }
+
+    #[test]
+    fn fp8_scales_cover_ragged_edges() {
+        let (n, k) = (130, 131);
+        let codes = vec![0x38; n * k];
+        let mut out = Vec::new();
+        fp8_values(&codes, &[1.0, 2.0, 3.0, 4.0], k, &mut out);
+        assert_eq!(out.len(), n * k);
+        assert_eq!([out[0], out[127], out[128], out[130]], [1.0, 1.0, 2.0, 2.0]);
+        assert_eq!([out[128 * k], out[129 * k + 130]], [3.0, 4.0]);
+    }
+
+    #[test]
+    fn bf16_is_the_upper_half_of_f32() {
+        for bits in [0u16, 0x3f80, 0xbf80, 0x7f80, 0x0001, 0x8000] {
+            assert_eq!(bf16(bits.to_le_bytes()).to_bits(), u32::from(bits) << 16);
+        }
+    }
+}

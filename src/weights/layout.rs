@@ -1,0 +1,410 @@
+//! Every tensor of the target's checkpoint: name, shape and element type, from `crate::target`.
+//!
+//! Names are canonical: `model.language_model.` of multimodal releases is written `model.` here.
+
+use std::collections::BTreeMap;
+
+use super::format::{FP8_BLOCK, NVFP4_GROUP};
+use super::header::Dtype;
+use crate::target::{self, Format, Mixer};
+
+/// A matrix `[n, k]` in one of the formats.
+#[derive(Clone, Debug)]
+pub struct MatrixSpec {
+    /// Name without `.weight` and its relatives.
+    pub name: String,
+    pub n: usize,
+    pub k: usize,
+    pub format: Format,
+    /// Set when the matrix is a part of a BF16 tensor that stacks all experts of a layer.
+    pub stack: Option<Stack>,
+}
+
+/// Place of a matrix inside a stacked tensor.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    pub shape: [usize; 3],
+    /// First row of the matrix, all leading dimensions flattened.
+    pub row: usize,
+}
+
+/// A vector, or a small tensor read as one; BF16 or F32 in the checkpoint.
+#[derive(Clone, Debug)]
+pub struct VectorSpec {
+    pub name: String,
+    pub shape: Vec<usize>,
+}
+
+/// What a tensor of the checkpoint must look like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    pub shape: Vec<usize>,
+    /// Element types that are accepted.
+    pub dtypes: &'static [Dtype],
+    /// May be absent: activation scales, which weight-only arithmetic does not use.
+    pub optional: bool,
+}
+
+pub struct ModelSpec {
+    pub embed: MatrixSpec,
+    pub layers: Vec<LayerSpec>,
+    pub norm: VectorSpec,
+    /// None when the head is the embedding.
+    pub head: Option<MatrixSpec>,
+    pub mtp: Option<MtpSpec>,
+}
+
+pub struct LayerSpec {
+    pub input_norm: VectorSpec,
+    pub mixer: MixerSpec,
+    pub post_norm: VectorSpec,
+    pub moe: MoeSpec,
+}
+
+pub enum MixerSpec {
+    Gdn(GdnSpec),
+    Attention(AttentionSpec),
+}
+
+pub struct GdnSpec {
+    pub qkv: MatrixSpec,
+    pub z: MatrixSpec,
+    pub b: MatrixSpec,
+    pub a: MatrixSpec,
+    pub out: MatrixSpec,
+    pub conv: VectorSpec,
+    pub a_log: VectorSpec,
+    pub dt_bias: VectorSpec,
+    pub norm: VectorSpec,
+}
+
+pub struct AttentionSpec {
+    pub q: MatrixSpec,
+    pub k: MatrixSpec,
+    pub v: MatrixSpec,
+    pub o: MatrixSpec,
+    pub q_norm: VectorSpec,
+    pub k_norm: VectorSpec,
+}
+
+pub struct MoeSpec {
+    pub router: MatrixSpec,
+    /// Gate, up and down of each expert.
+    pub experts: Vec<[MatrixSpec; 3]>,
+    /// Gate, up and down of the shared expert.
+    pub shared: [MatrixSpec; 3],
+    pub shared_gate: MatrixSpec,
+}
+
+pub struct MtpSpec {
+    pub norm_embedding: VectorSpec,
+    pub norm_hidden: VectorSpec,
+    pub fc: MatrixSpec,
+    pub layer: LayerSpec,
+    pub norm: VectorSpec,
+}
+
+/// Width of q, k and v of a Gated DeltaNet layer together.
+pub const GDN_QKV: usize = 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM
+    + target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+/// Width of the values of a Gated DeltaNet layer.
+pub const GDN_VALUES: usize = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+
+/// The target's checkpoint; `present` says whether it holds a tensor (experts may be stacked).
+pub fn model(present: &dyn Fn(&str) -> bool) -> ModelSpec {
+    let layers = target::MIXERS.iter().enumerate();
+    let head = matrix(
+        "lm_head",
+        target::VOCAB,
+        target::HIDDEN,
+        target::FORMAT_HEAD,
+    );
+    ModelSpec {
+        embed: matrix(
+            "model.embed_tokens",
+            target::VOCAB,
+            target::HIDDEN,
+            target::FORMAT_EMBED,
+        ),
+        layers: layers
+            .map(|(index, &kind)| {
+                let prefix = format!("model.layers.{index}");
+                let formats = (target::FORMAT_EXPERTS, target::FORMAT_SHARED_EXPERT);
+                layer(&prefix, mixer(&prefix, kind), formats, present)
+            })
+            .collect(),
+        norm: vector("model.norm.weight", &[target::HIDDEN]),
+        head: (!target::TIED_HEAD).then_some(head),
+        mtp: (target::MTP_LAYERS > 0).then(|| mtp(present)),
+    }
+}
+
+fn mtp(present: &dyn Fn(&str) -> bool) -> MtpSpec {
+    let prefix = "mtp.layers.0";
+    let mixer = MixerSpec::Attention(attention(prefix, target::FORMAT_MTP_ATTENTION));
+    let formats = (target::FORMAT_MTP_EXPERTS, target::FORMAT_MTP_EXPERTS);
+    MtpSpec {
+        norm_embedding: vector("mtp.pre_fc_norm_embedding.weight", &[target::HIDDEN]),
+        norm_hidden: vector("mtp.pre_fc_norm_hidden.weight", &[target::HIDDEN]),
+        fc: matrix("mtp.fc", target::HIDDEN, 2 * target::HIDDEN, Format::Bf16),
+        layer: layer(prefix, mixer, formats, present),
+        norm: vector("mtp.norm.weight", &[target::HIDDEN]),
+    }
+}
+
+/// `formats`: of the routed experts and of the shared expert.
+fn layer(
+    prefix: &str,
+    mixer: MixerSpec,
+    formats: (Format, Format),
+    present: &dyn Fn(&str) -> bool,
+) -> LayerSpec {
+    LayerSpec {
+        input_norm: vector(
+            &format!("{prefix}.input_layernorm.weight"),
+            &[target::HIDDEN],
+        ),
+        mixer,
+        post_norm: vector(
+            &format!("{prefix}.post_attention_layernorm.weight"),
+            &[target::HIDDEN],
+        ),
+        moe: moe(&format!("{prefix}.mlp"), formats, present),
+    }
+}
+
+fn mixer(prefix: &str, kind: Mixer) -> MixerSpec {
+    match kind {
+        Mixer::Gdn => MixerSpec::Gdn(gdn(&format!("{prefix}.linear_attn"))),
+        Mixer::Attention => MixerSpec::Attention(attention(prefix, target::FORMAT_ATTENTION)),
+    }
+}
+
+fn gdn(prefix: &str) -> GdnSpec {
+    let heads = target::GDN_VALUE_HEADS;
+    let named = |name: &str, n, k, format| matrix(&format!("{prefix}.{name}"), n, k, format);
+    let vector = |name: &str, shape: &[usize]| vector(&format!("{prefix}.{name}"), shape);
+    GdnSpec {
+        qkv: named("in_proj_qkv", GDN_QKV, target::HIDDEN, target::FORMAT_GDN),
+        z: named("in_proj_z", GDN_VALUES, target::HIDDEN, target::FORMAT_GDN),
+        b: named("in_proj_b", heads, target::HIDDEN, Format::Bf16),
+        a: named("in_proj_a", heads, target::HIDDEN, Format::Bf16),
+        out: named("out_proj", target::HIDDEN, GDN_VALUES, target::FORMAT_GDN),
+        conv: vector("conv1d.weight", &[GDN_QKV, 1, target::GDN_CONV]),
+        a_log: vector("A_log", &[heads]),
+        dt_bias: vector("dt_bias", &[heads]),
+        norm: vector("norm.weight", &[target::GDN_VALUE_DIM]),
+    }
+}
+
+fn attention(prefix: &str, format: Format) -> AttentionSpec {
+    let (heads, kv) = (
+        target::HEADS * target::HEAD_DIM,
+        target::KV_HEADS * target::HEAD_DIM,
+    );
+    let named = |name: &str, n, k| matrix(&format!("{prefix}.self_attn.{name}"), n, k, format);
+    let norm = |name: &str| {
+        vector(
+            &format!("{prefix}.self_attn.{name}.weight"),
+            &[target::HEAD_DIM],
+        )
+    };
+    AttentionSpec {
+        q: named("q_proj", 2 * heads, target::HIDDEN),
+        k: named("k_proj", kv, target::HIDDEN),
+        v: named("v_proj", kv, target::HIDDEN),
+        o: named("o_proj", target::HIDDEN, heads),
+        q_norm: norm("q_norm"),
+        k_norm: norm("k_norm"),
+    }
+}
+
+fn moe(
+    prefix: &str,
+    (experts, shared): (Format, Format),
+    present: &dyn Fn(&str) -> bool,
+) -> MoeSpec {
+    let stacked = experts == Format::Bf16 && present(&format!("{prefix}.experts.gate_up_proj"));
+    let expert = |e| match stacked {
+        true => stacked_expert(prefix, e),
+        false => swiglu(
+            &format!("{prefix}.experts.{e}"),
+            target::EXPERT_INTERMEDIATE,
+            experts,
+        ),
+    };
+    MoeSpec {
+        router: matrix(
+            &format!("{prefix}.gate"),
+            target::EXPERTS,
+            target::HIDDEN,
+            Format::Bf16,
+        ),
+        experts: (0..target::EXPERTS).map(expert).collect(),
+        shared: swiglu(
+            &format!("{prefix}.shared_expert"),
+            target::SHARED_INTERMEDIATE,
+            shared,
+        ),
+        shared_gate: matrix(
+            &format!("{prefix}.shared_expert_gate"),
+            1,
+            target::HIDDEN,
+            Format::Bf16,
+        ),
+    }
+}
+
+fn swiglu(prefix: &str, intermediate: usize, format: Format) -> [MatrixSpec; 3] {
+    let hidden = target::HIDDEN;
+    [
+        matrix(&format!("{prefix}.gate_proj"), intermediate, hidden, format),
+        matrix(&format!("{prefix}.up_proj"), intermediate, hidden, format),
+        matrix(&format!("{prefix}.down_proj"), hidden, intermediate, format),
+    ]
+}
+
+/// Gate rows come first in `gate_up_proj [E, 2 I, H]`; `down_proj` is `[E, H, I]`.
+fn stacked_expert(prefix: &str, expert: usize) -> [MatrixSpec; 3] {
+    let (e, i, h) = (target::EXPERTS, target::EXPERT_INTERMEDIATE, target::HIDDEN);
+    let part = |name: &str, n, k, shape, row| MatrixSpec {
+        name: format!("{prefix}.experts.{name}"),
+        n,
+        k,
+        format: Format::Bf16,
+        stack: Some(Stack { shape, row }),
+    };
+    [
+        part("gate_up_proj", i, h, [e, 2 * i, h], expert * 2 * i),
+        part("gate_up_proj", i, h, [e, 2 * i, h], expert * 2 * i + i),
+        part("down_proj", h, i, [e, h, i], expert * h),
+    ]
+}
+
+fn matrix(name: &str, n: usize, k: usize, format: Format) -> MatrixSpec {
+    MatrixSpec {
+        name: name.to_string(),
+        n,
+        k,
+        format,
+        stack: None,
+    }
+}
+
+fn vector(name: &str, shape: &[usize]) -> VectorSpec {
+    VectorSpec {
+        name: name.to_string(),
+        shape: shape.to_vec(),
+    }
+}
+
+const BF16: &[Dtype] = &[Dtype::Bf16];
+const F32: &[Dtype] = &[Dtype::F32];
+const BF16_OR_F32: &[Dtype] = &[Dtype::Bf16, Dtype::F32];
+const U8: &[Dtype] = &[Dtype::U8];
+const F8: &[Dtype] = &[Dtype::F8E4M3];
+
+/// Every tensor by canonical name.
+pub fn expected(spec: &ModelSpec) -> BTreeMap<String, Expected> {
+    let mut tensors = Tensors(BTreeMap::new());
+    tensors.matrix(&spec.embed);
+    tensors.vector(&spec.norm);
+    spec.head.iter().for_each(|head| tensors.matrix(head));
+    spec.layers.iter().for_each(|layer| tensors.layer(layer));
+    if let Some(mtp) = &spec.mtp {
+        tensors.vector(&mtp.norm_embedding);
+        tensors.vector(&mtp.norm_hidden);
+        tensors.matrix(&mtp.fc);
+        tensors.layer(&mtp.layer);
+        tensors.vector(&mtp.norm);
+    }
+    tensors.0
+}
+
+struct Tensors(BTreeMap<String, Expected>);
+
+impl Tensors {
+    fn layer(&mut self, layer: &LayerSpec) {
+        self.vector(&layer.input_norm);
+        self.vector(&layer.post_norm);
+        match &layer.mixer {
+            MixerSpec::Gdn(gdn) => {
+                let matrices = [&gdn.qkv, &gdn.z, &gdn.b, &gdn.a, &gdn.out];
+                matrices.iter().for_each(|m| self.matrix(m));
+                let vectors = [&gdn.conv, &gdn.a_log, &gdn.dt_bias, &gdn.norm];
+                vectors.iter().for_each(|v| self.vector(v));
+            }
+            MixerSpec::Attention(attention) => {
+                let AttentionSpec {
+                    q,
+                    k,
+                    v,
+                    o,
+                    q_norm,
+                    k_norm,
+                } = attention;
+                [q, k, v, o].iter().for_each(|m| self.matrix(m));
+                [q_norm, k_norm].iter().for_each(|v| self.vector(v));
+                self.optional_scalar(&format!("{}.k_scale", k.name));
+                self.optional_scalar(&format!("{}.v_scale", v.name));
+            }
+        }
+        let moe = &layer.moe;
+        self.matrix(&moe.router);
+        self.matrix(&moe.shared_gate);
+        moe.experts.iter().flatten().for_each(|m| self.matrix(m));
+        moe.shared.iter().for_each(|m| self.matrix(m));
+    }
+
+    fn matrix(&mut self, m: &MatrixSpec) {
+        if let Some(stack) = &m.stack {
+            return self.put(m.name.clone(), &stack.shape, BF16);
+        }
+        let (n, k) = (m.n, m.k);
+        let named = |suffix: &str| format!("{}.{suffix}", m.name);
+        match m.format {
+            Format::Bf16 => self.put(named("weight"), &[n, k], BF16),
+            Format::Nvfp4CompressedTensors => {
+                self.put(named("weight_packed"), &[n, k / 2], U8);
+                self.put(named("weight_scale"), &[n, k / NVFP4_GROUP], F8);
+                self.put(named("weight_global_scale"), &[], F32);
+                self.optional_scalar(&named("input_global_scale"));
+            }
+            Format::Nvfp4Modelopt => {
+                self.put(named("weight"), &[n, k / 2], U8);
+                self.put(named("weight_scale"), &[n, k / NVFP4_GROUP], F8);
+                self.put(named("weight_scale_2"), &[], F32);
+                self.optional_scalar(&named("input_scale"));
+            }
+            Format::Fp8Block128 => {
+                let blocks = [n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)];
+                self.put(named("weight"), &[n, k], F8);
+                self.put(named("weight_scale_inv"), &blocks, BF16_OR_F32);
+            }
+        }
+    }
+
+    fn vector(&mut self, v: &VectorSpec) {
+        self.put(v.name.clone(), &v.shape, BF16_OR_F32);
+    }
+
+    fn put(&mut self, name: String, shape: &[usize], dtypes: &'static [Dtype]) {
+        self.0.insert(
+            name,
+            Expected {
+                shape: shape.to_vec(),
+                dtypes,
+                optional: false,
+            },
+        );
+    }
+
+    fn optional_scalar(&mut self, name: &str) {
+        let expected = Expected {
+            shape: Vec::new(),
+            dtypes: F32,
+            optional: true,
+        };
+        self.0.insert(name.to_string(), expected);
+    }
+}

@@ -1,0 +1,19 @@
+//! Checkpoints: safetensors files, checked against the target before a weight is read.
+
+mod checkpoint;
+mod error;
+mod format;
+mod header;
+mod layout;
+mod progress;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::{Checkpoint, MatrixSource, VectorSource, open, open_embedded, verify_digests};
+pub use error::WeightsError;
+pub use layout::{
+    AttentionSpec, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MatrixSpec, MixerSpec, ModelSpec,
+    MoeSpec, MtpSpec, VectorSpec,
+};
+pub use progress::{Progress, Stage};

@@ -1,0 +1,427 @@
+//! Broken checkpoints: each must be refused with the right kind of error.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::layout::{self, Expected};
+use super::*;
+use crate::weights::header::Dtype;
+
+static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A directory that is removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("atlas-weights-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn with(name: &str, content: &[u8]) -> Folder {
+        let folder = Folder::new();
+        fs::write(folder.0.join(name), content).unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Opens whatever lies in the folder, without the sizes that the target states.
+fn open_any(folder: &Path) -> Result<Checkpoint, WeightsError> {
+    checkpoint::open_files(folder, Arc::new(Progress::default()))
+}
+
+fn refusal(folder: &Folder) -> WeightsError {
+    open_any(&folder.0)
+        .err()
+        .expect("the checkpoint is refused")
+}
+
+fn single(content: &[u8]) -> WeightsError {
+    refusal(&Folder::with("model.safetensors", content))
+}
+
+/// A file of the given header text, followed by `data` zero bytes.
+fn file(header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    bytes
+}
+
+/// All tensors of the target, zero, after `change` had its way with them.
+fn target_file(change: impl FnOnce(&mut BTreeMap<String, Expected>)) -> Vec<u8> {
+    let mut tensors = layout::expected(&layout::model(&|_| false));
+    tensors.retain(|_, expected| !expected.optional);
+    change(&mut tensors);
+    // Wide elements first, as writers do to keep every tensor aligned.
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    tensors.sort_by_key(|(_, expected)| std::cmp::Reverse(expected.dtypes[0].bytes()));
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, expected) in tensors {
+        let dtype = expected.dtypes[0];
+        let bytes = expected.shape.iter().product::<usize>() * dtype.bytes();
+        let entry = serde_json::json!({
+            "dtype": dtype.to_string(), "shape": expected.shape, "data_offsets": [end, end + bytes]
+        });
+        header.insert(name, entry);
+        end += bytes;
+    }
+    file(&serde_json::Value::Object(header).to_string(), end)
+}
+
+const NORM: &str = "model.norm.weight";
+
+#[test]
+fn a_complete_checkpoint_is_accepted() {
+    let folder = Folder::with("model.safetensors", &target_file(|_| ()));
+    let checkpoint = open_any(&folder.0).unwrap();
+    let norm = checkpoint
+        .vector(&checkpoint.spec().norm)
+        .read_f32()
+        .unwrap();
+    assert_eq!(norm, vec![0.0; crate::target::HIDDEN]);
+    assert!(checkpoint.progress().bytes().0 > 0);
+}
+
+#[test]
+fn names_of_multimodal_releases_and_their_vision_tower_are_accepted() {
+    let content = target_file(|tensors| {
+        let names: Vec<String> = tensors.keys().cloned().collect();
+        for name in names {
+            if let Some(rest) = name.strip_prefix("model.") {
+                let expected = tensors.remove(&name).unwrap();
+                tensors.insert(format!("model.language_model.{rest}"), expected);
+            }
+        }
+        let patch = Expected {
+            shape: vec![2, 8],
+            dtypes: &[Dtype::Bf16],
+            optional: false,
+        };
+        tensors.insert("model.visual.patch_embed.proj.weight".into(), patch);
+    });
+    assert!(open_any(&Folder::with("model.safetensors", &content).0).is_ok());
+}
+
+#[test]
+fn an_empty_directory_is_refused() {
+    assert!(matches!(
+        refusal(&Folder::new()),
+        WeightsError::Empty { .. }
+    ));
+}
+
+#[test]
+fn a_file_that_is_too_short_is_refused() {
+    for bytes in [0, 1, 7] {
+        assert!(matches!(
+            single(&vec![0; bytes]),
+            WeightsError::Header { .. }
+        ));
+    }
+}
+
+#[test]
+fn a_truncated_file_is_refused() {
+    let mut content = target_file(|_| ());
+    content.truncate(content.len() - 1);
+    assert!(matches!(single(&content), WeightsError::Header { .. }));
+}
+
+#[test]
+fn a_file_with_more_bytes_than_tensors_is_refused() {
+    let mut content = target_file(|_| ());
+    content.push(0);
+    assert!(single(&content).to_string().contains("tensors end"));
+}
+
+/// Header text, data bytes, and what the refusal says.
+const HEADERS: &[(&str, usize, &str)] = &[
+    ("[1]", 0, "invalid type"),
+    ("{", 0, "EOF"),
+    (
+        r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}} x"#,
+        4,
+        "trailing",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#,
+        4,
+        "do not hold",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#,
+        4,
+        "do not hold",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+        3,
+        "ends at",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#,
+        0,
+        "empty",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#,
+        4,
+        "invalid value",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,6]}}"#,
+        6,
+        "invalid type",
+    ),
+    (
+        r#"{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}"#,
+        4,
+        "unknown element",
+    ),
+    (
+        r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}"#,
+        4,
+        "overflows",
+    ),
+    (
+        r#"{"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}}"#,
+        1,
+        "dimensions",
+    ),
+    (
+        r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"more":1}}"#,
+        1,
+        "unknown field",
+    ),
+    (
+        r#"{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#,
+        1,
+        "duplicate",
+    ),
+    (r#"{"__metadata__":{"a":1}}"#, 0, "invalid type"),
+    (r#"{"__metadata__":{},"__metadata__":{}}"#, 0, "twice"),
+    (
+        r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#,
+        2,
+        "twice",
+    ),
+    (
+        r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}"#,
+        3,
+        "overlaps",
+    ),
+    (
+        r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}"#,
+        3,
+        "hole",
+    ),
+    (
+        r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}}"#,
+        5,
+        "aligned",
+    ),
+];
+
+#[test]
+fn each_broken_header_is_refused_for_its_reason() {
+    for (header, data, reason) in HEADERS {
+        let error = single(&file(header, *data));
+        assert!(
+            matches!(error, WeightsError::Header { .. }),
+            "{header}: {error}"
+        );
+        assert!(error.to_string().contains(reason), "{header}: {error}");
+    }
+}
+
+#[test]
+fn a_header_that_is_not_text_is_refused() {
+    let mut content = file("{   }", 0);
+    content[9] = 0xff;
+    assert!(single(&content).to_string().contains("UTF-8"));
+}
+
+#[test]
+fn header_lengths_beyond_the_file_or_the_limit_are_refused() {
+    for length in [1 << 20, header::HEADER_BYTES_MAX + 1, u64::MAX] {
+        let mut content = file("{}", 0);
+        content[..8].copy_from_slice(&length.to_le_bytes());
+        assert!(
+            matches!(single(&content), WeightsError::Header { .. }),
+            "{length}"
+        );
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    let header = format!(r#"{{"a":{}"#, "[".repeat(100_000));
+    assert!(matches!(
+        single(&file(&header, 0)),
+        WeightsError::Header { .. }
+    ));
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let content = target_file(|tensors| {
+        tensors.remove(NORM);
+    });
+    let error = single(&content);
+    assert!(matches!(&error, WeightsError::Missing { tensor, count: 1 } if tensor == NORM));
+}
+
+#[test]
+fn an_unknown_tensor_is_named() {
+    let content = target_file(|tensors| {
+        let norm = tensors[NORM].clone();
+        tensors.insert("model.layers.99.extra".into(), norm);
+    });
+    let error = single(&content);
+    assert!(
+        matches!(&error, WeightsError::Unexpected { tensor, .. } if tensor.contains("99.extra"))
+    );
+}
+
+#[test]
+fn another_shape_is_named() {
+    let content = target_file(|tensors| tensors.get_mut(NORM).unwrap().shape.push(1));
+    assert!(matches!(single(&content), WeightsError::Shape { tensor, .. } if tensor == NORM));
+}
+
+#[test]
+fn another_element_type_is_named() {
+    let content = target_file(|tensors| tensors.get_mut(NORM).unwrap().dtypes = &[Dtype::U8]);
+    assert!(matches!(single(&content), WeightsError::Dtype { tensor, .. } if tensor == NORM));
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_refused_when_read() {
+    for value in [f32::NAN, f32::INFINITY] {
+        let mut content = target_file(|_| ());
+        let length = u64::from_le_bytes(content[..8].try_into().unwrap()) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&content[8..8 + length]).unwrap();
+        let start = header[NORM]["data_offsets"][0].as_u64().unwrap() as usize + 8 + length;
+        content[start + 2..start + 4].copy_from_slice(&value.to_le_bytes()[2..]);
+        let folder = Folder::with("model.safetensors", &content);
+        let checkpoint = open_any(&folder.0).unwrap();
+        let error = checkpoint
+            .vector(&checkpoint.spec().norm)
+            .read_f32()
+            .unwrap_err();
+        assert!(
+            matches!(&error, WeightsError::NotFinite { tensor, index: 1, .. } if tensor == NORM)
+        );
+    }
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+
+fn index(text: &str) -> WeightsError {
+    refusal(&Folder::with(INDEX, text.as_bytes()))
+}
+
+#[test]
+fn an_index_that_leads_elsewhere_is_refused() {
+    for name in [
+        "../a.safetensors",
+        "/etc/passwd",
+        "a/b.safetensors",
+        "..",
+        ".",
+        "",
+    ] {
+        let text = format!(r#"{{"weight_map":{{"x":{name:?}}}}}"#);
+        let error = index(&text);
+        assert!(
+            matches!(error, WeightsError::Escapes { .. }),
+            "{name}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_broken_index_is_refused() {
+    for text in [
+        "",
+        "{}",
+        "[]",
+        r#"{"weight_map":{"a":1}}"#,
+        r#"{"weight_map":{"a":"b","a":"b"}}"#,
+    ] {
+        let error = index(text);
+        assert!(
+            matches!(error, WeightsError::Index { .. }),
+            "{text}: {error}"
+        );
+    }
+    let missing = index(r#"{"weight_map":{"a":"absent.safetensors"}}"#);
+    assert!(matches!(missing, WeightsError::Io { .. }), "{missing}");
+}
+
+#[test]
+fn an_index_that_disagrees_with_its_shards_is_refused() {
+    let (tensor, shard) = ("b", "a.safetensors");
+    let folder = Folder::with(
+        INDEX,
+        format!(r#"{{"weight_map":{{"{tensor}":"{shard}"}}}}"#).as_bytes(),
+    );
+    let header = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    fs::write(folder.0.join(shard), file(header, 1)).unwrap();
+    assert!(matches!(refusal(&folder), WeightsError::Index { .. }));
+    fs::write(folder.0.join(shard), file("{}", 0)).unwrap();
+    assert!(matches!(refusal(&folder), WeightsError::Index { .. }));
+}
+
+#[test]
+fn links_out_of_the_directory_are_refused() {
+    let elsewhere = Folder::with("real.safetensors", &target_file(|_| ()));
+    let folder = Folder::new();
+    let link = folder.0.join("model.safetensors");
+    std::os::unix::fs::symlink(elsewhere.0.join("real.safetensors"), link).unwrap();
+    assert!(matches!(refusal(&folder), WeightsError::Escapes { .. }));
+}
+
+#[test]
+fn links_into_the_hub_cache_are_followed() {
+    let model = Folder::new();
+    let snapshot = model.0.join("snapshots/abc");
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir(model.0.join("blobs")).unwrap();
+    fs::write(model.0.join("blobs/123"), target_file(|_| ())).unwrap();
+    std::os::unix::fs::symlink("../../blobs/123", snapshot.join("model.safetensors")).unwrap();
+    assert!(open_any(&snapshot).is_ok());
+}
+
+#[test]
+fn pipes_directories_and_devices_are_refused() {
+    let folder = Folder::new();
+    let path = folder.0.join("model.safetensors");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(matches!(refusal(&folder), WeightsError::NotRegular { .. }));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(refusal(&folder), WeightsError::NotRegular { .. }));
+    fs::remove_dir(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    assert!(matches!(refusal(&folder), WeightsError::Escapes { .. }));
+}
