@@ -1,9 +1,18 @@
-//! Errors in the shape of the OpenAI API: `{"error": {message, type, param, code}}`.
+//! What a client is told when its request is not answered, in the shape of its route's API.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::limits::{RETRY_AFTER_FULL_S, RETRY_AFTER_UNAVAILABLE_S};
+
+/// The API whose shapes a route speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `{"error": {message, type, param, code}}`.
+    OpenAi,
+    /// `{"type": "error", "error": {type, message}}`.
+    Anthropic,
+}
 
 /// What a client is told when its request is not answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +22,8 @@ pub struct ApiError {
     /// The field at fault, as a path: `messages[2].content`.
     pub param: Option<String>,
     pub code: Option<&'static str>,
+    /// Tokens wanted and their limit, where the context is what does not suffice.
+    pub context: Option<(usize, usize)>,
     pub retry_after_s: Option<u64>,
     /// The connection cannot be used further.
     pub close: bool,
@@ -25,6 +36,7 @@ impl ApiError {
             message: message.into(),
             param: None,
             code: None,
+            context: None,
             retry_after_s: None,
             close: false,
         }
@@ -46,13 +58,14 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Prompt and reply do not fit.
-    pub fn context(param: &str, limit: usize, problem: &str) -> ApiError {
+    /// Prompt and reply do not fit: `tokens` wanted and their limit.
+    pub fn context(param: &str, (tokens, limit): (usize, usize), problem: &str) -> ApiError {
         let message =
             format!("This model's maximum context length is {limit} tokens. However, {problem}");
         ApiError {
             param: Some(param.to_string()),
             code: Some("context_length_exceeded"),
+            context: Some((tokens, limit)),
             ..ApiError::new(StatusCode::BAD_REQUEST, message)
         }
     }
@@ -84,7 +97,23 @@ impl ApiError {
         self
     }
 
-    fn kind(&self) -> &'static str {
+    /// The JSON of the error.
+    pub fn body(&self, dialect: Dialect) -> Value {
+        match dialect {
+            Dialect::OpenAi => json!({"error": {
+                "message": self.message,
+                "type": self.open_ai_type(),
+                "param": self.param,
+                "code": self.code,
+            }}),
+            Dialect::Anthropic => json!({"type": "error", "error": {
+                "type": self.anthropic_type(),
+                "message": self.anthropic_message(),
+            }}),
+        }
+    }
+
+    fn open_ai_type(&self) -> &'static str {
         match self.status {
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
@@ -94,12 +123,43 @@ impl ApiError {
         }
     }
 
-    pub fn body(&self) -> Value {
-        json!({"error": {
-            "message": self.message,
-            "type": self.kind(),
-            "param": self.param,
-            "code": self.code,
-        }})
+    fn anthropic_type(&self) -> &'static str {
+        match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_client_error() => "invalid_request_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            _ => "api_error",
+        }
+    }
+
+    /// Clients look for these words to start a compaction.
+    fn anthropic_message(&self) -> String {
+        match self.context {
+            Some((tokens, limit)) => {
+                format!("prompt is too long: {tokens} tokens > {limit} maximum")
+            }
+            None => self.message.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_overflow_is_told_in_the_words_that_clients_parse() {
+        let error = ApiError::context("messages", (3000, 2048), "it is too long.");
+        let open_ai = error.body(Dialect::OpenAi);
+        assert_eq!(open_ai["error"]["code"], "context_length_exceeded");
+        let message = open_ai["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("This model's maximum context length is 2048 tokens."));
+        let expected = json!({"type": "error", "error": {"type": "invalid_request_error",
+            "message": "prompt is too long: 3000 tokens > 2048 maximum"}});
+        assert_eq!(error.body(Dialect::Anthropic), expected);
     }
 }

@@ -1,13 +1,15 @@
 //! The HTTP/1.1 server: connections, limits, routes, and the OpenAI dialect.
 //!
 //! A connection's bytes pass [`wire`] on their way to the HTTP library; [`routes`] finds the
-//! answer; [`chat`] turns a request into replies. Nothing here touches the model: requests go to
+//! answer; [`chat`] reads requests and writes answers, [`generate`] is what lies between for every
+//! dialect. Nothing here touches the model: requests go to
 //! the engine through its handle, events come back through a channel per reply.
 
 pub mod body;
 pub mod chat;
 pub mod error;
 pub mod fields;
+pub mod generate;
 pub mod host;
 pub mod json;
 pub mod limits;

@@ -17,16 +17,17 @@ use crate::engine::Phase;
 use crate::target;
 
 use super::body;
-use super::chat::stream::ChatStream;
-use super::chat::{self, ChatAnswer};
-use super::error::ApiError;
+use super::chat;
+use super::error::{ApiError, Dialect};
+use super::generate::Answer;
+use super::generate::stream::ReplyStream;
 use super::host;
 use super::limits::URI_BYTES_MAX;
 use super::metrics;
 use super::state::{Service, State};
 
 /// The body of every response.
-pub type ResponseBody = Either<Full<Bytes>, ChatStream>;
+pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 
 /// What this server has an answer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,14 @@ impl Route<'_> {
         })
     }
 
+    /// The API of a path, known before the path is.
+    fn dialect(path: &str) -> Dialect {
+        match path.strip_prefix("/v1/messages") {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => Dialect::Anthropic,
+            _ => Dialect::OpenAi,
+        }
+    }
+
     fn allows(self, method: &Method) -> bool {
         match self {
             Route::Chat => method == Method::POST,
@@ -71,9 +80,10 @@ impl Route<'_> {
 
 /// Answers one request; errors become their JSON.
 pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let dialect = Route::dialect(request.uri().path());
     let response = match answer(&state, request).await {
         Ok(response) => response,
-        Err(error) => error_response(&error),
+        Err(error) => error_response(&error, dialect),
     };
     state.figures.count_response(response.status());
     response
@@ -87,7 +97,7 @@ async fn answer(
     let path = request.uri().path().to_string();
     let route = Route::find(&path).ok_or_else(|| not_found(&path))?;
     if !route.allows(request.method()) {
-        return Ok(method_not_allowed(route));
+        return Ok(method_not_allowed(route, Route::dialect(&path)));
     }
     match route {
         Route::Chat => chat(state, request).await,
@@ -140,8 +150,8 @@ async fn chat(
     let answer = chat::answer(state, service, body.bytes).await?;
     drop(body.share);
     Ok(match answer {
-        ChatAnswer::Whole(value) => json_response(StatusCode::OK, &value),
-        ChatAnswer::Stream(stream) => {
+        Answer::Whole(value) => json_response(StatusCode::OK, &value),
+        Answer::Stream(stream) => {
             let mut response = Response::new(Either::Right(*stream));
             let headers = response.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -245,17 +255,18 @@ fn not_found(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-fn method_not_allowed(route: Route<'_>) -> Response<ResponseBody> {
+fn method_not_allowed(route: Route<'_>, dialect: Dialect) -> Response<ResponseBody> {
     let message = format!("send {} here", route.allowed());
-    let mut response = error_response(&ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message));
+    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message);
+    let mut response = error_response(&error, dialect);
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static(route.allowed()));
     response
 }
 
-fn error_response(error: &ApiError) -> Response<ResponseBody> {
-    let mut response = json_response(error.status, &error.body());
+fn error_response(error: &ApiError, dialect: Dialect) -> Response<ResponseBody> {
+    let mut response = json_response(error.status, &error.body(dialect));
     if let Some(seconds) = error.retry_after_s {
         response
             .headers_mut()

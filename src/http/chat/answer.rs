@@ -9,9 +9,12 @@ use serde_json::{Value, json};
 
 use crate::engine::request::{TokenId, TokenLogprobs};
 use crate::text::chat::ChatModel;
-use crate::text::reply::{Delta, append};
+use crate::text::reply::Delta;
 
-use super::generation::{Finish, Settled, Usage};
+use crate::http::error::{ApiError, Dialect};
+use crate::http::generate::Gathered;
+use crate::http::generate::generation::{Finish, Settled, Usage};
+use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 
 /// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
 const LOGPROB_LEAST: f32 = -9999.0;
@@ -69,72 +72,53 @@ fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) -> Val
     position
 }
 
-/// A whole reply, gathered from its pieces.
-#[derive(Debug, Default)]
-pub struct WholeReply {
-    deltas: Vec<Delta>,
-    logprobs: Vec<Value>,
-    finish: Option<Finish>,
-}
-
-impl WholeReply {
-    pub fn add(&mut self, model: &ChatModel, settled: Settled) {
-        settled
-            .deltas
-            .into_iter()
-            .for_each(|delta| append(&mut self.deltas, delta));
-        let positions = settled
-            .logprobs
-            .iter()
-            .map(|(id, logprobs)| logprob_json(model, *id, logprobs));
-        self.logprobs.extend(positions);
-        self.finish = self.finish.or(settled.finish);
-    }
-
-    fn json(self, index: usize, logprobs_wanted: bool) -> Value {
-        let mut content = String::new();
-        let mut reasoning = String::new();
-        let mut calls: Vec<(String, String)> = Vec::new();
-        for delta in self.deltas {
-            match delta {
-                Delta::Reasoning(text) => reasoning.push_str(&text),
-                Delta::Content(text) => content.push_str(&text),
-                Delta::ToolCall { name, .. } => calls.push((name, String::new())),
-                Delta::Arguments { index, json } => calls[index].1.push_str(&json),
-            }
+/// One reply in the form of the API.
+fn choice_json(model: &ChatModel, index: usize, reply: Gathered, logprobs_wanted: bool) -> Value {
+    let mut content = String::new();
+    let mut reasoning = String::new();
+    let mut calls: Vec<(String, String)> = Vec::new();
+    for delta in reply.deltas {
+        match delta {
+            Delta::Reasoning(text) => reasoning.push_str(&text),
+            Delta::Content(text) => content.push_str(&text),
+            Delta::ToolCall { name, .. } => calls.push((name, String::new())),
+            Delta::Arguments { index, json } => calls[index].1.push_str(&json),
         }
-        let content = if content.is_empty() && !calls.is_empty() {
-            None
-        } else {
-            Some(content)
+    }
+    let content = if content.is_empty() && !calls.is_empty() {
+        None
+    } else {
+        Some(content)
+    };
+    let mut message = json!({"role": "assistant", "content": content});
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = Value::from(reasoning);
+    }
+    if !calls.is_empty() {
+        let call = |(name, arguments)| {
+            json!({"id": call_id(), "type": "function",
+                   "function": {"name": name, "arguments": arguments}})
         };
-        let mut message = json!({"role": "assistant", "content": content});
-        if !reasoning.is_empty() {
-            message["reasoning_content"] = Value::from(reasoning);
-        }
-        if !calls.is_empty() {
-            let call = |(name, arguments)| {
-                json!({"id": call_id(), "type": "function",
-                       "function": {"name": name, "arguments": arguments}})
-            };
-            message["tool_calls"] = calls.into_iter().map(call).collect();
-        }
-        let logprobs = logprobs_wanted.then(|| json!({"content": self.logprobs}));
-        let finish = self.finish.map(Finish::name);
-        json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
+        message["tool_calls"] = calls.into_iter().map(call).collect();
     }
+    let position = |(id, logprobs): &(TokenId, TokenLogprobs)| logprob_json(model, *id, logprobs);
+    let positions = || reply.logprobs.iter().map(position).collect::<Value>();
+    let logprobs = logprobs_wanted.then(|| json!({"content": positions()}));
+    let finish = reply.finish.map(Finish::name);
+    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
 }
 
 /// The answer to a request that does not stream.
 pub fn whole_answer(
+    model: &ChatModel,
     identity: &Identity,
-    replies: Vec<WholeReply>,
+    replies: Vec<Gathered>,
     usage: Usage,
     logprobs_wanted: bool,
 ) -> Value {
     let replies = replies.into_iter().enumerate();
     let choices: Vec<Value> = replies
-        .map(|(index, reply)| reply.json(index, logprobs_wanted))
+        .map(|(index, reply)| choice_json(model, index, reply, logprobs_wanted))
         .collect();
     json!({
         "id": identity.id,
@@ -187,39 +171,6 @@ impl ChunkWriter {
         }
     }
 
-    /// Appends the events that tell `settled`.
-    pub fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
-        let index = settled.index;
-        if let Some(logprobs) = &mut self.logprobs {
-            let positions = settled
-                .logprobs
-                .iter()
-                .map(|(id, logprobs)| logprob_json(model, *id, logprobs));
-            logprobs[index].extend(positions);
-        }
-        if !std::mem::replace(&mut self.begun[index], true) {
-            self.chunk(index, None, out, |out| {
-                out.extend(br#""role":"assistant","content":"""#)
-            });
-        }
-        for delta in &settled.deltas {
-            self.chunk(index, None, out, |out| write_delta(delta, out));
-        }
-        if let Some(finish) = settled.finish {
-            self.chunk(index, Some(finish), out, |_| {});
-        }
-    }
-
-    /// Appends the end of the stream.
-    pub fn write_end(&self, usage: Usage, out: &mut Vec<u8>) {
-        if self.include_usage {
-            out.extend_from_slice(self.head.as_bytes());
-            // Writing to memory does not fail.
-            let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
-        }
-        out.extend_from_slice(b"data: [DONE]\n\n");
-    }
-
     /// Appends one event with the delta's fields that `write_fields` writes.
     fn chunk(
         &mut self,
@@ -247,6 +198,47 @@ impl ChunkWriter {
             None => write!(out, ",\"finish_reason\":null}}"),
         };
         out.extend_from_slice(self.tail.as_bytes());
+    }
+}
+
+impl Writer for ChunkWriter {
+    fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
+        let index = settled.index;
+        if let Some(logprobs) = &mut self.logprobs {
+            let positions = settled
+                .logprobs
+                .iter()
+                .map(|(id, logprobs)| logprob_json(model, *id, logprobs));
+            logprobs[index].extend(positions);
+        }
+        if !std::mem::replace(&mut self.begun[index], true) {
+            self.chunk(index, None, out, |out| {
+                out.extend(br#""role":"assistant","content":"""#)
+            });
+        }
+        for delta in &settled.deltas {
+            self.chunk(index, None, out, |out| write_delta(delta, out));
+        }
+        if let Some(finish) = settled.finish {
+            self.chunk(index, Some(finish), out, |_| {});
+        }
+    }
+
+    fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
+        if self.include_usage {
+            out.extend_from_slice(self.head.as_bytes());
+            // Writing to memory does not fail.
+            let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        let _ = write!(out, "data: {}\n\n", error.body(Dialect::OpenAi));
+    }
+
+    fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }
 }
 
@@ -378,15 +370,13 @@ mod tests {
 
     #[test]
     fn a_whole_reply_concatenates_its_pieces() {
-        let mut reply = WholeReply::default();
+        let mut reply = Gathered::default();
         for text in ["a", "b"] {
-            reply.add(
-                &chat_model(),
-                settled(vec![Delta::Content(text.to_string())], None),
-            );
+            reply.add(settled(vec![Delta::Content(text.to_string())], None));
         }
-        reply.add(&chat_model(), settled(vec![], Some(Finish::Length)));
+        reply.add(settled(vec![], Some(Finish::Length)));
         let answer = whole_answer(
+            &chat_model(),
             &identity(),
             vec![reply],
             Usage {

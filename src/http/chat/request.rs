@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::engine::request::{MAX_TOP_LOGPROBS, Sampling, TokenId};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
+use crate::http::generate::Ask;
 use crate::http::limits::{
     CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX,
 };
@@ -20,20 +21,7 @@ use super::messages;
 /// A checked request.
 #[derive(Debug)]
 pub struct ChatRequest {
-    pub messages: Vec<Value>,
-    /// Empty when no tool may be called.
-    pub tools: Vec<Value>,
-    /// False: the reply ends behind its first call.
-    pub parallel_tool_calls: bool,
-    pub thinking: bool,
-    pub sampling: Sampling,
-    /// Tokens to generate at most, and the name of the field that said so.
-    pub max_tokens: Option<(usize, &'static str)>,
-    pub stops: Vec<String>,
-    pub stop_tokens: Vec<TokenId>,
-    pub ignore_eos: bool,
-    pub logprobs: Option<usize>,
-    pub choices: usize,
+    pub ask: Ask,
     pub stream: bool,
     pub include_usage: bool,
 }
@@ -137,7 +125,7 @@ impl ChatRequest {
         let tools = offered_tools(&object)?;
         let stream = object.boolean("stream", false)?;
         let choices = object.integer("n", 1..=CHOICES_MAX as i64)?.unwrap_or(1) as usize;
-        Ok(ChatRequest {
+        let ask = Ask {
             messages,
             tools,
             parallel_tool_calls: object.boolean("parallel_tool_calls", true)?,
@@ -149,6 +137,9 @@ impl ChatRequest {
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object)?,
             choices,
+        };
+        Ok(ChatRequest {
+            ask,
             stream,
             include_usage: include_usage(&object, stream)?,
         })

@@ -9,8 +9,8 @@ fn with(name: &str, value: Value) -> Value {
     body
 }
 
-fn parsed(name: &str, value: Value) -> ChatRequest {
-    ChatRequest::parse(&with(name, value), "m").unwrap()
+fn parsed(name: &str, value: Value) -> Ask {
+    ChatRequest::parse(&with(name, value), "m").unwrap().ask
 }
 
 fn refused(name: &str, value: Value) -> ApiError {
@@ -25,10 +25,7 @@ fn a_plain_request_takes_the_defaults_of_the_target() {
     let request = parsed("user", json!("someone"));
     assert_eq!(request.sampling.temperature, target::DEFAULT_TEMPERATURE);
     assert_eq!(request.sampling.top_k, target::DEFAULT_TOP_K);
-    assert_eq!(
-        (request.choices, request.stream, request.logprobs),
-        (1, false, None)
-    );
+    assert_eq!((request.choices, request.logprobs), (1, None));
     assert_eq!(request.thinking, target::THINKING_DEFAULT);
 }
 
@@ -190,9 +187,9 @@ fn thinking_follows_the_most_specific_switch() {
 fn tools_count_only_when_they_may_be_called() {
     let tool = json!({"type": "function", "function": {"name": "f"}});
     let mut body = with("tools", json!([tool]));
-    assert_eq!(ChatRequest::parse(&body, "m").unwrap().tools.len(), 1);
+    assert_eq!(ChatRequest::parse(&body, "m").unwrap().ask.tools.len(), 1);
     body["tool_choice"] = json!("none");
-    assert!(ChatRequest::parse(&body, "m").unwrap().tools.is_empty());
+    assert!(ChatRequest::parse(&body, "m").unwrap().ask.tools.is_empty());
     for forced in [
         json!("required"),
         json!({"type": "function", "function": {"name": "f"}}),

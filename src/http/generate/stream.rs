@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use hyper::StatusCode;
 use hyper::body::{Body, Bytes, Frame};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -13,25 +12,42 @@ use crate::http::error::ApiError;
 use crate::http::limits::KEEP_ALIVE_INTERVAL;
 use crate::http::state::Abort;
 
-use super::answer::ChunkWriter;
-use super::generation::{Generation, Settled};
+use crate::text::chat::ChatModel;
+
+use super::generation::{Generation, Settled, Usage};
+use super::internal;
 
 /// Room for the event of an ordinary token.
 const FRAME_BYTES: usize = 320;
 
+/// What a stream carries where its dialect has no event of its own for "nothing yet".
+pub const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
+
+/// A dialect's events. Each method appends whole events to `out`.
+pub trait Writer: Send {
+    /// The events that tell `settled`; none when all of it is held back.
+    fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>);
+    /// The end of a stream whose replies are all finished.
+    fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>);
+    /// The end of a stream that cannot be completed.
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>);
+    /// What tells the client that the server is there.
+    fn write_keep_alive(&mut self, out: &mut Vec<u8>);
+}
+
 /// Writes what is ready as one frame; dropping it ends the replies in the engine.
-pub struct ChatStream {
+pub struct ReplyStream {
     generation: Generation,
-    writer: ChunkWriter,
+    writer: Box<dyn Writer>,
     abort: Abort,
     keep_alive: Pin<Box<Sleep>>,
     ended: bool,
 }
 
-impl ChatStream {
-    pub fn new(generation: Generation, writer: ChunkWriter, abort: Abort) -> ChatStream {
+impl ReplyStream {
+    pub fn new(generation: Generation, writer: Box<dyn Writer>, abort: Abort) -> ReplyStream {
         let keep_alive = Box::pin(sleep(KEEP_ALIVE_INTERVAL));
-        ChatStream {
+        ReplyStream {
             generation,
             writer,
             abort,
@@ -62,14 +78,15 @@ impl ChatStream {
     }
 
     /// The last frame of a stream that cannot be completed.
-    fn failure(&mut self, problem: &str) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn failure(&mut self, error: &ApiError) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.ended = true;
-        let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, problem);
-        self.frame(format!("data: {}\n\n", error.body()).into_bytes())
+        let mut bytes = Vec::with_capacity(FRAME_BYTES);
+        self.writer.write_error(error, &mut bytes);
+        self.frame(bytes)
     }
 }
 
-impl Body for ChatStream {
+impl Body for ReplyStream {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -84,7 +101,7 @@ impl Body for ChatStream {
         while let Poll::Ready(settled) = this.generation.poll(cx) {
             let settled = match settled {
                 Ok(settled) => settled,
-                Err(problem) => return this.failure(&problem),
+                Err(problem) => return this.failure(&internal(problem)),
             };
             let bytes = this.write(settled);
             if !bytes.is_empty() {
@@ -92,10 +109,13 @@ impl Body for ChatStream {
             }
         }
         if this.abort.as_mut().poll(cx).is_ready() {
-            return this.failure("the server is shutting down");
+            let error = ApiError::unavailable("draining", "the server is shutting down");
+            return this.failure(&error);
         }
         if this.keep_alive.as_mut().poll(cx).is_ready() {
-            return this.frame(b": keep-alive\n\n".to_vec());
+            let mut bytes = Vec::new();
+            this.writer.write_keep_alive(&mut bytes);
+            return this.frame(bytes);
         }
         Poll::Pending
     }

@@ -1,0 +1,228 @@
+//! What every dialect shares: a checked [`Ask`] becomes a prompt, one engine request per reply, and
+//! the pieces of those replies.
+
+pub mod generation;
+pub mod stream;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::engine::request::{Event, Request, Sampling, TokenId, TokenLogprobs};
+use crate::engine::{Phase, Rejected};
+use crate::target;
+use crate::text::chat::{Prompt, PromptError};
+use crate::text::reply::{Delta, Reply, ReplyFormat, append};
+use crate::text::template::{Conversation, TemplateError};
+use crate::text::tools::ToolSchemas;
+
+use self::generation::{Choice, Finish, Generation, Settled, Usage};
+use self::stream::ReplyStream;
+use super::error::ApiError;
+use super::limits::EVENTS_MAX;
+use super::state::{Abort, Service};
+
+/// A checked request for replies to a conversation, whatever dialect it came in.
+#[derive(Debug)]
+pub struct Ask {
+    /// In the form that templates read.
+    pub messages: Vec<Value>,
+    /// In the form of the chat completions API; empty when no tool may be called.
+    pub tools: Vec<Value>,
+    /// False: the reply ends behind its first call.
+    pub parallel_tool_calls: bool,
+    pub thinking: bool,
+    pub sampling: Sampling,
+    /// Tokens to generate at most, and the name of the field that said so.
+    pub max_tokens: Option<(usize, &'static str)>,
+    pub stops: Vec<String>,
+    pub stop_tokens: Vec<TokenId>,
+    pub ignore_eos: bool,
+    pub logprobs: Option<usize>,
+    pub choices: usize,
+}
+
+/// What a request is answered with.
+pub enum Answer {
+    Whole(Value),
+    Stream(Box<ReplyStream>),
+}
+
+/// Renders and encodes the conversation, which is taken out of `ask`; the prompt leaves room for a
+/// reply.
+///
+/// # Errors
+/// Names the field that cannot be served.
+pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
+    let chat = &service.chat;
+    if !ask.tools.is_empty() && !chat.calls_tools {
+        return Err(ApiError::field("tools", "this model calls no tools"));
+    }
+    let conversation = Conversation {
+        messages: chat.place_system_messages(std::mem::take(&mut ask.messages)),
+        tools: ask.tools.clone(),
+        add_generation_prompt: true,
+        enable_thinking: ask.thinking,
+    };
+    let prompt = chat
+        .prompt(&conversation, target::MAX_CONTEXT)
+        .map_err(|error| prompt_error(&error))?;
+    check_room(ask, prompt.tokens.len())?;
+    Ok(prompt)
+}
+
+fn prompt_error(error: &PromptError) -> ApiError {
+    match error {
+        PromptError::TooLong { tokens, limit } => ApiError::context(
+            "messages",
+            (*tokens, *limit),
+            &format!(
+                "your messages have at least {tokens} tokens. Please shorten them; a reply \
+                 needs room too."
+            ),
+        ),
+        PromptError::Template(TemplateError::TooLarge) => ApiError::context(
+            "messages",
+            (target::MAX_CONTEXT + 1, target::MAX_CONTEXT),
+            "your messages are far longer. Please shorten them.",
+        ),
+        error => ApiError::field("messages", error.to_string()),
+    }
+}
+
+/// An explicit length must fit behind the prompt.
+fn check_room(ask: &Ask, prompt: usize) -> Result<(), ApiError> {
+    let limit = target::MAX_CONTEXT;
+    match ask.max_tokens {
+        Some((wanted, name)) if wanted > limit - prompt => Err(ApiError::context(
+            name,
+            (prompt.saturating_add(wanted), limit),
+            &format!(
+                "you requested {} tokens ({prompt} in the messages, {wanted} in the completion). \
+                 Please reduce {name} to at most {}.",
+                prompt.saturating_add(wanted),
+                limit - prompt
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the engine one request per reply; all are queued or none is.
+///
+/// # Errors
+/// When the queue is full or the server is stopping.
+pub fn submit(service: &Arc<Service>, ask: &Ask, prompt: Prompt) -> Result<Generation, ApiError> {
+    let prompt_tokens = prompt.tokens.len();
+    let mut choices = Vec::with_capacity(ask.choices);
+    for index in 0..ask.choices {
+        let format = reply_format(service, ask, &prompt);
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let wanted = engine_request(ask, &prompt, &format, index, sender);
+        // Those submitted before end when their receivers are dropped.
+        service
+            .engine
+            .submit(wanted)
+            .map_err(|rejected| rejection(service, &rejected))?;
+        choices.push(Choice::new(events, Reply::new(&service.chat, format)));
+    }
+    Ok(Generation::new(service.clone(), choices, prompt_tokens))
+}
+
+fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
+    let mut stop_tokens = ask.stop_tokens.clone();
+    if !ask.ignore_eos {
+        stop_tokens.extend(&service.chat.stop_tokens);
+    }
+    ReplyFormat {
+        reasoning_opened: prompt.reasoning_opened,
+        stops: ask.stops.clone(),
+        stop_tokens,
+        tools: (!ask.tools.is_empty()).then(|| ToolSchemas::new(&ask.tools)),
+        one_call: !ask.parallel_tool_calls,
+    }
+}
+
+fn engine_request(
+    ask: &Ask,
+    prompt: &Prompt,
+    format: &ReplyFormat,
+    index: usize,
+    events: mpsc::Sender<Event>,
+) -> Request {
+    let mut sampling = ask.sampling.clone();
+    sampling.seed = sampling.seed.wrapping_add(index as u64);
+    let room = target::MAX_CONTEXT - prompt.tokens.len();
+    Request {
+        prompt: prompt.tokens.clone(),
+        max_tokens: ask.max_tokens.map_or(room, |(wanted, _)| wanted),
+        stop_tokens: format.stop_tokens.clone(),
+        sampling,
+        logprobs: ask.logprobs,
+        events,
+    }
+}
+
+fn rejection(service: &Service, rejected: &Rejected) -> ApiError {
+    match rejected {
+        Rejected::Full(_) => ApiError::full(),
+        Rejected::Stopped(_) if service.engine.phase() == Phase::Draining => {
+            ApiError::unavailable("draining", "the server is shutting down")
+        }
+        Rejected::Stopped(_) => ApiError::unavailable("stopped", "the engine has stopped"),
+    }
+}
+
+/// A whole reply, gathered from its pieces.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// No two neighbours are of one kind and place: pieces are joined.
+    pub deltas: Vec<Delta>,
+    pub logprobs: Vec<(TokenId, TokenLogprobs)>,
+    /// Set once the reply is complete.
+    pub finish: Option<Finish>,
+}
+
+impl Gathered {
+    pub fn add(&mut self, settled: Settled) {
+        for delta in settled.deltas {
+            append(&mut self.deltas, delta);
+        }
+        self.logprobs.extend(settled.logprobs);
+        self.finish = self.finish.or(settled.finish);
+    }
+}
+
+/// Waits for all replies.
+///
+/// # Errors
+/// When a reply fails or the server ends before it.
+pub async fn gather(
+    mut generation: Generation,
+    mut abort: Abort,
+) -> Result<(Vec<Gathered>, Usage), ApiError> {
+    let mut replies: Vec<Gathered> = Vec::new();
+    replies.resize_with(generation.replies(), Gathered::default);
+    while !generation.is_finished() {
+        let settled = tokio::select! {
+            biased;
+            settled = poll_fn(|cx| generation.poll(cx)) => settled,
+            () = &mut abort => {
+                return Err(ApiError::unavailable("draining", "the server is shutting down"));
+            }
+        };
+        for piece in settled.map_err(internal)? {
+            replies[piece.index].add(piece);
+        }
+    }
+    let usage = generation.usage();
+    Ok((replies, usage))
+}
+
+/// The request failed through no fault of its own.
+pub fn internal(problem: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, problem)
+}
