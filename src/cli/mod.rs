@@ -3,6 +3,7 @@
 pub mod about;
 pub mod boot;
 pub mod doctor;
+pub mod drafts;
 pub mod generate;
 pub mod ledger;
 pub mod selftest;

@@ -1,10 +1,12 @@
 //! `selftest`: the operations of this binary against their reference.
 
+use std::path::PathBuf;
+
 use argh::FromArgs;
 
 use crate::backend::parity;
 
-use super::{Exit, Failure, boot};
+use super::{Exit, Failure, boot, drafts};
 
 /// compare every operation of this binary with its reference
 #[derive(FromArgs, Debug)]
@@ -13,6 +15,15 @@ pub struct Selftest {
     /// measure the speed of the device's operations instead
     #[argh(switch)]
     speed: bool,
+
+    /// measure instead how often the drafting layer is right, on the conversations of this file: a
+    /// JSON object with messages and perhaps tools per line
+    #[argh(option)]
+    drafts: Option<PathBuf>,
+
+    /// directory that holds the weights, for --drafts; none for a model inside the binary
+    #[argh(option)]
+    weights: Option<PathBuf>,
 }
 
 /// Prints a line per comparison, or per measurement.
@@ -20,6 +31,9 @@ pub struct Selftest {
 /// # Errors
 /// When a comparison fails or the device cannot be used.
 pub fn run(options: &Selftest) -> Result<(), Failure> {
+    if let Some(file) = &options.drafts {
+        return drafts::run(file, options.weights.as_deref());
+    }
     if options.speed {
         let lines = parity::measure().map_err(|error| Failure::new(Exit::Internal, error))?;
         return lines

@@ -1,6 +1,8 @@
 //! Models: what is computed, in terms of `crate::ops`.
 
 mod acceptance;
+#[cfg(test)]
+mod golden;
 mod parts;
 mod qwen3_5_moe;
 mod runner;

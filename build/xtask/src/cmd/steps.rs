@@ -73,6 +73,11 @@ const EVALUATION: &str = "scripts/tiny_eval.py";
 /// Questions of that form.
 const EVALUATION_QUESTIONS: &str = "60";
 
+/// Conversations that `tiny` was not trained on.
+const HELDOUT: &str = "targets/_model/tiny/heldout.jsonl";
+/// Percent of first drafts that must be right on them.
+const ACCEPTANCE_LEAST: f64 = 70.0;
+
 /// Black-box tests. Compiled with `ATLAS_BINARY` they test that binary.
 const END_TO_END: &str = "ci/e2e";
 
@@ -130,7 +135,8 @@ fn golden_step(leaf: &str) -> Step {
         format!("golden {leaf}"),
         "the tokens and logprobs of an outside reference",
         move |suite, name| {
-            let mut cargo = suite.cargo("test --locked --package atlas --lib golden");
+            let mut cargo =
+                suite.cargo("test --workspace --exclude ffi --locked --lib model::golden");
             let run = suite.run(name, cargo.env("ATLAS_TARGET", &target));
             run.and_then(|text| some_test_passed(&text)).into()
         },
@@ -165,6 +171,11 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             "the served model really answers",
             move |suite, name| evaluation(suite, name, target),
         ),
+        Step::new(
+            "tiny drafts",
+            "the drafting layer is worth its weights",
+            move |suite, name| drafts(suite, name, target).into(),
+        ),
     ]
 }
 
@@ -190,7 +201,7 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let mut cargo = suite.cargo("test --locked --package atlas --test *");
+    let mut cargo = suite.cargo("test --workspace --exclude ffi --locked --test *");
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
@@ -225,6 +236,33 @@ fn evaluate(suite: &Suite<'_>, name: &str, target: &str, python: &Path) -> Resul
         .args(["--url", &server.url, "--short", EVALUATION_QUESTIONS])
         .current_dir(&suite.site.root);
     Ok(suite.run(name, &mut command).map(drop)?)
+}
+
+/// First drafts on conversations that the model was not trained on.
+fn drafts(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let mut command = Command::new(path);
+    command
+        .args(["selftest", "--drafts", HELDOUT])
+        .current_dir(&suite.site.root);
+    let text = suite.run(name, &mut command)?;
+    match percent(&text) {
+        Some(found) if found >= ACCEPTANCE_LEAST => Ok(()),
+        _ => Err(Failure::Failed(format!(
+            "at least {ACCEPTANCE_LEAST} % must be accepted: {}",
+            text.trim()
+        ))),
+    }
+}
+
+/// The number before the first `%`.
+fn percent(text: &str) -> Option<f64> {
+    let (before, _) = text.split_once('%')?;
+    before
+        .rsplit(['(', ' '])
+        .find(|word| !word.is_empty())?
+        .parse()
+        .ok()
 }
 
 fn device_steps(target: &str) -> Vec<Step> {
@@ -321,6 +359,12 @@ fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentage_is_found() {
+        assert_eq!(percent("6 of 8 accepted (75.0 %) in 2"), Some(75.0));
+        assert_eq!(percent("nothing"), None);
+    }
 
     #[test]
     fn a_filter_that_matches_nothing_is_no_success() {
