@@ -123,6 +123,14 @@ fn every_probe_has_one_answer() {
             .and_then(|status| status.parse::<u16>().ok());
         assert_eq!(status, Some(expected), "{bytes:?} -> {rest:?}");
         assert_eq!(rest.matches("HTTP/1.").count(), 1, "{bytes:?} -> {rest:?}");
+        if expected >= 400 {
+            let (_, body) = rest.split_once("\r\n\r\n").unwrap();
+            let error: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert!(
+                error["error"]["message"].is_string(),
+                "{bytes:?} -> {rest:?}"
+            );
+        }
     }
     assert_eq!(server.get("/health").status, 200);
 }

@@ -14,6 +14,7 @@ pub mod host;
 pub mod json;
 pub mod limits;
 pub mod metrics;
+mod refusal;
 pub mod routes;
 pub mod server;
 pub mod state;

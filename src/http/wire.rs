@@ -4,13 +4,14 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::limits::{CHUNK_FRAMING_BYTES_MAX, HEAD_BYTES_MAX, WRITE_STALL_TIMEOUT};
+use super::refusal;
 
 /// A byte that no head and no chunk size may hold.
 const SPOILT: u8 = 0;
@@ -21,6 +22,8 @@ pub struct Wire {
     framing: Framing,
     /// Runs while a write waits.
     stall: Option<Pin<Box<Sleep>>>,
+    /// What is written instead of the library's bytes, and how much of it has been.
+    instead: Option<(Vec<u8>, usize)>,
 }
 
 impl Wire {
@@ -29,7 +32,19 @@ impl Wire {
             stream,
             framing: Framing::default(),
             stall: None,
+            instead: None,
         }
+    }
+
+    /// Writes what stands for `bytes`; ready once all of it is written.
+    fn write_instead(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        while let Some((text, done)) = &mut self.instead {
+            *done += ready!(Pin::new(&mut self.stream).poll_write(cx, &text[*done..]))?;
+            if *done == text.len() {
+                self.instead = None;
+            }
+        }
+        Poll::Ready(Ok(bytes.len()))
     }
 
     /// Fails a write that has waited too long.
@@ -79,7 +94,13 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if self.instead.is_none() {
+            self.instead = refusal::with_body(bytes).map(|text| (text, 0));
+        }
+        let outcome = match self.instead {
+            Some(_) => self.write_instead(cx, bytes),
+            None => Pin::new(&mut self.stream).poll_write(cx, bytes),
+        };
         self.watch(cx, outcome)
     }
 
@@ -88,6 +109,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [bytes] = buffers {
+            return self.poll_write(cx, bytes);
+        }
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
         self.watch(cx, outcome)
     }

@@ -175,8 +175,10 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr).trim().to_string();
+    // The last line says what happened; what stands before it are retries or a trace.
+    let last = said.lines().last().unwrap_or("nothing");
     Err(format!(
-        "{pin}: pip could not fetch it. {}\npip said:\n{said}",
+        "{pin}: pip could not fetch it. {} (pip said: {last})",
         fix_of(pin, &said)
     ))
 }

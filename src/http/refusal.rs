@@ -1,0 +1,77 @@
+//! Bodies for the answers that the HTTP library gives by itself, which have none.
+//!
+//! The library refuses a head that it cannot read before any route sees it, with a bare status.
+//! This server's own errors always have a body, so a 4xx of no content is the library's.
+
+use serde_json::json;
+
+/// What starts such an answer, up to the class of its status.
+const START: &[u8] = b"HTTP/1.1 4";
+const NO_CONTENT: &str = "content-length: 0\r\n";
+const END: &str = "\r\n\r\n";
+
+/// The same answer with an error object; none when `bytes` is anything else.
+pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
+    if !bytes.starts_with(START) {
+        return None;
+    }
+    let head = std::str::from_utf8(bytes).ok()?.strip_suffix(END)?;
+    // The last header has lost its line end with the suffix.
+    let head = format!("{head}\r\n");
+    if head.contains(END) || !head.contains(NO_CONTENT) {
+        return None;
+    }
+    let status = head.split(' ').nth(1)?;
+    let error = json!({"error": {
+        "message": message(status),
+        "type": "invalid_request_error",
+        "param": null,
+        "code": null,
+    }});
+    let body = error.to_string();
+    let headers = format!(
+        "content-type: application/json\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    let head = head.replacen(NO_CONTENT, &headers, 1);
+    Some(format!("{head}\r\n{body}").into_bytes())
+}
+
+fn message(status: &str) -> &'static str {
+    match status {
+        "414" => "the URI is too long",
+        "431" => "the head has too many headers, or more bytes than are read",
+        _ => {
+            "the head is not valid HTTP, or two readers could understand it differently: check \
+             line ends, header names, Content-Length and Transfer-Encoding"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BARE: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\
+        date: Sat, 01 Jan 2000 00:00:00 GMT\r\n\r\n";
+
+    #[test]
+    fn a_bare_refusal_gets_an_error_of_its_length() {
+        let text = String::from_utf8(with_body(BARE.as_bytes()).unwrap()).unwrap();
+        let (head, body) = text.split_once(END).unwrap();
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())));
+        assert!(head.contains("connection: close") && head.ends_with("GMT"));
+        let error: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert!(error["error"]["message"].as_str().unwrap().contains("head"));
+    }
+
+    #[test]
+    fn other_answers_pass_as_they_are() {
+        let told = BARE.replace("content-length: 0", "content-length: 2") + "{}";
+        let good = BARE.replace("400 Bad Request", "200 OK");
+        let half = BARE.trim_end();
+        for bytes in [told.as_str(), &good, half, "", "data: HTTP/1.1 400"] {
+            assert!(with_body(bytes.as_bytes()).is_none(), "{bytes}");
+        }
+    }
+}
