@@ -8,7 +8,7 @@
 
 use crate::engine::executor::DeviceError;
 use crate::engine::request::TokenId;
-use crate::target;
+use crate::target::{self, Format};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 mod batch;
@@ -96,6 +96,13 @@ pub trait Ops {
     type KvCache;
     /// Convolution tail and matrix state of one Gated DeltaNet layer for every slot.
     type GdnState;
+
+    /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
+    fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64
+    where
+        Self: Sized;
+    /// Bytes of all matrices loaded so far.
+    fn matrix_bytes(&self) -> u64;
 
     /// Loads matrices with the same `K`, stacked along `N` in the order given.
     ///

@@ -18,7 +18,7 @@ use crate::text::template::Template;
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
 
-use super::{Exit, Failure, about};
+use super::{Exit, Failure, about, ledger};
 
 /// Largest tokenizer or template file that is read.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -154,6 +154,10 @@ pub fn engine(files: &Files, progress: &Arc<Progress>) -> Engine {
     let (files, progress) = (files.clone(), progress.clone());
     engine::spawn(Limits::TARGET, move || {
         let (runner, report) = runner(&files, &progress)?;
+        log::line(format_args!(
+            "the weights take {}",
+            ledger::mebibytes(runner.matrix_bytes())
+        ));
         log::line(checked(&report));
         Ok(runner)
     })

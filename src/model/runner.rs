@@ -59,6 +59,11 @@ impl<B: Ops> Runner<B> {
         self.read_logits(logits)
     }
 
+    /// Bytes that the matrices take on the device.
+    pub fn matrix_bytes(&self) -> u64 {
+        self.ops.matrix_bytes()
+    }
+
     fn read_logits(&mut self, logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         logits.clear();
         self.ops.read(&self.scratch.logits, logits)

@@ -54,11 +54,40 @@ pub struct ModelSpec {
     pub mtp: Option<MtpSpec>,
 }
 
+impl ModelSpec {
+    /// Every matrix once.
+    pub fn matrices(&self) -> impl Iterator<Item = &MatrixSpec> {
+        let mtp = self.mtp.iter();
+        let layers = self.layers.iter().chain(mtp.clone().map(|mtp| &mtp.layer));
+        let single = [&self.embed].into_iter().chain(&self.head);
+        single
+            .chain(mtp.map(|mtp| &mtp.fc))
+            .chain(layers.flat_map(LayerSpec::matrices))
+    }
+}
+
 pub struct LayerSpec {
     pub input_norm: VectorSpec,
     pub mixer: MixerSpec,
     pub post_norm: VectorSpec,
     pub moe: MoeSpec,
+}
+
+impl LayerSpec {
+    fn matrices(&self) -> impl Iterator<Item = &MatrixSpec> {
+        let mixer = match &self.mixer {
+            MixerSpec::Gdn(gdn) => vec![&gdn.qkv, &gdn.z, &gdn.b, &gdn.a, &gdn.out],
+            MixerSpec::Attention(w) => vec![&w.q, &w.k, &w.v, &w.o],
+        };
+        let MoeSpec {
+            router,
+            experts,
+            shared,
+            shared_gate,
+        } = &self.moe;
+        let moe = [router, shared_gate].into_iter().chain(shared);
+        mixer.into_iter().chain(moe).chain(experts.iter().flatten())
+    }
 }
 
 pub enum MixerSpec {
@@ -307,14 +336,12 @@ const F8: &[Dtype] = &[Dtype::F8E4M3];
 /// Every tensor by canonical name.
 pub fn expected(spec: &ModelSpec) -> BTreeMap<String, Expected> {
     let mut tensors = Tensors(BTreeMap::new());
-    tensors.matrix(&spec.embed);
+    spec.matrices().for_each(|matrix| tensors.matrix(matrix));
     tensors.vector(&spec.norm);
-    spec.head.iter().for_each(|head| tensors.matrix(head));
     spec.layers.iter().for_each(|layer| tensors.layer(layer));
     if let Some(mtp) = &spec.mtp {
         tensors.vector(&mtp.norm_embedding);
         tensors.vector(&mtp.norm_hidden);
-        tensors.matrix(&mtp.fc);
         tensors.layer(&mtp.layer);
         tensors.vector(&mtp.norm);
     }
@@ -329,31 +356,16 @@ impl Tensors {
         self.vector(&layer.post_norm);
         match &layer.mixer {
             MixerSpec::Gdn(gdn) => {
-                let matrices = [&gdn.qkv, &gdn.z, &gdn.b, &gdn.a, &gdn.out];
-                matrices.iter().for_each(|m| self.matrix(m));
                 let vectors = [&gdn.conv, &gdn.a_log, &gdn.dt_bias, &gdn.norm];
                 vectors.iter().for_each(|v| self.vector(v));
             }
             MixerSpec::Attention(attention) => {
-                let AttentionSpec {
-                    q,
-                    k,
-                    v,
-                    o,
-                    q_norm,
-                    k_norm,
-                } = attention;
-                [q, k, v, o].iter().for_each(|m| self.matrix(m));
-                [q_norm, k_norm].iter().for_each(|v| self.vector(v));
-                self.optional_scalar(&format!("{}.k_scale", k.name));
-                self.optional_scalar(&format!("{}.v_scale", v.name));
+                self.vector(&attention.q_norm);
+                self.vector(&attention.k_norm);
+                self.optional_scalar(&format!("{}.k_scale", attention.k.name));
+                self.optional_scalar(&format!("{}.v_scale", attention.v.name));
             }
         }
-        let moe = &layer.moe;
-        self.matrix(&moe.router);
-        self.matrix(&moe.shared_gate);
-        moe.experts.iter().flatten().for_each(|m| self.matrix(m));
-        moe.shared.iter().for_each(|m| self.matrix(m));
     }
 
     fn matrix(&mut self, m: &MatrixSpec) {

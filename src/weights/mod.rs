@@ -4,7 +4,7 @@ mod checkpoint;
 mod error;
 mod format;
 mod header;
-mod layout;
+pub mod layout;
 mod progress;
 mod source;
 #[cfg(test)]

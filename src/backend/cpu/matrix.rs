@@ -47,7 +47,26 @@ impl Element for Halves {
     }
 }
 
+/// Bytes of a matrix whose weights in the checkpoint are BF16, or of any: a format with scales may
+/// have values that no BF16 has.
+pub fn bytes_max(n: usize, k: usize, bf16: bool) -> u64 {
+    let element = if bf16 {
+        size_of::<Halves>()
+    } else {
+        size_of::<Lanes>()
+    };
+    (n.div_ceil(LANES) * k * element) as u64
+}
+
 impl Matrix {
+    /// Bytes of the weights in memory.
+    pub fn bytes(&self) -> u64 {
+        match &self.weights {
+            Weights::F32(panels) => size_of_val(&panels[..]) as u64,
+            Weights::Bf16(panels) => size_of_val(&panels[..]) as u64,
+        }
+    }
+
     /// Stacks row-major parts `[.., k]` in order.
     pub fn new(k: usize, parts: &[Vec<f32>]) -> Matrix {
         let n = parts.iter().map(|part| part.len() / k).sum();

@@ -23,7 +23,7 @@ use crate::engine::executor::DeviceError;
 use crate::engine::request::TokenId;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, GatedDelta, Ops};
-use crate::target;
+use crate::target::{self, Format};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 use attention::{KvCache, Rope};
@@ -46,6 +46,8 @@ pub struct Cpu {
     rope: Rope,
     moe: moe::Scratch,
     gdn: gdn::Scratch,
+    /// Of all matrices loaded.
+    matrix_bytes: u64,
 }
 
 /// Activations `[rows, width]`.
@@ -91,6 +93,7 @@ impl Cpu {
             rope: Rope::default(),
             moe: moe::Scratch::default(),
             gdn: gdn::Scratch::default(),
+            matrix_bytes: 0,
         }
     }
 }
@@ -125,12 +128,22 @@ impl Ops for Cpu {
     type KvCache = KvCache;
     type GdnState = GdnState;
 
+    fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
+        matrix::bytes_max(n, k, format == Format::Bf16)
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        self.matrix_bytes
+    }
+
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
         let values = parts
             .iter()
             .map(MatrixSource::read_f32)
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Matrix::new(parts[0].shape().1, &values))
+        let matrix = Matrix::new(parts[0].shape().1, &values);
+        self.matrix_bytes += matrix.bytes();
+        Ok(matrix)
     }
 
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Vec<f32>, WeightsError> {
