@@ -111,6 +111,7 @@ fn request(
         stop_tokens,
         sampling,
         logprobs: None,
+        prompt_logprobs: None,
         events: sender,
     };
     Ok((request, format, events))
@@ -124,6 +125,7 @@ fn print_reply(
     loop {
         let mut deltas = Vec::new();
         let done = match events.blocking_recv() {
+            Some(Event::Prompt(_)) => false,
             Some(Event::Token { id, .. }) => {
                 reply.push(chat, id, &mut deltas);
                 false

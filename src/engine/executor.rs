@@ -27,6 +27,10 @@ pub struct Rows<'a> {
     pub logits: bool,
 }
 
+/// Rows of logits that are computed at once: as many as a step of one row per sequence gives, so
+/// that memory for them is what a step needs anyway.
+pub const LOGITS_ROWS_MAX: usize = crate::target::MAX_SEQUENCES;
+
 /// The device failed; the process cannot go on serving.
 #[derive(Debug)]
 pub struct DeviceError(pub String);
@@ -53,4 +57,14 @@ pub trait Executor {
     /// # Errors
     /// `DeviceError` is fatal for the process.
     fn step(&mut self, rows: &[Rows<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
+
+    /// Computes the logits of other rows of the last step, with the bits that they have as the last
+    /// row of a sequence. `rows` counts the rows of the step from 0, in the order in which its
+    /// sequences were given: ascending, from 1 to `LOGITS_ROWS_MAX` of them.
+    ///
+    /// `logits` is cleared and filled with `VOCAB` floats for each of `rows`.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
 }

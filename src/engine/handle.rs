@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::limits::Limits;
 use super::request::Request;
-use super::sequence::EVENTS_ROOM;
+use super::sequence::events_room;
 use super::stats::Stats;
 
 /// Where the engine is in its life. It only ever moves down this list.
@@ -91,14 +91,15 @@ impl Handle {
     /// Hands the request back when the queue is full or the engine takes no more.
     ///
     /// # Panics
-    /// If `request.events` has room for fewer than two events: it could never run.
+    /// If `request.events` has room for fewer than two events, or than three where the prompt is
+    /// scored: it could never run.
     #[expect(
         clippy::result_large_err,
         reason = "the caller gets the request back as it was"
     )]
     pub fn submit(&self, request: Request) -> Result<(), Rejected> {
         assert!(
-            request.events.max_capacity() >= EVENTS_ROOM,
+            request.events.max_capacity() >= events_room(request.prompt_logprobs.is_some()),
             "the channel of events is too small"
         );
         let outcome = self.offer(request);

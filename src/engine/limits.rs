@@ -58,7 +58,7 @@ impl Limits {
     pub(super) fn check_request(&self, request: &Request, vocab: usize) -> Result<(), String> {
         let (prompt, reply) = (request.prompt.len(), request.max_tokens);
         let room = target::MAX_CONTEXT.min(self.pages * target::PAGE);
-        if prompt == 0 || reply == 0 {
+        if prompt == 0 || (reply == 0 && request.prompt_logprobs.is_none()) {
             return Err("the prompt and max_tokens must be at least one token".to_owned());
         }
         if prompt.saturating_add(reply) > room {
@@ -72,10 +72,8 @@ impl Limits {
                 "token {id} of the prompt is not in the vocabulary of {vocab}"
             ));
         }
-        if request
-            .logprobs
-            .is_some_and(|count| count > MAX_TOP_LOGPROBS)
-        {
+        let wanted = request.logprobs.max(request.prompt_logprobs);
+        if wanted.is_some_and(|count| count > MAX_TOP_LOGPROBS) {
             return Err(format!(
                 "at most {MAX_TOP_LOGPROBS} log-probabilities per token"
             ));

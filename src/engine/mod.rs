@@ -6,6 +6,7 @@
 //! 3. It waits, first come first served, for a slot and for all pages that it can ever need.
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step.
 //! 5. The executor runs the rows; the logits of the last known token come back.
+//!    Where the prompt is to be scored, so do those before its other tokens.
 //! 6. `sampler` chooses the next token; it goes out as an event, with the end after the last one.
 //! 7. Slot and pages return, in the same round in which the request ended or its reader left.
 //!
@@ -45,13 +46,13 @@ pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::Limits;
 pub use self::stats::{Figure, Stats};
 
-use self::executor::{DeviceError, Executor, Rows};
+use self::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use self::handle::Shared;
 use self::kv::{Kv, pages_for};
 use self::request::{Event, FinishReason, Request};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
-use self::sequence::{EVENTS_ROOM, End, Sequence};
+use self::sequence::{End, Sequence};
 
 const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
@@ -163,6 +164,9 @@ struct Engine<E> {
     rows: Vec<Rows<'static>>,
     /// `[rows with logits, VOCAB]`
     logits: Vec<f32>,
+    /// Rows of the step whose prompt is scored, and their logits; empty until a request asks.
+    scored_rows: Vec<usize>,
+    scored_logits: Vec<f32>,
     scratch: Scratch,
 }
 
@@ -190,6 +194,8 @@ impl<E: Executor> Engine<E> {
             plan: Plan::new(limits.sequences),
             rows: Vec::with_capacity(limits.sequences),
             logits: Vec::with_capacity(limits.sequences * E::VOCAB),
+            scored_rows: Vec::new(),
+            scored_logits: Vec::new(),
             scratch: Scratch::new(E::VOCAB),
         }
     }
@@ -215,6 +221,7 @@ impl<E: Executor> Engine<E> {
             return Ok(self.idle());
         }
         self.step()?;
+        self.score()?;
         self.emit();
         self.free();
         Ok(Round::Stepped)
@@ -321,6 +328,33 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
+    /// Scores the tokens of prompts that follow the rows of this step, where it is wanted: a few
+    /// rows of logits at a time.
+    fn score(&mut self) -> Result<(), DeviceError> {
+        let mut first = 0;
+        for work in &self.plan.work {
+            let sequence = &mut self.running[work.lane];
+            let scored = sequence.scored(work.tokens);
+            for begin in (0..scored).step_by(LOGITS_ROWS_MAX) {
+                let count = LOGITS_ROWS_MAX.min(scored - begin);
+                self.scored_rows.clear();
+                self.scored_rows.extend((first + begin..).take(count));
+                let logits = &mut self.scored_logits;
+                self.executor.logits_of(&self.scored_rows, logits)?;
+                assert_eq!(
+                    logits.len(),
+                    count * E::VOCAB,
+                    "the executor returned other rows"
+                );
+                for (index, logits) in (begin..).zip(logits.chunks_exact(E::VOCAB)) {
+                    sequence.score(index, logits);
+                }
+            }
+            first += work.tokens;
+        }
+        Ok(())
+    }
+
     /// Turns logits into tokens and events.
     fn emit(&mut self) {
         let mut logits = self.logits.chunks_exact(E::VOCAB);
@@ -330,8 +364,8 @@ impl<E: Executor> Engine<E> {
             let (from_prompt, has_logits) = sequence.advance(work.tokens);
             prompt_tokens += from_prompt;
             if has_logits {
-                sequence.accept(logits.next().expect("one row each"), &mut self.scratch);
-                generated += usize::from(sequence.end != Some(End::Failed));
+                let logits = logits.next().expect("one row each");
+                generated += usize::from(sequence.accept(logits, &mut self.scratch));
             }
         }
         self.shared.stats.prompt_tokens.add(prompt_tokens);
@@ -375,7 +409,9 @@ impl<E: Executor> Engine<E> {
             runtime,
             ..
         } = self;
-        let caught_up = running.iter().map(|sequence| has_room(sequence.events()));
+        let caught_up = running
+            .iter()
+            .map(|sequence| has_room(sequence.events(), sequence.events_room()));
         let mut caught_up: Vec<_> = caught_up.map(Box::pin).collect();
         let left = waiting.iter().map(|request| request.events.closed());
         let mut left: Vec<_> = left.map(Box::pin).collect();
@@ -443,8 +479,8 @@ fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
 }
 
 /// Completes when the channel has room for the events of a step, or its reader is gone.
-async fn has_room(events: &mpsc::Sender<Event>) {
-    let _ = events.reserve_many(EVENTS_ROOM).await;
+async fn has_room(events: &mpsc::Sender<Event>, room: usize) {
+    let _ = events.reserve_many(room).await;
 }
 
 /// Completes with the first of `futures`; never when there are none.

@@ -52,13 +52,16 @@ impl Default for Sampling {
 pub struct Request {
     /// At least one token; `prompt.len() + max_tokens <= target::MAX_CONTEXT`.
     pub prompt: Vec<TokenId>,
-    /// Tokens to generate at most, at least one.
+    /// Tokens to generate at most, at least one; 0 where only the prompt is scored.
     pub max_tokens: usize,
     /// Tokens that end the reply; they count in usage and are reported as the last token.
     pub stop_tokens: Vec<TokenId>,
     pub sampling: Sampling,
     /// `Some(n)`: report the log-probability of each token and of the `n` most likely ones.
     pub logprobs: Option<usize>,
+    /// `Some(n)`: report the log-probability of each token of the prompt but the first, and of the
+    /// `n` most likely ones in its place.
+    pub prompt_logprobs: Option<usize>,
     /// Where events go. The engine stops the request when the receiver is gone, and leaves it out
     /// of steps while the channel is full.
     pub events: mpsc::Sender<Event>,
@@ -73,6 +76,15 @@ pub struct TokenLogprobs {
     pub top: Vec<(TokenId, f32)>,
 }
 
+/// A token of the prompt as the model saw it coming.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scored {
+    /// Of the token that the prompt has.
+    pub logprobs: TokenLogprobs,
+    /// Its place among all tokens by probability, from 1; those of the same probability share one.
+    pub rank: u32,
+}
+
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
@@ -85,6 +97,9 @@ pub enum FinishReason {
 /// What the engine reports of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Scores of the next tokens of the prompt, the first of which is its second token. All of them
+    /// come before the first token of the reply.
+    Prompt(Vec<Scored>),
     /// The next token of the reply.
     Token {
         id: TokenId,

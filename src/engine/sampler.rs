@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use super::request::{Sampling, TokenId, TokenLogprobs};
+use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
 use super::rng;
 
 /// Candidates that the search for the top-p set sorts first, and its growth when too few.
@@ -137,6 +137,16 @@ pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs 
     TokenLogprobs {
         logprob: logprob(logits[chosen as usize]),
         top,
+    }
+}
+
+/// Scores `token` of a prompt by the finite row of logits before it; `count` as in [`logprobs`].
+pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
+    let own = logits[token as usize];
+    let above = logits.iter().filter(|&&logit| logit > own).count();
+    Scored {
+        logprobs: logprobs(logits, token, count),
+        rank: above as u32 + 1,
     }
 }
 

@@ -2,13 +2,15 @@
 
 use super::executor::{Rows, Slot};
 use super::kv::Kv;
-use super::request::{Event, FinishReason, Request, TokenId};
+use super::request::{Event, FinishReason, Request, Scored, TokenId};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
 
-/// Events that a channel must have room for before its sequence takes part in a step: the token,
-/// and the end, so that a terminal event always fits.
-pub(super) const EVENTS_ROOM: usize = 2;
+/// Events that a channel must have room for before its sequence takes part in a step: scores of
+/// the prompt where they are wanted, the token, and the end, so that a terminal event always fits.
+pub(super) fn events_room(scores_prompt: bool) -> usize {
+    2 + usize::from(scores_prompt)
+}
 
 pub(super) const NOT_FINITE: &str = "the model computed a logit that is not a finite number";
 
@@ -33,6 +35,9 @@ pub(super) struct Sequence {
     stop_tokens: Vec<TokenId>,
     sampler: Sampler,
     logprobs: Option<usize>,
+    prompt_logprobs: Option<usize>,
+    /// Of the prompt's rows of this step.
+    scores: Vec<Scored>,
     events: tokio::sync::mpsc::Sender<Event>,
     pub end: Option<End>,
 }
@@ -53,6 +58,8 @@ impl Sequence {
             stop_tokens: request.stop_tokens,
             sampler,
             logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            scores: Vec::new(),
             events: request.events,
             end: None,
         }
@@ -62,8 +69,12 @@ impl Sequence {
         Lane {
             prompt: self.prompt,
             computed: self.computed,
-            ready: self.events.capacity() >= EVENTS_ROOM,
+            ready: self.events.capacity() >= self.events_room(),
         }
+    }
+
+    pub fn events_room(&self) -> usize {
+        events_room(self.prompt_logprobs.is_some())
     }
 
     pub fn events(&self) -> &tokio::sync::mpsc::Sender<Event> {
@@ -76,7 +87,32 @@ impl Sequence {
 
     /// Whether rows up to `end` are the last known ones, so that their logits give the next token.
     fn reaches_the_end(&self, end: usize) -> bool {
-        end == self.tokens.len()
+        end == self.tokens.len() && end < self.length_max
+    }
+
+    /// How many of the next `count` rows score the token behind them: those of the prompt but its
+    /// last one.
+    pub fn scored(&self, count: usize) -> usize {
+        let last = self.prompt - 1;
+        match self.prompt_logprobs {
+            Some(_) => last.saturating_sub(self.computed).min(count),
+            None => 0,
+        }
+    }
+
+    /// Takes the logits of the next row that scores a token, row `index` of this step.
+    pub fn score(&mut self, index: usize, logits: &[f32]) {
+        let Some(count) = self.prompt_logprobs.filter(|_| self.end.is_none()) else {
+            return;
+        };
+        if !sampler::all_finite(logits) {
+            // What was scored before it goes out first, so that the cut into steps does not show.
+            self.send_scores();
+            self.fail(NOT_FINITE);
+            return;
+        }
+        let token = self.tokens[self.computed + index + 1];
+        self.scores.push(sampler::score(logits, token, count));
     }
 
     /// The next `count` rows.
@@ -100,18 +136,34 @@ impl Sequence {
         }
     }
 
+    fn send_scores(&mut self) {
+        if !self.scores.is_empty() {
+            let scores = std::mem::take(&mut self.scores);
+            self.send(Event::Prompt(scores));
+        }
+    }
+
     /// Takes note that `count` rows ran: how many of them were prompt, and whether logits came.
+    /// Sends the scores of this step, and the end if no reply is wanted.
     pub fn advance(&mut self, count: usize) -> (usize, bool) {
         let from_prompt = self.prompt.saturating_sub(self.computed).min(count);
         self.computed += count;
+        self.send_scores();
+        if self.computed == self.length_max && self.end.is_none() {
+            self.finish(FinishReason::Length);
+        }
         (from_prompt, self.reaches_the_end(self.computed))
     }
 
     /// Takes the logits after the last token: sends the next one, and the end if it is the last.
-    pub fn accept(&mut self, logits: &[f32], scratch: &mut Scratch) {
+    /// Returns whether there is a next one.
+    pub fn accept(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
+        if self.end.is_some() {
+            return false;
+        }
         if !sampler::all_finite(logits) {
             self.fail(NOT_FINITE);
-            return;
+            return false;
         }
         let id = self.sampler.next(logits, self.tokens.len(), scratch);
         let logprobs = self
@@ -120,9 +172,14 @@ impl Sequence {
         self.tokens.push(id);
         self.send(Event::Token { id, logprobs });
         if let Some(reason) = self.finish_reason(id) {
-            self.send(Event::Done(reason));
-            self.end.get_or_insert(End::Finished(reason));
+            self.finish(reason);
         }
+        true
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
+        self.send(Event::Done(reason));
+        self.end.get_or_insert(End::Finished(reason));
     }
 
     fn finish_reason(&self, id: TokenId) -> Option<FinishReason> {

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 
 use tokio::sync::mpsc;
 
-use super::executor::{DeviceError, Executor, Rows};
-use super::request::{Event, FinishReason, Request, Sampling, TokenId};
+use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
+use super::request::{Event, FinishReason, Request, Sampling, Scored, TokenId};
 use super::sampler::{self, Sampler, Scratch};
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use crate::target::{MAX_CONTEXT, PAGE};
@@ -66,6 +66,8 @@ fn mix(value: u64) -> u64 {
 pub struct HashModel<const VOCAB: usize> {
     states: Vec<Digest>,
     pages: Vec<[TokenId; PAGE]>,
+    /// What was known after each row of the last step, and the token that its probe read.
+    rows: Vec<(Digest, TokenId)>,
     steps_left: u64,
 }
 
@@ -75,6 +77,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         HashModel {
             states: vec![Digest::default(); limits.sequences],
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
+            rows: Vec::new(),
             steps_left: steps,
         }
     }
@@ -97,11 +100,13 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             let page = rows.pages[state.length / PAGE].0 as usize;
             self.pages[page][state.length % PAGE] = token;
             state.push(token);
-        }
-        if rows.logits {
             let probe = state.probe();
             let page = rows.pages[probe / PAGE].0 as usize;
-            state.logits::<VOCAB>(self.pages[page][probe % PAGE], logits);
+            self.rows.push((*state, self.pages[page][probe % PAGE]));
+        }
+        if rows.logits {
+            let (digest, probed) = self.rows[self.rows.len() - 1];
+            digest.logits::<VOCAB>(probed, logits);
         }
     }
 }
@@ -117,7 +122,19 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         let slots: HashSet<_> = rows.iter().map(|rows| rows.slot).collect();
         assert_eq!(slots.len(), rows.len(), "a sequence is in the step twice");
         logits.clear();
+        self.rows.clear();
         rows.iter().for_each(|rows| self.run(rows, logits));
+        Ok(())
+    }
+
+    fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        assert!(!rows.is_empty() && rows.len() <= LOGITS_ROWS_MAX);
+        assert!(rows.is_sorted_by(|a, b| a < b));
+        logits.clear();
+        for &row in rows {
+            let (digest, probed) = self.rows[row];
+            digest.logits::<VOCAB>(probed, logits);
+        }
         Ok(())
     }
 }
@@ -130,6 +147,7 @@ pub struct Spec {
     pub stop_tokens: Vec<TokenId>,
     pub sampling: Sampling,
     pub logprobs: Option<usize>,
+    pub prompt_logprobs: Option<usize>,
 }
 
 impl Spec {
@@ -142,6 +160,7 @@ impl Spec {
             stop_tokens,
             sampling,
             logprobs,
+            prompt_logprobs,
         } = self.clone();
         (
             Request {
@@ -150,10 +169,34 @@ impl Spec {
                 stop_tokens,
                 sampling,
                 logprobs,
+                prompt_logprobs,
                 events,
             },
             receiver,
         )
+    }
+
+    /// The scores that the request must give, each as an event, from a plain loop over the model.
+    fn expected_scores(&self) -> Vec<Event> {
+        let Some(count) = self.prompt_logprobs else {
+            return vec![];
+        };
+        let (mut digest, mut logits, mut events) = (Digest::default(), Vec::new(), vec![]);
+        for pair in self.prompt.windows(2) {
+            digest.push(pair[0]);
+            logits.clear();
+            digest.logits::<VOCAB>(self.prompt[digest.probe()], &mut logits);
+            if logits.iter().any(|logit| !logit.is_finite()) {
+                events.push(Event::Failed(super::sequence::NOT_FINITE.to_owned()));
+                return events;
+            }
+            let own = logits[pair[1] as usize];
+            let above = logits.iter().filter(|&&logit| logit > own);
+            let rank = above.count() as u32 + 1;
+            let logprobs = sampler::logprobs(&logits, pair[1], count);
+            events.push(Event::Prompt(vec![Scored { logprobs, rank }]));
+        }
+        events
     }
 
     /// The events that the request must give, from a plain loop over the hash model.
@@ -161,9 +204,17 @@ impl Spec {
         if let Err(text) = limits.check_request(&self.request(2).0, VOCAB) {
             return vec![Event::Failed(text)];
         }
+        let mut events = self.expected_scores();
+        if matches!(events.last(), Some(Event::Failed(_))) {
+            return events;
+        }
+        if self.max_tokens == 0 {
+            events.push(Event::Done(FinishReason::Length));
+            return events;
+        }
         let length_max = self.prompt.len() + self.max_tokens;
         let mut sampler = Sampler::new(self.sampling.clone(), &self.prompt, length_max);
-        let (mut tokens, mut digest, mut events) = (self.prompt.clone(), Digest::default(), vec![]);
+        let (mut tokens, mut digest) = (self.prompt.clone(), Digest::default());
         let (mut logits, mut scratch) = (Vec::new(), Scratch::default());
         loop {
             tokens[digest.length..]
@@ -188,6 +239,17 @@ impl Spec {
                 return events;
             }
         }
+    }
+}
+
+/// An event with one scored token in each: how many of them one step gives depends on the company.
+pub fn singles(event: Event) -> Vec<Event> {
+    match event {
+        Event::Prompt(scores) => {
+            let single = |score| Event::Prompt(vec![score]);
+            scores.into_iter().map(single).collect()
+        }
+        event => vec![event],
     }
 }
 
@@ -240,6 +302,7 @@ impl Dice {
             stop_tokens: if self.chance(0.5) { vec![STOP] } else { vec![] },
             sampling: self.sampling(),
             logprobs: self.chance(0.3).then(|| self.below(8)),
+            prompt_logprobs: self.chance(0.3).then(|| self.below(8)),
         };
         match self.below(24) {
             0 => spec.max_tokens = 0,
@@ -311,13 +374,15 @@ impl Client {
                 self.expected.truncate(self.read);
                 self.expected.push(event.clone());
             }
-            assert_eq!(
-                Some(&event),
-                self.expected.get(self.read),
-                "event {}",
-                self.read
-            );
-            self.read += 1;
+            for event in singles(event) {
+                assert_eq!(
+                    Some(&event),
+                    self.expected.get(self.read),
+                    "event {}",
+                    self.read
+                );
+                self.read += 1;
+            }
         }
     }
 }
@@ -358,7 +423,7 @@ impl Simulation {
 
     fn arrive(&mut self) {
         let spec = self.dice.spec();
-        let (request, receiver) = spec.request(self.dice.within(2, 6));
+        let (request, receiver) = spec.request(self.dice.within(3, 6));
         let full = self.handle.stats().waiting.get() == self.limits.queued as u64;
         match self.handle.submit(request) {
             Ok(()) => assert!(!full, "the queue takes more than its limit"),
@@ -566,14 +631,18 @@ pub fn run_together(specs: &[Spec], limits: Limits) -> Vec<Vec<Event>> {
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     let mut receivers = Vec::new();
     for spec in specs {
-        let (request, receiver) = spec.request(spec.max_tokens.min(MAX_CONTEXT) + 2);
+        let scores = spec.prompt.len().div_ceil(PAGE);
+        let room = spec.max_tokens.min(MAX_CONTEXT) + scores + 2;
+        let (request, receiver) = spec.request(room);
         handle.submit(request).expect("the queue holds all of them");
         receivers.push(receiver);
     }
     handle.drain();
     while engine.round().expect("this device does not fail") != Round::Finished {}
     let drain = |mut receiver: mpsc::Receiver<Event>| {
-        std::iter::from_fn(move || receiver.try_recv().ok()).collect()
+        std::iter::from_fn(move || receiver.try_recv().ok())
+            .flat_map(singles)
+            .collect()
     };
     receivers.into_iter().map(drain).collect()
 }

@@ -27,6 +27,7 @@ fn spec(max_tokens: usize) -> Spec {
         stop_tokens: vec![],
         sampling: Sampling::default(),
         logprobs: None,
+        prompt_logprobs: None,
     }
 }
 
@@ -87,6 +88,51 @@ fn a_stop_token_ends_the_reply_and_is_its_last_token() {
     assert_eq!(events[3..], [Event::Done(FinishReason::Stop)]);
 }
 
+#[test]
+fn a_prompt_is_scored_without_a_reply() {
+    let (handle, thread) = spawn_model();
+    let scored = Spec {
+        prompt: (0..150).map(|id| 1 + id % 40).collect(),
+        prompt_logprobs: Some(2),
+        ..spec(0)
+    };
+    let events = read_all(submit(&handle, &scored, 3));
+    let events: Vec<Event> = events.into_iter().flat_map(sim::singles).collect();
+    assert_eq!(events, scored.expected(&LIMITS));
+    assert_eq!(events.len(), 149 + 1);
+    handle.drain();
+    thread.join().unwrap().unwrap();
+    let stats = handle.stats();
+    assert_eq!(
+        (stats.prompt_tokens.get(), stats.generated_tokens.get()),
+        (150, 0)
+    );
+    assert_eq!(stats.finished_length.get(), 1);
+}
+
+#[test]
+fn a_prompt_of_one_token_has_no_score() {
+    let (handle, _thread) = spawn_model();
+    let scored = Spec {
+        prompt: vec![5],
+        prompt_logprobs: Some(0),
+        ..spec(0)
+    };
+    let events = read_all(submit(&handle, &scored, 3));
+    assert_eq!(events, [Event::Done(FinishReason::Length)]);
+}
+
+#[test]
+#[should_panic(expected = "too small")]
+fn scores_need_room_of_their_own() {
+    let (handle, _thread) = spawn_model();
+    let scored = Spec {
+        prompt_logprobs: Some(0),
+        ..spec(1)
+    };
+    let _ = handle.submit(scored.request(2).0);
+}
+
 /// Counts how often the device was asked, and can be told to hold a step.
 struct Gated {
     model: HashModel<VOCAB>,
@@ -101,6 +147,10 @@ impl Executor for Gated {
             .recv()
             .map_err(|gone| DeviceError(gone.to_string()))?;
         self.model.step(rows, logits)
+    }
+
+    fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        self.model.logits_of(rows, logits)
     }
 }
 
@@ -279,6 +329,11 @@ impl Executor for Silent {
         logits.clear();
         Ok(())
     }
+
+    fn logits_of(&mut self, _: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        logits.clear();
+        Ok(())
+    }
 }
 
 #[test]
@@ -322,6 +377,7 @@ fn what_can_never_run_is_refused_with_the_reason() {
     assert!(refusal(|request| request.max_tokens = 2046).contains("more than 2048"));
     assert!(refusal(|request| request.prompt.push(VOCAB as u32)).contains("token 48"));
     assert!(refusal(|request| request.logprobs = Some(21)).contains("at most 20"));
+    assert!(refusal(|request| request.prompt_logprobs = Some(21)).contains("at most 20"));
     assert!(refusal(|request| request.sampling.temperature = f32::NAN).contains("temperature"));
     assert!(refusal(|request| request.sampling.top_p = 0.0).contains("top_p"));
     assert!(refusal(|request| request.sampling.repetition_penalty = 0.0).contains("repetition"));

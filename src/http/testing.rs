@@ -60,6 +60,8 @@ struct Scripted {
     script: Script,
     /// Tokens written so far, by slot.
     written: Vec<usize>,
+    /// Tokens of the rows of the last step.
+    rows: Vec<TokenId>,
     steps: usize,
 }
 
@@ -73,7 +75,9 @@ impl Executor for Scripted {
             return Err(DeviceError("the script says so".to_string()));
         }
         logits.clear();
+        self.rows.clear();
         for row in rows {
+            self.rows.extend(row.tokens);
             let written = &mut self.written[row.slot.0 as usize];
             if row.start == 0 {
                 *written = 0;
@@ -92,6 +96,16 @@ impl Executor for Scripted {
             let first = logits.len();
             logits.resize(first + Self::VOCAB, 0.0);
             logits[first + token as usize] = 20.0;
+        }
+        Ok(())
+    }
+
+    /// Inside a prompt each token is followed by itself.
+    fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        logits.clear();
+        logits.resize(rows.len() * Self::VOCAB, 0.0);
+        for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(Self::VOCAB)) {
+            logits[self.rows[*row] as usize] = 20.0;
         }
         Ok(())
     }
@@ -129,6 +143,7 @@ impl TestServer {
                 Ok(Scripted {
                     script,
                     written: vec![0; target::MAX_SEQUENCES],
+                    rows: Vec::new(),
                     steps: 0,
                 })
             };

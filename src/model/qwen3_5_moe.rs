@@ -17,7 +17,7 @@ pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, ba
         layer(ops, &mut layers[index], s, batch);
         ops.add_rms_norm(&mut s.residual, &s.y, next_norm, &mut s.x);
     }
-    head(ops, model, s, batch);
+    logits(ops, model, s, &batch.wanted);
 }
 
 /// Runs the multi-token-prediction layer on `s.x`, the hidden states that `forward` left, and the
@@ -36,7 +36,7 @@ pub fn draft<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batc
     ops.rms_norm(&s.residual, &mtp.layer.input_norm, &mut s.x);
     layer(ops, &mut mtp.layer, s, batch);
     ops.add_rms_norm(&mut s.residual, &s.y, &mtp.norm, &mut s.x);
-    head(ops, model, s, batch);
+    logits(ops, model, s, &batch.wanted);
 }
 
 /// `s.x` (normalised input) -> `s.y` (to be added to `s.residual`); `s.residual` takes the mixer's
@@ -91,8 +91,10 @@ fn moe<B: Ops>(ops: &mut B, w: &Moe<B>, s: &mut Scratch<B>) {
     ops.add_gated(&mut s.y, &s.shared, &s.gate);
 }
 
-fn head<B: Ops>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
-    ops.select(&s.x, &batch.wanted, &mut s.last);
+/// Leaves the logits of `rows` of `s.x`, the hidden states that `forward` or `draft` left, in
+/// `s.logits [rows.len(), VOCAB]`.
+pub fn logits<B: Ops>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, rows: &[usize]) {
+    ops.select(&s.x, rows, &mut s.last);
     ops.linear(
         &s.last,
         model.head.as_ref().unwrap_or(&model.embed),

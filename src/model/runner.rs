@@ -1,6 +1,6 @@
 //! A loaded model as the engine sees it.
 
-use crate::engine::executor::{DeviceError, Executor, Rows};
+use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Ops};
 use crate::target;
@@ -87,6 +87,19 @@ impl<B: Ops> Executor for Runner<B> {
             &mut self.scratch,
             &self.batch,
         );
+        self.read_logits(logits)
+    }
+
+    fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        let known = self.batch.rows();
+        if rows.len() > LOGITS_ROWS_MAX || rows.iter().any(|&row| row >= known) {
+            let most = LOGITS_ROWS_MAX;
+            return Err(DeviceError(format!(
+                "logits of {} rows of a step of {known}, at most {most} at once",
+                rows.len()
+            )));
+        }
+        qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, rows);
         self.read_logits(logits)
     }
 }

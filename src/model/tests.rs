@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
-use crate::engine::executor::{Executor, PageId, Rows, Slot};
+use crate::engine::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, VOCAB};
 use crate::weights::{self, Progress};
@@ -163,6 +163,50 @@ fn random_step(
             sequences[index].done
         );
     }
+}
+
+/// Logits of rows inside of chunks have the bits that they have token by token.
+#[test]
+fn bits_of_rows_inside_a_chunk_are_those_of_a_last_row() {
+    const TOKENS: usize = 150;
+    let Some(mut runner) = runner(3) else { return };
+    let mut random = Random::new(5);
+    let tokens: Vec<TokenId> = (0..TOKENS)
+        .map(|_| random.below(VOCAB) as TokenId)
+        .collect();
+    let expected = decode(&mut runner, &tokens);
+    for chunk in [1, 7, PAGE, TOKENS] {
+        let mut sequence = alone(&tokens);
+        let mut logits = Vec::new();
+        while sequence.done < TOKENS {
+            let count = chunk.min(TOKENS - sequence.done);
+            runner.step(&[sequence.rows(count)], &mut logits).unwrap();
+            let rows: Vec<usize> = (0..count).collect();
+            for rows in rows.chunks(1 + random.below(LOGITS_ROWS_MAX)) {
+                runner.logits_of(rows, &mut logits).unwrap();
+                for (row, logits) in rows.iter().zip(logits.chunks_exact(VOCAB)) {
+                    let alone = &expected[sequence.done + row];
+                    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+                    assert!(
+                        logits.iter().zip(alone).all(same),
+                        "chunk {chunk}, row {row}"
+                    );
+                }
+            }
+            sequence.done += count;
+        }
+    }
+}
+
+#[test]
+fn logits_of_rows_that_did_not_run_are_refused() {
+    let Some(mut runner) = runner(1) else { return };
+    let mut logits = Vec::new();
+    runner.step(&[alone(&[1, 2]).rows(2)], &mut logits).unwrap();
+    assert!(runner.logits_of(&[0, 1], &mut logits).is_ok());
+    assert!(runner.logits_of(&[2], &mut logits).is_err());
+    let many: Vec<usize> = vec![0; LOGITS_ROWS_MAX + 1];
+    assert!(runner.logits_of(&many, &mut logits).is_err());
 }
 
 #[test]

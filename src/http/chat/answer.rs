@@ -284,6 +284,7 @@ mod tests {
         };
         Settled {
             index: 0,
+            prompt: vec![],
             deltas,
             logprobs: vec![(98, logprobs)],
             finish,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::engine::request::{Event, FinishReason, TokenId, TokenLogprobs};
+use crate::engine::request::{Event, FinishReason, Scored, TokenId, TokenLogprobs};
 use crate::http::limits::EVENTS_MAX;
 use crate::http::state::Service;
 use crate::text::reply::{Delta, Flow, Reply};
@@ -34,6 +34,8 @@ impl Finish {
 pub struct Settled {
     /// Which reply.
     pub index: usize,
+    /// Scores of the next tokens of the prompt, where they are wanted.
+    pub prompt: Vec<Scored>,
     pub deltas: Vec<Delta>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Set with the last piece.
@@ -64,6 +66,10 @@ impl Choice {
     /// The engine's words when the reply failed.
     fn take(&mut self, service: &Service, event: Event, out: &mut Settled) -> Result<(), String> {
         match event {
+            Event::Prompt(scores) => {
+                out.prompt.extend(scores);
+                Ok(())
+            }
             Event::Token { id, logprobs } => {
                 self.tokens += 1;
                 if self.reply.is_text(&service.chat, id) {

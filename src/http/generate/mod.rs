@@ -162,6 +162,7 @@ fn engine_request(
         stop_tokens: format.stop_tokens.clone(),
         sampling,
         logprobs: ask.logprobs,
+        prompt_logprobs: None,
         events,
     }
 }
