@@ -58,8 +58,15 @@ pub const STOPS_MAX: usize = 16;
 pub const STOP_BYTES_MAX: usize = 256;
 pub const STOP_TOKENS_MAX: usize = 16;
 pub const LOGIT_BIAS_MAX: usize = 1024;
-/// Replies to one request.
+/// Replies to one prompt.
 pub const CHOICES_MAX: usize = 8;
+/// Replies to one request with several prompts: what the engine's queue holds, since all of them
+/// are queued or none is.
+pub const REPLIES_MAX: usize = crate::target::MAX_QUEUED;
+/// Tokens of a completion where the request does not say.
+pub const COMPLETION_TOKENS_DEFAULT: usize = 16;
+/// Log-probabilities of prompts in one answer, those of likelier tokens included.
+pub const PROMPT_LOGPROBS_MAX: usize = 1 << 20;
 
 const _: () = assert!(BODIES_BYTES_MAX >= BODY_BYTES_MAX);
 const _: () = assert!(HEAD_BYTES_MAX > URI_BYTES_MAX);

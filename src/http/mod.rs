@@ -7,6 +7,7 @@
 
 pub mod body;
 pub mod chat;
+pub mod completions;
 pub mod error;
 pub mod fields;
 pub mod generate;

@@ -18,6 +18,7 @@ use crate::target;
 
 use super::body;
 use super::chat;
+use super::completions;
 use super::error::{ApiError, Dialect};
 use super::generate::Answer;
 use super::generate::stream::ReplyStream;
@@ -33,6 +34,7 @@ pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route<'p> {
     Chat,
+    Completions,
     Models,
     Model(&'p str),
     Health,
@@ -44,6 +46,7 @@ impl Route<'_> {
     fn find(path: &str) -> Option<Route<'_>> {
         Some(match path {
             "/v1/chat/completions" => Route::Chat,
+            "/v1/completions" => Route::Completions,
             "/v1/models" => Route::Models,
             "/health" => Route::Health,
             "/metrics" => Route::Metrics,
@@ -65,14 +68,14 @@ impl Route<'_> {
 
     fn allows(self, method: &Method) -> bool {
         match self {
-            Route::Chat => method == Method::POST,
+            Route::Chat | Route::Completions => method == Method::POST,
             _ => method == Method::GET || method == Method::HEAD,
         }
     }
 
     fn allowed(self) -> &'static str {
         match self {
-            Route::Chat => "POST",
+            Route::Chat | Route::Completions => "POST",
             _ => "GET, HEAD",
         }
     }
@@ -100,7 +103,7 @@ async fn answer(
         return Ok(method_not_allowed(route, Route::dialect(&path)));
     }
     match route {
-        Route::Chat => chat(state, request).await,
+        Route::Chat | Route::Completions => generation(state, route, request).await,
         Route::Models => Ok(json_response(StatusCode::OK, &models(state))),
         Route::Model(id) if id == state.model_id => {
             Ok(json_response(StatusCode::OK, &model(state)))
@@ -136,8 +139,9 @@ fn check_head(request: &Request<Incoming>) -> Result<(), ApiError> {
         .map_err(|problem| ApiError::malformed(problem).closing())
 }
 
-async fn chat(
+async fn generation(
     state: &Arc<State>,
+    route: Route<'_>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let service = ready(state)?.clone();
@@ -147,7 +151,10 @@ async fn chat(
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).closing());
     }
     let body = body::read(request.into_body(), &state.bodies).await?;
-    let answer = chat::answer(state, service, body.bytes).await?;
+    let answer = match route {
+        Route::Completions => completions::answer(state, service, body.bytes).await?,
+        _ => chat::answer(state, service, body.bytes).await?,
+    };
     drop(body.share);
     Ok(match answer {
         Answer::Whole(value) => json_response(StatusCode::OK, &value),

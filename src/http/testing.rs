@@ -228,9 +228,14 @@ impl TestServer {
         for (name, value) in fields.as_object().unwrap() {
             body[name] = value.clone();
         }
+        self.post("/v1/chat/completions", &body)
+    }
+
+    /// Posts a body to `path`.
+    pub fn post(&self, path: &str, body: &Value) -> Connection {
         let body = body.to_string();
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         );

@@ -50,6 +50,8 @@ pub fn append(out: &mut Vec<Delta>, delta: Delta) {
 pub struct ReplyFormat {
     /// The prompt ends inside the reasoning tag.
     pub reasoning_opened: bool,
+    /// The text is content as it is: nothing in it is reasoning.
+    pub raw: bool,
     /// Strings that end the reply and are not part of it; they are looked for in the content.
     pub stops: Vec<String>,
     /// Tokens that end the reply and are not part of it.
@@ -73,6 +75,7 @@ pub enum Flow {
 pub struct Reply {
     stop_tokens: Vec<TokenId>,
     one_call: bool,
+    raw: bool,
     detokenizer: Detokenizer,
     reasoning: ReasoningSplitter,
     stop: StopMatcher,
@@ -82,17 +85,24 @@ pub struct Reply {
 impl Reply {
     pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply {
         let reasoning = match model.think {
+            _ if format.raw => ReasoningSplitter::none(),
             Some((open, close)) => ReasoningSplitter::new(open, close, format.reasoning_opened),
             None => ReasoningSplitter::none(),
         };
         Reply {
             stop_tokens: format.stop_tokens,
             one_call: format.one_call,
+            raw: format.raw,
             detokenizer: Detokenizer::default(),
             reasoning,
             stop: StopMatcher::new(&format.stops),
             tools: format.tools.map(ToolParser::new),
         }
+    }
+
+    /// Whether tokens without text count as part of the reply: they do where it is told raw.
+    pub fn tells_all(&self) -> bool {
+        self.raw
     }
 
     /// Whether `id` adds to the text: neither a stop token nor one that structures the prompt.
@@ -186,7 +196,7 @@ mod tests {
             stops: stops.iter().map(|stop| stop.to_string()).collect(),
             stop_tokens: vec![END_OF_TURN],
             tools: Some(ToolSchemas::new(&[tool])),
-            one_call: false,
+            ..ReplyFormat::default()
         }
     }
 

@@ -92,6 +92,18 @@ impl Tokenizer {
             .map_err(|error| TokenizerError::Encode(error.to_string()))
     }
 
+    /// As [`Tokenizer::encode`], for a text that is a whole document: with the tokens that the
+    /// definition puts around one, if any.
+    ///
+    /// # Errors
+    /// When the library refuses the text.
+    pub fn encode_document(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        self.inner
+            .encode_fast(text, true)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|error| TokenizerError::Encode(error.to_string()))
+    }
+
     /// A number of tokens that `text` cannot stay below, known without encoding it.
     pub fn tokens_at_least(&self, text: &str) -> usize {
         text.len().div_ceil(self.longest_token_bytes)

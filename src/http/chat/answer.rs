@@ -17,21 +17,23 @@ use crate::http::generate::generation::{Finish, Settled, Usage};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 
 /// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
-const LOGPROB_LEAST: f32 = -9999.0;
+pub const LOGPROB_LEAST: f32 = -9999.0;
 
 /// What all JSON of one answer repeats.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    id: String,
-    created: u64,
-    model: String,
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub model: String,
 }
 
 impl Identity {
-    pub fn new(model: &str) -> Identity {
+    /// `prefix` of the id tells what kind of answer it is.
+    pub fn new(prefix: &str, model: &str) -> Identity {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Identity {
-            id: format!("chatcmpl-{}", random_hex()),
+            id: format!("{prefix}-{}", random_hex()),
             created: since.map_or(0, |since| since.as_secs()),
             model: model.to_string(),
         }

@@ -12,6 +12,7 @@ use crate::text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Identity};
 use self::request::ChatRequest;
+use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer, internal};
@@ -31,8 +32,9 @@ pub async fn answer(
     // Parsing, rendering and encoding take long for a large body; other streams go on meanwhile.
     let read = tokio::task::spawn_blocking(move || read(&body, &reader.0, &reader.1)).await;
     let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
+    let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, &request.ask, prompt)?;
-    let identity = Identity::new(&state.model_id);
+    let identity = Identity::new("chatcmpl", &state.model_id);
     let logprobs = request.ask.logprobs.is_some();
     if request.stream {
         let replies = generation.replies();
@@ -41,13 +43,14 @@ pub async fn answer(
         return Ok(Answer::Stream(Box::new(stream)));
     }
     let (replies, usage) = generate::gather(generation, state.abort()).await?;
-    Ok(Answer::Whole(answer::whole_answer(
-        &service.chat,
-        &identity,
-        replies,
-        usage,
-        logprobs,
-    )))
+    let scores = replies.first().map(|reply| reply.prompt.clone());
+    let mut whole = answer::whole_answer(&service.chat, &identity, replies, usage, logprobs);
+    if let (Some(count), Some(ids), Some(scores)) =
+        (request.ask.prompt_logprobs, prompt_ids, scores)
+    {
+        whole["prompt_logprobs"] = prompt_logprobs(&service.chat, &ids, &scores, count);
+    }
+    Ok(Answer::Whole(whole))
 }
 
 /// From bytes to a checked request and its prompt, which leaves room for a reply.

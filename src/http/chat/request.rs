@@ -2,17 +2,15 @@
 //!
 //! A field that this server knows is honoured or refused by name; others are ignored.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use serde_json::Value;
 
-use crate::engine::request::{MAX_TOP_LOGPROBS, Sampling, TokenId};
+use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
+use crate::http::fields::Object;
 use crate::http::generate::Ask;
-use crate::http::limits::{
-    CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX,
+use crate::http::generate::parameters::{
+    Refused, check_model, check_refused, choices, include_usage, max_tokens, prompt_logprobs,
+    sampling, stop_tokens, stops,
 };
 use crate::target;
 
@@ -27,7 +25,7 @@ pub struct ChatRequest {
 }
 
 /// Fields that are taken only with the value that changes nothing, and what to do instead.
-const REFUSED: &[(&str, &str, &str)] = &[
+const REFUSED: &[Refused] = &[
     ("functions", "[]", "send tools"),
     ("function_call", "\"none\"", "send tool_choice"),
     ("audio", "null", "this server writes text only"),
@@ -43,11 +41,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("length_penalty", "1.0", "beam search is not served"),
     ("min_tokens", "0", "a least length is not served"),
     ("echo", "false", "the prompt is not repeated"),
-    (
-        "prompt_logprobs",
-        "null",
-        "log-probabilities are of the reply only",
-    ),
     ("bad_words", "[]", "send logit_bias"),
     ("allowed_token_ids", "null", "send logit_bias"),
     (
@@ -117,26 +110,25 @@ impl ChatRequest {
     pub fn parse(body: &Value, model_id: &str) -> Result<ChatRequest, ApiError> {
         let object = Object::root(body)?;
         check_model(&object, model_id)?;
-        for (name, neutral, instead) in REFUSED {
-            check_refused(&object, name, neutral, instead)?;
-        }
+        check_refused(&object, REFUSED)?;
         check_response_format(&object)?;
         let messages = messages::messages(&object.require("messages")?)?;
         let tools = offered_tools(&object)?;
         let stream = object.boolean("stream", false)?;
-        let choices = object.integer("n", 1..=CHOICES_MAX as i64)?.unwrap_or(1) as usize;
         let ask = Ask {
             messages,
             tools,
             parallel_tool_calls: object.boolean("parallel_tool_calls", true)?,
             thinking: thinking(&object)?,
             sampling: sampling(&object)?,
-            max_tokens: max_tokens(&object)?,
+            max_tokens: max_tokens(&object, &["max_tokens", "max_completion_tokens"], 1)?,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object)?,
-            choices,
+            prompt_logprobs: prompt_logprobs(&object, stream)?,
+            choices: choices(&object)?,
+            raw: false,
         };
         Ok(ChatRequest {
             ask,
@@ -144,40 +136,6 @@ impl ChatRequest {
             include_usage: include_usage(&object, stream)?,
         })
     }
-}
-
-fn check_model(object: &Object<'_>, model_id: &str) -> Result<(), ApiError> {
-    let Some(model) = object.get("model") else {
-        return Ok(());
-    };
-    if model.string()? == model_id {
-        return Ok(());
-    }
-    Err(ApiError {
-        code: Some("model_not_found"),
-        status: hyper::StatusCode::NOT_FOUND,
-        ..model.error(format!("this server has one model, {model_id}"))
-    })
-}
-
-fn check_refused(
-    object: &Object<'_>,
-    name: &str,
-    neutral: &str,
-    instead: &str,
-) -> Result<(), ApiError> {
-    let Some(field) = object.get(name) else {
-        return Ok(());
-    };
-    let neutral: Value = serde_json::from_str(neutral).unwrap_or(Value::Null);
-    let same_number = field.value.as_f64().is_some() && field.value.as_f64() == neutral.as_f64();
-    if *field.value == neutral || same_number {
-        return Ok(());
-    }
-    Err(ApiError {
-        code: Some("unsupported_parameter"),
-        ..field.error(format!("is not served; {instead}"))
-    })
 }
 
 fn check_response_format(object: &Object<'_>) -> Result<(), ApiError> {
@@ -234,103 +192,6 @@ fn thinking(object: &Object<'_>) -> Result<bool, ApiError> {
     arguments.boolean("enable_thinking", thinking)
 }
 
-fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
-    let temperature = f64::from(target::DEFAULT_TEMPERATURE);
-    let top_k = object.integer("top_k", -1..=i64::from(i32::MAX))?;
-    // A small positive value must stay positive as a float of fewer bits.
-    let smallest = f64::from(f32::MIN_POSITIVE);
-    let top_p = object.number("top_p", smallest..=1.0, f64::from(target::DEFAULT_TOP_P))?;
-    let repetition = object.number("repetition_penalty", 0.01..=100.0, 1.0)?;
-    Ok(Sampling {
-        temperature: object.number("temperature", 0.0..=2.0, temperature)? as f32,
-        top_k: top_k.map_or(target::DEFAULT_TOP_K, |k| k.max(0) as u32),
-        top_p: top_p as f32,
-        min_p: object.number("min_p", 0.0..=1.0, 0.0)? as f32,
-        presence_penalty: object.number("presence_penalty", -2.0..=2.0, 0.0)? as f32,
-        frequency_penalty: object.number("frequency_penalty", -2.0..=2.0, 0.0)? as f32,
-        repetition_penalty: repetition as f32,
-        logit_bias: logit_bias(object)?,
-        seed: object
-            .integer("seed", i64::MIN..=i64::MAX)?
-            .map_or_else(random_seed, |seed| seed as u64),
-    })
-}
-
-/// A seed for a request that names none, from the randomness of the standard library's hashing.
-fn random_seed() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
-fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
-    let Some(field) = object.get("logit_bias") else {
-        return Ok(Vec::new());
-    };
-    let biases = field.object()?;
-    if biases.keys().count() > LOGIT_BIAS_MAX {
-        return Err(field.error(format!("at most {LOGIT_BIAS_MAX} tokens are taken")));
-    }
-    let mut found: Vec<(TokenId, f32)> = Vec::new();
-    for key in biases.keys() {
-        let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
-        let id = key
-            .parse::<TokenId>()
-            .ok()
-            .filter(|&id| plain && (id as usize) < target::VOCAB);
-        let id = id.ok_or_else(|| {
-            field.error(format!(
-                "keys must be token ids from 0 to {}",
-                target::VOCAB - 1
-            ))
-        })?;
-        if found.iter().any(|(known, _)| *known == id) {
-            return Err(field.error(format!("names token {id} twice")));
-        }
-        found.push((id, biases.require(key)?.number(-100.0..=100.0)? as f32));
-    }
-    Ok(found)
-}
-
-fn max_tokens(object: &Object<'_>) -> Result<Option<(usize, &'static str)>, ApiError> {
-    let mut found = None;
-    for name in ["max_tokens", "max_completion_tokens"] {
-        if let Some(value) = object.integer(name, 1..=i64::MAX)? {
-            found = Some((usize::try_from(value).unwrap_or(usize::MAX), name));
-        }
-    }
-    Ok(found)
-}
-
-fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
-    let Some(field) = object.get("stop") else {
-        return Ok(Vec::new());
-    };
-    let fields = match field.value {
-        Value::String(_) => vec![field],
-        Value::Array(_) => field.list(STOPS_MAX)?,
-        _ => return Err(field.error("must be a string or a list of strings")),
-    };
-    let stop = |field: &Field<'_>| {
-        let text = field.string()?;
-        if text.is_empty() || text.len() > STOP_BYTES_MAX {
-            return Err(field.error(format!("must have 1 to {STOP_BYTES_MAX} bytes")));
-        }
-        Ok(text.to_string())
-    };
-    fields.iter().map(stop).collect()
-}
-
-fn stop_tokens(object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
-    let Some(field) = object.get("stop_token_ids") else {
-        return Ok(Vec::new());
-    };
-    let id = |field: &Field<'_>| {
-        field
-            .integer(0..=target::VOCAB as i64 - 1)
-            .map(|id| id as TokenId)
-    };
-    field.list(STOP_TOKENS_MAX)?.iter().map(id).collect()
-}
-
 fn logprobs(object: &Object<'_>) -> Result<Option<usize>, ApiError> {
     let wanted = object.boolean("logprobs", false)?;
     let top = object.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
@@ -339,21 +200,6 @@ fn logprobs(object: &Object<'_>) -> Result<Option<usize>, ApiError> {
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::field("top_logprobs", "needs logprobs to be true")),
     }
-}
-
-fn include_usage(object: &Object<'_>, stream: bool) -> Result<bool, ApiError> {
-    let Some(field) = object.get("stream_options") else {
-        return Ok(false);
-    };
-    let options = field.object()?;
-    if !stream {
-        return Err(field.error("needs stream to be true"));
-    }
-    if options.boolean("continuous_usage_stats", false)? {
-        let path = options.path_of("continuous_usage_stats");
-        return Err(ApiError::field(path, "is not served; send include_usage"));
-    }
-    options.boolean("include_usage", false)
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl Choice {
             }
             Event::Token { id, logprobs } => {
                 self.tokens += 1;
-                if self.reply.is_text(&service.chat, id) {
+                if self.reply.tells_all() || self.reply.is_text(&service.chat, id) {
                     out.logprobs.extend(logprobs.map(|logprobs| (id, logprobs)));
                 }
                 if self.reply.push(&service.chat, id, &mut out.deltas) == Flow::Complete {

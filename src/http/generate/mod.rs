@@ -2,6 +2,7 @@
 //! the pieces of those replies.
 
 pub mod generation;
+pub mod parameters;
 pub mod stream;
 
 use std::future::poll_fn;
@@ -11,7 +12,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::engine::request::{Event, Request, Sampling, TokenId, TokenLogprobs};
+use crate::engine::request::{Event, Request, Sampling, Scored, TokenId, TokenLogprobs};
 use crate::engine::{Phase, Rejected};
 use crate::target;
 use crate::text::chat::{Prompt, PromptError};
@@ -22,7 +23,7 @@ use crate::text::tools::ToolSchemas;
 use self::generation::{Choice, Finish, Generation, Settled, Usage};
 use self::stream::ReplyStream;
 use super::error::ApiError;
-use super::limits::EVENTS_MAX;
+use super::limits::{EVENTS_MAX, PROMPT_LOGPROBS_MAX};
 use super::state::{Abort, Service};
 
 /// A checked request for replies to a conversation, whatever dialect it came in.
@@ -42,7 +43,12 @@ pub struct Ask {
     pub stop_tokens: Vec<TokenId>,
     pub ignore_eos: bool,
     pub logprobs: Option<usize>,
+    /// As `logprobs`, of the prompt's tokens.
+    pub prompt_logprobs: Option<usize>,
+    /// Replies to each prompt.
     pub choices: usize,
+    /// The reply's text is told as it is: no reasoning, no tool calls, no turn of a conversation.
+    pub raw: bool,
 }
 
 /// What a request is answered with.
@@ -70,7 +76,7 @@ pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
     let prompt = chat
         .prompt(&conversation, target::MAX_CONTEXT)
         .map_err(|error| prompt_error(&error))?;
-    check_room(ask, prompt.tokens.len())?;
+    check_room(ask, prompt.tokens.len(), "messages")?;
     Ok(prompt)
 }
 
@@ -93,15 +99,18 @@ fn prompt_error(error: &PromptError) -> ApiError {
     }
 }
 
-/// An explicit length must fit behind the prompt.
-fn check_room(ask: &Ask, prompt: usize) -> Result<(), ApiError> {
+/// An explicit length must fit behind the prompt, which stands in the field `field`.
+///
+/// # Errors
+/// Names the field that said the length.
+pub fn check_room(ask: &Ask, prompt: usize, field: &str) -> Result<(), ApiError> {
     let limit = target::MAX_CONTEXT;
     match ask.max_tokens {
         Some((wanted, name)) if wanted > limit - prompt => Err(ApiError::context(
             name,
             (prompt.saturating_add(wanted), limit),
             &format!(
-                "you requested {} tokens ({prompt} in the messages, {wanted} in the completion). \
+                "you requested {} tokens ({prompt} in the {field}, {wanted} in the completion). \
                  Please reduce {name} to at most {}.",
                 prompt.saturating_add(wanted),
                 limit - prompt
@@ -116,20 +125,59 @@ fn check_room(ask: &Ask, prompt: usize) -> Result<(), ApiError> {
 /// # Errors
 /// When the queue is full or the server is stopping.
 pub fn submit(service: &Arc<Service>, ask: &Ask, prompt: Prompt) -> Result<Generation, ApiError> {
-    let prompt_tokens = prompt.tokens.len();
-    let mut choices = Vec::with_capacity(ask.choices);
-    for index in 0..ask.choices {
-        let format = reply_format(service, ask, &prompt);
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let wanted = engine_request(ask, &prompt, &format, index, sender);
-        // Those submitted before end when their receivers are dropped.
-        service
-            .engine
-            .submit(wanted)
-            .map_err(|rejected| rejection(service, &rejected))?;
-        choices.push(Choice::new(events, Reply::new(&service.chat, format)));
+    submit_all(service, ask, &[prompt])
+}
+
+/// As [`submit`], for several prompts: reply `i` is choice `i % ask.choices` of prompt
+/// `i / ask.choices`.
+///
+/// # Errors
+/// As [`submit`]; also when the answer would hold too many log-probabilities.
+pub fn submit_all(
+    service: &Arc<Service>,
+    ask: &Ask,
+    prompts: &[Prompt],
+) -> Result<Generation, ApiError> {
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    check_scores(ask, prompt_tokens)?;
+    let mut choices = Vec::with_capacity(prompts.len() * ask.choices);
+    for prompt in prompts {
+        for index in 0..ask.choices {
+            let format = reply_format(service, ask, prompt);
+            let (sender, events) = mpsc::channel(EVENTS_MAX);
+            let wanted = engine_request(ask, prompt, &format, index, sender);
+            // Those submitted before end when their receivers are dropped.
+            service
+                .engine
+                .submit(wanted)
+                .map_err(|rejected| rejection(service, &rejected))?;
+            choices.push(Choice::new(events, Reply::new(&service.chat, format)));
+        }
     }
     Ok(Generation::new(service.clone(), choices, prompt_tokens))
+}
+
+/// Bounds what scores of `tokens` tokens of prompts take in memory and in the answer.
+fn check_scores(ask: &Ask, tokens: usize) -> Result<(), ApiError> {
+    let Some(top) = ask.prompt_logprobs else {
+        return Ok(());
+    };
+    let wanted = tokens * (top + 1) * ask.choices;
+    if wanted <= PROMPT_LOGPROBS_MAX {
+        return Ok(());
+    }
+    let problem = format!(
+        "{wanted} log-probabilities of the prompt are wanted, at most {PROMPT_LOGPROBS_MAX} are \
+         told; send fewer prompts or ask for fewer tokens at each place"
+    );
+    Err(ApiError::field(
+        if ask.raw {
+            "logprobs"
+        } else {
+            "prompt_logprobs"
+        },
+        problem,
+    ))
 }
 
 fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
@@ -141,6 +189,7 @@ fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
         reasoning_opened: prompt.reasoning_opened,
         stops: ask.stops.clone(),
         stop_tokens,
+        raw: ask.raw,
         tools: (!ask.tools.is_empty()).then(|| ToolSchemas::new(&ask.tools)),
         one_call: !ask.parallel_tool_calls,
     }
@@ -162,7 +211,7 @@ fn engine_request(
         stop_tokens: format.stop_tokens.clone(),
         sampling,
         logprobs: ask.logprobs,
-        prompt_logprobs: None,
+        prompt_logprobs: ask.prompt_logprobs,
         events,
     }
 }
@@ -183,6 +232,8 @@ pub struct Gathered {
     /// No two neighbours are of one kind and place: pieces are joined.
     pub deltas: Vec<Delta>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
+    /// Scores of the prompt's tokens from the second on, where they are wanted.
+    pub prompt: Vec<Scored>,
     /// Set once the reply is complete.
     pub finish: Option<Finish>,
 }
@@ -193,6 +244,7 @@ impl Gathered {
             append(&mut self.deltas, delta);
         }
         self.logprobs.extend(settled.logprobs);
+        self.prompt.extend(settled.prompt);
         self.finish = self.finish.or(settled.finish);
     }
 }

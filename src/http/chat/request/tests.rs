@@ -1,7 +1,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::http::limits::TOOLS_MAX;
+use crate::http::limits::{
+    CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX, TOOLS_MAX,
+};
 
 fn with(name: &str, value: Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
@@ -218,6 +220,22 @@ fn output_formats_other_than_text_are_refused() {
         let error = refused("response_format", json!({"type": kind}));
         assert_eq!(error.param.unwrap(), "response_format.type");
     }
+}
+
+#[test]
+fn prompt_logprobs_are_for_whole_answers() {
+    assert_eq!(
+        parsed("prompt_logprobs", json!(20)).prompt_logprobs,
+        Some(20)
+    );
+    assert_eq!(
+        refused("prompt_logprobs", json!(21)).param.unwrap(),
+        "prompt_logprobs"
+    );
+    let mut body = with("prompt_logprobs", json!(0));
+    body["stream"] = json!(true);
+    let error = ChatRequest::parse(&body, "m").unwrap_err();
+    assert_eq!(error.param.unwrap(), "prompt_logprobs");
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! What the client reads: the JSON of whole completions and of their chunks.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::engine::request::{Scored, TokenId, TokenLogprobs};
+use crate::http::chat::answer::{Identity, usage_json};
+use crate::http::error::{ApiError, Dialect};
+use crate::http::generate::Gathered;
+use crate::http::generate::generation::{Finish, Settled, Usage};
+use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::text::chat::ChatModel;
+use crate::text::detokenize::Detokenizer;
+use crate::text::reply::Delta;
+
+use super::positions::{Positions, prompt_logprobs};
+
+/// What shapes an answer.
+#[derive(Debug)]
+pub struct Shape {
+    pub identity: Identity,
+    pub prompts: Vec<Vec<TokenId>>,
+    /// Replies to each prompt.
+    pub choices: usize,
+    /// Each text begins with its prompt.
+    pub echo: bool,
+    pub logprobs: Option<usize>,
+    pub prompt_logprobs: Option<usize>,
+    /// Tokens are told as `token_id:` and their number.
+    pub tokens_as_ids: bool,
+}
+
+impl Shape {
+    /// The prompt of reply `index`.
+    fn prompt(&self, index: usize) -> &[TokenId] {
+        &self.prompts[index / self.choices]
+    }
+
+    /// Appends what a piece of a reply adds to its positions, where they are wanted.
+    fn position(
+        &self,
+        model: &ChatModel,
+        index: usize,
+        scores: &[Scored],
+        logprobs: &[(TokenId, TokenLogprobs)],
+        text: &mut Told,
+    ) {
+        let Some(count) = self.logprobs else { return };
+        let style = (count, self.tokens_as_ids);
+        if self.echo {
+            let prompt = self.prompt(index);
+            if text.scored == 0 {
+                text.positions.push_prompt(model, prompt[0], None, style);
+                text.scored = 1;
+            }
+            for scored in scores {
+                let (id, logprobs) = (prompt[text.scored], &scored.logprobs);
+                text.positions.push_prompt(model, id, Some(logprobs), style);
+                text.scored += 1;
+            }
+        }
+        for (id, logprobs) in logprobs {
+            text.positions.push_reply(model, *id, logprobs, style);
+        }
+    }
+}
+
+/// What has been told of one text.
+#[derive(Debug, Default)]
+struct Told {
+    /// Tokens of the prompt that have a position.
+    scored: usize,
+    positions: Positions,
+    begun: bool,
+}
+
+/// The text of a prompt as the model saw it, control tokens included.
+fn prompt_text(model: &ChatModel, prompt: &[TokenId]) -> String {
+    let (mut detokenizer, mut text) = (Detokenizer::default(), String::new());
+    for &id in prompt {
+        detokenizer.push(model.tokenizer.token_bytes(id), &mut text);
+    }
+    detokenizer.finish(&mut text);
+    text
+}
+
+/// The text of a raw reply, which is nothing but content.
+fn push_text(deltas: &[Delta], text: &mut String) {
+    for delta in deltas {
+        if let Delta::Content(piece) = delta {
+            text.push_str(piece);
+        }
+    }
+}
+
+fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) -> Value {
+    let mut text = String::new();
+    if shape.echo {
+        text = prompt_text(model, shape.prompt(index));
+    }
+    push_text(&reply.deltas, &mut text);
+    let mut told = Told::default();
+    shape.position(model, index, &reply.prompt, &reply.logprobs, &mut told);
+    let empty =
+        || json!({"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []});
+    let logprobs = shape
+        .logprobs
+        .map(|_| told.positions.take().unwrap_or_else(empty));
+    let mut choice = json!({
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": reply.finish.map(Finish::name),
+    });
+    if let Some(count) = shape.prompt_logprobs {
+        let prompt = shape.prompt(index);
+        choice["prompt_logprobs"] = prompt_logprobs(model, prompt, &reply.prompt, count);
+    }
+    choice
+}
+
+/// The answer to a request that does not stream.
+pub fn whole_answer(
+    model: &ChatModel,
+    shape: &Shape,
+    replies: Vec<Gathered>,
+    usage: Usage,
+) -> Value {
+    let choices: Vec<Value> = replies
+        .into_iter()
+        .enumerate()
+        .map(|(index, reply)| choice_json(model, shape, index, reply))
+        .collect();
+    json!({
+        "id": shape.identity.id,
+        "object": "text_completion",
+        "created": shape.identity.created,
+        "model": shape.identity.model,
+        "choices": choices,
+        "usage": usage_json(usage),
+    })
+}
+
+/// Writes the events of a streamed answer.
+#[derive(Debug)]
+pub struct ChunkWriter {
+    shape: Shape,
+    /// From `data: {` to the opening of `choices`.
+    head: String,
+    include_usage: bool,
+    texts: Vec<Told>,
+}
+
+impl ChunkWriter {
+    pub fn new(shape: Shape, include_usage: bool) -> ChunkWriter {
+        let identity = &shape.identity;
+        let head = format!(
+            "data: {{\"id\":{},\"object\":\"text_completion\",\"created\":{},\"model\":{},\
+             \"choices\":[",
+            json!(identity.id),
+            identity.created,
+            json!(identity.model)
+        );
+        let mut texts = Vec::new();
+        texts.resize_with(shape.prompts.len() * shape.choices, Told::default);
+        ChunkWriter {
+            shape,
+            head,
+            include_usage,
+            texts,
+        }
+    }
+
+    fn chunk(&mut self, index: usize, text: &str, finish: Option<Finish>, out: &mut Vec<u8>) {
+        let choice = json!({
+            "index": index,
+            "text": text,
+            "logprobs": self.texts[index].positions.take(),
+            "finish_reason": finish.map(Finish::name),
+        });
+        out.extend_from_slice(self.head.as_bytes());
+        let tail = match self.include_usage {
+            true => "],\"usage\":null}\n\n",
+            false => "]}\n\n",
+        };
+        // Writing to memory does not fail.
+        let _ = write!(out, "{choice}{tail}");
+    }
+}
+
+impl Writer for ChunkWriter {
+    fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
+        let index = settled.index;
+        let told = &mut self.texts[index];
+        let (scores, logprobs) = (&settled.prompt, &settled.logprobs);
+        self.shape.position(model, index, scores, logprobs, told);
+        let mut text = String::new();
+        if !std::mem::replace(&mut told.begun, true) && self.shape.echo {
+            text = prompt_text(model, self.shape.prompt(index));
+        }
+        push_text(&settled.deltas, &mut text);
+        if !text.is_empty() || settled.finish.is_some() {
+            self.chunk(index, &text, settled.finish, out);
+        }
+    }
+
+    fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
+        if self.include_usage {
+            out.extend_from_slice(self.head.as_bytes());
+            let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        let _ = write!(out, "data: {}\n\n", error.body(Dialect::OpenAi));
+    }
+
+    fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(KEEP_ALIVE_COMMENT);
+    }
+}

@@ -1,0 +1,69 @@
+//! `POST /v1/completions`: text or tokens continued as they are, scored if asked.
+
+mod answer;
+pub mod positions;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+
+use crate::text::chat::Prompt;
+
+use self::answer::{ChunkWriter, Shape};
+use self::request::CompletionRequest;
+use super::chat::answer::Identity;
+use super::error::ApiError;
+use super::generate::stream::ReplyStream;
+use super::generate::{self, Answer, internal};
+use super::json;
+use super::state::{Service, State};
+
+/// Reads, submits and answers one request.
+///
+/// # Errors
+/// What the client is told instead.
+pub async fn answer(
+    state: &Arc<State>,
+    service: Arc<Service>,
+    body: Bytes,
+) -> Result<Answer, ApiError> {
+    let reader = (state.model_id.clone(), service.clone());
+    // Parsing and encoding take long for a large body; other streams go on meanwhile.
+    let read = tokio::task::spawn_blocking(move || read(&body, &reader.0, &reader.1)).await;
+    let (request, prompts) = read.map_err(|_| internal("the request could not be read"))??;
+    let generation = generate::submit_all(&service, &request.ask, &prompts)?;
+    let shape = Shape {
+        identity: Identity::new("cmpl", &state.model_id),
+        prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
+        choices: request.ask.choices,
+        echo: request.echo,
+        logprobs: request.ask.logprobs,
+        prompt_logprobs: request.prompt_logprobs,
+        tokens_as_ids: request.tokens_as_ids,
+    };
+    if request.stream {
+        let writer = ChunkWriter::new(shape, request.include_usage);
+        let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
+        return Ok(Answer::Stream(Box::new(stream)));
+    }
+    let (replies, usage) = generate::gather(generation, state.abort()).await?;
+    Ok(Answer::Whole(answer::whole_answer(
+        &service.chat,
+        &shape,
+        replies,
+        usage,
+    )))
+}
+
+/// From bytes to a checked request and its prompts, each of which leaves room for its reply.
+fn read(
+    body: &[u8],
+    model_id: &str,
+    service: &Service,
+) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
+    let value = json::parse(body).map_err(ApiError::malformed)?;
+    CompletionRequest::parse(&value, model_id, &service.chat.tokenizer)
+}

@@ -1,0 +1,199 @@
+//! Log-probabilities in the form of the completions API: four lists, one entry per token.
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::request::{Scored, TokenId, TokenLogprobs};
+use crate::http::chat::answer::LOGPROB_LEAST;
+use crate::text::chat::ChatModel;
+use crate::text::detokenize::Detokenizer;
+
+/// How a token is written. Its bytes where they are no text, so that no two tokens of a place look
+/// alike.
+pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
+    let bytes = model.tokenizer.token_bytes(id);
+    if as_id || bytes.is_empty() {
+        return format!("token_id:{id}");
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_string(),
+        Err(_) => {
+            let escaped = bytes.iter().map(|byte| format!("\\x{byte:02x}"));
+            format!("bytes:{}", escaped.collect::<String>())
+        }
+    }
+}
+
+/// Positions of one text. Those taken out in pieces concatenate to all of them.
+#[derive(Debug, Default)]
+pub struct Positions {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Value>,
+    top_logprobs: Vec<Value>,
+    /// Where each token begins, in characters of the text.
+    text_offset: Vec<usize>,
+    /// Characters of the text so far, and a character that is not complete.
+    characters: usize,
+    detokenizer: Detokenizer,
+}
+
+impl Positions {
+    /// Appends a token that the text begins with; None where nothing stands before it.
+    pub fn push_prompt(
+        &mut self,
+        model: &ChatModel,
+        id: TokenId,
+        logprobs: Option<&TokenLogprobs>,
+        (count, as_id): (usize, bool),
+    ) {
+        self.push_entry(model, id, logprobs, (count, as_id));
+        self.advance(model, id);
+    }
+
+    /// Appends a token of the reply; one that structures the prompt has no text there.
+    pub fn push_reply(
+        &mut self,
+        model: &ChatModel,
+        id: TokenId,
+        logprobs: &TokenLogprobs,
+        (count, as_id): (usize, bool),
+    ) {
+        self.push_entry(model, id, Some(logprobs), (count, as_id));
+        if !model.tokenizer.is_special(id) {
+            self.advance(model, id);
+        }
+    }
+
+    fn push_entry(
+        &mut self,
+        model: &ChatModel,
+        id: TokenId,
+        logprobs: Option<&TokenLogprobs>,
+        (count, as_id): (usize, bool),
+    ) {
+        self.tokens.push(token_text(model, id, as_id));
+        self.text_offset.push(self.characters);
+        let Some(logprobs) = logprobs else {
+            self.token_logprobs.push(Value::Null);
+            self.top_logprobs.push(Value::Null);
+            return;
+        };
+        let mut top = Map::new();
+        let likely = logprobs.top.iter().take(count).copied();
+        for (id, logprob) in likely.chain([(id, logprobs.logprob)]) {
+            let text = token_text(model, id, as_id);
+            top.entry(text).or_insert(json!(logprob.max(LOGPROB_LEAST)));
+        }
+        let own = logprobs.logprob.max(LOGPROB_LEAST);
+        self.token_logprobs.push(json!(own));
+        self.top_logprobs.push(Value::Object(top));
+    }
+
+    fn advance(&mut self, model: &ChatModel, id: TokenId) {
+        let mut text = String::new();
+        self.detokenizer
+            .push(model.tokenizer.token_bytes(id), &mut text);
+        self.characters += text.chars().count();
+    }
+
+    /// Takes out what has been appended since the last time; None if nothing has.
+    pub fn take(&mut self) -> Option<Value> {
+        if self.tokens.is_empty() {
+            return None;
+        }
+        Some(json!({
+            "tokens": std::mem::take(&mut self.tokens),
+            "token_logprobs": std::mem::take(&mut self.token_logprobs),
+            "top_logprobs": std::mem::take(&mut self.top_logprobs),
+            "text_offset": std::mem::take(&mut self.text_offset),
+        }))
+    }
+}
+
+/// `prompt_logprobs`: null for the first token, then an object by token id with `count` of the most
+/// likely tokens and the prompt's own.
+pub fn prompt_logprobs(
+    model: &ChatModel,
+    prompt: &[TokenId],
+    scores: &[Scored],
+    count: usize,
+) -> Value {
+    let place = |(id, scored): (&TokenId, &Scored)| {
+        let entry = |id: TokenId, logprob: f32, rank: usize| {
+            let told = json!({
+                "logprob": logprob.max(LOGPROB_LEAST),
+                "rank": rank,
+                "decoded_token": token_text(model, id, false),
+            });
+            (id.to_string(), told)
+        };
+        let top = scored.logprobs.top.iter().take(count);
+        let mut likely: Map<String, Value> = (1..)
+            .zip(top)
+            .map(|(rank, &(id, logprob))| entry(id, logprob, rank))
+            .collect();
+        let own = entry(*id, scored.logprobs.logprob, scored.rank as usize);
+        likely.insert(own.0, own.1);
+        Value::Object(likely)
+    };
+    let places = prompt.iter().skip(1).zip(scores).map(place);
+    std::iter::once(Value::Null).chain(places).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::{END_OF_TURN, chat_model};
+
+    fn logprobs(own: f32, top: &[(TokenId, f32)]) -> TokenLogprobs {
+        TokenLogprobs {
+            logprob: own,
+            top: top.to_vec(),
+        }
+    }
+
+    #[test]
+    fn offsets_count_characters_of_the_text() {
+        let model = chat_model();
+        let mut positions = Positions::default();
+        let ids = model.tokenizer.encode("a🦀b").unwrap();
+        for id in ids {
+            positions.push_prompt(&model, id, None, (0, false));
+        }
+        positions.push_reply(&model, END_OF_TURN, &logprobs(-1.0, &[]), (0, false));
+        let told = positions.take().unwrap();
+        assert_eq!(told["text_offset"], json!([0, 1, 1, 1, 1, 2, 3]));
+        assert_eq!(told["tokens"][1], "bytes:\\xf0");
+        assert_eq!(told["tokens"][6], "<|im_end|>");
+        assert_eq!(positions.take(), None);
+    }
+
+    #[test]
+    fn the_likeliest_tokens_include_the_one_that_stands_there() {
+        let model = chat_model();
+        let mut positions = Positions::default();
+        positions.push_prompt(&model, 97, None, (1, false));
+        let unlikely = logprobs(-7.0, &[(99, -0.5), (100, -1.0)]);
+        positions.push_prompt(&model, 98, Some(&unlikely), (1, false));
+        let likely = logprobs(f32::NEG_INFINITY, &[(98, -0.25)]);
+        positions.push_reply(&model, 255, &likely, (1, true));
+        let told = positions.take().unwrap();
+        assert_eq!(told["token_logprobs"], json!([null, -7.0, -9999.0]));
+        let top =
+            json!([null, {"c": -0.5, "b": -7.0}, {"token_id:98": -0.25, "token_id:255": -9999.0}]);
+        assert_eq!(told["top_logprobs"], top);
+    }
+
+    #[test]
+    fn prompt_logprobs_tell_ranks() {
+        let scored = Scored {
+            logprobs: logprobs(-3.0, &[(99, -0.5), (100, -1.0)]),
+            rank: 9,
+        };
+        let told = prompt_logprobs(&chat_model(), &[97, 98], &[scored], 1);
+        let place = json!({
+            "99": {"logprob": -0.5, "rank": 1, "decoded_token": "c"},
+            "98": {"logprob": -3.0, "rank": 9, "decoded_token": "b"},
+        });
+        assert_eq!(told, json!([null, place]));
+    }
+}

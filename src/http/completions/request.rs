@@ -1,0 +1,341 @@
+//! From the JSON of a completion request to what the engine needs.
+
+use serde_json::Value;
+
+use crate::engine::request::{MAX_TOP_LOGPROBS, TokenId};
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::generate::parameters::{
+    Refused, check_model, check_refused, choices, include_usage, max_tokens, prompt_logprobs,
+    sampling, stop_tokens, stops, token,
+};
+use crate::http::generate::{Ask, check_room};
+use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
+use crate::target;
+use crate::text::chat::Prompt;
+use crate::text::tokenizer::Tokenizer;
+
+/// A checked request; its prompts stand beside it.
+#[derive(Debug)]
+pub struct CompletionRequest {
+    pub ask: Ask,
+    /// The text begins with the prompt.
+    pub echo: bool,
+    /// As the field of this name; `ask.prompt_logprobs` serves `echo` too.
+    pub prompt_logprobs: Option<usize>,
+    /// Tokens are told as `token_id:` and their number.
+    pub tokens_as_ids: bool,
+    pub stream: bool,
+    pub include_usage: bool,
+}
+
+/// Fields that are taken only with the value that changes nothing.
+const REFUSED: &[Refused] = &[
+    ("suffix", "null", "text is continued at its end only"),
+    ("best_of", "1", "send n"),
+    ("use_beam_search", "false", "beam search is not served"),
+    ("length_penalty", "1.0", "beam search is not served"),
+    ("min_tokens", "0", "a least length is not served"),
+    ("bad_words", "[]", "send logit_bias"),
+    ("allowed_token_ids", "null", "send logit_bias"),
+    ("response_format", "null", "send chat completions"),
+    ("structured_outputs", "null", "send chat completions"),
+    ("guided_json", "null", "send chat completions"),
+    ("guided_regex", "null", "send chat completions"),
+    ("guided_choice", "null", "send chat completions"),
+    ("guided_grammar", "null", "send chat completions"),
+    ("regex", "null", "send chat completions"),
+    ("ebnf", "null", "send chat completions"),
+    ("grammar", "null", "send chat completions"),
+    ("json_schema", "null", "send chat completions"),
+    ("prompt_embeds", "null", "send prompt"),
+    (
+        "truncate_prompt_tokens",
+        "null",
+        "prompts are never cut; send less",
+    ),
+    (
+        "include_stop_str_in_output",
+        "false",
+        "stop strings are no part of a reply",
+    ),
+    ("skip_special_tokens", "true", "special tokens have no text"),
+    ("return_token_ids", "false", "send logprobs"),
+    ("priority", "0", "requests are served in their order"),
+    ("repetition_detection", "null", "replies are never watched"),
+    ("typical_p", "1.0", "send top_p"),
+    ("top_n_sigma", "-1.0", "send min_p"),
+    ("logits_processors", "null", "send logit_bias"),
+    ("stop_regex", "null", "send stop"),
+];
+
+impl CompletionRequest {
+    /// Reads a body and encodes its prompts; `model_id` is what this server answers to.
+    ///
+    /// # Errors
+    /// Names the field that is not served.
+    pub fn parse(
+        body: &Value,
+        model_id: &str,
+        tokenizer: &Tokenizer,
+    ) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
+        let object = Object::root(body)?;
+        check_model(&object, model_id)?;
+        check_refused(&object, REFUSED)?;
+        let stream = object.boolean("stream", false)?;
+        let echo = object.boolean("echo", false)?;
+        let logprobs = object.integer("logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
+        let logprobs = logprobs.map(|count| count as usize);
+        let prompt_logprobs = prompt_logprobs(&object, stream)?;
+        let max_tokens = length(&object, echo || prompt_logprobs.is_some())?;
+        let wanted = if echo { logprobs } else { None };
+        // A request without a reply is answered by the scores' end, whether they are told or not.
+        let scored = (max_tokens == Some((0, "max_tokens"))).then_some(0);
+        let ask = Ask {
+            messages: Vec::new(),
+            tools: Vec::new(),
+            parallel_tool_calls: true,
+            thinking: false,
+            sampling: sampling(&object)?,
+            max_tokens: max_tokens.or(Some((COMPLETION_TOKENS_DEFAULT, "max_tokens"))),
+            stops: stops(&object)?,
+            stop_tokens: stop_tokens(&object)?,
+            ignore_eos: object.boolean("ignore_eos", false)?,
+            logprobs,
+            prompt_logprobs: wanted.max(prompt_logprobs).max(scored),
+            choices: choices(&object)?,
+            raw: true,
+        };
+        let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
+        let include_usage = include_usage(&object, stream)?;
+        let prompts = prompts(&object, tokenizer)?;
+        let mut request = CompletionRequest {
+            ask,
+            echo,
+            prompt_logprobs,
+            tokens_as_ids,
+            stream,
+            include_usage,
+        };
+        request.fit(&prompts, max_tokens.is_some())?;
+        Ok((request, prompts))
+    }
+
+    /// Sees that prompts and replies fit, and shortens a length that the request did not state.
+    fn fit(&mut self, prompts: &[Prompt], stated: bool) -> Result<(), ApiError> {
+        if prompts.len() * self.ask.choices > REPLIES_MAX {
+            let problem = format!(
+                "{} prompts with {} replies each are more than {REPLIES_MAX} replies",
+                prompts.len(),
+                self.ask.choices
+            );
+            return Err(ApiError::field("prompt", problem));
+        }
+        let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max();
+        let longest = longest.unwrap_or(0);
+        let room = target::MAX_CONTEXT.saturating_sub(longest);
+        let wants_reply = self.ask.max_tokens.is_none_or(|(wanted, _)| wanted > 0);
+        if longest > target::MAX_CONTEXT || (wants_reply && room == 0) {
+            return Err(too_long(longest));
+        }
+        if !stated {
+            self.ask.max_tokens = Some((COMPLETION_TOKENS_DEFAULT.min(room), "max_tokens"));
+        }
+        check_room(&self.ask, longest, "prompt")
+    }
+}
+
+fn too_long(tokens: usize) -> ApiError {
+    ApiError::context(
+        "prompt",
+        (tokens, target::MAX_CONTEXT),
+        &format!("your prompt has at least {tokens} tokens. Please shorten it."),
+    )
+}
+
+/// How long a reply may be; 0 where the prompt is what the answer tells.
+fn length(
+    object: &Object<'_>,
+    prompt_told: bool,
+) -> Result<Option<(usize, &'static str)>, ApiError> {
+    let length = max_tokens(object, &["max_tokens"], 0)?;
+    match length {
+        Some((0, name)) if !prompt_told => Err(ApiError::field(
+            name,
+            "must be at least 1, or echo true to have the prompt scored",
+        )),
+        length => Ok(length),
+    }
+}
+
+/// One text, several, one list of token ids, or several.
+fn prompts(object: &Object<'_>, tokenizer: &Tokenizer) -> Result<Vec<Prompt>, ApiError> {
+    let special = object.boolean("add_special_tokens", true)?;
+    let field = object.require("prompt")?;
+    let encode = |field: &Field<'_>| encode(field, special, tokenizer);
+    match field.value {
+        Value::String(_) => Ok(vec![encode(&field)?]),
+        Value::Array(items) if items.first().is_some_and(Value::is_number) => {
+            Ok(vec![tokens(&field)?])
+        }
+        Value::Array(items) if !items.is_empty() => {
+            let one = |field: &Field<'_>| match field.value {
+                Value::String(_) => encode(field),
+                Value::Array(_) => tokens(field),
+                _ => Err(field.error("must be a string or a list of token ids")),
+            };
+            field.list(REPLIES_MAX)?.iter().map(one).collect()
+        }
+        _ => Err(field.error("must be a string, a list of strings or a list of token ids")),
+    }
+}
+
+/// A text as it is; the texts of control tokens in it are those tokens.
+fn encode(field: &Field<'_>, special: bool, tokenizer: &Tokenizer) -> Result<Prompt, ApiError> {
+    let text = field.string()?;
+    let at_least = tokenizer.tokens_at_least(text);
+    if at_least > target::MAX_CONTEXT {
+        return Err(too_long(at_least));
+    }
+    let encoded = match special {
+        true => tokenizer.encode_document(text),
+        false => tokenizer.encode(text),
+    };
+    prompt(
+        field,
+        encoded.map_err(|error| field.error(error.to_string()))?,
+    )
+}
+
+fn tokens(field: &Field<'_>) -> Result<Prompt, ApiError> {
+    let ids: Result<Vec<TokenId>, ApiError> = field.list(usize::MAX)?.iter().map(token).collect();
+    prompt(field, ids?)
+}
+
+fn prompt(field: &Field<'_>, tokens: Vec<TokenId>) -> Result<Prompt, ApiError> {
+    if tokens.is_empty() {
+        return Err(field.error("must have at least one token"));
+    }
+    Ok(Prompt {
+        tokens,
+        reasoning_opened: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::{END_OF_TURN, chat_model};
+    use serde_json::json;
+
+    fn parse(fields: Value) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
+        let mut body = json!({"prompt": "ab"});
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        CompletionRequest::parse(&body, "m", &chat_model().tokenizer)
+    }
+
+    fn prompts_of(value: Value) -> Vec<Vec<TokenId>> {
+        let (_, prompts) = parse(json!({"prompt": value})).unwrap();
+        prompts.into_iter().map(|prompt| prompt.tokens).collect()
+    }
+
+    fn refused(fields: Value) -> String {
+        match parse(fields.clone()) {
+            Err(error) => error.param.unwrap(),
+            Ok(_) => panic!("{fields} was taken"),
+        }
+    }
+
+    #[test]
+    fn prompts_come_in_four_forms() {
+        assert_eq!(prompts_of(json!("ab")), [[97, 98]]);
+        assert_eq!(prompts_of(json!(["a", "bc"])), [vec![97], vec![98, 99]]);
+        assert_eq!(prompts_of(json!([1, 2])), [[1, 2]]);
+        assert_eq!(prompts_of(json!([[1], [2, 3]])), [vec![1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn control_tokens_in_a_text_are_tokens() {
+        assert_eq!(prompts_of(json!("a<|im_end|>")), [[97, END_OF_TURN]]);
+    }
+
+    #[test]
+    fn a_prompt_that_is_none_is_named() {
+        for (prompt, at) in [
+            (json!(""), "prompt"),
+            (json!([]), "prompt"),
+            (json!([[]]), "prompt[0]"),
+            (json!(5), "prompt"),
+            (json!({}), "prompt"),
+            (json!(null), "prompt"),
+            (json!([1, "a"]), "prompt[1]"),
+            (json!(["a", 1]), "prompt[1]"),
+            (json!(["a", ""]), "prompt[1]"),
+            (json!([[1], [2, -1]]), "prompt[1][1]"),
+            (json!([target::VOCAB]), "prompt[0]"),
+            (json!([1.5]), "prompt[0]"),
+            (json!([true]), "prompt[0]"),
+        ] {
+            assert_eq!(refused(json!({"prompt": prompt.clone()})), at, "{prompt}");
+        }
+    }
+
+    #[test]
+    fn replies_are_bounded_at_the_limit() {
+        let many = |count: usize| json!({"prompt": vec!["a"; count]});
+        assert!(parse(many(REPLIES_MAX)).is_ok());
+        assert_eq!(refused(many(REPLIES_MAX + 1)), "prompt");
+        let mut twice = many(REPLIES_MAX / 2 + 1);
+        twice["n"] = json!(2);
+        assert_eq!(refused(twice), "prompt");
+    }
+
+    #[test]
+    fn no_reply_is_wanted_only_where_the_prompt_is_told() {
+        assert_eq!(refused(json!({"max_tokens": 0})), "max_tokens");
+        let (request, _) = parse(json!({"max_tokens": 0, "echo": true})).unwrap();
+        assert_eq!(request.ask.max_tokens, Some((0, "max_tokens")));
+        assert_eq!(request.ask.prompt_logprobs, Some(0));
+        assert!(parse(json!({"max_tokens": 0, "prompt_logprobs": 1})).is_ok());
+    }
+
+    #[test]
+    fn the_default_length_takes_what_room_there_is() {
+        let prompt = |tokens: usize| json!({"prompt": vec![1; tokens]});
+        let length = |tokens| parse(prompt(tokens)).unwrap().0.ask.max_tokens.unwrap().0;
+        assert_eq!(length(3), COMPLETION_TOKENS_DEFAULT);
+        assert_eq!(length(target::MAX_CONTEXT - 5), 5);
+        assert_eq!(refused(prompt(target::MAX_CONTEXT)), "prompt");
+        let mut scored = prompt(target::MAX_CONTEXT);
+        scored["echo"] = json!(true);
+        scored["max_tokens"] = json!(0);
+        assert!(parse(scored.clone()).is_ok());
+        scored["prompt"] = json!(vec![1; target::MAX_CONTEXT + 1]);
+        assert_eq!(refused(scored), "prompt");
+        let stated = json!({"prompt": vec![1; target::MAX_CONTEXT - 5], "max_tokens": 6});
+        let error = parse(stated).unwrap_err();
+        assert_eq!(error.code, Some("context_length_exceeded"));
+    }
+
+    #[test]
+    fn a_field_that_is_not_served_is_refused_by_name() {
+        for (name, neutral, _) in REFUSED {
+            let neutral: Value = serde_json::from_str(neutral).unwrap();
+            parse(json!({*name: neutral})).unwrap();
+            assert_eq!(refused(json!({*name: {"surely": "not neutral"}})), *name);
+        }
+    }
+
+    #[test]
+    fn echoed_log_probabilities_are_of_the_prompt_too() {
+        let wanted = |fields| parse(fields).unwrap().0.ask.prompt_logprobs;
+        assert_eq!(wanted(json!({"logprobs": 3})), None);
+        assert_eq!(wanted(json!({"logprobs": 3, "echo": true})), Some(3));
+        let more = json!({"logprobs": 3, "echo": true, "prompt_logprobs": 5});
+        assert_eq!(wanted(more), Some(5));
+        assert_eq!(refused(json!({"logprobs": 21})), "logprobs");
+        assert_eq!(refused(json!({"logprobs": true})), "logprobs");
+    }
+}

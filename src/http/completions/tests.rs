@@ -1,0 +1,192 @@
+//! Completions on a real socket, over an executor that follows a script.
+
+use serde_json::{Value, json};
+
+use crate::engine::request::TokenId;
+use crate::http::testing::{Answer, Script, TestServer};
+use crate::text::testing::END_OF_TURN;
+
+/// A completion of `ab` with fields added.
+fn complete(server: &TestServer, fields: Value) -> Answer {
+    let mut body = json!({"prompt": "ab"});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    server.post("/v1/completions", &body).answer()
+}
+
+fn choice(answer: &Answer) -> Value {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["choices"][0].clone()
+}
+
+/// The choices of a whole answer from the chunks of a streamed one.
+fn assembled(answer: &Answer, choices: usize) -> Vec<Value> {
+    let mut whole: Vec<Value> = (0..choices)
+        .map(|index| json!({"index": index, "text": "", "logprobs": null, "finish_reason": null}))
+        .collect();
+    for chunk in answer.events() {
+        for piece in chunk["choices"].as_array().unwrap() {
+            let choice = &mut whole[piece["index"].as_u64().unwrap() as usize];
+            let text = choice["text"].as_str().unwrap().to_string();
+            choice["text"] = json!(text + piece["text"].as_str().unwrap());
+            if !piece["finish_reason"].is_null() {
+                choice["finish_reason"] = piece["finish_reason"].clone();
+            }
+            let Some(more) = piece["logprobs"].as_object() else {
+                continue;
+            };
+            if choice["logprobs"].is_null() {
+                choice["logprobs"] = json!(more);
+                continue;
+            }
+            for (name, entries) in more {
+                let list = choice["logprobs"][name].as_array_mut().unwrap();
+                list.extend(entries.as_array().unwrap().clone());
+            }
+        }
+    }
+    whole
+}
+
+#[test]
+fn a_text_is_continued_as_it_is() {
+    let script = "<think>x</think>\n<tool_call>é";
+    let server = TestServer::start(Script::text(script));
+    let answer = complete(&server, json!({"max_tokens": 100}));
+    assert_eq!(answer.json()["object"], "text_completion");
+    let expected = json!({"index": 0, "text": script, "logprobs": null, "finish_reason": "stop"});
+    assert_eq!(choice(&answer), expected);
+    assert_eq!(answer.json()["usage"]["prompt_tokens"], 2);
+}
+
+#[test]
+fn a_completion_is_short_unless_it_is_told_otherwise() {
+    let server = TestServer::start(Script::endless());
+    let answer = complete(&server, json!({}));
+    assert_eq!(choice(&answer)["finish_reason"], "length");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 16);
+}
+
+/// What an evaluation sends: the last entry is the generated token, the end of the turn here.
+#[test]
+fn an_echoed_prompt_is_scored_with_its_reply() {
+    let server = TestServer::start(Script::text(""));
+    let body = json!({"model": "scripted", "prompt": [[97, 97, 98]], "temperature": 0,
+        "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true});
+    let answer = server.post("/v1/completions", &body).answer();
+    let choice = choice(&answer);
+    assert_eq!(choice["text"], "aab");
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["a", "a", "b", "<|im_end|>"]));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
+    let told = logprobs["token_logprobs"].as_array().unwrap();
+    assert_eq!((told.len(), &told[0]), (4, &Value::Null));
+    // Inside the script's prompts each token is followed by itself.
+    assert_eq!(told[1], logprobs["top_logprobs"][1]["a"]);
+    let top = logprobs["top_logprobs"][2].as_object().unwrap();
+    assert!(told[2].as_f64().unwrap() < -19.0 && top["b"] == told[2]);
+    assert!(top["a"].as_f64().unwrap() > -0.1 && top.len() == 2);
+    assert_eq!(logprobs["top_logprobs"][0], Value::Null);
+}
+
+#[test]
+fn a_prompt_is_scored_without_a_reply() {
+    let server = TestServer::start(Script::text("never"));
+    let wanted = json!({"max_tokens": 0, "echo": true, "logprobs": 0});
+    let answer = complete(&server, wanted);
+    let scored = choice(&answer);
+    assert_eq!(
+        (&scored["text"], &scored["finish_reason"]),
+        (&json!("ab"), &json!("length"))
+    );
+    assert_eq!(scored["logprobs"]["tokens"], json!(["a", "b"]));
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 0);
+    let silent = complete(&server, json!({"max_tokens": 0, "echo": true}));
+    assert_eq!(choice(&silent)["logprobs"], Value::Null);
+}
+
+#[test]
+fn several_prompts_have_their_choices_in_order() {
+    let server = TestServer::start(Script::text("x"));
+    let answer = complete(
+        &server,
+        json!({"prompt": ["a", "bc"], "n": 2, "echo": true}),
+    );
+    let choices = answer.json()["choices"].as_array().unwrap().clone();
+    let texts: Vec<&Value> = choices.iter().map(|choice| &choice["text"]).collect();
+    assert_eq!(texts, ["ax", "ax", "bcx", "bcx"]);
+    assert!(
+        choices
+            .iter()
+            .zip(0..)
+            .all(|(choice, index)| choice["index"] == index)
+    );
+    assert_eq!(answer.json()["usage"]["prompt_tokens"], 3);
+}
+
+#[test]
+fn chunks_assemble_to_the_whole_answer() {
+    let server = TestServer::start(Script::text("🦀 é<|im_start|>z"));
+    let long: Vec<TokenId> = (0..200).map(|at| 97 + at % 26).collect();
+    for fields in [
+        json!({}),
+        json!({"echo": true}),
+        json!({"echo": true, "logprobs": 2, "n": 2}),
+        json!({"logprobs": 0, "return_tokens_as_token_ids": true}),
+        json!({"echo": true, "logprobs": 1, "prompt": [long, [97, END_OF_TURN, 0xf0]]}),
+        json!({"echo": true, "logprobs": 1, "max_tokens": 0}),
+        json!({"stop": [" é"], "logprobs": 1}),
+    ] {
+        let whole = complete(&server, fields.clone()).json();
+        let choices = whole["choices"].as_array().unwrap();
+        let mut streaming = fields.clone();
+        streaming["stream"] = json!(true);
+        streaming["stream_options"] = json!({"include_usage": true});
+        let streamed = complete(&server, streaming);
+        assert_eq!(assembled(&streamed, choices.len()), *choices, "{fields}");
+        assert_eq!(streamed.events().last().unwrap()["usage"], whole["usage"]);
+    }
+}
+
+#[test]
+fn offsets_are_places_in_the_text() {
+    let server = TestServer::start(Script::text("é🦀z"));
+    let echo = json!({"prompt": "ä<|im_end|>b", "echo": true, "logprobs": 0});
+    let choice = choice(&complete(&server, echo));
+    let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let logprobs = &choice["logprobs"];
+    let offsets = logprobs["text_offset"].as_array().unwrap();
+    for (token, offset) in logprobs["tokens"].as_array().unwrap().iter().zip(offsets) {
+        let rest: String = text[offset.as_u64().unwrap() as usize..].iter().collect();
+        let token = token.as_str().unwrap();
+        assert!(token.starts_with("bytes:") || token == "<|im_end|>" || rest.starts_with(token));
+    }
+}
+
+#[test]
+fn prompt_logprobs_are_told_on_both_routes() {
+    let server = TestServer::start(Script::text("x"));
+    let told = choice(&complete(&server, json!({"prompt_logprobs": 1})))["prompt_logprobs"].clone();
+    assert_eq!(told[0], Value::Null);
+    // `b` is no likelier than any other token but `a`.
+    assert_eq!(
+        (&told[1]["97"]["rank"], &told[1]["98"]["rank"]),
+        (&json!(1), &json!(2))
+    );
+    assert_eq!(told[1]["98"]["decoded_token"], "b");
+    let chat = server.chat(json!({"prompt_logprobs": 0})).json();
+    let places = chat["prompt_logprobs"].as_array().unwrap().len();
+    assert_eq!(chat["usage"]["prompt_tokens"], places);
+    let plain = server.chat(json!({})).json();
+    assert!(plain.get("prompt_logprobs").is_none());
+}
+
+#[test]
+fn a_stop_string_cuts_the_text_before_it() {
+    let server = TestServer::start(Script::endless());
+    let answer = complete(&server, json!({"stop": "n a", "max_tokens": 50}));
+    let expected = (&json!("agai"), &json!("stop"));
+    let choice = choice(&answer);
+    assert_eq!((&choice["text"], &choice["finish_reason"]), expected);
+}

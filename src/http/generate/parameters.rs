@@ -1,0 +1,230 @@
+//! Fields that several dialects share: how the next token is chosen, how long a reply may be and
+//! where it stops.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+use serde_json::Value;
+
+use crate::engine::request::{MAX_TOP_LOGPROBS, Sampling, TokenId};
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::limits::{
+    CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX,
+};
+use crate::target;
+
+/// A field that is taken only with the value (as JSON) that changes nothing, and what to do
+/// instead.
+pub type Refused = (&'static str, &'static str, &'static str);
+
+/// Refuses fields that are known and not served.
+///
+/// # Errors
+/// Names the first that has another value than the neutral one.
+pub fn check_refused(object: &Object<'_>, fields: &[Refused]) -> Result<(), ApiError> {
+    let refused = |(name, neutral, instead): &Refused| check_one(object, name, neutral, instead);
+    fields.iter().try_for_each(refused)
+}
+
+fn check_one(
+    object: &Object<'_>,
+    name: &str,
+    neutral: &str,
+    instead: &str,
+) -> Result<(), ApiError> {
+    let Some(field) = object.get(name) else {
+        return Ok(());
+    };
+    let neutral: Value = serde_json::from_str(neutral).unwrap_or(Value::Null);
+    let same_number = field.value.as_f64().is_some() && field.value.as_f64() == neutral.as_f64();
+    if *field.value == neutral || same_number {
+        return Ok(());
+    }
+    Err(ApiError {
+        code: Some("unsupported_parameter"),
+        ..field.error(format!("is not served; {instead}"))
+    })
+}
+
+/// `model` is absent or names the one model there is.
+///
+/// # Errors
+/// 404 when it names another.
+pub fn check_model(object: &Object<'_>, model_id: &str) -> Result<(), ApiError> {
+    let Some(model) = object.get("model") else {
+        return Ok(());
+    };
+    if model.string()? == model_id {
+        return Ok(());
+    }
+    Err(ApiError {
+        code: Some("model_not_found"),
+        status: hyper::StatusCode::NOT_FOUND,
+        ..model.error(format!("this server has one model, {model_id}"))
+    })
+}
+
+/// How the next token is chosen, with the defaults of the target.
+///
+/// # Errors
+/// Names the field that is out of range.
+pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
+    let temperature = f64::from(target::DEFAULT_TEMPERATURE);
+    let top_k = object.integer("top_k", -1..=i64::from(i32::MAX))?;
+    // A small positive value must stay positive as a float of fewer bits.
+    let smallest = f64::from(f32::MIN_POSITIVE);
+    let top_p = object.number("top_p", smallest..=1.0, f64::from(target::DEFAULT_TOP_P))?;
+    let repetition = object.number("repetition_penalty", 0.01..=100.0, 1.0)?;
+    Ok(Sampling {
+        temperature: object.number("temperature", 0.0..=2.0, temperature)? as f32,
+        top_k: top_k.map_or(target::DEFAULT_TOP_K, |k| k.max(0) as u32),
+        top_p: top_p as f32,
+        min_p: object.number("min_p", 0.0..=1.0, 0.0)? as f32,
+        presence_penalty: object.number("presence_penalty", -2.0..=2.0, 0.0)? as f32,
+        frequency_penalty: object.number("frequency_penalty", -2.0..=2.0, 0.0)? as f32,
+        repetition_penalty: repetition as f32,
+        logit_bias: logit_bias(object)?,
+        seed: object
+            .integer("seed", i64::MIN..=i64::MAX)?
+            .map_or_else(random_seed, |seed| seed as u64),
+    })
+}
+
+/// A seed for a request that names none, from the randomness of the standard library's hashing.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let Some(field) = object.get("logit_bias") else {
+        return Ok(Vec::new());
+    };
+    let biases = field.object()?;
+    if biases.keys().count() > LOGIT_BIAS_MAX {
+        return Err(field.error(format!("at most {LOGIT_BIAS_MAX} tokens are taken")));
+    }
+    let mut found: Vec<(TokenId, f32)> = Vec::new();
+    for key in biases.keys() {
+        let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+        let id = key
+            .parse::<TokenId>()
+            .ok()
+            .filter(|&id| plain && (id as usize) < target::VOCAB);
+        let id = id.ok_or_else(|| {
+            field.error(format!(
+                "keys must be token ids from 0 to {}",
+                target::VOCAB - 1
+            ))
+        })?;
+        if found.iter().any(|(known, _)| *known == id) {
+            return Err(field.error(format!("names token {id} twice")));
+        }
+        found.push((id, biases.require(key)?.number(-100.0..=100.0)? as f32));
+    }
+    Ok(found)
+}
+
+/// The last of the fields `names` that is there, and its name; from `least` up.
+///
+/// # Errors
+/// Names the field that is no such number.
+pub fn max_tokens(
+    object: &Object<'_>,
+    names: &[&'static str],
+    least: i64,
+) -> Result<Option<(usize, &'static str)>, ApiError> {
+    let mut found = None;
+    for name in names {
+        if let Some(value) = object.integer(name, least..=i64::MAX)? {
+            found = Some((usize::try_from(value).unwrap_or(usize::MAX), *name));
+        }
+    }
+    Ok(found)
+}
+
+/// `n`: replies to each prompt.
+///
+/// # Errors
+/// When it is out of range.
+pub fn choices(object: &Object<'_>) -> Result<usize, ApiError> {
+    let wanted = object.integer("n", 1..=CHOICES_MAX as i64)?;
+    Ok(wanted.unwrap_or(1) as usize)
+}
+
+/// `prompt_logprobs`: how many of the most likely tokens are told at each place of the prompt.
+///
+/// # Errors
+/// When it is out of range or the answer is a stream, whose chunks have no place for it.
+pub fn prompt_logprobs(object: &Object<'_>, stream: bool) -> Result<Option<usize>, ApiError> {
+    let wanted = object.integer("prompt_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
+    match wanted {
+        Some(_) if stream => Err(ApiError::field(
+            "prompt_logprobs",
+            "is told in whole answers only; send stream false",
+        )),
+        wanted => Ok(wanted.map(|wanted| wanted as usize)),
+    }
+}
+
+/// `stop`: a string or a bounded list of them.
+///
+/// # Errors
+/// Names what is no such string.
+pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
+    let Some(field) = object.get("stop") else {
+        return Ok(Vec::new());
+    };
+    let fields = match field.value {
+        Value::String(_) => vec![field],
+        Value::Array(_) => field.list(STOPS_MAX)?,
+        _ => return Err(field.error("must be a string or a list of strings")),
+    };
+    let stop = |field: &Field<'_>| {
+        let text = field.string()?;
+        if text.is_empty() || text.len() > STOP_BYTES_MAX {
+            return Err(field.error(format!("must have 1 to {STOP_BYTES_MAX} bytes")));
+        }
+        Ok(text.to_string())
+    };
+    fields.iter().map(stop).collect()
+}
+
+/// `stop_token_ids`.
+///
+/// # Errors
+/// Names what is no token id.
+pub fn stop_tokens(object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+    let Some(field) = object.get("stop_token_ids") else {
+        return Ok(Vec::new());
+    };
+    field.list(STOP_TOKENS_MAX)?.iter().map(token).collect()
+}
+
+/// A token id.
+///
+/// # Errors
+/// When it is not in the vocabulary.
+pub fn token(field: &Field<'_>) -> Result<TokenId, ApiError> {
+    let id = field.integer(0..=target::VOCAB as i64 - 1)?;
+    Ok(id as TokenId)
+}
+
+/// Whether a stream ends with the usage.
+///
+/// # Errors
+/// When `stream_options` is there without a stream, or holds what is not served.
+pub fn include_usage(object: &Object<'_>, stream: bool) -> Result<bool, ApiError> {
+    let Some(field) = object.get("stream_options") else {
+        return Ok(false);
+    };
+    let options = field.object()?;
+    if !stream {
+        return Err(field.error("needs stream to be true"));
+    }
+    if options.boolean("continuous_usage_stats", false)? {
+        let path = options.path_of("continuous_usage_stats");
+        return Err(ApiError::field(path, "is not served; send include_usage"));
+    }
+    options.boolean("include_usage", false)
+}
