@@ -2,6 +2,47 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static DEBUG: AtomicBool = AtomicBool::new(false);
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Info,
+    /// Also what is of interest when a client does not get what it expects.
+    Debug,
+}
+
+impl FromStr for Level {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Level, Self::Err> {
+        match text {
+            "info" => Ok(Level::Info),
+            "debug" => Ok(Level::Debug),
+            _ => Err("must be info or debug"),
+        }
+    }
+}
+
+/// Sets how much is told from here on.
+pub fn set_level(level: Level) {
+    DEBUG.store(level == Level::Debug, Ordering::Relaxed);
+}
+
+/// Whether [`debug`] writes anything.
+pub fn tells_debug() -> bool {
+    DEBUG.load(Ordering::Relaxed)
+}
+
+/// Writes one line if the operator asked for such.
+pub fn debug(text: impl Display) {
+    if tells_debug() {
+        line(format_args!("debug: {text}"));
+    }
+}
 
 /// Writes one line; control characters are escaped, so that text from elsewhere cannot forge
 /// lines or drive a terminal.

@@ -41,6 +41,10 @@ pub struct Serve {
     /// model id that the API reports and answers to
     #[argh(option, default = "target::MODEL_ID.to_string()")]
     pub model_name: String,
+
+    /// info, or debug to name the unknown fields of requests too (default info)
+    #[argh(option, default = "log::Level::Info")]
+    pub log_level: log::Level,
 }
 
 /// Serves until a signal or a failure of the engine.
@@ -49,6 +53,7 @@ pub struct Serve {
 /// What stopped it, with the fix where there is one.
 pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
+    log::set_level(options.log_level);
     let files = Files::locate(options.weights.as_deref())?;
     log::line(format_args!("{}, memory:", super::about::version_line()));
     ledger::lines().iter().for_each(log::line);

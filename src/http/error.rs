@@ -12,6 +12,8 @@ pub enum Dialect {
     OpenAi,
     /// `{"type": "error", "error": {type, message}}`.
     Anthropic,
+    /// `{"error": message}`; nothing of that API is served.
+    Ollama,
 }
 
 /// What a client is told when its request is not answered.
@@ -106,6 +108,7 @@ impl ApiError {
                 "param": self.param,
                 "code": self.code,
             }}),
+            Dialect::Ollama => json!({"error": self.message}),
             Dialect::Anthropic => json!({"type": "error", "error": {
                 "type": self.anthropic_type(),
                 "message": self.anthropic_message(),
@@ -119,6 +122,7 @@ impl ApiError {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_client_error() => "invalid_request_error",
             StatusCode::SERVICE_UNAVAILABLE => "service_unavailable_error",
+            StatusCode::NOT_IMPLEMENTED => "not_implemented_error",
             _ => "server_error",
         }
     }

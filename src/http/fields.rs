@@ -1,17 +1,26 @@
 //! Typed access to the fields of a JSON body. An error names the field by its path.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use crate::log;
+
 use super::error::ApiError;
+
+/// Unknown fields of one request that are named in the log, and characters of each name.
+const UNKNOWN_NAMED_MAX: usize = 8;
+const UNKNOWN_NAME_CHARS_MAX: usize = 64;
 
 /// An object somewhere in a body.
 #[derive(Clone, Debug)]
 pub struct Object<'v> {
     map: &'v Map<String, Value>,
     path: String,
+    /// Fields that were asked for and are there.
+    asked: RefCell<Vec<&'v str>>,
 }
 
 /// A value somewhere in a body; never null.
@@ -32,12 +41,35 @@ impl<'v> Object<'v> {
         Ok(Object {
             map,
             path: String::new(),
+            asked: RefCell::default(),
         })
+    }
+
+    /// Fields that nobody asked for: this server does not know them.
+    pub fn unknown(&self) -> Vec<&'v str> {
+        let asked = self.asked.borrow();
+        let names = self.map.keys().map(String::as_str);
+        names.filter(|name| !asked.contains(name)).collect()
+    }
+
+    /// Tells the operator who wants to know which fields of a read request were ignored.
+    pub fn report_unknown(&self) {
+        if !log::tells_debug() {
+            return;
+        }
+        for name in self.unknown().into_iter().take(UNKNOWN_NAMED_MAX) {
+            let name: String = name.chars().take(UNKNOWN_NAME_CHARS_MAX).collect();
+            log::debug(format_args!("ignored the unknown field {name:?}"));
+        }
     }
 
     /// A field that may be absent; null counts as absent.
     pub fn get(&self, name: &str) -> Option<Field<'v>> {
-        let value = self.map.get(name).filter(|value| !value.is_null())?;
+        let (key, value) = self.map.get_key_value(name)?;
+        self.asked.borrow_mut().push(key);
+        if value.is_null() {
+            return None;
+        }
         Some(Field {
             value,
             path: self.path_of(name),
@@ -165,6 +197,7 @@ impl<'v> Field<'v> {
         Ok(Object {
             map,
             path: self.path.clone(),
+            asked: RefCell::default(),
         })
     }
 }
@@ -204,6 +237,15 @@ mod tests {
             let found = Object::root(&body).unwrap().integer("n", 0..=8);
             assert_eq!(found.is_ok(), ok, "{value}");
         }
+    }
+
+    #[test]
+    fn fields_that_nobody_asks_for_are_unknown() {
+        let body = json!({"a": 1, "b": null, "c": 2, "d": 3});
+        let object = Object::root(&body).unwrap();
+        assert!(object.get("a").is_some() && object.get("b").is_none());
+        assert!(object.get("e").is_none());
+        assert_eq!(object.unknown(), ["c", "d"]);
     }
 
     #[test]

@@ -23,4 +23,6 @@ pub mod state;
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod tokenize;
+pub mod ui;
 pub mod wire;

@@ -26,6 +26,8 @@ use super::host;
 use super::limits::URI_BYTES_MAX;
 use super::metrics;
 use super::state::{Service, State};
+use super::tokenize::{self, Direction};
+use super::ui;
 
 /// The body of every response.
 pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
@@ -35,6 +37,9 @@ pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 enum Route<'p> {
     Chat,
     Completions,
+    Tokens(Direction),
+    TokenizerInfo,
+    Page,
     Models,
     Model(&'p str),
     Health,
@@ -47,6 +52,10 @@ impl Route<'_> {
         Some(match path {
             "/v1/chat/completions" => Route::Chat,
             "/v1/completions" => Route::Completions,
+            "/tokenize" => Route::Tokens(Direction::Tokenize),
+            "/detokenize" => Route::Tokens(Direction::Detokenize),
+            "/tokenizer_info" => Route::TokenizerInfo,
+            "/" => Route::Page,
             "/v1/models" => Route::Models,
             "/health" => Route::Health,
             "/metrics" => Route::Metrics,
@@ -60,6 +69,9 @@ impl Route<'_> {
 
     /// The API of a path, known before the path is.
     fn dialect(path: &str) -> Dialect {
+        if path.starts_with("/api/") {
+            return Dialect::Ollama;
+        }
         match path.strip_prefix("/v1/messages") {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => Dialect::Anthropic,
             _ => Dialect::OpenAi,
@@ -68,14 +80,14 @@ impl Route<'_> {
 
     fn allows(self, method: &Method) -> bool {
         match self {
-            Route::Chat | Route::Completions => method == Method::POST,
+            Route::Chat | Route::Completions | Route::Tokens(_) => method == Method::POST,
             _ => method == Method::GET || method == Method::HEAD,
         }
     }
 
     fn allowed(self) -> &'static str {
         match self {
-            Route::Chat | Route::Completions => "POST",
+            Route::Chat | Route::Completions | Route::Tokens(_) => "POST",
             _ => "GET, HEAD",
         }
     }
@@ -103,7 +115,14 @@ async fn answer(
         return Ok(method_not_allowed(route, Route::dialect(&path)));
     }
     match route {
-        Route::Chat | Route::Completions => generation(state, route, request).await,
+        Route::Chat | Route::Completions | Route::Tokens(_) => {
+            body_answer(state, route, request).await
+        }
+        Route::TokenizerInfo => {
+            let info = tokenize::info(state, ready(state)?);
+            Ok(json_response(StatusCode::OK, &info))
+        }
+        Route::Page => Ok(page()),
         Route::Models => Ok(json_response(StatusCode::OK, &models(state))),
         Route::Model(id) if id == state.model_id => {
             Ok(json_response(StatusCode::OK, &model(state)))
@@ -139,7 +158,8 @@ fn check_head(request: &Request<Incoming>) -> Result<(), ApiError> {
         .map_err(|problem| ApiError::malformed(problem).closing())
 }
 
-async fn generation(
+/// Answers what comes in a body.
+async fn body_answer(
     state: &Arc<State>,
     route: Route<'_>,
     request: Request<Incoming>,
@@ -153,6 +173,10 @@ async fn generation(
     let body = body::read(request.into_body(), &state.bodies).await?;
     let answer = match route {
         Route::Completions => completions::answer(state, service, body.bytes).await?,
+        Route::Tokens(direction) => {
+            let answer = tokenize::answer(state, service, direction, body.bytes);
+            Answer::Whole(answer.await?)
+        }
         _ => chat::answer(state, service, body.bytes).await?,
     };
     drop(body.share);
@@ -253,13 +277,64 @@ fn version() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "target": target::BINARY})
 }
 
+/// What clients of these APIs may look for and is not here.
+const NOT_OFFERED: &[(&str, &str)] = &[
+    ("/v1/embeddings", "embeddings are"),
+    ("/v1/images", "images are"),
+    ("/v1/videos", "videos are"),
+    ("/v1/audio", "audio is"),
+    ("/v1/realtime", "realtime sessions are"),
+    ("/v1/moderations", "moderation is"),
+    ("/v1/files", "files are"),
+    ("/v1/uploads", "uploads are"),
+    ("/v1/batches", "batches are"),
+    ("/v1/fine_tuning", "fine-tuning is"),
+    ("/v1/vector_stores", "vector stores are"),
+    ("/v1/assistants", "assistants are"),
+    ("/v1/threads", "threads are"),
+    ("/v1/rerank", "reranking is"),
+    ("/v2/rerank", "reranking is"),
+    ("/rerank", "reranking is"),
+    ("/v1/score", "scoring of pairs is"),
+    ("/score", "scoring of pairs is"),
+    ("/pooling", "pooling is"),
+    ("/classify", "classification is"),
+];
+
+/// What there is, for those who look for something else.
+const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/models, /tokenize, \
+     /detokenize, /tokenizer_info, /health, /metrics, /version and a chat page at /";
+
 fn not_found(path: &str) -> ApiError {
+    let under = |prefix: &str| {
+        let rest = path.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if let Some((_, what)) = NOT_OFFERED.iter().find(|(prefix, _)| under(prefix)) {
+        let message = format!("{what} not offered here; this server has {OFFERED}");
+        return ApiError {
+            code: Some("not_implemented"),
+            ..ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
+        };
+    }
     let shown: String = path.chars().take(64).collect();
-    let message = format!(
-        "there is nothing at {shown:?}; try /v1/chat/completions, /v1/models, /health, /metrics \
-         or /version"
-    );
+    let message = match Route::dialect(path) {
+        Dialect::Ollama => format!(
+            "{shown:?} is of an API that is not served; point the client at /v1 and choose its \
+             OpenAI mode: this server has {OFFERED}"
+        ),
+        _ => format!("there is nothing at {shown:?}; this server has {OFFERED}"),
+    };
     ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+/// The chat page.
+fn page() -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from_static(
+        ui::PAGE.as_bytes(),
+    ))));
+    ui::headers(response.headers_mut());
+    response
 }
 
 fn method_not_allowed(route: Route<'_>, dialect: Dialect) -> Response<ResponseBody> {
@@ -278,6 +353,12 @@ fn error_response(error: &ApiError, dialect: Dialect) -> Response<ResponseBody> 
         response
             .headers_mut()
             .insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.status == StatusCode::NOT_IMPLEMENTED {
+        // Clients that try again after any 5xx heed this.
+        response
+            .headers_mut()
+            .insert("x-should-retry", HeaderValue::from_static("false"));
     }
     if error.close {
         response

@@ -233,6 +233,92 @@ fn models_have_the_shape_of_both_dialects() {
 }
 
 #[test]
+fn the_page_at_the_root_keeps_to_itself() {
+    let server = TestServer::start(Script::text("a"));
+    let page = server.get("/");
+    assert_eq!((page.status, page.body.as_str()), (200, super::ui::PAGE));
+    for header in [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; script-src 'sha256-",
+        "x-content-type-options: nosniff",
+        "x-frame-options: deny",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(page.head.contains(header), "{header}: {}", page.head);
+    }
+    let head = server.send(b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let head = head.answer();
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    assert_eq!(server.post("/", &json!({})).answer().status, 405);
+}
+
+#[test]
+fn what_is_not_offered_is_said_in_the_dialect_of_the_route() {
+    let server = TestServer::start(Script::text("a"));
+    for path in [
+        "/v1/embeddings",
+        "/v1/images/generations",
+        "/v1/files/x",
+        "/rerank",
+    ] {
+        let answer = server.post(path, &json!({})).answer();
+        assert_eq!(answer.status, 501, "{path}");
+        assert_eq!(answer.error()["code"], "not_implemented");
+        assert!(answer.head.contains("x-should-retry: false"));
+    }
+    for path in ["/api/tags", "/api/chat"] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.json()["error"].as_str().unwrap().contains("/v1"));
+    }
+    assert_eq!(server.get("/v1/embeddingsx").status, 404);
+}
+
+#[test]
+fn texts_and_conversations_become_tokens_and_text_again() {
+    let server = TestServer::start(Script::text("a"));
+    let post = |path: &str, body: Value| server.post(path, &body).answer();
+    let body = json!({"prompt": "a<|im_end|>é", "add_special_tokens": false});
+    let answer = post("/tokenize", body).json();
+    let expected = json!({"count": 4, "max_model_len": target::MAX_CONTEXT,
+        "tokens": [97, 257, 195, 169], "token_strs": null});
+    assert_eq!(answer, expected);
+    let text = post("/detokenize", json!({"tokens": answer["tokens"]}));
+    assert_eq!(text.json(), json!({"prompt": "a<|im_end|>é"}));
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"messages": messages, "return_token_strs": true, "enable_thinking": false});
+    let tokens = post("/tokenize", chat).json();
+    assert_eq!(tokens["token_strs"][0], "<|im_start|>");
+    let usage = server.chat(json!({})).json()["usage"]["prompt_tokens"].clone();
+    assert_eq!(tokens["count"], usage);
+    for (path, body, param) in [
+        ("/tokenize", json!({}), "prompt"),
+        ("/tokenize", json!({"prompt": 5}), "prompt"),
+        ("/tokenize", json!({"messages": []}), "messages"),
+        ("/tokenize", json!({"prompt": "a", "model": "b"}), "model"),
+        ("/detokenize", json!({"tokens": "a"}), "tokens"),
+        (
+            "/detokenize",
+            json!({"tokens": [target::VOCAB]}),
+            "tokens[0]",
+        ),
+    ] {
+        let refused = post(path, body);
+        assert!((400..500).contains(&refused.status));
+        assert_eq!(refused.error()["param"], param);
+    }
+    assert_eq!(server.get("/tokenize").status, 405);
+}
+
+#[test]
+fn tokenizer_info_names_the_end_and_the_template() {
+    let server = TestServer::start(Script::text("a"));
+    let info = server.get("/tokenizer_info").json();
+    assert_eq!(info["eos_token"], "<|im_end|>");
+    assert_eq!(info["chat_template"], crate::text::testing::TEMPLATE);
+}
+
+#[test]
 fn a_full_queue_answers_429_with_retry_after() {
     let server = TestServer::start(Script::endless());
     let places = target::MAX_SEQUENCES + target::MAX_QUEUED;

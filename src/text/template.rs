@@ -97,6 +97,12 @@ impl Template {
         self.accepts_late_system
     }
 
+    /// The template as the checkpoint has it.
+    pub fn source(&self) -> String {
+        let template = self.environment.get_template(NAME);
+        template.map_or(String::new(), |template| template.source().to_string())
+    }
+
     /// Renders a conversation to the text that is encoded.
     ///
     /// # Errors

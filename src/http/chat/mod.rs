@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 pub mod answer;
-mod messages;
+pub mod messages;
 pub mod request;
 
 use std::sync::Arc;

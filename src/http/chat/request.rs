@@ -130,10 +130,12 @@ impl ChatRequest {
             choices: choices(&object)?,
             raw: false,
         };
+        let include_usage = include_usage(&object, stream)?;
+        object.report_unknown();
         Ok(ChatRequest {
             ask,
             stream,
-            include_usage: include_usage(&object, stream)?,
+            include_usage,
         })
     }
 }
@@ -176,7 +178,15 @@ fn thinking(object: &Object<'_>) -> Result<bool, ApiError> {
             _ => return Err(effort.error("must be none, minimal, low, medium, high, xhigh or max")),
         };
     }
-    thinking = object.boolean("enable_thinking", thinking)?;
+    enable_thinking(object, thinking)
+}
+
+/// The template's own switch, in either place where clients put it.
+///
+/// # Errors
+/// Names what is no such switch.
+pub fn enable_thinking(object: &Object<'_>, default: bool) -> Result<bool, ApiError> {
+    let thinking = object.boolean("enable_thinking", default)?;
     let Some(arguments) = object.get("chat_template_kwargs") else {
         return Ok(thinking);
     };

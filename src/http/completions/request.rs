@@ -118,6 +118,7 @@ impl CompletionRequest {
             include_usage,
         };
         request.fit(&prompts, max_tokens.is_some())?;
+        object.report_unknown();
         Ok((request, prompts))
     }
 

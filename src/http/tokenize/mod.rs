@@ -1,0 +1,149 @@
+//! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`: the text side alone, which never
+//! waits for the device.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::engine::request::TokenId;
+use crate::target;
+use crate::text::chat::PromptError;
+use crate::text::detokenize::Detokenizer;
+use crate::text::template::Conversation;
+
+use super::chat::{messages, request::enable_thinking};
+use super::completions::positions::token_text;
+use super::error::ApiError;
+use super::fields::Object;
+use super::generate::internal;
+use super::generate::parameters::{Refused, check_model, check_refused, token};
+use super::json;
+use super::limits::JSON_VALUES_MAX;
+use super::state::{Service, State};
+
+/// Which of the two is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Tokenize,
+    Detokenize,
+}
+
+/// Fields that are taken only with the value that changes nothing.
+const REFUSED: &[Refused] = &[
+    ("chat_template", "null", "the template comes with the model"),
+    (
+        "continue_final_message",
+        "false",
+        "a reply is always a turn of its own",
+    ),
+    ("documents", "null", "put documents into messages"),
+];
+
+/// Answers one request.
+///
+/// # Errors
+/// Names the field that is not served.
+pub async fn answer(
+    state: &Arc<State>,
+    service: Arc<Service>,
+    direction: Direction,
+    body: Bytes,
+) -> Result<Value, ApiError> {
+    let model_id = state.model_id.clone();
+    let work = move || {
+        let value = json::parse(&body).map_err(ApiError::malformed)?;
+        let object = Object::root(&value)?;
+        check_model(&object, &model_id)?;
+        check_refused(&object, REFUSED)?;
+        let answer = match direction {
+            Direction::Tokenize => tokenize(&service, &object),
+            Direction::Detokenize => detokenize(&service, &object),
+        }?;
+        object.report_unknown();
+        Ok(answer)
+    };
+    let answered = tokio::task::spawn_blocking(work).await;
+    answered.map_err(|_| internal("the request could not be read"))?
+}
+
+/// `{prompt, add_special_tokens}` as a completion encodes it, or `{messages, tools,
+/// add_generation_prompt}` as a chat does.
+fn tokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError> {
+    let with_texts = object.boolean("return_token_strs", false)?;
+    let tokens = match object.get("messages") {
+        Some(_) => conversation_tokens(service, object)?,
+        None => prompt_tokens(service, object)?,
+    };
+    let chat = &service.chat;
+    let text = |&id: &TokenId| token_text(chat, id, false);
+    let texts: Option<Vec<String>> = with_texts.then(|| tokens.iter().map(text).collect());
+    Ok(json!({
+        "count": tokens.len(),
+        "max_model_len": target::MAX_CONTEXT,
+        "tokens": tokens,
+        "token_strs": texts,
+    }))
+}
+
+fn prompt_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+    let prompt = object.require("prompt")?;
+    let text = prompt.string()?;
+    let tokenizer = &service.chat.tokenizer;
+    let encoded = match object.boolean("add_special_tokens", true)? {
+        true => tokenizer.encode_document(text),
+        false => tokenizer.encode(text),
+    };
+    encoded.map_err(|error| prompt.error(error.to_string()))
+}
+
+fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+    let field = object.require("messages")?;
+    if object.boolean("add_special_tokens", false)? {
+        let problem = "a conversation has those of its template; send false";
+        return Err(ApiError::field("add_special_tokens", problem));
+    }
+    let tools = object.get("tools").map(|tools| messages::tools(&tools));
+    let conversation = Conversation {
+        messages: service
+            .chat
+            .place_system_messages(messages::messages(&field)?),
+        tools: tools.transpose()?.unwrap_or_default(),
+        add_generation_prompt: object.boolean("add_generation_prompt", true)?,
+        enable_thinking: enable_thinking(object, target::THINKING_DEFAULT)?,
+    };
+    // The count of a conversation that does not fit is what some clients ask for.
+    let prompt = service.chat.prompt(&conversation, usize::MAX);
+    prompt
+        .map(|prompt| prompt.tokens)
+        .map_err(|error: PromptError| field.error(error.to_string()))
+}
+
+/// `{tokens}` to `{prompt}`: their bytes, with U+FFFD where these are no text.
+fn detokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError> {
+    let fields = object.require("tokens")?.list(JSON_VALUES_MAX)?;
+    let (mut detokenizer, mut text) = (Detokenizer::default(), String::new());
+    for field in &fields {
+        let bytes = service.chat.tokenizer.token_bytes(token(field)?);
+        detokenizer.push(bytes, &mut text);
+    }
+    detokenizer.finish(&mut text);
+    Ok(json!({"prompt": text}))
+}
+
+/// What a client needs to know of the tokenizer and the template to build prompts itself.
+pub fn info(state: &State, service: &Service) -> Value {
+    let chat = &service.chat;
+    let end = chat.stop_tokens.first();
+    json!({
+        "name_or_path": state.model_id,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": target::MAX_CONTEXT,
+        "vocab_size": target::VOCAB,
+        "bos_token": null,
+        "eos_token": end.map(|&id| token_text(chat, id, false)),
+        "pad_token": null,
+        "unk_token": null,
+        "chat_template": chat.template.source(),
+    })
+}
