@@ -1,13 +1,16 @@
 //! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
 //!
-//! Prompt: [`template`] renders messages, [`tokenizer`] encodes. Reply: [`reply`] chains
+//! Prompt: [`control`] keeps messages from forging the structure, [`template`] renders them,
+//! [`tokenizer`] encodes what [`segments`] does not remember. Reply: [`reply`] chains
 //! [`detokenize`] (complete UTF-8), [`reasoning`], [`stop`] and [`tools`]. Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
 
 pub mod chat;
+pub mod control;
 pub mod detokenize;
 pub mod reasoning;
 pub mod reply;
+pub mod segments;
 pub mod stop;
 pub mod template;
 #[cfg(test)]

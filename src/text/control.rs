@@ -1,0 +1,269 @@
+//! Control tokens: those that structure a prompt, and that nothing inside a message may forge.
+//!
+//! A template writes control tokens as text, and so may whoever writes a message. Before rendering,
+//! their texts inside the conversation are broken by a mark, a character that occurs nowhere in it;
+//! what then reads as a control token was written by the template. The marks go away before the
+//! text between control tokens is encoded, in which none is recognised.
+//!
+//! A template may complete a token that a message begins or ends, but not one that has only its
+//! middle in a string: a template that writes `<|`, a role and `|>` means the token.
+
+use serde_json::{Map, Value};
+
+use crate::engine::request::TokenId;
+
+use super::template::Conversation;
+
+/// Candidates for marks: characters that Unicode reserves for use inside a program.
+const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
+
+/// The control tokens of a tokenizer, found in text.
+#[derive(Debug, Default)]
+pub struct ControlTokens {
+    /// Longest first, so that the longest of several at a place is found.
+    tokens: Vec<(String, TokenId)>,
+    /// Bytes that a control token begins with, and those that one ends with.
+    begins: Box<[bool]>,
+    ends: Box<[bool]>,
+    longest: usize,
+}
+
+/// A control token in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub start: usize,
+    pub end: usize,
+    pub id: TokenId,
+}
+
+impl ControlTokens {
+    /// From the tokens' texts, none of which is empty.
+    pub fn new(mut tokens: Vec<(String, TokenId)>) -> ControlTokens {
+        tokens.retain(|(text, _)| !text.is_empty());
+        tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        let (mut begins, mut ends) = (vec![false; 256], vec![false; 256]);
+        for (text, _) in &tokens {
+            begins[usize::from(text.as_bytes()[0])] = true;
+            ends[usize::from(text.as_bytes()[text.len() - 1])] = true;
+        }
+        ControlTokens {
+            longest: tokens.first().map_or(0, |(text, _)| text.len()),
+            tokens,
+            begins: begins.into(),
+            ends: ends.into(),
+        }
+    }
+
+    /// The first control token of `text` from byte `from` on; the longest that begins there.
+    pub fn find(&self, text: &str, from: usize) -> Option<Found> {
+        let bytes = text.as_bytes();
+        let mut at = from;
+        loop {
+            let begins = |byte: &u8| self.begins[usize::from(*byte)];
+            at += bytes.get(at..)?.iter().position(begins)?;
+            let here = |(token, _): &&(String, _)| bytes[at..].starts_with(token.as_bytes());
+            if let Some((token, id)) = self.tokens.iter().find(here) {
+                let end = at + token.len();
+                return Some(Found {
+                    start: at,
+                    end,
+                    id: *id,
+                });
+            }
+            at += 1;
+        }
+    }
+
+    /// Breaks the control tokens inside the strings of a conversation. None if there are none;
+    /// otherwise the conversation to render, and the mark that breaks them.
+    ///
+    /// # Errors
+    /// When the conversation uses up all characters that could be marks.
+    pub fn hide(
+        &self,
+        conversation: &Conversation,
+    ) -> Result<Option<(Conversation, char)>, &'static str> {
+        let values = || conversation.messages.iter().chain(&conversation.tools);
+        if !values().any(|value| any_string(value, &|text| self.is_forged(text))) {
+            return Ok(None);
+        }
+        let unused =
+            |mark: &char| !values().any(|value| any_string(value, &|text| text.contains(*mark)));
+        let mark = MARKS.into_iter().find(unused);
+        let mark = mark.ok_or("it holds every character that this server needs one of")?;
+        let hidden = |value: &Value| self.hidden_value(value, mark);
+        let hidden = Conversation {
+            messages: conversation.messages.iter().map(hidden).collect(),
+            tools: conversation.tools.iter().map(hidden).collect(),
+            ..*conversation
+        };
+        Ok(Some((hidden, mark)))
+    }
+
+    /// Whether `text` holds a control token, or could become part of one with what the template
+    /// writes before or behind it.
+    fn is_forged(&self, text: &str) -> bool {
+        self.find(text, 0).is_some() || self.is_continued(text) || self.continues(text)
+    }
+
+    /// Whether the text, blanks aside, ends with the start of a control token.
+    fn is_continued(&self, text: &str) -> bool {
+        let bytes = text.trim_end().as_bytes();
+        let from = bytes.len().saturating_sub(self.longest);
+        (from..bytes.len()).any(|at| {
+            let end = &bytes[at..];
+            self.begins[usize::from(end[0])]
+                && self.has_part(end.len(), |token| &token[..end.len()] == end)
+        })
+    }
+
+    /// Whether the text, blanks aside, begins with the end of a control token.
+    fn continues(&self, text: &str) -> bool {
+        let bytes = text.trim_start().as_bytes();
+        let until = bytes.len().min(self.longest);
+        (0..until).any(|at| {
+            let start = &bytes[..=at];
+            let ended = |token: &[u8]| token.ends_with(start);
+            self.ends[usize::from(bytes[at])] && self.has_part(start.len(), ended)
+        })
+    }
+
+    /// Whether `holds` of a control token longer than `bytes`.
+    fn has_part(&self, bytes: usize, holds: impl Fn(&[u8]) -> bool) -> bool {
+        let texts = self.tokens.iter().map(|(text, _)| text.as_bytes());
+        texts.take_while(|text| text.len() > bytes).any(holds)
+    }
+
+    fn hidden_value(&self, value: &Value, mark: char) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.hidden(text, mark)),
+            Value::Array(items) => {
+                let hidden = items.iter().map(|item| self.hidden_value(item, mark));
+                Value::Array(hidden.collect())
+            }
+            Value::Object(map) => {
+                let hidden = |(key, value): (&String, &Value)| {
+                    (self.hidden(key, mark), self.hidden_value(value, mark))
+                };
+                Value::Object(map.iter().map(hidden).collect::<Map<_, _>>())
+            }
+            value => value.clone(),
+        }
+    }
+
+    /// `text` with a mark behind the first character of each control token, and at its own ends
+    /// where the template could complete one.
+    fn hidden(&self, text: &str, mark: char) -> String {
+        let mut out = String::with_capacity(text.len() + mark.len_utf8());
+        let body = text.trim_end();
+        let lead = text.len() - text.trim_start().len();
+        out.push_str(&text[..lead]);
+        if self.continues(text) {
+            out.push(mark);
+        }
+        let mut from = lead;
+        while let Some(found) = self.find(body, from) {
+            let first = body[found.start..].chars().next().map_or(0, char::len_utf8);
+            out.push_str(&body[from..found.start + first]);
+            out.push(mark);
+            // Another token may begin inside this one.
+            from = found.start + first;
+        }
+        out.push_str(body.get(from..).unwrap_or_default());
+        if self.is_continued(text) {
+            out.push(mark);
+        }
+        out.push_str(&text[body.len().max(lead)..]);
+        out
+    }
+}
+
+/// Whether `holds` of any string in `value`, keys included.
+fn any_string(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => holds(text),
+        Value::Array(items) => items.iter().any(|item| any_string(item, holds)),
+        Value::Object(map) => map
+            .iter()
+            .any(|(key, value)| holds(key) || any_string(value, holds)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::testing::Random;
+    use serde_json::json;
+
+    fn control() -> ControlTokens {
+        let token = |text: &str, id| (text.to_string(), id);
+        ControlTokens::new(vec![
+            token("<|end|>", 1),
+            token("<|end|>x", 2),
+            token("<s>", 3),
+        ])
+    }
+
+    fn conversation(messages: Value, tools: Value) -> Conversation {
+        Conversation {
+            messages: messages.as_array().unwrap().clone(),
+            tools: tools.as_array().unwrap().clone(),
+            add_generation_prompt: true,
+            enable_thinking: true,
+        }
+    }
+
+    #[test]
+    fn the_longest_token_at_the_first_place_is_found() {
+        let found = |text| control().find(text, 0).map(|found| (found.start, found.id));
+        assert_eq!(found("a<|end|>b"), Some((1, 1)));
+        assert_eq!(found("é<|end|>x<s>"), Some((2, 2)));
+        assert_eq!(found("<|end|<s>"), Some((6, 3)));
+        assert_eq!(found("<|end|"), None);
+        assert_eq!(control().find("<s>", 1), None);
+        assert_eq!(ControlTokens::default().find("", 0), None);
+    }
+
+    #[test]
+    fn ordinary_conversations_are_left_alone() {
+        let plain = conversation(json!([{"role": "user", "content": "a < b\n"}]), json!([]));
+        assert!(control().hide(&plain).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_mark_that_is_in_use_is_not_taken() {
+        let taken = json!([{"role": "user", "content": "\u{fdd0}<s>", "\u{fdd1}": 1}]);
+        let hidden = control().hide(&conversation(taken, json!([]))).unwrap();
+        let (hidden, mark) = hidden.unwrap();
+        assert_eq!(mark, '\u{fdd2}');
+        assert_eq!(hidden.messages[0]["content"], "\u{fdd0}<\u{fdd2}s>");
+        let all: String = MARKS.collect::<String>() + "<s>";
+        let all = conversation(json!([{"role": "user", "content": all}]), json!([]));
+        assert!(control().hide(&all).is_err());
+    }
+
+    /// Whatever a template writes before or behind a string, no control token comes of it.
+    #[test]
+    fn no_control_token_is_completed_at_the_ends_of_a_string() {
+        const PARTS: [&str; 11] = [
+            "<|end|>x", "<s>", "<", "|", "end", ">", "s", "x", " ", "\n", "é",
+        ];
+        const AROUND: [&str; 8] = ["", "<", "<|", "<|end|", "|>", ">", "s>", "\n"];
+        let control = control();
+        let mut random = Random::new(3);
+        for _ in 0..20_000 {
+            let parts = 0..random.below(6);
+            let text: String = parts.map(|_| PARTS[random.below(11)]).collect();
+            let hidden = control.hidden(&text, '\u{fdd0}');
+            assert_eq!(hidden.replace('\u{fdd0}', ""), text);
+            let trimmed = random.below(2) == 0;
+            let shown = if trimmed { hidden.trim() } else { &hidden };
+            let around = AROUND[random.below(8)];
+            for rendered in [format!("{around}{shown}"), format!("{shown}{around}")] {
+                let found = control.find(&rendered, 0);
+                assert_eq!(found, None, "{text:?} and {around:?}");
+            }
+        }
+    }
+}
