@@ -132,8 +132,18 @@ impl Server {
 
     /// Posts bytes to the chat route.
     pub fn post(&self, body: &[u8]) -> Connection {
+        self.open_post("/v1/chat/completions", body)
+    }
+
+    /// Posts JSON to any route.
+    pub fn post_to(&self, path: &str, body: &Value) -> Answer {
+        self.open_post(path, body.to_string().as_bytes()).answer()
+    }
+
+    /// Posts bytes to any route.
+    pub fn open_post(&self, path: &str, body: &[u8]) -> Connection {
         let mut request = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
              content-length: {}\r\n\r\n",
             body.len()
         )

@@ -5,6 +5,7 @@
 
 mod chat;
 mod cli;
+mod completions;
 mod corrupt;
 mod harness;
 mod life;

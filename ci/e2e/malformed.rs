@@ -366,7 +366,7 @@ fn not_served(random: &mut Random) -> Case {
         ("min_tokens", json!(3)),
         ("audio", json!({"voice": "a"})),
         ("regex", json!("(a+)+b")),
-        ("prompt_logprobs", json!(1)),
+        ("prompt_logprobs", json!(21)),
     ];
     let (name, value) = random.of(&fields).clone();
     field(name, value)
@@ -456,6 +456,115 @@ fn a_thousand_malformed_requests_are_told_what_is_wrong() {
             });
         }
     });
+    assert_eq!(server.get("/health").status, 200);
+    server.wait_for_metric("atlas_kv_pages_used", 0.0);
+}
+
+/// Fields of the completions route with values that are wrong for them, and the path at fault.
+fn wrong_completion(random: &mut Random) -> (Value, String) {
+    let cases = [
+        (json!({"prompt": null}), "prompt"),
+        (json!({"prompt": ""}), "prompt"),
+        (json!({"prompt": []}), "prompt"),
+        (json!({"prompt": [[]]}), "prompt[0]"),
+        (json!({"prompt": {"text": "a"}}), "prompt"),
+        (json!({"prompt": [1, "a"]}), "prompt[1]"),
+        (json!({"prompt": ["a", 1]}), "prompt[1]"),
+        (json!({"prompt": [[1, 2], [3, -1]]}), "prompt[1][1]"),
+        (json!({"prompt": [1e9]}), "prompt[0]"),
+        (json!({"prompt": [4_294_967_296_u64]}), "prompt[0]"),
+        (json!({"prompt": vec!["a"; 1000]}), "prompt"),
+        (json!({"prompt": vec![1; 5000]}), "prompt"),
+        (json!({"prompt": "x ".repeat(200_000)}), "prompt"),
+        (json!({"logprobs": -1}), "logprobs"),
+        (json!({"logprobs": 21}), "logprobs"),
+        (json!({"logprobs": true}), "logprobs"),
+        (json!({"prompt_logprobs": -1}), "prompt_logprobs"),
+        (
+            json!({"prompt_logprobs": 0, "stream": true}),
+            "prompt_logprobs",
+        ),
+        (json!({"echo": "yes"}), "echo"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": 1_000_000}), "max_tokens"),
+        (json!({"best_of": 2}), "best_of"),
+        (json!({"suffix": "end"}), "suffix"),
+        (json!({"n": 0}), "n"),
+        (json!({"stop": [5]}), "stop[0]"),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"model": "gpt-4"}), "model"),
+        (
+            json!({"stream_options": {"include_usage": true}}),
+            "stream_options",
+        ),
+        (json!({"add_special_tokens": 1}), "add_special_tokens"),
+        (json!({"guided_json": {}}), "guided_json"),
+    ];
+    let (fields, at) = random.of(&cases).clone();
+    (
+        with(json!({"prompt": "a", "max_tokens": 1}), fields),
+        at.to_string(),
+    )
+}
+
+/// The same for the tokenizer's routes.
+fn wrong_tokens(random: &mut Random) -> (&'static str, Value, String) {
+    let cases = [
+        ("/tokenize", json!({}), "prompt"),
+        ("/tokenize", json!({"prompt": ["a"]}), "prompt"),
+        (
+            "/tokenize",
+            json!({"prompt": "a", "add_special_tokens": 0}),
+            "add_special_tokens",
+        ),
+        (
+            "/tokenize",
+            json!({"prompt": "a", "return_token_strs": 0}),
+            "return_token_strs",
+        ),
+        ("/tokenize", json!({"messages": "hi"}), "messages"),
+        ("/tokenize", json!({"messages": []}), "messages"),
+        (
+            "/tokenize",
+            json!({"messages": [{"role": 5}]}),
+            "messages[0].role",
+        ),
+        (
+            "/tokenize",
+            json!({"prompt": "a", "chat_template": "{{ x }}"}),
+            "chat_template",
+        ),
+        ("/detokenize", json!({}), "tokens"),
+        ("/detokenize", json!({"tokens": 5}), "tokens"),
+        ("/detokenize", json!({"tokens": [1, "2"]}), "tokens[1]"),
+        ("/detokenize", json!({"tokens": [1, 1e9]}), "tokens[1]"),
+    ];
+    let (path, body, at) = random.of(&cases).clone();
+    (path, body, at.to_string())
+}
+
+#[test]
+fn malformed_requests_of_other_routes_are_told_what_is_wrong() {
+    let server = Server::start();
+    let mut random = Random(SEED + 2);
+    for number in 0..300 {
+        let (path, body, at) = match random.below(3) {
+            0 => wrong_tokens(&mut random),
+            _ => {
+                let (body, at) = wrong_completion(&mut random);
+                ("/v1/completions", body, at)
+            }
+        };
+        let answer = server.post_to(path, &body);
+        let shown: String = body.to_string().chars().take(200).collect();
+        let context = format!("case {number}: {path} {shown} -> {answer:?}");
+        assert!((400..500).contains(&answer.status), "{context}");
+        assert_eq!(answer.error()["param"], at, "{context}");
+        let mut cut = body.to_string().into_bytes();
+        cut.truncate(random.below(cut.len()));
+        let answer = server.open_post(path, &cut).answer();
+        assert_eq!(answer.status, 400, "case {number}, cut: {answer:?}");
+    }
     assert_eq!(server.get("/health").status, 200);
     server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }
