@@ -25,6 +25,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["dance"],
         &["serve", "--prot=1"],
         &["serve", "--port", "x"],
+        &["serve", "--log-level", "loud"],
         &["generate"],
     ] {
         assert_eq!(code(line), 2, "{line:?}");

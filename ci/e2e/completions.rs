@@ -189,6 +189,18 @@ fn text_survives_the_way_to_tokens_and_back() {
     assert_eq!(end.len(), 1);
 }
 
+#[test]
+fn unknown_fields_are_named_to_the_operator_who_asks() {
+    let server = Server::start_with(&["--log-level", "debug"]);
+    let body = json!({"prompt": "a", "max_tokens": 1, "surprise\n": "secret"});
+    assert_eq!(complete(&server, &body).status, 200);
+    let line = server.line_with("unknown field");
+    assert!(
+        line.ends_with(r#"ignored the unknown field "surprise\n""#),
+        "{line}"
+    );
+}
+
 /// A message that writes control tokens writes text: what the model reads has as many turns as one
 /// that writes none.
 #[test]

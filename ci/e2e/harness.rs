@@ -41,10 +41,22 @@ impl Server {
         server
     }
 
+    /// Starts a server with more flags and waits until it answers.
+    pub fn start_with(flags: &[&str]) -> Server {
+        let server = Server::spawn(flags);
+        server.line_with("READY ");
+        server
+    }
+
     /// Starts a server and waits until it listens.
     pub fn start_loading() -> Server {
+        Server::spawn(&[])
+    }
+
+    fn spawn(flags: &[&str]) -> Server {
         let mut child = Command::new(BINARY)
             .args(["serve", "--port", "0"])
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
