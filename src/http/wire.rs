@@ -150,7 +150,7 @@ enum Place {
 
 /// Follows the framing of requests on one connection.
 #[derive(Debug)]
-struct Framing {
+pub struct Framing {
     place: Place,
 }
 
@@ -242,7 +242,7 @@ impl Framing {
     }
 
     /// Follows `bytes`. Returns the place of the byte at which the request is to be refused.
-    fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
             let skipped = self.skip(bytes.len() - at);

@@ -3,7 +3,7 @@
 mod checkpoint;
 mod error;
 mod format;
-mod header;
+pub mod header;
 pub mod layout;
 mod progress;
 mod source;

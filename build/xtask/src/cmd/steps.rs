@@ -103,6 +103,11 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "test --workspace --exclude ffi --locked --lib --bins --no-fail-fast",
         ),
     ];
+    steps.push(cargo_step(
+        "fuzz checks",
+        "what holds for any bytes, over mixtures of the seeds",
+        "test --workspace --exclude ffi --locked --test fuzz",
+    ));
     let golden = |leaf: &&String| leaf.starts_with("cpu/random-") || *leaf == "cpu/tiny/bf16";
     steps.extend(leaves.iter().filter(golden).map(|leaf| golden_step(leaf)));
     steps.extend(serving_steps(DEFAULT_TARGET));
@@ -201,7 +206,7 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let mut cargo = suite.cargo("test --workspace --exclude ffi --locked --test *");
+    let mut cargo = suite.cargo("test --workspace --exclude ffi --locked --test e2e");
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }

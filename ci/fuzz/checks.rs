@@ -1,0 +1,329 @@
+//! What must hold for any bytes: each check takes an input and panics when a promise breaks.
+//!
+//! A parser that reads a stream is fed the same bytes whole and in pieces; both must agree.
+
+use atlas::cli::boot::{self, Files};
+use atlas::engine::request::TokenId;
+use atlas::http::chat::request::ChatRequest;
+use atlas::http::json;
+use atlas::http::wire::Framing;
+use atlas::target::VOCAB;
+use atlas::text::chat::ChatModel;
+use atlas::text::detokenize::Detokenizer;
+use atlas::text::reasoning::{ReasoningSplitter, Split};
+use atlas::text::reply::{Delta, Flow, Reply, ReplyFormat};
+use atlas::text::stop::StopMatcher;
+use atlas::text::template::Conversation;
+use atlas::text::tools::{ToolParser, ToolSchemas};
+use atlas::weights::header;
+use serde_json::Value;
+
+/// One check, by the name of its seeds' folder.
+pub struct Check {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    /// Inputs that the seeds are mixed with.
+    pub words: &'static [&'static str],
+}
+
+/// All checks.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "chat_request",
+        run: chat_request,
+        words: &[
+            "\"messages\"",
+            "\"role\"",
+            "\"content\"",
+            "\"tools\"",
+            "null",
+            "1e999",
+            "[[[[",
+            "{}",
+            "\\ud800",
+            "\"stop\"",
+            "-0.0",
+            "\"tool_calls\"",
+            "18446744073709551616",
+        ],
+    },
+    Check {
+        name: "template",
+        run: template,
+        words: &[
+            "\"role\"",
+            "\"tool\"",
+            "\"assistant\"",
+            "\"tool_calls\"",
+            "<|im_end|>",
+            "null",
+        ],
+    },
+    Check {
+        name: "tool_calls",
+        run: tool_calls,
+        words: &[
+            "<tool_call>",
+            "\n<function=f>",
+            "\n<parameter=n>\n",
+            "</parameter>",
+            "</function>",
+            "</tool_call>",
+            "<",
+            "true",
+            "[1, 2]",
+            "é",
+        ],
+    },
+    Check {
+        name: "reply",
+        run: reply,
+        words: &["<think>", "</think>", "\n", "\u{1f980}"],
+    },
+    Check {
+        name: "stop_strings",
+        run: stop_strings,
+        words: &["STOP", "ST", "STO", "\n\n", "aab", "aa"],
+    },
+    Check {
+        name: "reasoning",
+        run: reasoning,
+        words: &["<think>", "</think>", "</thi", "\n"],
+    },
+    Check {
+        name: "http_head",
+        run: http_head,
+        words: &[
+            "\r\n",
+            "\n",
+            "Content-Length: ",
+            "Transfer-Encoding: chunked\r\n",
+            "POST / HTTP/1.1\r\n",
+            "0\r\n\r\n",
+            "5\r\n",
+            ";",
+            "Host: a\r\n",
+        ],
+    },
+    Check {
+        name: "safetensors_header",
+        run: safetensors_header,
+        words: &[
+            "\"dtype\"",
+            "\"BF16\"",
+            "\"shape\"",
+            "\"data_offsets\"",
+            "[0,0]",
+            "__metadata__",
+            "18446744073709551615",
+        ],
+    },
+];
+
+thread_local! {
+    /// The model inside the binary; built once a thread, since it takes long.
+    static MODEL: ChatModel = boot::chat_model(&Files::Embedded).expect("the model is embedded");
+}
+
+/// Cuts `bytes` into pieces whose lengths its own bytes decide.
+fn pieces<'a>(bytes: &'a [u8], mut each: impl FnMut(&'a [u8])) {
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let (piece, after) = rest.split_at((usize::from(first) % 7 + 1).min(rest.len()));
+        each(piece);
+        rest = after;
+    }
+}
+
+/// The same for text, cut between characters.
+fn text_pieces(text: &str, mut each: impl FnMut(&str)) {
+    let mut start = 0;
+    for (at, letter) in text.char_indices() {
+        if at > start && (letter as usize + at).is_multiple_of(3) {
+            each(&text[start..at]);
+            start = at;
+        }
+    }
+    each(&text[start..]);
+}
+
+/// A body is refused by a sentence or becomes a request; no input takes the server down.
+pub fn chat_request(bytes: &[u8]) {
+    match json::parse(bytes) {
+        Ok(value) => {
+            if let Err(error) = ChatRequest::parse(&value, "tiny") {
+                assert!(error.status.is_client_error(), "{error:?}");
+                assert!(!error.message.is_empty());
+            }
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+}
+
+/// A conversation is refused or becomes a prompt below the limit.
+pub fn template(bytes: &[u8]) {
+    let Ok(value) = json::parse(bytes) else {
+        return;
+    };
+    let Ok(request) = ChatRequest::parse(&value, "tiny") else {
+        return;
+    };
+    const LIMIT: usize = 512;
+    MODEL.with(|model| {
+        let conversation = Conversation {
+            messages: model.place_system_messages(request.ask.messages),
+            tools: request.ask.tools,
+            add_generation_prompt: true,
+            enable_thinking: request.ask.thinking,
+        };
+        if let Ok(prompt) = model.prompt(&conversation, LIMIT) {
+            assert!(!prompt.tokens.is_empty() && prompt.tokens.len() < LIMIT);
+        }
+    });
+}
+
+fn schemas() -> ToolSchemas {
+    let properties = serde_json::json!({"s": {"type": "string"}, "n": {"type": "number"},
+        "b": {"type": ["boolean", "null"]}, "o": {"type": "object"}, "a": {"type": "array"}});
+    let tool = serde_json::json!({"function": {"name": "f",
+        "parameters": {"properties": properties}}});
+    ToolSchemas::new(&[tool])
+}
+
+/// The cut of a text never changes its calls, and complete calls alone have JSON objects.
+pub fn tool_calls(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (mut whole, mut cut) = (ToolParser::new(schemas()), ToolParser::new(schemas()));
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    whole.push(&text, &mut expected);
+    text_pieces(&text, |piece| cut.push(piece, &mut found));
+    whole.finish(&mut expected);
+    cut.finish(&mut found);
+    assert_eq!(found, expected);
+    let mut arguments: Vec<String> = Vec::new();
+    for delta in found {
+        match delta {
+            Delta::ToolCall { index, .. } => {
+                assert_eq!(index, arguments.len());
+                arguments.push(String::new());
+            }
+            Delta::Arguments { index, json } => arguments[index].push_str(&json),
+            Delta::Content(_) | Delta::Reasoning(_) => {}
+        }
+    }
+    let complete = arguments
+        .iter()
+        .filter(|json| serde_json::from_str::<Value>(json).is_ok_and(|value| value.is_object()));
+    assert_eq!(complete.count(), whole.completed(), "{arguments:?}");
+}
+
+/// Any tokens make a reply of valid text, and a stop string never shows.
+pub fn reply(bytes: &[u8]) {
+    let format = || ReplyFormat {
+        reasoning_opened: bytes.len().is_multiple_of(2),
+        stops: vec!["zq".to_string()],
+        tools: Some(schemas()),
+        ..ReplyFormat::default()
+    };
+    MODEL.with(|model| {
+        let mut reply = Reply::new(model, format());
+        let mut deltas = Vec::new();
+        for pair in bytes.chunks_exact(2) {
+            let id = usize::from(u16::from_le_bytes([pair[0], pair[1]])) % VOCAB;
+            if reply.push(model, id as TokenId, &mut deltas) == Flow::Complete {
+                break;
+            }
+        }
+        if !deltas.is_empty() {
+            reply.finish(&mut deltas);
+        }
+        let content = deltas.iter().filter_map(|delta| match delta {
+            Delta::Content(text) => Some(text.as_str()),
+            _ => None,
+        });
+        for text in content {
+            assert!(!text.contains("zq"), "{text:?}");
+        }
+    });
+}
+
+/// The cut of a text never changes where a stop string ends it, and bytes become valid text.
+pub fn stop_strings(bytes: &[u8]) {
+    let stops = ["STOP", "\n\n", "aab"].map(String::from);
+    let (mut text, mut split) = (String::new(), String::new());
+    let (mut whole, mut cut) = (Detokenizer::default(), Detokenizer::default());
+    whole.push(bytes, &mut text);
+    whole.finish(&mut text);
+    pieces(bytes, |piece| cut.push(piece, &mut split));
+    cut.finish(&mut split);
+    assert_eq!(split, text);
+
+    let mut found = String::new();
+    let mut matcher = StopMatcher::new(&stops);
+    let mut stopped = false;
+    text_pieces(&text, |piece| {
+        stopped = stopped || matcher.push(piece, &mut found)
+    });
+    if !stopped {
+        matcher.finish(&mut found);
+    }
+    let end = stops
+        .iter()
+        .filter_map(|stop| text.find(stop.as_str()))
+        .min();
+    assert_eq!(
+        (stopped, found.as_str()),
+        (end.is_some(), &text[..end.unwrap_or(text.len())])
+    );
+}
+
+/// The cut of a text never changes what is reasoning and what is content.
+pub fn reasoning(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for opened in [false, true] {
+        let splitter = || ReasoningSplitter::new("<think>", "</think>", opened);
+        let (mut expected, mut found) = (Split::default(), Split::default());
+        let mut whole = splitter();
+        whole.push(&text, &mut expected);
+        whole.finish(&mut expected);
+        let mut cut = splitter();
+        text_pieces(&text, |piece| cut.push(piece, &mut found));
+        cut.finish(&mut found);
+        assert_eq!(
+            (found.reasoning, found.content),
+            (expected.reasoning, expected.content)
+        );
+    }
+}
+
+/// What is refused does not depend on how the bytes of a connection arrive.
+pub fn http_head(bytes: &[u8]) {
+    let mut whole = Framing::default();
+    let expected = whole.scan(bytes);
+    let mut cut = Framing::default();
+    let (mut found, mut start) = (None, 0);
+    pieces(bytes, |piece| {
+        if found.is_none() {
+            found = cut.scan(piece).map(|at| start + at);
+            start += piece.len();
+        }
+    });
+    assert_eq!(found, expected);
+}
+
+/// A header is refused, or its tensors cover the file without hole or overlap.
+pub fn safetensors_header(bytes: &[u8]) {
+    const DATA_BYTES: u64 = 4096;
+    let start = header::LENGTH_BYTES + bytes.len() as u64;
+    let file = start + DATA_BYTES;
+    let Ok(tensors) = header::parse(bytes, file) else {
+        return;
+    };
+    let mut ranges: Vec<_> = tensors.into_values().map(|tensor| tensor.bytes).collect();
+    ranges.sort_by_key(|range| range.start);
+    let end = ranges.iter().fold(start, |end, range| {
+        assert_eq!(range.start, end);
+        range.end
+    });
+    assert_eq!(end, file);
+}

@@ -1,0 +1,151 @@
+//! The checks over their seeds and over seeded mixtures of them, with the compiler everyone has.
+//!
+//! `coverage/` runs the same checks under a fuzzer that sees which code an input reaches; what it
+//! finds becomes a seed.
+
+mod checks;
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use checks::{CHECKS, Check};
+
+/// Mixtures of one check.
+const ROUNDS: usize = 20_000;
+/// Changes of one mixture at most.
+const CHANGES_MAX: usize = 6;
+/// Longest mixture.
+const BYTES_MAX: usize = 4096;
+
+/// xorshift64*, so that a failure comes again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
+    }
+}
+
+fn seeds(check: &Check) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("ci/fuzz/seeds")
+        .join(check.name);
+    let entries = fs::read_dir(&folder).unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+/// Changes `input` at one place.
+fn change(input: &mut Vec<u8>, check: &Check, seeds: &[Vec<u8>], random: &mut Random) {
+    let at = random.below(input.len() + 1);
+    let end = at + random.below(input.len() - at + 1);
+    match random.below(6) {
+        0 if at < input.len() => input[at] ^= 1 << random.below(8),
+        1 => drop(input.drain(at..end)),
+        2 => {
+            let part = input[at..end].to_vec();
+            input.splice(at..at, part);
+        }
+        3 => {
+            let other = &seeds[random.below(seeds.len())];
+            let from = random.below(other.len() + 1);
+            input.splice(at..end, other[from..].iter().copied());
+        }
+        _ => {
+            let word = check.words[random.below(check.words.len())];
+            input.splice(at..at, word.bytes());
+        }
+    }
+    input.truncate(BYTES_MAX);
+}
+
+fn try_input(check: &Check, input: &[u8]) {
+    if catch_unwind(AssertUnwindSafe(|| (check.run)(input))).is_err() {
+        panic!(
+            "{}: breaks on {:?}",
+            check.name,
+            String::from_utf8_lossy(input)
+        );
+    }
+}
+
+fn run(name: &str) {
+    let check = CHECKS.iter().find(|check| check.name == name).unwrap();
+    let seeds = seeds(check);
+    assert!(!seeds.is_empty(), "{name} has no seeds");
+    seeds.iter().for_each(|seed| try_input(check, seed));
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..ROUNDS {
+        let mut input = seeds[random.below(seeds.len())].clone();
+        for _ in 0..=random.below(CHANGES_MAX) {
+            change(&mut input, check, &seeds, &mut random);
+        }
+        try_input(check, &input);
+    }
+}
+
+#[test]
+fn every_check_has_a_test_and_a_target() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("ci/fuzz");
+    let tests = include_str!("main.rs");
+    let package = fs::read_to_string(root.join("coverage/Cargo.toml")).unwrap();
+    for check in CHECKS {
+        assert!(
+            tests.contains(&format!("run(\"{}\")", check.name)),
+            "{}",
+            check.name
+        );
+        assert!(
+            package.contains(&format!("name = \"{}\"", check.name)),
+            "{}",
+            check.name
+        );
+        let target = format!("coverage/targets/{}.rs", check.name);
+        assert!(root.join(&target).is_file(), "{target}");
+    }
+}
+
+#[test]
+fn chat_request() {
+    run("chat_request");
+}
+
+#[test]
+fn template() {
+    run("template");
+}
+
+#[test]
+fn tool_calls() {
+    run("tool_calls");
+}
+
+#[test]
+fn reply() {
+    run("reply");
+}
+
+#[test]
+fn stop_strings() {
+    run("stop_strings");
+}
+
+#[test]
+fn reasoning() {
+    run("reasoning");
+}
+
+#[test]
+fn http_head() {
+    run("http_head");
+}
+
+#[test]
+fn safetensors_header() {
+    run("safetensors_header");
+}
