@@ -302,7 +302,7 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "tokenizer_config.json", bytes: 1961, sha256: "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1" },
 ];
 /// Files compiled into the binary: name and content.
-pub const EMBEDDED: &[(&str, &[u8])] = &[
+pub static EMBEDDED: &[(&str, &[u8])] = &[
     ("chat_template.jinja", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/chat_template.jinja"))),
     ("config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/config.json"))),
     ("generation_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/generation_config.json"))),

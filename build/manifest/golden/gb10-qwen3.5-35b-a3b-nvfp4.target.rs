@@ -295,7 +295,7 @@ pub const OP_ADD_RMS_NORM_SHARED_BYTES: usize = 32;
 pub const CHECKPOINT: &[CheckpointFile] = &[
 ];
 /// Files compiled into the binary: name and content.
-pub const EMBEDDED: &[(&str, &[u8])] = &[
+pub static EMBEDDED: &[(&str, &[u8])] = &[
 ];
 /// Prompts with the tokens that another implementation makes of them (JSON).
 pub const GOLDEN: &str = "";

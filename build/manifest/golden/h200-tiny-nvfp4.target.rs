@@ -325,7 +325,7 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "tokenizer_config.json", bytes: 1961, sha256: "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1" },
 ];
 /// Files compiled into the binary: name and content.
-pub const EMBEDDED: &[(&str, &[u8])] = &[
+pub static EMBEDDED: &[(&str, &[u8])] = &[
 ];
 /// Prompts with the tokens that another implementation makes of them (JSON).
 pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/golden/tokens.json"));

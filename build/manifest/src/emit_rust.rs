@@ -202,7 +202,8 @@ impl Target {
             let _ = writeln!(text, "    ({name:?}, include_bytes!(concat!({path}))),");
         }
         let doc = "Files compiled into the binary: name and content.";
-        item(out, doc, &(text + "]"));
+        // A constant would be copied into every unit of code that reads it.
+        let _ = writeln!(out, "/// {doc}\npub static {text}];");
         let golden = match self.root.join(self.golden_file()).is_file() {
             true => format!(
                 "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"))",

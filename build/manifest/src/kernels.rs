@@ -109,7 +109,9 @@ mod tests {
     use super::{Family, KERNELS, ops_of};
 
     /// Methods of `trait Ops` that make or read storage rather than compute.
-    const STORAGE: [&str; 8] = [
+    const STORAGE: [&str; 10] = [
+        "matrix_bytes_max",
+        "matrix_bytes",
         "load_matrix",
         "load_vector",
         "load_experts",
