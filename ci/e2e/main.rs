@@ -8,6 +8,7 @@ mod cli;
 mod completions;
 mod corrupt;
 mod harness;
+mod keys;
 mod life;
 mod malformed;
 mod probes;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use argh::FromArgs;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::engine::{Handle, Phase};
+use crate::http::keys::Keys;
 use crate::http::limits::PARSERS_MAX;
 use crate::http::server::Server;
 use crate::http::state::State;
@@ -37,6 +38,11 @@ pub struct Serve {
     /// port to listen on (default 8000; 0 takes a free one)
     #[argh(option, default = "8000")]
     pub port: u16,
+
+    /// file of API keys, one a line, that every request but those for /health must bring one of;
+    /// SIGHUP reads it again (default: none, anyone who can connect is served)
+    #[argh(option)]
+    pub api_keys_file: Option<PathBuf>,
 
     /// model id that the API reports and answers to
     #[argh(option, default = "target::MODEL_ID.to_string()")]
@@ -70,6 +76,13 @@ async fn serve(options: &Serve, files: Files) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
     let state = State::new(&options.model_name, move || boot::loading(&reported));
+    if let Some(path) = &options.api_keys_file {
+        let keys = Keys::load(path)
+            .map_err(|problem| Failure::new(Exit::Config, format!("--api-keys-file: {problem}")))?;
+        log::line(format_args!("{} API keys", keys.count()));
+        state.guard(keys);
+        tokio::spawn(reload_keys(state.clone(), listen(SignalKind::hangup())?));
+    }
     let address = SocketAddr::new(options.host, options.port);
     let server = Server::bind(address, state.clone())
         .await
@@ -151,11 +164,23 @@ async fn reached(engine: &Handle, phase: Phase) -> Phase {
     found.unwrap_or(Phase::Stopped)
 }
 
+/// Reads the keys again at every `hangup`.
+async fn reload_keys(state: Arc<State>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        let Some(keys) = state.keys() else { return };
+        match keys.reload() {
+            Ok(count) => log::line(format_args!("SIGHUP: {count} API keys")),
+            Err(why) => log::line(format_args!("SIGHUP: the keys stay as they were: {why}")),
+        }
+    }
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::new(Exit::Internal, format!("no signals: {error}")))
+}
+
 /// Waits for a signal to stop; returns its name.
 async fn signalled() -> Result<&'static str, Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::new(Exit::Internal, format!("no signals: {error}")))
-    };
     let (mut interrupt, mut terminate) = (
         listen(SignalKind::interrupt())?,
         listen(SignalKind::terminate())?,

@@ -72,6 +72,14 @@ impl ApiError {
         }
     }
 
+    /// No key that the server knows came with the request.
+    pub fn unauthorized(message: &str) -> ApiError {
+        ApiError {
+            code: Some("invalid_api_key"),
+            ..ApiError::new(StatusCode::UNAUTHORIZED, message)
+        }
+    }
+
     /// All places in the queue are taken.
     pub fn full() -> ApiError {
         ApiError {

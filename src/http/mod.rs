@@ -13,6 +13,7 @@ pub mod fields;
 pub mod generate;
 pub mod host;
 pub mod json;
+pub mod keys;
 pub mod limits;
 pub mod metrics;
 mod refusal;

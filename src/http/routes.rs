@@ -7,7 +7,7 @@ use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue,
-    RETRY_AFTER,
+    RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
@@ -110,7 +110,11 @@ async fn answer(
 ) -> Result<Response<ResponseBody>, ApiError> {
     check_head(&request)?;
     let path = request.uri().path().to_string();
-    let route = Route::find(&path).ok_or_else(|| not_found(&path))?;
+    let route = Route::find(&path);
+    if let Some(keys) = state.keys().filter(|_| route != Some(Route::Health)) {
+        keys.check(request.headers())?;
+    }
+    let route = route.ok_or_else(|| not_found(&path))?;
     if !route.allows(request.method()) {
         return Ok(method_not_allowed(route, Route::dialect(&path)));
     }
@@ -359,6 +363,10 @@ fn error_response(error: &ApiError, dialect: Dialect) -> Response<ResponseBody> 
         response
             .headers_mut()
             .insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    if error.status == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
     }
     if error.close {
         response

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::engine::Handle;
 use crate::text::chat::ChatModel;
 
+use super::keys::Keys;
 use super::limits::BODIES_BYTES_MAX;
 use super::metrics::{ServerFigures, Times};
 
@@ -48,6 +49,7 @@ pub struct State {
     pub figures: ServerFigures,
     /// Bytes of bodies that may be in memory, as permits.
     pub bodies: Arc<Semaphore>,
+    keys: OnceLock<Keys>,
     loading: Box<dyn Fn() -> Loading + Send + Sync>,
     service: OnceLock<Arc<Service>>,
     draining: AtomicBool,
@@ -66,11 +68,23 @@ impl State {
             created: since.map_or(0, |since| since.as_secs()),
             figures: ServerFigures::default(),
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+            keys: OnceLock::new(),
             loading: Box::new(loading),
             service: OnceLock::new(),
             draining: AtomicBool::new(false),
             aborted: watch::Sender::new(false),
         })
+    }
+
+    /// Asks every request but those for `/health` for one of `keys`.
+    pub fn guard(&self, keys: Keys) {
+        let set = self.keys.set(keys);
+        assert!(set.is_ok(), "the keys are set once");
+    }
+
+    /// The keys, if the server is guarded.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.keys.get()
     }
 
     /// Starts to answer requests.

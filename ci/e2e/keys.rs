@@ -1,0 +1,80 @@
+//! A server that asks for keys.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::harness::Server;
+
+const KEY: &str = "first-0123456789abcdef";
+const LATER: &str = "second-0123456789abcdef";
+
+/// A key file that goes with its owner.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(name: &str, keys: &str) -> KeyFile {
+        let name = format!("atlas-keys-{}-{name}", std::process::id());
+        let file = KeyFile(std::env::temp_dir().join(name));
+        file.write(keys);
+        file
+    }
+
+    fn write(&self, keys: &str) {
+        fs::write(&self.0, keys).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        Path::to_str(&self.0).unwrap()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn status(server: &Server, path: &str, header: &str) -> u16 {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{header}\r\n");
+    server.send(head.as_bytes()).answer().status
+}
+
+fn with_key(server: &Server, key: &str) -> u16 {
+    status(server, "/v1/models", &format!("x-api-key: {key}\r\n"))
+}
+
+#[test]
+fn every_route_but_health_asks_for_a_key() {
+    let file = KeyFile::new("routes", KEY);
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    assert_eq!(status(&server, "/health", ""), 200);
+    for path in ["/", "/v1/models", "/metrics", "/version", "/nothing"] {
+        assert_eq!(status(&server, path, ""), 401, "{path}");
+    }
+    let bearer = format!("authorization: Bearer {KEY}\r\n");
+    assert_eq!(status(&server, "/v1/models", &bearer), 200);
+    assert_eq!(with_key(&server, KEY), 200);
+    assert_eq!(with_key(&server, LATER), 401);
+    let refused =
+        server.send(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let refused = refused.answer();
+    assert!(refused.head.contains("www-authenticate: bearer"));
+    assert_eq!(refused.json()["error"]["type"], "authentication_error");
+}
+
+#[test]
+fn a_hangup_reads_the_keys_again_and_a_bad_file_changes_nothing() {
+    let file = KeyFile::new("hangup", KEY);
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    file.write(LATER);
+    server.signal("-HUP");
+    server.line_with("SIGHUP: 1 API keys");
+    assert_eq!(
+        (with_key(&server, KEY), with_key(&server, LATER)),
+        (401, 200)
+    );
+    file.write("short");
+    server.signal("-HUP");
+    server.line_with("the keys stay as they were");
+    assert_eq!(with_key(&server, LATER), 200);
+}

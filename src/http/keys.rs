@@ -1,0 +1,247 @@
+//! API keys: who may use the server.
+//!
+//! Keys come from a file, one a line. Only their SHA-256 digests are kept, and a presented key is
+//! compared with all of them in the same time whether one matches or not.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+
+use super::error::ApiError;
+
+/// Largest key file.
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Keys in a file.
+pub const KEYS_MAX: usize = 4096;
+/// Shortest key: less is guessed.
+pub const KEY_BYTES_MIN: usize = 16;
+/// Longest key.
+pub const KEY_BYTES_MAX: usize = 512;
+/// The scheme of `Authorization` that carries a key.
+const BEARER: &str = "bearer";
+/// The header that Anthropic's clients send.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+type Sha256Digest = [u8; 32];
+
+/// The keys of a file as it was when it was last read.
+pub struct Keys {
+    path: PathBuf,
+    digests: RwLock<Arc<[Sha256Digest]>>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keys({})", self.path.display())
+    }
+}
+
+impl Keys {
+    /// Reads the keys of `path`. Empty lines and lines that start with `#` are no keys.
+    ///
+    /// # Errors
+    /// Names the file, the line and what is wrong with it; never the key.
+    pub fn load(path: &Path) -> Result<Keys, String> {
+        let digests = RwLock::new(read(path)?);
+        let path = path.to_path_buf();
+        Ok(Keys { path, digests })
+    }
+
+    /// Reads the file again and returns the number of keys; requests in flight go on.
+    ///
+    /// # Errors
+    /// As `load`; the keys stay as they were then.
+    pub fn reload(&self) -> Result<usize, String> {
+        let digests = read(&self.path)?;
+        let count = digests.len();
+        // The lock guards one assignment, which cannot leave anything half done.
+        *self
+            .digests
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = digests;
+        Ok(count)
+    }
+
+    /// Number of keys.
+    pub fn count(&self) -> usize {
+        self.current().len()
+    }
+
+    fn current(&self) -> Arc<[Sha256Digest]> {
+        let digests = self.digests.read();
+        digests
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone()
+    }
+
+    /// Lets a request pass that has a key, in either header.
+    ///
+    /// # Errors
+    /// Says how a key is sent, or that the one sent is not known.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(bearer);
+        let plain = headers.get_all(API_KEY).iter().map(HeaderValue::as_bytes);
+        let digests = self.current();
+        let (mut sent, mut known) = (false, false);
+        for key in bearer.chain(plain) {
+            sent = true;
+            known |= is_known(&digests, &Sha256::digest(key).into());
+        }
+        match (known, sent) {
+            (true, _) => Ok(()),
+            (false, true) => Err(ApiError::unauthorized("the API key is not known")),
+            (false, false) => Err(ApiError::unauthorized(
+                "send an API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`",
+            )),
+        }
+    }
+}
+
+/// Looks at every byte of every digest, so that time tells nothing.
+fn is_known(digests: &[Sha256Digest], presented: &Sha256Digest) -> bool {
+    let differs = |digest: &Sha256Digest| {
+        let pairs = digest.iter().zip(presented);
+        pairs.fold(0, |differs, (a, b)| differs | (a ^ b))
+    };
+    digests.iter().fold(false, |known, digest| {
+        known | (std::hint::black_box(differs(digest)) == 0)
+    })
+}
+
+/// The key of `Authorization: Bearer KEY`.
+fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    let value = value.as_bytes();
+    let (scheme, key) = value.split_at_checked(BEARER.len())?;
+    let spaces = key.iter().take_while(|byte| **byte == b' ').count();
+    (scheme.eq_ignore_ascii_case(BEARER.as_bytes()) && spaces > 0).then(|| &key[spaces..])
+}
+
+fn read(path: &Path) -> Result<Arc<[Sha256Digest]>, String> {
+    let fail = |problem: &dyn fmt::Display| format!("{}: {problem}", path.display());
+    let metadata = fs::metadata(path).map_err(|error| fail(&error))?;
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(fail(&format_args!("has more than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| fail(&error))?;
+    parse(&text).map_err(|problem| fail(&problem))
+}
+
+fn parse(text: &str) -> Result<Arc<[Sha256Digest]>, String> {
+    let mut digests = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let key = line.trim();
+        if key.is_empty() || key.starts_with('#') {
+            continue;
+        }
+        let lengths = KEY_BYTES_MIN..=KEY_BYTES_MAX;
+        if !lengths.contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!(
+                "line {}: a key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} visible ASCII characters \
+                 and no space",
+                index + 1
+            ));
+        }
+        if digests.len() == KEYS_MAX {
+            return Err(format!("has more than {KEYS_MAX} keys"));
+        }
+        digests.push(Sha256::digest(key).into());
+    }
+    if digests.is_empty() {
+        return Err("has no key; write one a line".to_string());
+    }
+    Ok(digests.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "key-0123456789abcdef";
+
+    fn keys(text: &str) -> Keys {
+        Keys {
+            path: PathBuf::from("keys"),
+            digests: RwLock::new(parse(text).unwrap()),
+        }
+    }
+
+    fn with(name: &'static str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_str(value).unwrap());
+        headers
+    }
+
+    #[test]
+    fn both_headers_carry_a_key() {
+        let keys = keys(&format!("# mine\n\n  {KEY}  \nanother-0123456789\n"));
+        assert_eq!(keys.count(), 2);
+        for value in [format!("Bearer {KEY}"), format!("bearer   {KEY}")] {
+            assert!(
+                keys.check(&with("authorization", &value)).is_ok(),
+                "{value}"
+            );
+        }
+        assert!(keys.check(&with("x-api-key", KEY)).is_ok());
+    }
+
+    #[test]
+    fn anything_else_is_told_how_to_send_one() {
+        let keys = keys(KEY);
+        let cases = [
+            with("authorization", KEY),
+            with("authorization", &format!("Basic {KEY}")),
+            with("authorization", &format!("Bearer{KEY}")),
+            with("authorization", "Bearer "),
+            with("x-api-key", &KEY[1..]),
+            with("x-api-key", &KEY.to_uppercase()),
+            HeaderMap::new(),
+        ];
+        for headers in cases {
+            let error = keys.check(&headers).unwrap_err();
+            assert_eq!(error.status, hyper::StatusCode::UNAUTHORIZED, "{headers:?}");
+            assert!(!error.message.contains(KEY));
+        }
+    }
+
+    #[test]
+    fn a_known_key_passes_beside_an_unknown_one() {
+        let mut headers = with("authorization", "Bearer placeholder");
+        headers.insert("x-api-key", HeaderValue::from_static(KEY));
+        assert!(keys(KEY).check(&headers).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_refused_by_its_line_and_never_by_its_key() {
+        for (text, part) in [
+            ("", "no key"),
+            ("# only words\n", "no key"),
+            ("ok-0123456789abcdef\nshort", "line 2"),
+            ("has a space 0123456789", "line 1"),
+            ("schlüssel-0123456789", "line 1"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text:?}: {error}");
+            assert!(
+                !error.contains("short") && !error.contains("0123"),
+                "{error}"
+            );
+        }
+        let long = "x".repeat(KEY_BYTES_MAX);
+        assert!(parse(&long).is_ok());
+        assert!(parse(&(long + "x")).is_err());
+        let many = format!("{KEY}\n").repeat(KEYS_MAX);
+        assert!(parse(&many).is_ok());
+        assert!(parse(&(many + KEY)).is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_again_changes_nothing() {
+        let keys = keys(KEY);
+        assert!(keys.reload().unwrap_err().starts_with("keys: "));
+        assert!(keys.check(&with("x-api-key", KEY)).is_ok());
+    }
+}
