@@ -323,7 +323,7 @@ fn start_command(site: &Site, target: &str) -> Result<Option<Command>, Failure> 
         }
         _ => Command::new(path),
     };
-    command.arg("--help");
+    command.arg("about");
     Ok(Some(command))
 }
 
