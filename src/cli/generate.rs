@@ -112,6 +112,7 @@ fn request(
         sampling,
         logprobs: None,
         prompt_logprobs: None,
+        constraint: None,
         events: sender,
     };
     Ok((request, format, events))
@@ -134,7 +135,9 @@ fn print_reply(
                 reply.finish(&mut deltas);
                 true
             }
-            Some(Event::Failed(problem)) => return Err(Failure::new(Exit::Internal, problem)),
+            Some(Event::Failed(problem) | Event::Refused(problem)) => {
+                return Err(Failure::new(Exit::Internal, problem));
+            }
             None => return Err(Failure::new(Exit::Internal, "the engine stopped")),
         };
         for delta in deltas {

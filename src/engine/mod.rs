@@ -7,12 +7,14 @@
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step.
 //! 5. The executor runs the rows; the logits of the last known token come back.
 //!    Where the prompt is to be scored, so do those before its other tokens.
-//! 6. `sampler` chooses the next token; it goes out as an event, with the end after the last one.
+//! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
+//!    out as an event, with the end after the last one.
 //! 7. Slot and pages return, in the same round in which the request ended or its reader left.
 //!
 //! Nothing in here depends on what else runs: the events of a request are the same alone and in
 //! any company.
 
+pub mod constraint;
 pub mod executor;
 mod handle;
 mod kv;
@@ -46,6 +48,7 @@ pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::Limits;
 pub use self::stats::{Figure, Stats};
 
+use self::constraint::MaskThreads;
 use self::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use self::handle::Shared;
 use self::kv::{Kv, pages_for};
@@ -137,7 +140,7 @@ fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
 /// What one round of the engine did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
-    /// Ran a step.
+    /// Ran a step, or waited for masks.
     Stepped,
     /// No sequence could run: all readers are behind, or there is none.
     Idle,
@@ -168,6 +171,7 @@ struct Engine<E> {
     scored_rows: Vec<usize>,
     scored_logits: Vec<f32>,
     scratch: Scratch,
+    mask_threads: MaskThreads,
 }
 
 impl<E: Executor> Engine<E> {
@@ -197,6 +201,7 @@ impl<E: Executor> Engine<E> {
             scored_rows: Vec::new(),
             scored_logits: Vec::new(),
             scratch: Scratch::new(E::VOCAB),
+            mask_threads: MaskThreads::new(),
         }
     }
 
@@ -215,10 +220,11 @@ impl<E: Executor> Engine<E> {
     fn round(&mut self) -> Result<Round, DeviceError> {
         self.receive();
         self.drop_abandoned();
+        self.resume(Instant::now());
         self.admit();
         self.plan();
         if self.plan.work.is_empty() {
-            return Ok(self.idle());
+            return Ok(self.without_work());
         }
         self.step()?;
         self.score()?;
@@ -276,7 +282,8 @@ impl<E: Executor> Engine<E> {
                 break;
             };
             let request = self.waiting.pop_front().expect("it is at the front");
-            self.running.push(Sequence::new(request, slot));
+            self.running
+                .push(Sequence::new(request, slot, &self.mask_threads));
             self.shared.stats.waiting.subtract(1);
         }
         assert!(
@@ -294,6 +301,25 @@ impl<E: Executor> Engine<E> {
             prefill_tokens: self.limits.prefill_tokens,
         };
         scheduler::plan(&state, &mut self.plan);
+    }
+
+    /// Samples where a late mask has come by the deadline.
+    fn resume(&mut self, deadline: Instant) {
+        let mut generated = 0;
+        for sequence in &mut self.running {
+            let came = sequence.resume(&mut self.scratch, &self.mask_threads, deadline);
+            generated += usize::from(came);
+        }
+        self.shared.stats.generated_tokens.add(generated);
+        self.free();
+    }
+
+    fn without_work(&mut self) -> Round {
+        if self.running.iter().any(Sequence::waits_for_mask) {
+            self.resume(Instant::now() + constraint::PATIENCE);
+            return Round::Stepped;
+        }
+        self.idle()
     }
 
     /// Nothing can run now: the time to look closely at the books.
@@ -359,13 +385,15 @@ impl<E: Executor> Engine<E> {
     fn emit(&mut self) {
         let mut logits = self.logits.chunks_exact(E::VOCAB);
         let (mut prompt_tokens, mut generated) = (0, 0);
+        let deadline = Instant::now() + constraint::GRACE;
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             let (from_prompt, has_logits) = sequence.advance(work.tokens);
             prompt_tokens += from_prompt;
             if has_logits {
                 let logits = logits.next().expect("one row each");
-                generated += usize::from(sequence.accept(logits, &mut self.scratch));
+                let (scratch, threads) = (&mut self.scratch, &self.mask_threads);
+                generated += usize::from(sequence.accept(logits, scratch, threads, deadline));
             }
         }
         self.shared.stats.prompt_tokens.add(prompt_tokens);

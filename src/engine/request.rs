@@ -2,6 +2,8 @@
 
 use tokio::sync::mpsc;
 
+use super::constraint::Constraint;
+
 /// Index into the vocabulary.
 pub type TokenId = u32;
 
@@ -62,12 +64,16 @@ pub struct Request {
     /// `Some(n)`: report the log-probability of each token of the prompt but the first, and of the
     /// `n` most likely ones in its place.
     pub prompt_logprobs: Option<usize>,
+    /// What the reply must obey.
+    pub constraint: Option<Box<dyn Constraint>>,
     /// Where events go. The engine stops the request when the receiver is gone, and leaves it out
     /// of steps while the channel is full.
     pub events: mpsc::Sender<Event>,
 }
 
-/// Log-probabilities at one position, from the unmodified logits (before penalties and sampling).
+/// Log-probabilities at one position, before bias, penalties and temperature. Where a constraint
+/// holds they are of the tokens that it allows, among which the reply chooses; others have minus
+/// infinity. (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Of the chosen token.
@@ -88,7 +94,7 @@ pub struct Scored {
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// One of `stop_tokens` was generated.
+    /// One of `stop_tokens` was generated, or the constraint allows nothing further.
     Stop,
     /// `max_tokens` were generated.
     Length,
@@ -109,4 +115,7 @@ pub enum Event {
     Done(FinishReason),
     /// The request failed; nothing follows. The text is fit for the client.
     Failed(String),
+    /// The reply cannot go on under the request's constraint; nothing follows. The text is fit for
+    /// the client, whose constraint is at fault.
+    Refused(String),
 }

@@ -1,12 +1,14 @@
 //! From a row of logits to the next token: a function of the row, the request and the position.
 //!
-//! Order: logit bias, repetition, frequency and presence penalty; then, unless greedy, temperature,
-//! top-k, top-p (over what top-k left), min-p (relative to the most likely token), and one draw.
-//! Log-probabilities are of the unmodified row.
+//! Order: what the constraint forbids is taken out; logit bias, repetition, frequency and presence
+//! penalty; then, unless greedy, temperature, top-k, top-p (over what top-k left), min-p (relative
+//! to the most likely token), and one draw.
+//! Log-probabilities are of the row that the constraint leaves, before anything else.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use super::constraint::Allowed;
 use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
 use super::rng;
 
@@ -17,6 +19,8 @@ const NUCLEUS_GROWTH: usize = 8;
 /// Buffers that rows share one after the other; they carry nothing from row to row.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// A row without the tokens that a constraint forbids.
+    pub restricted: Vec<f32>,
     adjusted: Vec<f32>,
     candidates: Vec<Candidate>,
 }
@@ -25,6 +29,7 @@ impl Scratch {
     /// Room for rows of `vocab` logits.
     pub fn new(vocab: usize) -> Self {
         Scratch {
+            restricted: Vec::new(),
             adjusted: Vec::with_capacity(vocab),
             candidates: Vec::with_capacity(vocab),
         }
@@ -60,7 +65,8 @@ impl Sampler {
 
     /// Chooses the token for `position`, counted from the start of the sequence, and remembers it.
     ///
-    /// `logits` holds one finite number per token of the vocabulary.
+    /// `logits` holds one number per token of the vocabulary: finite, or minus infinity for a token
+    /// that is not to be chosen; not all of them are.
     pub fn next(&mut self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
         let chosen = self.choose(logits, position, scratch);
         if penalises(&self.sampling) {
@@ -93,8 +99,11 @@ impl Sampler {
         }
         for (&id, &in_reply) in &self.seen {
             let logit = &mut adjusted[id as usize];
-            // An extreme repetition penalty overflows; infinity minus infinity would be NaN later.
-            *logit = self.penalise(*logit, in_reply).clamp(f32::MIN, f32::MAX);
+            // What is forbidden stays so: no penalty may lift it to a finite value.
+            if *logit > f32::NEG_INFINITY {
+                // An extreme repetition penalty overflows; infinity minus infinity would be NaN.
+                *logit = self.penalise(*logit, in_reply).clamp(f32::MIN, f32::MAX);
+            }
         }
         adjusted
     }
@@ -121,7 +130,35 @@ pub fn all_finite(logits: &[f32]) -> bool {
     })
 }
 
-/// Log-probabilities of `chosen` and of the `count` most likely tokens of a finite row.
+/// Takes what is not allowed out of a row: its logits become minus infinity. A row of which all
+/// is allowed is handed back as it is.
+pub fn restrict<'a>(
+    logits: &'a [f32],
+    allowed: Allowed<'_>,
+    restricted: &'a mut Vec<f32>,
+) -> &'a [f32] {
+    restricted.clear();
+    match allowed {
+        Allowed::All => return logits,
+        Allowed::Except(ids) => {
+            restricted.extend_from_slice(logits);
+            for &id in ids {
+                if let Some(logit) = restricted.get_mut(id as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        Allowed::Only(mask) => {
+            restricted.resize(logits.len(), f32::NEG_INFINITY);
+            for id in mask.ids().take_while(|&id| (id as usize) < logits.len()) {
+                restricted[id as usize] = logits[id as usize];
+            }
+        }
+    }
+    restricted
+}
+
+/// Log-probabilities of `chosen` and of the `count` most likely tokens of a row as `next` takes it.
 ///
 /// Sums in double precision over ascending ids, so they depend on nothing but the row.
 pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs {

@@ -322,3 +322,35 @@ fn a_logprob_does_not_depend_on_how_many_are_asked_for() {
     }
     assert!(full.top.contains(&(13, full.logprob)));
 }
+
+#[test]
+fn a_forbidden_token_is_never_taken_however_likely() {
+    use crate::engine::constraint::{Allowed, Mask};
+    let mut mask = Mask::default();
+    mask.copy_from(&[0b1010]);
+    let logits = [50.0, 1.0, 60.0, 0.5];
+    let hot = Sampling {
+        temperature: 2.0,
+        repetition_penalty: 1.3,
+        logit_bias: vec![(0, 100.0)],
+        ..warm()
+    };
+    for (allowed, forbidden) in [
+        (Allowed::Only(&mask), [0, 2]),
+        (Allowed::Except(&[0, 2, 99]), [0, 2]),
+    ] {
+        let mut row = Vec::new();
+        let row = restrict(&logits, allowed, &mut row);
+        for rule in [hot.clone(), Sampling::default()] {
+            let mut sampler = Sampler::new(rule, &[2], 300);
+            for position in 0..200 {
+                let id = sampler.next(row, position, &mut Scratch::default());
+                assert!(!forbidden.contains(&id), "{allowed:?}");
+            }
+        }
+        let logprobs = logprobs(row, 1, 4);
+        let shares: f64 = logprobs.top.iter().map(|top| f64::from(top.1).exp()).sum();
+        assert!((shares - 1.0).abs() < 1e-6, "{logprobs:?}");
+        assert_eq!(logprobs.top[2].1, f32::NEG_INFINITY);
+    }
+}

@@ -1,5 +1,8 @@
 //! One admitted request: its tokens, its sampler and the channel to its reader.
 
+use std::time::Instant;
+
+use super::constraint::{Allowed, Guide, MaskThreads};
 use super::executor::{Rows, Slot};
 use super::kv::Kv;
 use super::request::{Event, FinishReason, Request, Scored, TokenId};
@@ -34,6 +37,9 @@ pub(super) struct Sequence {
     length_max: usize,
     stop_tokens: Vec<TokenId>,
     sampler: Sampler,
+    guide: Option<Guide>,
+    /// Logits after the last token, while the mask for them is late.
+    kept: Option<Vec<f32>>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     /// Of the prompt's rows of this step.
@@ -43,12 +49,14 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub fn new(request: Request, slot: Slot) -> Self {
+    pub fn new(request: Request, slot: Slot, threads: &MaskThreads) -> Self {
         let prompt = request.prompt.len();
         let length_max = prompt + request.max_tokens;
         let sampler = Sampler::new(request.sampling, &request.prompt, length_max);
         let mut tokens = request.prompt;
         tokens.reserve_exact(request.max_tokens);
+        let constraint = request.constraint;
+        let guide = constraint.map(|constraint| Guide::new(constraint, slot, threads));
         Sequence {
             slot,
             tokens,
@@ -57,6 +65,8 @@ impl Sequence {
             length_max,
             stop_tokens: request.stop_tokens,
             sampler,
+            guide,
+            kept: None,
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             scores: Vec::new(),
@@ -69,7 +79,7 @@ impl Sequence {
         Lane {
             prompt: self.prompt,
             computed: self.computed,
-            ready: self.events.capacity() >= self.events_room(),
+            ready: self.kept.is_none() && self.events.capacity() >= self.events_room(),
         }
     }
 
@@ -156,25 +166,81 @@ impl Sequence {
     }
 
     /// Takes the logits after the last token: sends the next one, and the end if it is the last.
-    /// Returns whether there is a next one.
-    pub fn accept(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
+    /// Where a mask is still missing at the deadline, keeps them; returns whether a token came.
+    pub fn accept(
+        &mut self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+        threads: &MaskThreads,
+        deadline: Instant,
+    ) -> bool {
         if self.end.is_some() {
             return false;
         }
-        if !sampler::all_finite(logits) {
-            self.fail(NOT_FINITE);
+        let guide = self.guide.as_mut();
+        if guide.is_some_and(|guide| !guide.is_ready(deadline)) {
+            self.kept = Some(logits.to_vec());
             return false;
         }
+        match self.try_accept(logits, scratch, threads) {
+            Ok(()) => true,
+            Err(event) => {
+                self.break_off(event);
+                false
+            }
+        }
+    }
+
+    /// Takes the logits that were kept, if the mask for them has come by the deadline; returns
+    /// whether a token came.
+    pub fn resume(
+        &mut self,
+        scratch: &mut Scratch,
+        threads: &MaskThreads,
+        deadline: Instant,
+    ) -> bool {
+        let ready = |guide: &mut Guide| guide.is_ready(deadline);
+        if self.kept.is_none() || !self.guide.as_mut().is_none_or(ready) {
+            return false;
+        }
+        let logits = self.kept.take().unwrap_or_default();
+        self.accept(&logits, scratch, threads, deadline)
+    }
+
+    /// Whether logits wait for their mask.
+    pub fn waits_for_mask(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// # Errors
+    /// The event that ends the sequence instead.
+    fn try_accept(
+        &mut self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+        threads: &MaskThreads,
+    ) -> Result<(), Event> {
+        if !sampler::all_finite(logits) {
+            return Err(Event::Failed(NOT_FINITE.to_owned()));
+        }
+        let allowed = match &mut self.guide {
+            Some(guide) => guide.allowed(&self.stop_tokens).map_err(Event::Refused)?,
+            None => Allowed::All,
+        };
+        let mut restricted = std::mem::take(&mut scratch.restricted);
+        let logits = sampler::restrict(logits, allowed, &mut restricted);
         let id = self.sampler.next(logits, self.tokens.len(), scratch);
         let logprobs = self
             .logprobs
             .map(|count| sampler::logprobs(logits, id, count));
+        scratch.restricted = restricted;
         self.tokens.push(id);
+        let reason = self.finish_reason(id, threads).map_err(Event::Refused)?;
         self.send(Event::Token { id, logprobs });
-        if let Some(reason) = self.finish_reason(id) {
+        if let Some(reason) = reason {
             self.finish(reason);
         }
-        true
+        Ok(())
     }
 
     fn finish(&mut self, reason: FinishReason) {
@@ -182,16 +248,31 @@ impl Sequence {
         self.end.get_or_insert(End::Finished(reason));
     }
 
-    fn finish_reason(&self, id: TokenId) -> Option<FinishReason> {
+    /// Whether `id`, the last token so far, ends the reply.
+    fn finish_reason(
+        &mut self,
+        id: TokenId,
+        threads: &MaskThreads,
+    ) -> Result<Option<FinishReason>, String> {
         if self.stop_tokens.contains(&id) {
-            return Some(FinishReason::Stop);
+            return Ok(Some(FinishReason::Stop));
         }
-        (self.tokens.len() == self.length_max).then_some(FinishReason::Length)
+        if let Some(guide) = &mut self.guide
+            && guide.advance(id, threads)?
+        {
+            return Ok(Some(FinishReason::Stop));
+        }
+        let full = self.tokens.len() == self.length_max;
+        Ok(full.then_some(FinishReason::Length))
     }
 
     /// Ends the sequence with a text that the client may see.
     pub fn fail(&mut self, text: &str) -> End {
-        self.send(Event::Failed(text.to_owned()));
+        self.break_off(Event::Failed(text.to_owned()))
+    }
+
+    fn break_off(&mut self, event: Event) -> End {
+        self.send(event);
         *self.end.get_or_insert(End::Failed)
     }
 

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use tokio::sync::mpsc;
 
+use super::constraint::{self, Constraint, Mask, Next};
 use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use super::request::{Event, FinishReason, Request, Sampling, Scored, TokenId};
 use super::sampler::{self, Sampler, Scratch};
@@ -148,6 +149,78 @@ pub struct Spec {
     pub sampling: Sampling,
     pub logprobs: Option<usize>,
     pub prompt_logprobs: Option<usize>,
+    pub constraint: Option<Toy>,
+}
+
+/// A constraint by hashes: some tokens may follow, the reply may end now and then, and is complete
+/// behind some tokens. Some have no word to say for a while, some break.
+#[derive(Clone, Debug)]
+pub struct Toy {
+    seed: u64,
+    taken: u64,
+    /// Tokens after which nothing may follow.
+    most: u64,
+    /// Tokens before which everything may follow.
+    free: u64,
+    breaks: bool,
+    /// Whether masks come late.
+    slow: bool,
+}
+
+impl Toy {
+    fn rule(&self, what: u64) -> u64 {
+        mix(self.seed ^ self.taken << 16 ^ what)
+    }
+
+    fn may_stop(&self) -> bool {
+        self.taken >= self.free && self.rule(1 << 40).is_multiple_of(4)
+    }
+
+    fn allows(&self, id: TokenId) -> bool {
+        self.taken < self.free || self.rule(u64::from(id)).is_multiple_of(3)
+    }
+
+    /// What a plain loop over the model may take here, stop tokens as the engine treats them.
+    fn allowed(&self, stop_tokens: &[TokenId]) -> Option<Vec<TokenId>> {
+        if self.breaks && self.taken == self.most / 2 && self.taken >= self.free {
+            return None;
+        }
+        let allows = |&id: &TokenId| match stop_tokens.contains(&id) {
+            true => self.may_stop(),
+            false => self.allows(id),
+        };
+        Some((0..VOCAB as TokenId).filter(allows).collect())
+    }
+}
+
+const TOY_BROKE: &str = "the toy broke";
+
+impl Constraint for Toy {
+    fn next(&self) -> Next {
+        match self.taken {
+            taken if taken >= self.most => Next::Complete,
+            taken if taken < self.free => Next::Free { stop: false },
+            _ => Next::Masked,
+        }
+    }
+
+    fn mask(&mut self, mask: &mut Mask) -> Result<bool, String> {
+        if self.breaks && self.taken == self.most / 2 {
+            return Err(TOY_BROKE.to_owned());
+        }
+        if self.slow {
+            std::thread::sleep(2 * constraint::GRACE);
+        }
+        mask.fill(VOCAB);
+        (0..VOCAB as TokenId).for_each(|id| mask.set(id, self.allows(id)));
+        Ok(self.may_stop())
+    }
+
+    fn advance(&mut self, id: TokenId) -> Result<(), String> {
+        assert!(self.allows(id), "a token that may not follow");
+        self.taken += 1;
+        Ok(())
+    }
 }
 
 impl Spec {
@@ -161,6 +234,7 @@ impl Spec {
             sampling,
             logprobs,
             prompt_logprobs,
+            constraint,
         } = self.clone();
         (
             Request {
@@ -170,6 +244,7 @@ impl Spec {
                 sampling,
                 logprobs,
                 prompt_logprobs,
+                constraint: constraint.map(|toy| Box::new(toy) as Box<dyn Constraint>),
                 events,
             },
             receiver,
@@ -216,6 +291,7 @@ impl Spec {
         let mut sampler = Sampler::new(self.sampling.clone(), &self.prompt, length_max);
         let (mut tokens, mut digest) = (self.prompt.clone(), Digest::default());
         let (mut logits, mut scratch) = (Vec::new(), Scratch::default());
+        let mut toy = self.constraint.clone();
         loop {
             tokens[digest.length..]
                 .iter()
@@ -226,13 +302,27 @@ impl Spec {
                 events.push(Event::Failed(super::sequence::NOT_FINITE.to_owned()));
                 return events;
             }
+            if let Some(toy) = &toy {
+                let Some(allowed) = toy.allowed(&self.stop_tokens) else {
+                    events.push(Event::Refused(TOY_BROKE.to_owned()));
+                    return events;
+                };
+                for id in (0..VOCAB).filter(|id| !allowed.contains(&(*id as TokenId))) {
+                    logits[id] = f32::NEG_INFINITY;
+                }
+            }
             let id = sampler.next(&logits, tokens.len(), &mut scratch);
             let logprobs = self
                 .logprobs
                 .map(|count| sampler::logprobs(&logits, id, count));
             events.push(Event::Token { id, logprobs });
             tokens.push(id);
-            let stop = self.stop_tokens.contains(&id).then_some(FinishReason::Stop);
+            let mut stop = self.stop_tokens.contains(&id);
+            if let (Some(toy), false) = (&mut toy, stop) {
+                toy.taken += 1;
+                stop = toy.taken >= toy.most;
+            }
+            let stop = stop.then_some(FinishReason::Stop);
             let full = (tokens.len() == length_max).then_some(FinishReason::Length);
             if let Some(reason) = stop.or(full) {
                 events.push(Event::Done(reason));
@@ -303,6 +393,7 @@ impl Dice {
             sampling: self.sampling(),
             logprobs: self.chance(0.3).then(|| self.below(8)),
             prompt_logprobs: self.chance(0.3).then(|| self.below(8)),
+            constraint: self.chance(0.3).then(|| self.toy()),
         };
         match self.below(24) {
             0 => spec.max_tokens = 0,
@@ -311,6 +402,17 @@ impl Dice {
             _ => {}
         }
         spec
+    }
+
+    fn toy(&mut self) -> Toy {
+        Toy {
+            seed: self.below(1 << 30) as u64,
+            taken: 0,
+            most: self.within(1, 30) as u64,
+            free: self.pick(&[0, 0, 0, 3]),
+            breaks: self.chance(0.1),
+            slow: self.chance(0.005),
+        }
     }
 
     fn sampling(&mut self) -> Sampling {

@@ -1,12 +1,14 @@
 //! The engine on its thread: waking, draining, failing.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::constraint::{Constraint, Mask, Next};
 use super::executor::{DeviceError, Executor, Rows};
-use super::request::{Event, FinishReason, Request, Sampling};
+use super::request::{Event, FinishReason, Request, Sampling, TokenId};
 use super::sim::{HashModel, Spec, VOCAB, engine};
 use super::*;
 
@@ -28,6 +30,7 @@ fn spec(max_tokens: usize) -> Spec {
         sampling: Sampling::default(),
         logprobs: None,
         prompt_logprobs: None,
+        constraint: None,
     }
 }
 
@@ -488,4 +491,43 @@ fn keeping_books_on_256_sequences_takes_little() {
     );
     assert!(micros[75] < 5_000, "{} us", micros[75]);
     drop(receivers);
+}
+
+/// A constraint whose masks do not come before they may.
+#[derive(Debug)]
+struct Late(Arc<AtomicBool>);
+
+impl Constraint for Late {
+    fn next(&self) -> Next {
+        Next::Masked
+    }
+
+    fn mask(&mut self, mask: &mut Mask) -> Result<bool, String> {
+        while !self.0.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        mask.copy_from(&[1 << 9]);
+        Ok(false)
+    }
+
+    fn advance(&mut self, _: TokenId) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_late_mask_holds_its_own_sequence_and_no_other() {
+    let (handle, _thread) = spawn_model();
+    let may_come = Arc::new(AtomicBool::new(false));
+    let (mut request, mut held) = spec(3).request(8);
+    request.constraint = Some(Box::new(Late(may_come.clone())));
+    handle.submit(request).unwrap();
+    let other = read_all(submit(&handle, &spec(20), 32));
+    assert_eq!(other, spec(20).expected(&LIMITS));
+    assert!(held.try_recv().is_err());
+    may_come.store(true, Ordering::Relaxed);
+    let is_nine = |event: &Event| matches!(event, Event::Token { id: 9, .. });
+    let events = read_all(held);
+    assert!(events[..3].iter().all(is_nine), "{events:?}");
+    assert_eq!(events[3], Event::Done(FinishReason::Length));
 }

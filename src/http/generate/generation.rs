@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use hyper::StatusCode;
 use tokio::sync::mpsc;
 
 use crate::engine::request::{Event, FinishReason, Scored, TokenId, TokenLogprobs};
+use crate::http::error::ApiError;
 use crate::http::limits::EVENTS_MAX;
 use crate::http::state::Service;
 use crate::text::reply::{Delta, Flow, Reply};
+
+use super::internal;
 
 /// Why a reply ended, in the words of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +67,8 @@ impl Choice {
     /// Takes one event.
     ///
     /// # Errors
-    /// The engine's words when the reply failed.
-    fn take(&mut self, service: &Service, event: Event, out: &mut Settled) -> Result<(), String> {
+    /// In the engine's words, when the reply failed.
+    fn take(&mut self, service: &Service, event: Event, out: &mut Settled) -> Result<(), ApiError> {
         match event {
             Event::Prompt(scores) => {
                 out.prompt.extend(scores);
@@ -88,7 +92,11 @@ impl Choice {
                 self.end(reason, out);
                 Ok(())
             }
-            Event::Failed(problem) => Err(problem),
+            Event::Failed(problem) => Err(internal(problem)),
+            Event::Refused(problem) => Err(ApiError {
+                code: Some("constraint_failed"),
+                ..ApiError::new(StatusCode::BAD_REQUEST, problem)
+            }),
         }
     }
 
@@ -108,13 +116,13 @@ impl Choice {
         service: &Service,
         buffer: &mut Vec<Event>,
         out: &mut Settled,
-    ) -> Poll<Result<(), String>> {
+    ) -> Poll<Result<(), ApiError>> {
         let Some(events) = &mut self.events else {
             return Poll::Pending;
         };
         buffer.clear();
         if ready!(events.poll_recv_many(cx, buffer, EVENTS_MAX)) == 0 {
-            return Poll::Ready(Err("the engine stopped".to_string()));
+            return Poll::Ready(Err(internal("the engine stopped")));
         }
         for event in buffer.drain(..) {
             if self.events.is_some() {
@@ -174,8 +182,8 @@ impl Generation {
     /// Takes the events that are ready and hands out what they settle, reply by reply.
     ///
     /// # Errors
-    /// The engine's words when a reply failed; the request is over then.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Settled>, String>> {
+    /// In the engine's words, when a reply failed; the request is over then.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Settled>, ApiError>> {
         let mut settled = Vec::new();
         let tokens_before = self.usage().completion;
         for (index, choice) in self.choices.iter_mut().enumerate() {

@@ -212,6 +212,7 @@ fn engine_request(
         sampling,
         logprobs: ask.logprobs,
         prompt_logprobs: ask.prompt_logprobs,
+        constraint: None,
         events,
     }
 }
@@ -267,7 +268,7 @@ pub async fn gather(
                 return Err(ApiError::unavailable("draining", "the server is shutting down"));
             }
         };
-        for piece in settled.map_err(internal)? {
+        for piece in settled? {
             replies[piece.index].add(piece);
         }
     }

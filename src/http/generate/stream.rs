@@ -15,7 +15,6 @@ use crate::http::state::Abort;
 use crate::text::chat::ChatModel;
 
 use super::generation::{Generation, Settled, Usage};
-use super::internal;
 
 /// Room for the event of an ordinary token.
 const FRAME_BYTES: usize = 320;
@@ -101,7 +100,7 @@ impl Body for ReplyStream {
         while let Poll::Ready(settled) = this.generation.poll(cx) {
             let settled = match settled {
                 Ok(settled) => settled,
-                Err(problem) => return this.failure(&internal(problem)),
+                Err(error) => return this.failure(&error),
             };
             let bytes = this.write(settled);
             if !bytes.is_empty() {

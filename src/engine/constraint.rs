@@ -1,0 +1,362 @@
+//! What a reply must obey: the engine asks which tokens may follow and says which one was taken.
+//!
+//! A constraint is a state machine over tokens. Its masks may take longer than a step can wait, so
+//! they are computed on threads beside the engine while the model runs: the constraint travels
+//! there and comes back with its mask. A sequence whose mask is late is left out of steps. What it allows depends on the tokens alone, never on time.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::executor::Slot;
+use super::request::TokenId;
+
+/// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
+const THREADS: usize = 4;
+/// How long a step's sampling waits for masks that are not there yet, all of them together. A
+/// sequence whose mask is later still is left out of steps until it comes.
+pub(super) const GRACE: Duration = Duration::from_millis(1);
+/// How long the engine waits for a mask when it has nothing else to do.
+pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+const BITS: usize = u32::BITS as usize;
+
+const GONE: &str = "the constraint of this reply could not be computed";
+const NOTHING_ALLOWED: &str = "the constraint and the stop tokens of this reply leave no token";
+
+/// A set of tokens: bit `id % 32` of word `id / 32`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mask {
+    words: Vec<u32>,
+}
+
+impl Mask {
+    /// Takes over the words of another bit set.
+    pub fn copy_from(&mut self, words: &[u32]) {
+        self.words.clear();
+        self.words.extend_from_slice(words);
+    }
+
+    /// Makes it the set of all tokens below `vocab`.
+    pub fn fill(&mut self, vocab: usize) {
+        self.words.clear();
+        self.words.resize(vocab / BITS, u32::MAX);
+        if !vocab.is_multiple_of(BITS) {
+            self.words.push((1 << (vocab % BITS)) - 1);
+        }
+    }
+
+    /// The tokens of the set, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = TokenId> {
+        let bits = |(at, &word): (usize, &u32)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                (left != 0).then(|| {
+                    left &= left - 1;
+                    (at * BITS) as TokenId + bit
+                })
+            })
+        };
+        self.words.iter().enumerate().flat_map(bits)
+    }
+
+    /// Puts a token in or takes it out; one beyond the set's words is never in it.
+    pub fn set(&mut self, id: TokenId, contained: bool) {
+        if let Some(word) = self.words.get_mut(id as usize / BITS) {
+            let bit = 1 << (id as usize % BITS);
+            *word = if contained { *word | bit } else { *word & !bit };
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+}
+
+/// What may follow the tokens so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Any token; one that ends the reply only if `stop`.
+    Free { stop: bool },
+    /// The tokens of `Constraint::mask`.
+    Masked,
+    /// Nothing: the reply is complete.
+    Complete,
+}
+
+/// A state machine over the tokens of one reply.
+///
+/// Errors are texts fit for the client; they end this reply and no other.
+pub trait Constraint: fmt::Debug + Send {
+    /// What may follow now.
+    fn next(&self) -> Next;
+
+    /// Fills `mask` with the tokens that may follow, and returns whether the reply may also end
+    /// here. Asked only when `next` is `Masked`, on any thread.
+    ///
+    /// # Errors
+    /// When they cannot be found within the limits of the implementation.
+    fn mask(&mut self, mask: &mut Mask) -> Result<bool, String>;
+
+    /// Takes the next token of the reply; never one that ends it.
+    ///
+    /// # Errors
+    /// When the token may not follow.
+    fn advance(&mut self, id: TokenId) -> Result<(), String>;
+}
+
+/// Which tokens may be sampled at one position.
+#[derive(Clone, Copy, Debug)]
+pub enum Allowed<'a> {
+    All,
+    /// All but these.
+    Except(&'a [TokenId]),
+    /// None but these.
+    Only(&'a Mask),
+}
+
+/// A constraint that a thread has asked for its mask.
+#[derive(Debug)]
+struct Answer {
+    constraint: Box<dyn Constraint>,
+    mask: Mask,
+    /// What `Constraint::mask` returned.
+    may_stop: Result<bool, String>,
+}
+
+#[derive(Debug)]
+struct Job {
+    constraint: Box<dyn Constraint>,
+    /// An old mask, for its memory.
+    mask: Mask,
+    back: mpsc::SyncSender<Answer>,
+}
+
+/// The threads that compute masks; they end with their engine.
+#[derive(Debug)]
+pub(super) struct MaskThreads {
+    inboxes: Vec<mpsc::Sender<Job>>,
+}
+
+impl MaskThreads {
+    /// # Panics
+    /// If the system refuses a thread.
+    pub fn new() -> MaskThreads {
+        let start = |_| {
+            let (inbox, jobs) = mpsc::channel::<Job>();
+            let builder = thread::Builder::new().name("masks".to_owned());
+            let work = move || jobs.into_iter().for_each(answer);
+            builder.spawn(work).expect("the system refuses a thread");
+            inbox
+        };
+        MaskThreads {
+            inboxes: (0..THREADS).map(start).collect(),
+        }
+    }
+
+    /// A job that is dropped on the way closes the channel of its answer.
+    fn send(&self, slot: Slot, job: Job) {
+        let _ = self.inboxes[slot.0 as usize % THREADS].send(job);
+    }
+}
+
+fn answer(job: Job) {
+    let Job {
+        mut constraint,
+        mut mask,
+        back,
+    } = job;
+    let compute = || {
+        let may_stop = constraint.mask(&mut mask);
+        Answer {
+            constraint,
+            mask,
+            may_stop,
+        }
+    };
+    // After a panic there is no answer: that sequence fails, and no other.
+    if let Ok(answer) = catch_unwind(AssertUnwindSafe(compute)) {
+        // Nobody waits for it where the sequence has ended meanwhile.
+        let _ = back.send(answer);
+    }
+}
+
+/// Where the constraint of a sequence is.
+#[derive(Debug)]
+enum State {
+    Here(Box<dyn Constraint>),
+    /// A thread computes its mask.
+    Away(mpsc::Receiver<Answer>),
+    /// Back with its mask.
+    Back(Answer),
+    /// It broke, and with it the sequence.
+    Lost,
+}
+
+/// The constraint of one running sequence.
+#[derive(Debug)]
+pub(super) struct Guide {
+    slot: Slot,
+    state: State,
+    mask: Mask,
+}
+
+impl Guide {
+    /// Starts to compute the first mask.
+    pub fn new(constraint: Box<dyn Constraint>, slot: Slot, threads: &MaskThreads) -> Guide {
+        let mut guide = Guide {
+            slot,
+            state: State::Lost,
+            mask: Mask::default(),
+        };
+        guide.prepare(constraint, threads);
+        guide
+    }
+
+    /// Asks for the next mask, if there will be one.
+    fn prepare(&mut self, constraint: Box<dyn Constraint>, threads: &MaskThreads) {
+        if constraint.next() != Next::Masked {
+            self.state = State::Here(constraint);
+            return;
+        }
+        let (back, coming) = mpsc::sync_channel(1);
+        let mask = std::mem::take(&mut self.mask);
+        threads.send(
+            self.slot,
+            Job {
+                constraint,
+                mask,
+                back,
+            },
+        );
+        self.state = State::Away(coming);
+    }
+
+    /// Whether `allowed` can be asked; waits until `deadline` for it.
+    pub fn is_ready(&mut self, deadline: Instant) -> bool {
+        let State::Away(coming) = &self.state else {
+            return true;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.state = match coming.recv_timeout(left) {
+            Ok(answer) => State::Back(answer),
+            Err(mpsc::RecvTimeoutError::Timeout) => return false,
+            Err(mpsc::RecvTimeoutError::Disconnected) => State::Lost,
+        };
+        true
+    }
+
+    /// Which tokens may follow, once ready. `stop_tokens` end the reply: they may come exactly
+    /// where it may end, whatever else the constraint says of them.
+    ///
+    /// # Errors
+    /// A text for the client when that is not known, or no token is left.
+    pub fn allowed<'a>(&'a mut self, stop_tokens: &'a [TokenId]) -> Result<Allowed<'a>, String> {
+        match std::mem::replace(&mut self.state, State::Lost) {
+            State::Here(constraint) => {
+                let stop = constraint.next() == Next::Free { stop: true };
+                self.state = State::Here(constraint);
+                Ok(match stop {
+                    true => Allowed::All,
+                    false => Allowed::Except(stop_tokens),
+                })
+            }
+            State::Back(answer) => {
+                (self.state, self.mask) = (State::Here(answer.constraint), answer.mask);
+                let may_stop = answer.may_stop?;
+                for &id in stop_tokens {
+                    self.mask.set(id, may_stop);
+                }
+                match self.mask.is_empty() {
+                    true => Err(NOTHING_ALLOWED.to_owned()),
+                    false => Ok(Allowed::Only(&self.mask)),
+                }
+            }
+            State::Away(_) | State::Lost => Err(GONE.to_owned()),
+        }
+    }
+
+    /// Takes the token that was sampled and starts on the next mask; returns whether the reply is
+    /// complete.
+    ///
+    /// # Errors
+    /// A text for the client.
+    pub fn advance(&mut self, id: TokenId, threads: &MaskThreads) -> Result<bool, String> {
+        let State::Here(mut constraint) = std::mem::replace(&mut self.state, State::Lost) else {
+            return Err(GONE.to_owned());
+        };
+        constraint.advance(id)?;
+        let complete = constraint.next() == Next::Complete;
+        if !complete {
+            self.prepare(constraint, threads);
+        }
+        Ok(complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_is_the_set_of_its_tokens() {
+        let mut mask = Mask::default();
+        mask.fill(70);
+        assert_eq!(mask.ids().collect::<Vec<_>>(), (0..70).collect::<Vec<_>>());
+        mask.copy_from(&[1 << 31, 0, 1]);
+        assert_eq!(mask.ids().collect::<Vec<_>>(), [31, 64]);
+        mask.set(31, false);
+        mask.set(40, true);
+        mask.set(1000, true);
+        assert_eq!(mask.ids().collect::<Vec<_>>(), [40, 64]);
+    }
+
+    /// Allows one token, or panics when asked.
+    #[derive(Debug)]
+    struct One {
+        panics: bool,
+    }
+
+    impl Constraint for One {
+        fn next(&self) -> Next {
+            Next::Masked
+        }
+
+        fn mask(&mut self, mask: &mut Mask) -> Result<bool, String> {
+            assert!(!self.panics, "as told");
+            mask.copy_from(&[1 << 5]);
+            Ok(false)
+        }
+
+        fn advance(&mut self, _: TokenId) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn guide(panics: bool, threads: &MaskThreads) -> Guide {
+        let mut guide = Guide::new(Box::new(One { panics }), Slot(0), threads);
+        assert!(guide.is_ready(Instant::now() + Duration::from_secs(20)));
+        guide
+    }
+
+    #[test]
+    fn a_constraint_that_panics_fails_alone() {
+        let threads = MaskThreads::new();
+        assert_eq!(guide(true, &threads).allowed(&[]).unwrap_err(), GONE);
+        assert!(guide(false, &threads).allowed(&[]).is_ok());
+    }
+
+    #[test]
+    fn stop_tokens_come_only_where_the_reply_may_end() {
+        let threads = MaskThreads::new();
+        let mut other = guide(false, &threads);
+        let Ok(Allowed::Only(mask)) = other.allowed(&[4]) else {
+            panic!("a mask")
+        };
+        assert_eq!(mask.ids().collect::<Vec<_>>(), [5]);
+        let nothing = guide(false, &threads).allowed(&[5]).unwrap_err();
+        assert_eq!(nothing, NOTHING_ALLOWED);
+    }
+}
