@@ -14,6 +14,7 @@ use crate::log;
 use crate::model::{Report, Runner, TOLERANCE_F32, selfcheck};
 use crate::target::{self, ToolFormat};
 use crate::text::chat::ChatModel;
+use crate::text::grammar::Grammars;
 use crate::text::template::Template;
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
@@ -121,8 +122,12 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
         std::str::from_utf8(&source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
     let template = Template::load(source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
     let tags = (target::THINK_OPEN, target::THINK_CLOSE);
+    let tokenizer = Arc::new(tokenizer);
+    let grammars = Grammars::new(&tokenizer, target::VOCAB, target::STOP_TOKENS)
+        .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     Ok(ChatModel {
         tokenizer,
+        grammars,
         template,
         think: (!tags.0.is_empty()).then_some(tags),
         calls_tools: target::TOOL_FORMAT == ToolFormat::Qwen3Coder,

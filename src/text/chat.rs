@@ -1,11 +1,13 @@
 //! The text side of the model: tokenizer, template and the marks its replies carry.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::engine::request::TokenId;
 
+use super::grammar::Grammars;
 use super::template::{Conversation, Template, TemplateError};
 use super::tokenizer::{Tokenizer, TokenizerError};
 
@@ -14,7 +16,7 @@ pub type ThinkTags = (&'static str, &'static str);
 
 /// What turns conversations into prompts and tokens into replies.
 pub struct ChatModel {
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     pub template: Template,
     /// Absent when the model does not reason in tags.
     pub think: Option<ThinkTags>,
@@ -22,6 +24,8 @@ pub struct ChatModel {
     pub calls_tools: bool,
     /// Tokens that end a turn.
     pub stop_tokens: Vec<TokenId>,
+    /// What replies can be made to obey.
+    pub grammars: Grammars,
 }
 
 /// A conversation ready for the engine.

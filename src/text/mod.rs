@@ -4,10 +4,12 @@
 //! [`tokenizer`] encodes what [`segments`] does not remember. Reply: [`reply`] chains
 //! [`detokenize`] (complete UTF-8), [`reasoning`], [`stop`] and [`tools`]. Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
+//! [`grammar`] compiles what a reply must obey.
 
 pub mod chat;
 pub mod control;
 pub mod detokenize;
+pub mod grammar;
 pub mod reasoning;
 pub mod reply;
 pub mod segments;

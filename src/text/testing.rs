@@ -1,11 +1,13 @@
 //! What the tests of text stages share: a seeded generator, random cuts, a slope check, and a
 //! byte-level tokenizer that needs no file.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::chat::ChatModel;
+use super::grammar::Grammars;
 use super::template::Template;
 use super::tokenizer::Tokenizer;
 use crate::target::VOCAB;
@@ -136,8 +138,10 @@ pub fn chat_model() -> ChatModel {
 
 /// A model of bytes with a template.
 pub fn chat_model_with(template: &str) -> ChatModel {
+    let tokenizer = Arc::new(Tokenizer::from_bytes(&byte_tokenizer(), VOCAB).unwrap());
     ChatModel {
-        tokenizer: Tokenizer::from_bytes(&byte_tokenizer(), VOCAB).unwrap(),
+        grammars: Grammars::new(&tokenizer, VOCAB, &[END_OF_TURN]).unwrap(),
+        tokenizer,
         template: Template::load(template).unwrap(),
         think: Some(("<think>", "</think>")),
         calls_tools: true,

@@ -22,8 +22,8 @@ use serde_json::value::RawValue;
 use super::held_prefix;
 use super::reply::{Delta, append};
 
-const CALL_OPEN: &str = "<tool_call>";
-const CALL_CLOSE: &str = "</tool_call>";
+pub const CALL_OPEN: &str = "<tool_call>";
+pub const CALL_CLOSE: &str = "</tool_call>";
 const FUNCTION_OPEN: &str = "<function=";
 const FUNCTION_CLOSE: &str = "</function>";
 const PARAMETER_OPEN: &str = "<parameter=";
@@ -48,12 +48,12 @@ impl ToolSchemas {
     pub fn new(tools: &[Value]) -> ToolSchemas {
         let functions = tools.iter().filter_map(|tool| {
             let function = &tool["function"];
-            let parameters = function["parameters"]["properties"].as_object();
-            let types = parameters.into_iter().flatten().map(|(name, schema)| {
-                let mut types = Types::default();
-                types.add(schema, 0);
-                (name.clone(), types)
-            });
+            let root = &function["parameters"];
+            let parameters = root["properties"].as_object();
+            let types = parameters
+                .into_iter()
+                .flatten()
+                .map(|(name, schema)| (name.clone(), Types::of(schema, root)));
             Some((function["name"].as_str()?.to_string(), types.collect()))
         });
         ToolSchemas {
@@ -75,7 +75,7 @@ impl ToolSchemas {
 
 /// JSON types that an argument may have; none set means that the schema does not say.
 #[derive(Clone, Copy, Debug, Default)]
-struct Types {
+pub struct Types {
     string: bool,
     number: bool,
     boolean: bool,
@@ -85,10 +85,29 @@ struct Types {
 }
 
 impl Types {
-    fn add(&mut self, schema: &Value, depth: usize) {
+    /// The types that a schema allows; `root` holds what it refers to.
+    pub fn of(schema: &Value, root: &Value) -> Types {
+        let mut types = Types::default();
+        types.add(schema, root, 0);
+        types
+    }
+
+    /// Whether a value is read as text rather than as JSON.
+    pub fn is_text(self) -> bool {
+        self.string || self.unsaid()
+    }
+
+    /// Whether the value can only be null.
+    pub fn is_null(self) -> bool {
+        let others = self.string || self.number || self.boolean || self.array || self.object;
+        self.null && !others
+    }
+
+    fn add(&mut self, schema: &Value, root: &Value, depth: usize) {
         if depth > SCHEMA_DEPTH_MAX {
             return;
         }
+        let schema = resolved(schema, root);
         match &schema["type"] {
             Value::String(name) => self.add_name(name),
             Value::Array(names) => {
@@ -101,7 +120,7 @@ impl Types {
         }
         for key in ["anyOf", "oneOf", "allOf"] {
             for alternative in schema[key].as_array().into_iter().flatten() {
-                self.add(alternative, depth + 1);
+                self.add(alternative, root, depth + 1);
             }
         }
         if schema.get("type").is_none() {
@@ -171,6 +190,28 @@ impl Types {
         }
         quoted(text)
     }
+}
+
+/// The schema that `schema` refers to inside `root`, or itself.
+pub fn resolved<'v>(mut schema: &'v Value, root: &'v Value) -> &'v Value {
+    for _ in 0..SCHEMA_DEPTH_MAX {
+        let reference = schema["$ref"].as_str();
+        let pointer = reference.and_then(|reference| reference.strip_prefix('#'));
+        match pointer.and_then(|pointer| root.pointer(pointer)) {
+            Some(found) => schema = found,
+            None => break,
+        }
+    }
+    schema
+}
+
+/// Whether calls can name a function or an argument so.
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| is_name_byte(&byte))
+}
+
+fn is_name_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-.:".contains(byte)
 }
 
 fn quoted(text: &str) -> String {
@@ -484,8 +525,7 @@ fn tag_with_name(text: &str, open: &str) -> Tag {
             Tag::Other
         };
     };
-    let legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(byte);
-    let length = name.bytes().take_while(legal).count();
+    let length = name.bytes().take_while(is_name_byte).count();
     match name.as_bytes().get(length) {
         _ if length > NAME_BYTES_MAX => Tag::Other,
         None => Tag::Unfinished,

@@ -1,0 +1,216 @@
+//! One reply under a grammar: where the grammar begins, and which tokens it lets through.
+
+use std::sync::Arc;
+
+use llguidance::Matcher;
+use llguidance::api::StopReason;
+
+use crate::engine::constraint::{Constraint, Mask, Next};
+use crate::engine::request::TokenId;
+
+use super::Compiled;
+use super::vocabulary::Vocabulary;
+
+/// Newlines between reasoning and reply, which are part of neither: templates write two.
+const NEWLINES_MAX: usize = 2;
+
+/// Which part of a reply a grammar speaks of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The reply begins inside reasoning, which ends with this tag; the grammar comes behind it.
+    pub reasoning_close: Option<&'static str>,
+    /// The reply is text, and the grammar comes behind each of these tags. Else it is the whole
+    /// reply.
+    pub open: Option<&'static str>,
+}
+
+enum Stage {
+    /// Anything, up to a tag. `matched` bytes of the tag end the text so far.
+    Free {
+        tag: &'static str,
+        matched: usize,
+        /// In reasoning a reply cannot end: it would not be what the grammar asks for.
+        reasoning: bool,
+    },
+    /// The grammar, which `newlines` may still precede.
+    Bound {
+        matcher: Box<Matcher>,
+        newlines: usize,
+    },
+    Complete,
+}
+
+/// A reply that follows a grammar.
+pub struct Guide {
+    compiled: Arc<Compiled>,
+    scope: Scope,
+    stage: Stage,
+}
+
+impl std::fmt::Debug for Guide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Guide")
+    }
+}
+
+impl Guide {
+    pub fn new(compiled: Arc<Compiled>, scope: Scope) -> Guide {
+        let stage = match scope.reasoning_close {
+            Some(tag) => Stage::Free {
+                tag,
+                matched: 0,
+                reasoning: true,
+            },
+            None => begin(&compiled, scope, 0),
+        };
+        Guide {
+            compiled,
+            scope,
+            stage,
+        }
+    }
+
+    fn vocabulary(&self) -> &Vocabulary {
+        &self.compiled.vocabulary
+    }
+
+    /// Takes text of a free stretch.
+    fn advance_free(&mut self, id: TokenId) -> Result<(), String> {
+        let Stage::Free {
+            tag,
+            matched,
+            reasoning,
+        } = &mut self.stage
+        else {
+            return Ok(());
+        };
+        match follow(tag, *matched, self.compiled.vocabulary.text(id)) {
+            Follow::Open(now) => *matched = now,
+            Follow::Closed { rest: 0 } if *reasoning => {
+                self.stage = begin(&self.compiled, self.scope, NEWLINES_MAX);
+            }
+            Follow::Closed { rest: 0 } => {
+                self.stage = Stage::Bound {
+                    matcher: Box::new(self.compiled.matcher()),
+                    newlines: 0,
+                };
+            }
+            Follow::Closed { .. } => return Err(format!("a token holds more than {tag}")),
+        }
+        Ok(())
+    }
+}
+
+/// The stage at the head of the reply proper.
+fn begin(compiled: &Compiled, scope: Scope, newlines: usize) -> Stage {
+    match scope.open {
+        Some(tag) => Stage::Free {
+            tag,
+            matched: 0,
+            reasoning: false,
+        },
+        None => Stage::Bound {
+            matcher: Box::new(compiled.matcher()),
+            newlines,
+        },
+    }
+}
+
+impl Constraint for Guide {
+    fn next(&self) -> Next {
+        match &self.stage {
+            // With a part of the tag behind it a token may complete the tag and say more, which
+            // the grammar could not judge: such tokens are masked.
+            Stage::Free { matched, .. } if *matched > 0 => Next::Masked,
+            Stage::Free { reasoning, .. } => Next::Free { stop: !reasoning },
+            Stage::Bound { .. } => Next::Masked,
+            Stage::Complete => Next::Complete,
+        }
+    }
+
+    fn mask(&mut self, mask: &mut Mask) -> Result<bool, String> {
+        match &mut self.stage {
+            Stage::Free {
+                tag,
+                matched,
+                reasoning,
+            } => {
+                let (tag, matched, may_stop) = (*tag, *matched, !*reasoning);
+                let fits = |text: &[u8]| match follow(tag, matched, text) {
+                    Follow::Open(_) => true,
+                    Follow::Closed { rest } => rest == 0,
+                };
+                self.vocabulary().all_with(mask, fits);
+                Ok(may_stop)
+            }
+            Stage::Bound { matcher, newlines } => {
+                let allowed = matcher.compute_mask().map_err(|error| failed(&error))?;
+                let may_stop = matcher.is_accepting().map_err(|error| failed(&error))?;
+                mask.copy_from(allowed.as_slice());
+                self.compiled.vocabulary.without_end(mask);
+                self.compiled.vocabulary.add_newlines(mask, *newlines);
+                Ok(may_stop)
+            }
+            Stage::Complete => Ok(true),
+        }
+    }
+
+    fn advance(&mut self, id: TokenId) -> Result<(), String> {
+        let Stage::Bound { matcher, newlines } = &mut self.stage else {
+            return self.advance_free(id);
+        };
+        let text = self.compiled.vocabulary.text(id);
+        if *newlines > 0 && text.len() <= *newlines && text.iter().all(|byte| *byte == b'\n') {
+            *newlines -= text.len();
+            return Ok(());
+        }
+        *newlines = 0;
+        matcher.consume_token(id).map_err(|error| failed(&error))?;
+        if !matcher.is_stopped() {
+            return Ok(());
+        }
+        match (matcher.stop_reason(), self.scope.open) {
+            (StopReason::NoExtension | StopReason::EndOfSentence, None) => {
+                self.stage = Stage::Complete;
+            }
+            (StopReason::NoExtension | StopReason::EndOfSentence, Some(_)) => {
+                self.stage = begin(&self.compiled, self.scope, 0);
+            }
+            (reason, _) => return Err(failed(&reason)),
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> String {
+    format!(
+        "the reply cannot follow its grammar any further: {}",
+        super::explained(&error.to_string())
+    )
+}
+
+/// What text does to a tag that is being looked for.
+enum Follow {
+    /// So many bytes of the tag end the text.
+    Open(usize),
+    /// The tag is complete; so many bytes follow it.
+    Closed { rest: usize },
+}
+
+/// Looks for `tag` in text of which `matched` bytes of it are known. The tags' first byte comes
+/// only once in them, so a mismatch falls back to their head.
+fn follow(tag: &str, mut matched: usize, text: &[u8]) -> Follow {
+    let tag = tag.as_bytes();
+    for (at, &byte) in text.iter().enumerate() {
+        if byte == tag[matched] {
+            matched += 1;
+        } else {
+            matched = usize::from(byte == tag[0]);
+        }
+        if matched == tag.len() {
+            let rest = text.len() - at - 1;
+            return Follow::Closed { rest };
+        }
+    }
+    Follow::Open(matched)
+}

@@ -1,0 +1,571 @@
+use std::time::Instant;
+
+use super::*;
+use crate::engine::constraint::{Mask, Next};
+use crate::text::testing::Random;
+use schemas::{is_valid, schemas};
+
+#[path = "../../../ci/e2e/schemas.rs"]
+mod schemas;
+
+/// A tokenizer with merges, as models have them.
+const TOKENIZER: &[u8] = include_bytes!("../../../targets/_model/tiny/tokenizer.json");
+const VOCABULARY: usize = 3072;
+const END: TokenId = 3065;
+
+fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::from_bytes(TOKENIZER, VOCABULARY).unwrap())
+}
+
+fn grammars() -> Grammars {
+    Grammars::new(&tokenizer(), VOCABULARY, &[END]).unwrap()
+}
+
+fn json_grammar(schema: Value) -> Grammar {
+    Grammar::Json(JsonGrammar {
+        schema,
+        strict: true,
+        whitespace: true,
+    })
+}
+
+/// A reply that takes tokens at random from what may follow; None where it does not end soon.
+fn random_reply(compiled: &Arc<Compiled>, scope: Scope, random: &mut Random) -> Option<String> {
+    const TOKENS_MAX: usize = 400;
+    let tokenizer = &compiled.vocabulary;
+    let mut guide = compiled.guide(scope);
+    let (mut text, mut mask) = (Vec::new(), Mask::default());
+    for _ in 0..TOKENS_MAX {
+        match guide.next() {
+            Next::Complete => return Some(String::from_utf8(text).unwrap()),
+            Next::Free { .. } => mask.fill(VOCABULARY - 16),
+            Next::Masked if guide.mask(&mut mask).unwrap() && random.below(3) == 0 => {
+                return Some(String::from_utf8(text).unwrap());
+            }
+            Next::Masked => {}
+        }
+        let allowed: Vec<TokenId> = mask.ids().collect();
+        // Mostly a token that goes on to close something, or texts would hardly end.
+        let rest = rest_of_close(&text);
+        let ends_argument = |id: &&TokenId| rest.starts_with(tokenizer.text(**id));
+        let ends_value = |id: &&TokenId| tokenizer.text(**id).iter().any(|b| b"\"]}0".contains(b));
+        let wanted: Vec<TokenId> = match random.below(4) {
+            0 => Vec::new(),
+            1 => allowed.iter().filter(ends_value).copied().collect(),
+            _ => allowed.iter().filter(ends_argument).copied().collect(),
+        };
+        let from = if wanted.is_empty() { &allowed } else { &wanted };
+        let id = from[random.below(from.len())];
+        text.extend_from_slice(tokenizer.text(id));
+        guide.advance(id).unwrap();
+    }
+    None
+}
+
+/// What is missing of the end of an argument.
+fn rest_of_close(text: &[u8]) -> &'static [u8] {
+    const CLOSE: &[u8] = b"\n</parameter>\n";
+    let begun = (1..CLOSE.len())
+        .rev()
+        .find(|&length| text.ends_with(&CLOSE[..length]));
+    &CLOSE[begun.unwrap_or(0)..]
+}
+
+/// Ends of `count` random replies; most of them must end.
+fn random_replies(compiled: &Arc<Compiled>, count: usize, seed: u64) -> Vec<String> {
+    let mut random = Random::new(seed);
+    let replies: Vec<String> = (0..count)
+        .filter_map(|_| random_reply(compiled, Scope::default(), &mut random))
+        .collect();
+    assert!(
+        replies.len() * 4 > count,
+        "{} of {count} end",
+        replies.len()
+    );
+    replies
+}
+
+fn refusal(grammars: &Grammars, grammar: &Grammar) -> String {
+    grammars.compile(grammar).unwrap_err().0
+}
+
+#[test]
+fn any_reply_under_a_schema_is_valid() {
+    let grammars = grammars();
+    for (at, (name, schema)) in schemas().into_iter().enumerate() {
+        let compiled = grammars.compile(&json_grammar(schema.clone()));
+        let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
+        for reply in random_replies(&compiled, 30, at as u64) {
+            // An exponent may be beyond what this JSON reader holds.
+            let Ok(value) = serde_json::from_str::<Value>(&reply) else {
+                assert!(reply.contains(['e', 'E']), "{name}: {reply}");
+                continue;
+            };
+            assert!(is_valid(&value, &schema, &schema), "{name}: {reply}");
+        }
+    }
+}
+
+#[test]
+fn a_regular_expression_is_matched_whole() {
+    let pattern = r"(\+\d{2} )?\d{3}/[a-f]{2,5}";
+    let compiled = grammars().compile(&Grammar::Regex(pattern.to_string()));
+    let whole = regex::Regex::new(&format!("^(?:{pattern})$")).unwrap();
+    for reply in random_replies(&compiled.unwrap(), 50, 1) {
+        assert!(whole.is_match(&reply), "{reply}");
+    }
+}
+
+#[test]
+fn a_choice_is_one_of_its_strings() {
+    let choices = [
+        "yes",
+        "yes!",
+        "no \"quoted\"\n",
+        "vielleicht é",
+        "<|im_end|>",
+    ];
+    let choices: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
+    let compiled = grammars()
+        .compile(&Grammar::Choice(choices.clone()))
+        .unwrap();
+    for reply in random_replies(&compiled, 100, 2) {
+        assert!(choices.contains(&reply), "{reply:?}");
+    }
+}
+
+#[test]
+fn a_lark_grammar_is_obeyed() {
+    let text = "start: sum\nsum: NUMBER (\" + \" NUMBER)*\nNUMBER: /[1-9][0-9]?/";
+    let compiled = grammars()
+        .compile(&Grammar::Lark(text.to_string()))
+        .unwrap();
+    for reply in random_replies(&compiled, 30, 3) {
+        let is_number = |part: &str| (1..100).contains(&part.parse().unwrap_or(0));
+        assert!(reply.split(" + ").all(is_number), "{reply}");
+    }
+}
+
+#[test]
+fn a_grammar_waits_for_the_end_of_the_reasoning() {
+    let compiled = grammars()
+        .compile(&Grammar::Regex("[0-9]{3}".to_string()))
+        .unwrap();
+    let tokenizer = tokenizer();
+    let scope = Scope {
+        reasoning_close: Some("</think>"),
+        open: None,
+    };
+    // The tag as one token, and spelt out; what the template writes behind it is let through.
+    for (tag, between) in [("</think>", "\n\n"), ("</ think>", ""), ("</think>", "\n")] {
+        let mut guide = compiled.guide(scope);
+        let pieces = [
+            &["Well <", "<//", " 12 "][..],
+            &tag.split(' ').collect::<Vec<_>>(),
+        ];
+        for id in pieces
+            .concat()
+            .iter()
+            .flat_map(|piece| tokenizer.encode(piece).unwrap())
+        {
+            assert_ne!(guide.next(), Next::Free { stop: true });
+            guide.advance(id).unwrap();
+        }
+        let mut mask = Mask::default();
+        let mut reply = tokenizer.encode(between).unwrap();
+        reply.extend(tokenizer.encode("123").unwrap());
+        for id in reply {
+            assert_eq!(guide.next(), Next::Masked);
+            assert!(!guide.mask(&mut mask).unwrap());
+            assert!(mask.ids().any(|allowed| allowed == id), "{between:?} {id}");
+            guide.advance(id).unwrap();
+        }
+        assert_eq!(guide.next(), Next::Complete);
+    }
+}
+
+#[test]
+fn a_token_that_says_more_than_the_end_of_the_tag_is_forbidden() {
+    let compiled = grammars()
+        .compile(&Grammar::Regex("[0-9]{3}".to_string()))
+        .unwrap();
+    let tokenizer = tokenizer();
+    let mut guide = compiled.guide(Scope {
+        reasoning_close: Some("</think>"),
+        open: None,
+    });
+    for byte in "</think".bytes() {
+        let id = tokenizer.encode(&char::from(byte).to_string()).unwrap()[0];
+        guide.advance(id).unwrap();
+    }
+    assert_eq!(guide.next(), Next::Masked);
+    let mut mask = Mask::default();
+    guide.mask(&mut mask).unwrap();
+    let allowed: Vec<&[u8]> = mask.ids().map(|id| tokenizer.token_bytes(id)).collect();
+    assert!(allowed.contains(&&b">"[..]) && allowed.contains(&&b"x"[..]));
+    assert!(
+        tokenizer.id_of(">Ċ").is_some(),
+        "the vocabulary has such a token"
+    );
+    assert!(!allowed.contains(&&b">\n"[..]));
+}
+
+#[test]
+fn what_a_strict_schema_cannot_enforce_is_named_and_otherwise_warned_of() {
+    let grammars = grammars();
+    for (schema, name) in [
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}),
+            "uniqueItems",
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"maxLength": 3}}),
+            "propertyNames",
+        ),
+        (
+            json!({"type": "array", "contains": {"const": 1}}),
+            "contains",
+        ),
+        (json!({"not": {"type": "string"}}), "not"),
+        (json!({"type": "string", "format": "phone"}), "phone"),
+        (
+            json!({"if": {"type": "string"}, "then": {"maxLength": 3}}),
+            "if",
+        ),
+        (
+            json!({"oneOf": [{"type": "integer"}, {"minimum": 3}]}),
+            "oneOf",
+        ),
+        (
+            json!({"const": 9_007_199_254_740_993_i64}),
+            "9007199254740993",
+        ),
+    ] {
+        let strict = refusal(&grammars, &json_grammar(schema.clone()));
+        assert!(strict.contains(name), "{name}: {strict}");
+        let lenient = Grammar::Json(JsonGrammar {
+            schema,
+            strict: false,
+            whitespace: true,
+        });
+        let compiled = grammars.compile(&lenient).unwrap();
+        assert!(
+            compiled.warnings().concat().contains(name),
+            "{:?}",
+            compiled.warnings()
+        );
+    }
+}
+
+#[test]
+fn options_of_the_library_are_no_part_of_a_schema() {
+    let schema = json!({"x-guidance": {"lenient": true}, "not": {"type": "string"}});
+    assert!(refusal(&grammars(), &json_grammar(schema)).contains("not"));
+}
+
+#[test]
+fn a_grammar_that_nothing_matches_is_refused() {
+    let grammars = grammars();
+    for grammar in [
+        json_grammar(json!({"$ref": "#"})),
+        json_grammar(json!({"allOf": [{"type": "string"}, {"type": "integer"}]})),
+        json_grammar(json!(false)),
+        Grammar::Regex("".to_string()),
+        Grammar::Regex("[^\\s\\S]".to_string()),
+        Grammar::Lark("start: a\na: b\nb: a".to_string()),
+        Grammar::Choice(vec![]),
+        Grammar::Choice(vec![String::new()]),
+    ] {
+        assert!(grammars.compile(&grammar).is_err(), "{grammar:?}");
+    }
+}
+
+fn deep_schema(depth: usize) -> Value {
+    (0..depth).fold(
+        json!({"type": "integer"}),
+        |inner, _| json!({"items": inner}),
+    )
+}
+
+fn bombs() -> Vec<(&'static str, Grammar)> {
+    let either = |at: usize| {
+        let one = |side: &str| json!({"properties": {format!("{side}{at}"): {"type": "string"}}});
+        json!({"anyOf": [one("a"), one("b")]})
+    };
+    let doubling: serde_json::Map<String, Value> = (0..40)
+        .map(|at| {
+            let next = json!({"$ref": format!("#/$defs/a{}", at + 1)});
+            (
+                format!("a{at}"),
+                json!({"allOf": [next, next, {"minLength": at}]}),
+            )
+        })
+        .collect();
+    let many = |count: usize| (0..count).map(|at| (format!("p{at}"), json!({"type": "integer"})));
+    let patterns = (0..17)
+        .map(|at| (format!("^q{at}_(a|b)*$"), json!({})))
+        .collect::<Value>();
+    vec![
+        ("a deep schema", json_grammar(deep_schema(65))),
+        (
+            "100,000 enum values",
+            json_grammar(json!({"enum": (0..100_000).collect::<Vec<_>>()})),
+        ),
+        (
+            "many properties",
+            json_grammar(json!({"properties": many(2_000).collect::<Value>()})),
+        ),
+        (
+            "many values",
+            json_grammar(json!({"examples": vec![0; 30_000]})),
+        ),
+        (
+            "alternatives to a power",
+            json_grammar(json!({"allOf": (0..40).map(either)
+            .collect::<Vec<_>>()})),
+        ),
+        (
+            "references that double",
+            json_grammar(json!({"$ref": "#/$defs/a0",
+            "$defs": doubling})),
+        ),
+        (
+            "many patterns",
+            json_grammar(json!({"patternProperties": patterns})),
+        ),
+        (
+            "a long pattern",
+            json_grammar(json!({"pattern": "ab?".repeat(4_000)})),
+        ),
+        (
+            "a large multiple",
+            json_grammar(json!({"type": "integer", "multipleOf": 1_000_003})),
+        ),
+        (
+            "multiples that multiply",
+            json_grammar(json!({"allOf": [{"multipleOf": 97}, {"multipleOf": 9.1}]})),
+        ),
+        (
+            "a large multiple in Lark",
+            Grammar::Lark(r#"start: %json {"multiple\u004ff": 1000003}"#.to_string()),
+        ),
+        (
+            "a deep expression",
+            Grammar::Regex(format!("{}{}", "(".repeat(4_000), ")".repeat(4_000))),
+        ),
+        ("a long expression", Grammar::Regex("(a|b)".repeat(100_000))),
+        (
+            "a deep Lark grammar",
+            Grammar::Lark(format!(
+                "start: {}\"a\"{}",
+                "(".repeat(100_000),
+                ")".repeat(100_000)
+            )),
+        ),
+        (
+            "deep JSON in Lark",
+            Grammar::Lark(format!("start: %json {}", "[".repeat(100_000))),
+        ),
+        (
+            "many choices",
+            Grammar::Choice((0..100_000).map(|at| at.to_string()).collect()),
+        ),
+        (
+            "one long choice",
+            Grammar::Choice(vec!["x".repeat(1_000_000)]),
+        ),
+    ]
+}
+
+/// Unoptimised code and a machine that is busy with other things take this much longer.
+const SLOWER: u32 = 10;
+
+#[test]
+fn bombs_are_refused_in_time() {
+    let grammars = grammars();
+    for (name, grammar) in bombs() {
+        let begun = Instant::now();
+        let refused = grammars.compile(&grammar).is_err();
+        let took = begun.elapsed();
+        assert!(refused, "{name} was taken");
+        assert!(took < limits::COMPILE_TIME * SLOWER, "{name} took {took:?}");
+    }
+}
+
+/// What is within all limits may be large, and is then compiled in time.
+#[test]
+fn large_grammars_compile_in_time() {
+    let grammars = grammars();
+    let required: Vec<String> = (0..400).map(|at| format!("p{at}")).collect();
+    let properties = || {
+        required
+            .iter()
+            .map(|name| (name.clone(), json!({"type": "integer"})))
+    };
+    let words = |count: usize| (0..count).map(|at| format!("value number {at}"));
+    for (name, grammar) in [
+        (
+            "enum",
+            json_grammar(json!({"enum": words(4_000).collect::<Vec<_>>()})),
+        ),
+        ("choice", Grammar::Choice(words(4_000).collect())),
+        (
+            "required",
+            json_grammar(json!({"required": required,
+            "properties": properties().collect::<Value>()})),
+        ),
+        (
+            "optional",
+            json_grammar(json!({"properties": properties().collect::<Value>()})),
+        ),
+        ("deep", json_grammar(deep_schema(60))),
+        (
+            "multiple",
+            json_grammar(json!({"type": "number", "multipleOf": 9.97})),
+        ),
+        (
+            "patterns",
+            json_grammar(json!({"patternProperties": (0..16).map(|at|
+            (format!("^q{at}_(a|b)*$"), json!({}))).collect::<Value>()})),
+        ),
+        ("long expression", Grammar::Regex("ab?".repeat(2_700))),
+        (
+            "repeats",
+            Grammar::Regex("(((((a{0,99}){0,99}){0,99}){0,99}){0,99}){0,99}".into()),
+        ),
+    ] {
+        let begun = Instant::now();
+        let compiled = grammars.compile(&grammar);
+        let took = begun.elapsed();
+        println!("{name}: {took:?}");
+        assert!(compiled.is_ok(), "{name}: {compiled:?}");
+        assert!(took < limits::COMPILE_TIME * SLOWER, "{name} took {took:?}");
+    }
+}
+
+#[test]
+fn the_cache_keeps_a_bounded_number_and_finds_what_it_keeps() {
+    let grammars = grammars();
+    let numbered = |at: usize| Grammar::Regex(format!("x{at}"));
+    let first = grammars.compile(&numbered(0)).unwrap();
+    for at in 0..3 * limits::CACHED_MAX {
+        grammars.compile(&numbered(at)).unwrap();
+        assert!(Arc::ptr_eq(
+            &grammars.compile(&numbered(at)).unwrap(),
+            &grammars.compile(&numbered(at)).unwrap()
+        ));
+    }
+    assert_eq!(grammars.cache.lock().unwrap().len(), limits::CACHED_MAX);
+    assert!(!Arc::ptr_eq(
+        &first,
+        &grammars.compile(&numbered(0)).unwrap()
+    ));
+}
+
+mod tool_calls {
+    use super::super::calls::{Calls, grammar};
+    use super::*;
+    use crate::text::reply::Delta;
+    use crate::text::tools::{ToolParser, ToolSchemas};
+
+    fn tools(strict: bool) -> Vec<Value> {
+        let tool = |name: &str, parameters: Value| {
+            json!({"type": "function", "function": {
+                "name": name, "strict": strict, "parameters": parameters}})
+        };
+        let open = |properties: Value, required: Value| {
+            json!({"type": "object", "properties": properties, "required": required,
+                   "additionalProperties": false,
+                   "$defs": {"level": {"type": "integer", "minimum": 1, "maximum": 3}}})
+        };
+        vec![
+            tool(
+                "edit",
+                open(
+                    json!({
+                        "path": {"type": "string", "pattern": "^/(a|b)+$"},
+                        "text": {"type": "string"},
+                        "short": {"type": "string", "minLength": 2, "maxLength": 5},
+                        "mode": {"enum": ["read", "write", "rea"]},
+                        "line": {"type": "integer", "minimum": 0, "maximum": 99},
+                        "level": {"$ref": "#/$defs/level"},
+                        "all": {"type": "boolean"},
+                        "note": {"type": ["string", "null"]},
+                        "ratio": {"type": ["number", "null"]},
+                        "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1},
+                        "at": {"type": "object", "properties": {"x": {"type": "integer"}},
+                               "required": ["x"], "additionalProperties": false}
+                    }),
+                    json!(["path", "mode", "line", "level", "tags", "at"]),
+                ),
+            ),
+            tool(
+                "look.up",
+                open(json!({"q": {"type": "string"}}), json!(["q"])),
+            ),
+            tool("now", json!({"type": "object", "properties": {}})),
+        ]
+    }
+
+    /// The calls of a reply, by name and arguments; all of it must be calls.
+    fn calls(tools: &[Value], reply: &str) -> Vec<(String, String)> {
+        let mut parser = ToolParser::new(ToolSchemas::new(tools));
+        let mut deltas = Vec::new();
+        parser.push(reply, &mut deltas);
+        parser.finish(&mut deltas);
+        let mut calls = Vec::new();
+        for delta in deltas {
+            match delta {
+                Delta::ToolCall { name, .. } => calls.push((name, String::new())),
+                Delta::Arguments { index, json } => calls[index].1.push_str(&json),
+                other => panic!("{other:?} in {reply}"),
+            }
+        }
+        assert_eq!(parser.completed(), calls.len(), "{reply}");
+        calls
+    }
+
+    fn check(tools: &[Value], reply: &str) -> usize {
+        let calls = calls(tools, reply);
+        for (name, arguments) in &calls {
+            let tool = tools.iter().find(|tool| tool["function"]["name"] == **name);
+            let schema = &tool.expect("an offered tool")["function"]["parameters"];
+            let value: Value = serde_json::from_str(arguments).unwrap();
+            assert!(
+                is_valid(&value, schema, schema),
+                "{name} {arguments}\n{reply}"
+            );
+        }
+        calls.len()
+    }
+
+    #[test]
+    fn every_forced_call_is_one_of_an_offered_tool_with_valid_arguments() {
+        let grammars = grammars();
+        for (at, strict) in [true, false].into_iter().enumerate() {
+            let tools = tools(strict);
+            for (calls, several) in [(Calls::One, false), (Calls::Several, true)] {
+                let grammar = grammar(&tools, calls, false, None).unwrap();
+                let compiled = grammars.compile(&grammar).unwrap();
+                let replies = random_replies(&compiled, 60, 70 + at as u64);
+                let counts = replies.iter().map(|reply| check(&tools, reply));
+                assert_eq!(counts.max() > Some(1), several);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_grammars_crowd_each_other_out_of_the_cache() {
+    let grammars = grammars();
+    let words = |at: usize| (0..3_000).map(move |word| format!("{at} value number {word}"));
+    for at in 0..20 {
+        grammars
+            .compile(&Grammar::Choice(words(at).collect()))
+            .unwrap();
+    }
+    let cache = grammars.cache.lock().unwrap();
+    let bytes: usize = cache.iter().map(|(key, _)| key.len()).sum();
+    assert!((1..20).contains(&cache.len()), "{} are kept", cache.len());
+    assert!(bytes <= limits::CACHED_BYTES_MAX);
+}
