@@ -6,9 +6,11 @@
 mod chat;
 mod cli;
 mod completions;
+mod constraint;
 mod corrupt;
 mod harness;
 mod keys;
 mod life;
 mod malformed;
 mod probes;
+mod schemas;

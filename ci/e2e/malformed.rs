@@ -39,6 +39,11 @@ const FIELDS: &[(&str, Kind)] = &[
     ("logit_bias", Kind::Object),
     ("stream_options", Kind::Object),
     ("response_format", Kind::Object),
+    ("structured_outputs", Kind::Object),
+    ("guided_regex", Kind::Strings),
+    ("guided_grammar", Kind::Strings),
+    ("guided_choice", Kind::List),
+    ("regex", Kind::Strings),
     ("chat_template_kwargs", Kind::Object),
     ("tool_choice", Kind::Choice),
     ("reasoning_effort", Kind::Choice),
@@ -227,6 +232,38 @@ fn wrong_tool(random: &mut Random) -> Case {
     case
 }
 
+/// Something to obey that nothing can obey, or that nobody can read.
+fn wrong_grammar(random: &mut Random) -> Case {
+    let mangled = |random: &mut Random| -> String {
+        let parts = [
+            "(", ")*", "[", "{9,", "\\", "start:", " | ", "\"", "/", "%json {", "~", "é",
+        ];
+        (0..1 + random.below(12))
+            .map(|_| *random.of(&parts))
+            .collect()
+    };
+    match random.below(9) {
+        0 => field("response_format", json!({"type": "json_schema"})),
+        1 => field("response_format", json!({"type": "xml"})),
+        2 => field("structured_outputs", json!({"json": "{"})),
+        3 => field(
+            "structured_outputs",
+            json!({"regex": "a", "json_object": true}),
+        ),
+        4 => field("guided_json", json!({"type": "strange"})),
+        5 => field("guided_json", json!({"$ref": "#/nowhere"})),
+        6 => field("guided_choice", json!([])),
+        7 => field(
+            "guided_grammar",
+            json!(format!("start: missing {}", mangled(random))),
+        ),
+        _ => {
+            let open = format!("({}", mangled(random).replace(')', ""));
+            field("guided_regex", json!(open))
+        }
+    }
+}
+
 /// A whole request cut off somewhere.
 fn truncated(random: &mut Random) -> Case {
     let mut body = question("Hello there", 1).to_string().into_bytes();
@@ -361,11 +398,11 @@ fn not_served(random: &mut Random) -> Case {
         ("functions", json!([{"name": "f"}])),
         ("best_of", json!(2)),
         ("echo", json!(true)),
-        ("guided_json", json!({})),
+        ("ebnf", json!("root ::= \"a\"")),
         ("chat_template", json!("{{ x }}")),
         ("min_tokens", json!(3)),
         ("audio", json!({"voice": "a"})),
-        ("regex", json!("(a+)+b")),
+        ("grammar", json!("root ::= \"a\"")),
         ("prompt_logprobs", json!(21)),
     ];
     let (name, value) = random.of(&fields).clone();
@@ -373,12 +410,13 @@ fn not_served(random: &mut Random) -> Case {
 }
 
 fn case(random: &mut Random) -> Case {
-    const MAKERS: [fn(&mut Random) -> Case; 13] = [
+    const MAKERS: [fn(&mut Random) -> Case; 14] = [
         wrong_type,
         wrong_type,
         wrong_number,
         wrong_message,
         wrong_tool,
+        wrong_grammar,
         truncated,
         wrong_encoding,
         wrong_json,

@@ -26,6 +26,10 @@ pub struct Identity {
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
+    /// How a reply that ends with calls has finished.
+    calls: Finish,
+    /// What of the request is not enforced.
+    warnings: Vec<String>,
 }
 
 impl Identity {
@@ -36,6 +40,28 @@ impl Identity {
             id: format!("{prefix}-{}", random_hex()),
             created: since.map_or(0, |since| since.as_secs()),
             model: model.to_string(),
+            calls: Finish::ToolCalls,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The same, where the request names the function to call: the reply that calls it finishes
+    /// with "stop", as it does in OpenAI's API and in vLLM. Other calls finish with "tool_calls".
+    pub fn with_named_call(mut self) -> Identity {
+        self.calls = Finish::Stop;
+        self
+    }
+
+    /// The same, with what of the request is not enforced.
+    pub fn with_warnings(mut self, warnings: &[String]) -> Identity {
+        self.warnings = warnings.to_vec();
+        self
+    }
+
+    fn finish_name(&self, finish: Finish) -> &'static str {
+        match finish {
+            Finish::ToolCalls => self.calls.name(),
+            other => other.name(),
         }
     }
 }
@@ -75,7 +101,13 @@ fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) -> Val
 }
 
 /// One reply in the form of the API.
-fn choice_json(model: &ChatModel, index: usize, reply: Gathered, logprobs_wanted: bool) -> Value {
+fn choice_json(
+    model: &ChatModel,
+    identity: &Identity,
+    index: usize,
+    reply: Gathered,
+    logprobs_wanted: bool,
+) -> Value {
     let mut content = String::new();
     let mut reasoning = String::new();
     let mut calls: Vec<(String, String)> = Vec::new();
@@ -106,7 +138,7 @@ fn choice_json(model: &ChatModel, index: usize, reply: Gathered, logprobs_wanted
     let position = |(id, logprobs): &(TokenId, TokenLogprobs)| logprob_json(model, *id, logprobs);
     let positions = || reply.logprobs.iter().map(position).collect::<Value>();
     let logprobs = logprobs_wanted.then(|| json!({"content": positions()}));
-    let finish = reply.finish.map(Finish::name);
+    let finish = reply.finish.map(|finish| identity.finish_name(finish));
     json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
 }
 
@@ -120,21 +152,26 @@ pub fn whole_answer(
 ) -> Value {
     let replies = replies.into_iter().enumerate();
     let choices: Vec<Value> = replies
-        .map(|(index, reply)| choice_json(model, index, reply, logprobs_wanted))
+        .map(|(index, reply)| choice_json(model, identity, index, reply, logprobs_wanted))
         .collect();
-    json!({
+    let mut answer = json!({
         "id": identity.id,
         "object": "chat.completion",
         "created": identity.created,
         "model": identity.model,
         "choices": choices,
         "usage": usage_json(usage),
-    })
+    });
+    if !identity.warnings.is_empty() {
+        answer["warnings"] = json!(identity.warnings);
+    }
+    answer
 }
 
 /// Writes the events of a streamed answer.
 #[derive(Debug)]
 pub struct ChunkWriter {
+    identity: Identity,
     /// From `data: {` to the opening of `choices`.
     head: String,
     /// Behind `choices`: `}`, with a null usage where a last chunk will tell it.
@@ -153,14 +190,19 @@ impl ChunkWriter {
         logprobs_wanted: bool,
         include_usage: bool,
     ) -> ChunkWriter {
+        let warnings = match identity.warnings.is_empty() {
+            true => String::new(),
+            false => format!("\"warnings\":{},", json!(identity.warnings)),
+        };
         let head = format!(
             "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\
-             \"choices\":[",
+             {warnings}\"choices\":[",
             json!(identity.id),
             identity.created,
             json!(identity.model)
         );
         ChunkWriter {
+            identity: identity.clone(),
             head,
             tail: if include_usage {
                 "],\"usage\":null}\n\n"
@@ -196,7 +238,10 @@ impl ChunkWriter {
             _ => out.extend_from_slice(b"null"),
         }
         let _ = match finish {
-            Some(finish) => write!(out, ",\"finish_reason\":\"{}\"}}", finish.name()),
+            Some(finish) => {
+                let name = self.identity.finish_name(finish);
+                write!(out, ",\"finish_reason\":\"{name}\"}}")
+            }
             None => write!(out, ",\"finish_reason\":null}}"),
         };
         out.extend_from_slice(self.tail.as_bytes());
@@ -276,6 +321,8 @@ mod tests {
             id: "chatcmpl-1".to_string(),
             created: 7,
             model: "m\"".to_string(),
+            calls: Finish::ToolCalls,
+            warnings: Vec::new(),
         }
     }
 
@@ -354,6 +401,27 @@ mod tests {
         let expected = json!({"token": "b", "logprob": -9999.0, "bytes": [98],
             "top_logprobs": [{"token": "a", "logprob": -0.5, "bytes": [97]}]});
         assert_eq!(positions[0], expected);
+    }
+
+    #[test]
+    fn what_is_not_enforced_is_told() {
+        let identity = Identity {
+            warnings: vec!["the keyword \"x\"".to_string()],
+            ..identity()
+        };
+        let mut writer = ChunkWriter::new(&identity, 1, false, false);
+        let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
+        assert!(
+            chunks
+                .iter()
+                .all(|chunk| chunk["warnings"] == json!(identity.warnings))
+        );
+        let usage = Usage {
+            prompt: 1,
+            completion: 1,
+        };
+        let whole = whole_answer(&chat_model(), &identity, vec![], usage, false);
+        assert_eq!(whole["warnings"], json!(identity.warnings));
     }
 
     #[test]

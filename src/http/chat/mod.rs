@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 pub mod answer;
+mod constraint;
 pub mod messages;
 pub mod request;
 
@@ -14,6 +15,7 @@ use self::answer::{ChunkWriter, Identity};
 use self::request::ChatRequest;
 use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
+use super::generate::constraint::Rule;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer, internal};
 use super::json;
@@ -34,7 +36,7 @@ pub async fn answer(
     let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, &request.ask, prompt)?;
-    let identity = Identity::new("chatcmpl", &state.model_id);
+    let identity = identity(&state.model_id, &request);
     let logprobs = request.ask.logprobs.is_some();
     if request.stream {
         let replies = generation.replies();
@@ -51,6 +53,15 @@ pub async fn answer(
         whole["prompt_logprobs"] = prompt_logprobs(&service.chat, &ids, &scores, count);
     }
     Ok(Answer::Whole(whole))
+}
+
+fn identity(model_id: &str, request: &ChatRequest) -> Identity {
+    let warnings = request.ask.rule.as_ref().map_or(&[][..], Rule::warnings);
+    let identity = Identity::new("chatcmpl", model_id).with_warnings(warnings);
+    match request.call_named {
+        true => identity.with_named_call(),
+        false => identity,
+    }
 }
 
 /// From bytes to a checked request and its prompt, which leaves room for a reply.

@@ -14,12 +14,15 @@ use crate::http::generate::parameters::{
 };
 use crate::target;
 
+use super::constraint::{self, ToolChoice};
 use super::messages;
 
 /// A checked request.
 #[derive(Debug)]
 pub struct ChatRequest {
     pub ask: Ask,
+    /// The request names the function to call.
+    pub call_named: bool,
     pub stream: bool,
     pub include_usage: bool,
 }
@@ -43,19 +46,13 @@ const REFUSED: &[Refused] = &[
     ("echo", "false", "the prompt is not repeated"),
     ("bad_words", "[]", "send logit_bias"),
     ("allowed_token_ids", "null", "send logit_bias"),
+    ("ebnf", "null", "send structured_outputs.grammar in Lark"),
+    ("grammar", "null", "send structured_outputs.grammar in Lark"),
     (
-        "structured_outputs",
+        "guided_whitespace_pattern",
         "null",
-        "constrained output is not served",
+        "send structured_outputs.disable_any_whitespace",
     ),
-    ("guided_json", "null", "constrained output is not served"),
-    ("guided_regex", "null", "constrained output is not served"),
-    ("guided_choice", "null", "constrained output is not served"),
-    ("guided_grammar", "null", "constrained output is not served"),
-    ("regex", "null", "constrained output is not served"),
-    ("ebnf", "null", "constrained output is not served"),
-    ("grammar", "null", "constrained output is not served"),
-    ("json_schema", "null", "constrained output is not served"),
     ("chat_template", "null", "the template comes with the model"),
     ("documents", "null", "put documents into messages"),
     (
@@ -111,14 +108,16 @@ impl ChatRequest {
         let object = Object::root(body)?;
         check_model(&object, model_id)?;
         check_refused(&object, REFUSED)?;
-        check_response_format(&object)?;
         let messages = messages::messages(&object.require("messages")?)?;
-        let tools = offered_tools(&object)?;
+        let offer = constraint::offer(&object)?;
+        let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
+        let rule = constraint::rule(&object, &offer, parallel_tool_calls)?;
         let stream = object.boolean("stream", false)?;
         let ask = Ask {
             messages,
-            tools,
-            parallel_tool_calls: object.boolean("parallel_tool_calls", true)?,
+            tools: offer.tools,
+            parallel_tool_calls,
+            rule,
             thinking: thinking(&object)?,
             sampling: sampling(&object)?,
             max_tokens: max_tokens(&object, &["max_tokens", "max_completion_tokens"], 1)?,
@@ -134,37 +133,10 @@ impl ChatRequest {
         object.report_unknown();
         Ok(ChatRequest {
             ask,
+            call_named: matches!(offer.choice, ToolChoice::Named(_)),
             stream,
             include_usage,
         })
-    }
-}
-
-fn check_response_format(object: &Object<'_>) -> Result<(), ApiError> {
-    let Some(format) = object.get("response_format") else {
-        return Ok(());
-    };
-    let kind = format.object()?.require("type")?;
-    match kind.string()? {
-        "text" => Ok(()),
-        _ => Err(kind.error("must be text; constrained output is not served")),
-    }
-}
-
-/// The tools that the reply may call.
-fn offered_tools(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
-    let tools = object
-        .get("tools")
-        .map(|tools| messages::tools(&tools))
-        .transpose()?;
-    let tools = tools.unwrap_or_default();
-    let Some(choice) = object.get("tool_choice") else {
-        return Ok(tools);
-    };
-    match choice.value.as_str() {
-        Some("auto") => Ok(tools),
-        Some("none") => Ok(Vec::new()),
-        _ => Err(choice.error("must be auto or none; forced calls are not served")),
     }
 }
 

@@ -105,6 +105,7 @@ impl CompletionRequest {
             prompt_logprobs: wanted.max(prompt_logprobs).max(scored),
             choices: choices(&object)?,
             raw: true,
+            rule: None,
         };
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
         let include_usage = include_usage(&object, stream)?;

@@ -1,6 +1,7 @@
 //! What every dialect shares: a checked [`Ask`] becomes a prompt, one engine request per reply, and
 //! the pieces of those replies.
 
+pub mod constraint;
 pub mod generation;
 pub mod parameters;
 pub mod stream;
@@ -20,6 +21,7 @@ use crate::text::reply::{Delta, Reply, ReplyFormat, append};
 use crate::text::template::{Conversation, TemplateError};
 use crate::text::tools::ToolSchemas;
 
+use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, Settled, Usage};
 use self::stream::ReplyStream;
 use super::error::ApiError;
@@ -49,6 +51,8 @@ pub struct Ask {
     pub choices: usize,
     /// The reply's text is told as it is: no reasoning, no tool calls, no turn of a conversation.
     pub raw: bool,
+    /// What the replies must obey.
+    pub rule: Option<Rule>,
 }
 
 /// What a request is answered with.
@@ -57,8 +61,8 @@ pub enum Answer {
     Stream(Box<ReplyStream>),
 }
 
-/// Renders and encodes the conversation, which is taken out of `ask`; the prompt leaves room for a
-/// reply.
+/// Compiles the rule, renders and encodes the conversation, which is taken out of `ask`; the prompt
+/// leaves room for a reply.
 ///
 /// # Errors
 /// Names the field that cannot be served.
@@ -66,6 +70,9 @@ pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
     let chat = &service.chat;
     if !ask.tools.is_empty() && !chat.calls_tools {
         return Err(ApiError::field("tools", "this model calls no tools"));
+    }
+    if let Some(rule) = &mut ask.rule {
+        rule.compile(chat)?;
     }
     let conversation = Conversation {
         messages: chat.place_system_messages(std::mem::take(&mut ask.messages)),
@@ -145,7 +152,9 @@ pub fn submit_all(
         for index in 0..ask.choices {
             let format = reply_format(service, ask, prompt);
             let (sender, events) = mpsc::channel(EVENTS_MAX);
-            let wanted = engine_request(ask, prompt, &format, index, sender);
+            let mut wanted = engine_request(ask, prompt, &format, index, sender);
+            let rule = ask.rule.as_ref();
+            wanted.constraint = rule.and_then(|rule| rule.start(&service.chat, prompt));
             // Those submitted before end when their receivers are dropped.
             service
                 .engine

@@ -192,12 +192,6 @@ fn tools_count_only_when_they_may_be_called() {
     assert_eq!(ChatRequest::parse(&body, "m").unwrap().ask.tools.len(), 1);
     body["tool_choice"] = json!("none");
     assert!(ChatRequest::parse(&body, "m").unwrap().ask.tools.is_empty());
-    for forced in [
-        json!("required"),
-        json!({"type": "function", "function": {"name": "f"}}),
-    ] {
-        assert_eq!(refused("tool_choice", forced).param.unwrap(), "tool_choice");
-    }
 }
 
 #[test]
@@ -211,15 +205,6 @@ fn the_number_of_tools_is_bounded_at_the_limit() {
         refused("tools", tools(TOOLS_MAX + 1)).param.unwrap(),
         "tools"
     );
-}
-
-#[test]
-fn output_formats_other_than_text_are_refused() {
-    parsed("response_format", json!({"type": "text"}));
-    for kind in ["json_object", "json_schema"] {
-        let error = refused("response_format", json!({"type": kind}));
-        assert_eq!(error.param.unwrap(), "response_format.type");
-    }
 }
 
 #[test]

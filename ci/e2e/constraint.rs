@@ -1,0 +1,350 @@
+//! Replies that must obey something: schemas, choices, grammars, tools.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, question, with};
+use crate::schemas::{is_valid, schemas};
+
+/// How long a grammar may be looked at before it is refused. The binary under test may be
+/// unoptimised, and the machine busy with other tests.
+const REFUSAL_TIME: Duration = Duration::from_millis(500);
+
+fn strict(schema: &Value) -> Value {
+    json!({"response_format": {"type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": true}}})
+}
+
+/// A question that is answered hot, so that the model alone would say anything.
+fn hot(text: &str, seed: usize, fields: Value) -> Value {
+    let body = with(
+        question(text, 300),
+        json!({"temperature": 2.0, "top_k": 0, "top_p": 1.0,
+        "seed": seed}),
+    );
+    with(body, fields)
+}
+
+fn finish(answer: &Answer) -> Value {
+    answer.json()["choices"][0]["finish_reason"].clone()
+}
+
+/// Checks a reply that had to follow a schema; returns whether it came to its end.
+fn follows(answer: &Answer, schema: &Value, what: &str) -> bool {
+    let content = answer.content();
+    if finish(answer) == "length" {
+        return false;
+    }
+    assert_eq!(finish(answer), "stop", "{what}: {content}");
+    // An exponent may be beyond what this JSON reader holds.
+    let value = serde_json::from_str(&content);
+    let Ok(value) = value else {
+        assert!(content.contains(['e', 'E']), "{what}: {content}");
+        return true;
+    };
+    assert!(is_valid(&value, schema, schema), "{what}: {content}");
+    true
+}
+
+#[test]
+fn every_reply_under_a_strict_schema_is_valid() {
+    let server = Server::start();
+    for (name, schema) in schemas() {
+        let ask = format!("Fill this JSON schema: {schema}");
+        let mut ended = 0;
+        for thinking in [false, true] {
+            let fields = with(strict(&schema), json!({"enable_thinking": thinking}));
+            let answer = server.chat(&with(question(&ask, 300), fields.clone()));
+            ended += usize::from(follows(&answer, &schema, name));
+            for seed in 0..3 {
+                let answer = server.chat(&hot(&ask, seed, fields.clone()));
+                ended += usize::from(follows(&answer, &schema, name));
+            }
+        }
+        assert!(ended > 0, "no reply under {name} ends");
+    }
+}
+
+#[test]
+fn a_schema_that_the_model_knows_is_filled_with_sense() {
+    let server = Server::start();
+    let schema = json!({"type": "object", "properties": {"capital": {"type": "string"}},
+        "required": ["capital"], "additionalProperties": false});
+    let body = question("What is the capital of France?", 60);
+    let content = server.chat(&with(body, strict(&schema))).content();
+    assert!(content.contains("Paris"), "{content}");
+}
+
+#[test]
+fn a_reply_that_is_cut_off_says_so() {
+    let server = Server::start();
+    let (_, schema) = schemas().swap_remove(0);
+    let body = with(question("A person, please.", 3), strict(&schema));
+    let answer = server.chat(&with(body, json!({"enable_thinking": false})));
+    assert_eq!(finish(&answer), "length", "{}", answer.content());
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 3);
+}
+
+#[test]
+fn choices_expressions_and_grammars_are_obeyed() {
+    type Check = fn(&str) -> bool;
+    let server = Server::start();
+    let sum = "start: N (\"+\" N){0,2}\nN: /[1-9]/";
+    let is_sum: Check = |text| text.split('+').all(|part| "123456789".contains(part));
+    let is_code: Check = |text| text.len() == 4 && text.bytes().all(|b| (b'a'..=b'f').contains(&b));
+    let is_choice: Check = |text| ["Oslo", "Oslo!", "é"].contains(&text);
+    let checks: [(Value, Check); 6] = [
+        (json!({"structured_outputs": {"grammar": sum}}), is_sum),
+        (json!({"guided_grammar": sum}), is_sum),
+        (
+            json!({"structured_outputs": {"regex": "[a-f]{4}"}}),
+            is_code,
+        ),
+        (json!({"regex": "[a-f]{4}"}), is_code),
+        (
+            json!({"structured_outputs": {"choice": ["Oslo", "Oslo!", "é"]}}),
+            is_choice,
+        ),
+        (json!({"guided_choice": ["Oslo", "Oslo!", "é"]}), is_choice),
+    ];
+    for (fields, holds) in checks {
+        for seed in 0..8 {
+            let answer = server.chat(&hot("Say something.", seed, fields.clone()));
+            assert!(holds(&answer.content()), "{fields}: {}", answer.content());
+            assert_eq!(finish(&answer), "stop");
+        }
+    }
+}
+
+fn tools(strict: bool) -> Value {
+    let tool = |name: &str, properties: Value, required: Value| {
+        json!({"type": "function", "function": {"name": name, "strict": strict, "parameters": {
+            "type": "object", "properties": properties, "required": required,
+            "additionalProperties": false}}})
+    };
+    json!([
+        tool(
+            "get_weather",
+            json!({"city": {"type": "string"}, "days": {"type": "integer",
+            "minimum": 1, "maximum": 7}, "unit": {"enum": ["celsius", "fahrenheit"]}}),
+            json!(["city", "days", "unit"])
+        ),
+        tool(
+            "set_alarm",
+            json!({"time": {"type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$"},
+            "tags": {"type": "array", "items": {"enum": ["home", "work"]}, "maxItems": 2}}),
+            json!(["time"])
+        )
+    ])
+}
+
+/// The calls of a reply: offered tools with valid arguments, or the test fails.
+fn valid_calls(answer: &Answer, tools: &Value) -> Vec<String> {
+    let message = answer.json()["choices"][0]["message"].clone();
+    let calls = message["tool_calls"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let check = |call: &Value| {
+        let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
+        let tools = tools.as_array().unwrap();
+        let tool = tools
+            .iter()
+            .find(|tool| tool["function"]["name"] == *name)
+            .unwrap();
+        let schema = &tool["function"]["parameters"];
+        let arguments = serde_json::from_str(arguments.as_str().unwrap()).unwrap();
+        assert!(is_valid(&arguments, schema, schema), "{message}");
+        name.as_str().unwrap().to_string()
+    };
+    calls.iter().map(check).collect()
+}
+
+#[test]
+fn a_required_call_is_one_of_an_offered_tool_with_valid_arguments() {
+    let server = Server::start();
+    let mut called = 0;
+    for strict in [true, false] {
+        let tools = tools(strict);
+        let fields = json!({"tools": tools, "tool_choice": "required",
+            "parallel_tool_calls": false});
+        for seed in 0..8 {
+            let thinking = json!({"enable_thinking": seed % 2 == 0});
+            let body = hot("Tell me a joke.", seed, with(fields.clone(), thinking));
+            let answer = server.chat(&body);
+            if finish(&answer) == "length" {
+                continue;
+            }
+            assert_eq!(finish(&answer), "tool_calls", "{answer:?}");
+            assert_eq!(valid_calls(&answer, &tools).len(), 1, "{answer:?}");
+            assert_eq!(
+                answer.json()["choices"][0]["message"]["content"],
+                Value::Null
+            );
+            called += 1;
+        }
+    }
+    assert!(called > 8, "{called} of 16 replies end");
+}
+
+#[test]
+fn a_named_call_is_of_that_tool_and_finishes_with_stop() {
+    let server = Server::start();
+    for (at, name) in ["get_weather", "set_alarm"].into_iter().enumerate() {
+        let tools = tools(at == 0);
+        let choice = json!({"type": "function", "function": {"name": name}});
+        let body = question("Weather in Paris for 3 days in celsius?", 200);
+        let body = with(body, json!({"tools": tools, "tool_choice": choice}));
+        let answer = server.chat(&body);
+        assert_eq!(valid_calls(&answer, &tools), [name]);
+        assert_eq!(finish(&answer), "stop");
+        let streamed = server.chat(&with(body, json!({"stream": true})));
+        let last = streamed.events().pop().unwrap();
+        assert_eq!(last["choices"][0]["finish_reason"], "stop");
+    }
+}
+
+#[test]
+fn calls_of_strict_tools_are_valid_where_the_model_may_also_just_answer() {
+    let server = Server::start();
+    let tools = tools(true);
+    let mut called = 0;
+    for seed in 0..6 {
+        let body = hot(
+            "What is the weather in Paris?",
+            seed,
+            json!({"tools": tools}),
+        );
+        let answer = server.chat(&with(body, json!({"temperature": 0.3 * seed as f64})));
+        if finish(&answer) != "length" {
+            called += valid_calls(&answer, &tools).len();
+        }
+    }
+    assert!(called > 0, "the model calls no tool");
+}
+
+#[test]
+fn a_streamed_reply_under_a_rule_equals_the_whole_one() {
+    let server = Server::start();
+    for (name, schema) in schemas().into_iter().step_by(5) {
+        let body = hot("Fill the schema.", 5, strict(&schema));
+        let whole = server.chat(&body);
+        let streamed = server.chat(&with(body, json!({"stream": true})));
+        assert_eq!(streamed.streamed_content(), whole.content(), "{name}");
+    }
+    let body = hot(
+        "Wake me.",
+        3,
+        json!({"tools": tools(true), "tool_choice": "required"}),
+    );
+    let whole = server.chat(&body).json()["choices"][0]["message"]["tool_calls"].clone();
+    let streamed = server.chat(&with(body, json!({"stream": true})));
+    let mut calls: Vec<(Value, String)> = Vec::new();
+    for event in streamed.events() {
+        let delta = &event["choices"][0]["delta"]["tool_calls"][0];
+        if delta["id"].is_string() {
+            calls.push((delta["function"]["name"].clone(), String::new()));
+        }
+        if let (Some((_, all)), Some(piece)) =
+            (calls.last_mut(), delta["function"]["arguments"].as_str())
+        {
+            all.push_str(piece);
+        }
+    }
+    let whole: Vec<(Value, String)> = whole
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|call| {
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            (call["function"]["name"].clone(), arguments.to_string())
+        })
+        .collect();
+    assert_eq!(calls, whole);
+}
+
+#[test]
+fn replies_under_rules_and_without_leave_each_others_bits_alone() {
+    let server = Server::start();
+    let fields = json!({"logprobs": true, "top_logprobs": 5, "temperature": 1.0, "seed": 3});
+    let (_, schema) = schemas().swap_remove(3);
+    let bodies = [
+        with(
+            question("Tell me about Rome.", 24),
+            with(fields.clone(), json!({"ignore_eos": true})),
+        ),
+        with(
+            question("A person, please.", 24),
+            with(fields.clone(), strict(&schema)),
+        ),
+        with(
+            question("A code.", 24),
+            with(fields, json!({"regex": "[a-z0-9]{40}"})),
+        ),
+    ];
+    let choice = |body: &Value| server.chat(body).json()["choices"].clone();
+    let alone: Vec<Value> = bodies.iter().map(choice).collect();
+    thread::scope(|scope| {
+        for at in 0..12 {
+            let (bodies, alone, choice) = (&bodies, &alone, &choice);
+            scope.spawn(move || assert_eq!(choice(&bodies[at % 3]), alone[at % 3]));
+        }
+    });
+}
+
+#[test]
+fn bombs_are_refused_by_name_and_in_time() {
+    let server = Server::start();
+    server.chat(&question("hi", 1));
+    let numbers: Vec<usize> = (0..100_000).collect();
+    let nested = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+    let either = |at: usize| {
+        let one = |side: &str| json!({"properties": {format!("{side}{at}"): {"type": "string"}}});
+        json!({"anyOf": [one("a"), one("b")]})
+    };
+    let power: Vec<Value> = (0..40).map(either).collect();
+    for (fields, field) in [
+        (strict(&json!({"enum": numbers})), "response_format"),
+        (strict(&json!({"allOf": power})), "response_format"),
+        (strict(&json!({"$ref": "#"})), "response_format"),
+        (json!({"guided_json": nested}), "guided_json"),
+        (
+            json!({"guided_regex": "(".repeat(1_000_000)}),
+            "guided_regex",
+        ),
+        (
+            json!({"guided_regex": format!("{}{}", "(".repeat(4_000), ")".repeat(4_000))}),
+            "guided_regex",
+        ),
+        (
+            json!({"guided_grammar": format!("start: {}", "(".repeat(200_000))}),
+            "guided_grammar",
+        ),
+        (json!({"guided_choice": numbers}), "guided_choice"),
+    ] {
+        let body = with(question("hi", 5), fields).to_string();
+        let begun = Instant::now();
+        let answer = server.post(body.as_bytes()).answer();
+        let took = begun.elapsed();
+        assert_eq!(answer.status, 400, "{field}: {answer:?}");
+        assert_eq!(answer.error()["param"], field, "{}", answer.body);
+        assert!(took < REFUSAL_TIME, "{field} took {took:?}");
+    }
+    assert_eq!(server.chat(&question("hi", 1)).status, 200);
+}
+
+#[test]
+fn a_grammar_that_becomes_too_large_for_a_mask_ends_its_own_reply_as_a_bad_request() {
+    let server = Server::start();
+    // The lexer keeps each of them alive, so that it grows with the reply.
+    let parts: Vec<String> = (1..350)
+        .map(|at| format!("/[a-z]{{1,{at}}}{at}/"))
+        .collect();
+    let grammar = format!("start: ({})*", parts.join(" | "));
+    let answer = server.chat(&hot("Go on.", 1, json!({"guided_grammar": grammar})));
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert_eq!(answer.error()["code"], "constraint_failed");
+    assert_eq!(server.chat(&question("hi", 1)).status, 200);
+}

@@ -1,0 +1,438 @@
+//! The fields that say what a reply must be: `response_format`, `structured_outputs` with the flat
+//! names that came before it, `tool_choice` and the tools' `strict`.
+
+use serde_json::{Value, json};
+
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::generate::constraint::Rule;
+use crate::text::grammar::calls::{self, Calls};
+use crate::text::grammar::limits::ALTERNATIVES_MAX;
+use crate::text::grammar::{Grammar, JsonGrammar};
+
+use super::messages;
+
+/// Tools that the replies may call, and whether they must.
+#[derive(Debug, Default)]
+pub struct Offer {
+    pub tools: Vec<Value>,
+    pub choice: ToolChoice,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    #[default]
+    Auto,
+    /// At least one of them.
+    Required,
+    /// Exactly this one, by its place.
+    Named(usize),
+}
+
+/// Reads `tools` and `tool_choice`.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn offer(object: &Object<'_>) -> Result<Offer, ApiError> {
+    let tools = object
+        .get("tools")
+        .map(|tools| messages::tools(&tools))
+        .transpose()?;
+    let tools = tools.unwrap_or_default();
+    let Some(choice) = object.get("tool_choice") else {
+        return Ok(Offer {
+            tools,
+            choice: ToolChoice::Auto,
+        });
+    };
+    let offer = |tools, choice| Ok(Offer { tools, choice });
+    match choice.value.as_str() {
+        Some("auto") => offer(tools, ToolChoice::Auto),
+        Some("none") => Ok(Offer::default()),
+        Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
+        Some("required") => offer(tools, ToolChoice::Required),
+        Some(_) => Err(choice.error("must be auto, none, required or a function by its name")),
+        None => {
+            let at = named(&choice, &tools)?;
+            offer(tools, ToolChoice::Named(at))
+        }
+    }
+}
+
+/// The place of the tool that `{"type": "function", "function": {"name": …}}` chooses.
+fn named(choice: &Field<'_>, tools: &[Value]) -> Result<usize, ApiError> {
+    let object = choice.object()?;
+    let kind = object.require("type")?;
+    if kind.string()? != "function" {
+        return Err(kind.error("must be function"));
+    }
+    let name = object.require("function")?.object()?.require("name")?;
+    let wanted = name.string()?;
+    let place = tools
+        .iter()
+        .position(|tool| tool["function"]["name"] == wanted);
+    place.ok_or_else(|| name.error("is the name of no tool"))
+}
+
+/// What the fields together make of a reply. A reply that must call has no answer to be formed;
+/// one that may call is calls or the formed answer.
+///
+/// # Errors
+/// Names the first field that is not served, or two that exclude each other.
+pub fn rule(object: &Object<'_>, offer: &Offer, parallel: bool) -> Result<Option<Rule>, ApiError> {
+    let tools = &offer.tools;
+    let several = if parallel { Calls::Several } else { Calls::One };
+    match (offer.choice, answer(object)?) {
+        (ToolChoice::Required, _) => {
+            let grammar = call_grammar("tool_choice", tools, several, None)?;
+            Ok(Some(Rule::whole("tool_choice", grammar)))
+        }
+        (ToolChoice::Named(at), _) => {
+            let chosen = std::slice::from_ref(&tools[at]);
+            let grammar = call_grammar("tool_choice", chosen, Calls::One, None)?;
+            Ok(Some(Rule::whole("tool_choice", grammar)))
+        }
+        (ToolChoice::Auto, Some((field, answer))) if !tools.is_empty() => {
+            let grammar = call_grammar(field, tools, several, Some(&answer))?;
+            Ok(Some(Rule::whole(field, grammar)))
+        }
+        (ToolChoice::Auto, Some((field, answer))) => Ok(Some(Rule::whole(field, answer))),
+        (ToolChoice::Auto, None) if tools.iter().any(is_strict) => {
+            let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
+            Ok(Some(Rule::calls_in_text("tools", grammar)))
+        }
+        (ToolChoice::Auto, None) => Ok(None),
+    }
+}
+
+fn is_strict(tool: &Value) -> bool {
+    tool["function"]["strict"] == true
+}
+
+/// Forced calls follow the schemas of their tools even where these are not strict.
+fn call_grammar(
+    field: &str,
+    tools: &[Value],
+    calls: Calls,
+    answer: Option<&Grammar>,
+) -> Result<Grammar, ApiError> {
+    let loose = calls == Calls::BehindTag || answer.is_some();
+    calls::grammar(tools, calls, loose, answer).map_err(|refused| match refused.tool {
+        Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),
+        None => ApiError::field(field, refused.problem),
+    })
+}
+
+/// The fields that each say what the whole answer must be.
+const FIELDS: &[&str] = &[
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "json_schema",
+    "regex",
+];
+
+/// What the answer must be, and the field that says so.
+fn answer(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    let mut found: Option<(&'static str, Grammar)> = None;
+    for &name in FIELDS {
+        let Some(field) = object.get(name) else {
+            continue;
+        };
+        let grammar = match name {
+            "response_format" => response_format(&field)?,
+            "structured_outputs" => structured_outputs(&field)?,
+            "guided_json" | "json_schema" => Some(json_of(&field, true)?),
+            "guided_regex" | "regex" => Some(Grammar::Regex(field.string()?.to_string())),
+            "guided_choice" => Some(choice(&field)?),
+            _ => Some(lark(&field)?),
+        };
+        match (&found, grammar) {
+            (_, None) => {}
+            (None, Some(grammar)) => found = Some((name, grammar)),
+            (Some((other, _)), Some(_)) => {
+                return Err(field.error(format!("cannot be sent with {other}")));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn response_format(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
+    let object = field.object()?;
+    let kind = object.require("type")?;
+    match kind.string()? {
+        "text" => Ok(None),
+        "json_object" => Ok(Some(match object.get("schema") {
+            Some(schema) => json_of(&schema, false)?,
+            None => any_object(),
+        })),
+        "json_schema" => {
+            let format = object.require("json_schema")?.object()?;
+            let strict = format.boolean("strict", false)?;
+            Ok(Some(json_of(&format.require("schema")?, strict)?))
+        }
+        _ => Err(kind.error("must be text, json_object or json_schema")),
+    }
+}
+
+/// Options of vLLM's field that have no meaning here unless they are off.
+const OPTIONS_REFUSED: &[&str] = &["structural_tag", "whitespace_pattern"];
+
+fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
+    let object = field.object()?;
+    for &name in OPTIONS_REFUSED {
+        if let Some(option) = object.get(name) {
+            return Err(option.error("is not served; leave it out"));
+        }
+    }
+    if object.boolean("disable_additional_properties", false)? {
+        let path = object.path_of("disable_additional_properties");
+        return Err(ApiError::field(
+            path,
+            "is not served; put additionalProperties into the schema",
+        ));
+    }
+    let compact = object.boolean("disable_any_whitespace", false)?;
+    let mut found = Vec::new();
+    for name in ["json", "regex", "choice", "grammar"] {
+        let Some(field) = object.get(name) else {
+            continue;
+        };
+        found.push(match name {
+            "json" => json_of(&field, true)?,
+            "regex" => Grammar::Regex(field.string()?.to_string()),
+            "choice" => choice(&field)?,
+            _ => lark(&field)?,
+        });
+    }
+    if object.boolean("json_object", false)? {
+        found.push(any_object());
+    }
+    match found.len() {
+        0 => Err(field.error("needs one of json, regex, choice, grammar or json_object")),
+        1 => Ok(found.pop().map(|grammar| match grammar {
+            Grammar::Json(json) => Grammar::Json(JsonGrammar {
+                whitespace: !compact,
+                ..json
+            }),
+            other => other,
+        })),
+        _ => Err(field.error("takes one of json, regex, choice, grammar and json_object")),
+    }
+}
+
+/// A schema, as an object or as the text of one.
+fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
+    let schema = match field.value {
+        Value::String(text) => crate::http::json::parse(text.as_bytes())
+            .map_err(|problem| field.error(problem.replacen("the body", "the text", 1)))?,
+        other => other.clone(),
+    };
+    if !schema.is_object() {
+        return Err(field.error("must be a JSON schema: an object"));
+    }
+    Ok(Grammar::Json(JsonGrammar {
+        schema,
+        strict,
+        whitespace: true,
+    }))
+}
+
+fn any_object() -> Grammar {
+    Grammar::Json(JsonGrammar {
+        schema: json!({"type": "object"}),
+        strict: false,
+        whitespace: true,
+    })
+}
+
+fn choice(field: &Field<'_>) -> Result<Grammar, ApiError> {
+    let text = |field: &Field<'_>| field.string().map(str::to_string);
+    let choices: Result<_, _> = field.list(ALTERNATIVES_MAX)?.iter().map(text).collect();
+    Ok(Grammar::Choice(choices?))
+}
+
+fn lark(field: &Field<'_>) -> Result<Grammar, ApiError> {
+    let text = field.string()?;
+    if text.contains("::=") {
+        return Err(field.error("is GBNF, which is not served; send Lark"));
+    }
+    Ok(Grammar::Lark(text.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::chat::request::ChatRequest;
+    use crate::text::testing::chat_model;
+
+    fn tool(name: &str, strict: bool) -> Value {
+        json!({"type": "function", "function": {"name": name, "strict": strict,
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}},
+                           "required": ["a"], "additionalProperties": false}}})
+    }
+
+    fn body(fields: Value) -> Value {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        body
+    }
+
+    /// The rule of a request, compiled.
+    fn compiled(fields: &Value) -> Result<Option<Rule>, ApiError> {
+        let mut rule = ChatRequest::parse(&body(fields.clone()), "m")?.ask.rule;
+        if let Some(rule) = &mut rule {
+            rule.compile(&chat_model())?;
+        }
+        Ok(rule)
+    }
+
+    fn refused(fields: Value) -> (String, String) {
+        let error = compiled(&fields)
+            .map(|_| ())
+            .expect_err(&fields.to_string());
+        assert_eq!(error.status, 400);
+        (error.param.unwrap_or_default(), error.message)
+    }
+
+    #[test]
+    fn each_way_to_ask_for_a_form_makes_a_rule() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+        let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema,
+            "strict": true}});
+        for fields in [
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"response_format": format}),
+            json!({"response_format": {"type": "json_object", "schema": schema}}),
+            json!({"structured_outputs": {"json": schema}}),
+            json!({"structured_outputs": {"json": schema.to_string()}}),
+            json!({"structured_outputs": {"json": schema, "disable_any_whitespace": true}}),
+            json!({"structured_outputs": {"regex": "[a-z]+"}}),
+            json!({"structured_outputs": {"choice": ["a", "b"]}}),
+            json!({"structured_outputs": {"grammar": "start: \"a\""}}),
+            json!({"structured_outputs": {"json_object": true}}),
+            json!({"guided_json": schema}),
+            json!({"guided_regex": "a|b"}),
+            json!({"guided_choice": ["a"]}),
+            json!({"guided_grammar": "start: \"a\""}),
+            json!({"json_schema": schema.to_string()}),
+            json!({"regex": "a|b"}),
+            json!({"tools": [tool("f", false)], "tool_choice": "required"}),
+            json!({"tools": [tool("f", true), tool("g", false)]}),
+            json!({"tools": [tool("f", false)], "response_format": format}),
+        ] {
+            let rule = compiled(&fields).unwrap_or_else(|error| panic!("{fields}: {error:?}"));
+            assert!(rule.is_some(), "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_asks_for_no_form_has_no_rule() {
+        for fields in [
+            json!({}),
+            json!({"response_format": {"type": "text"}}),
+            json!({"tools": [tool("f", false)]}),
+            json!({"tools": [tool("f", true)], "tool_choice": "none"}),
+        ] {
+            assert!(compiled(&fields).unwrap().is_none(), "{fields}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_its_field() {
+        let set = json!({"type": "array", "uniqueItems": true});
+        let format = |strict: bool| {
+            let format = json!({"schema": set, "strict": strict});
+            json!({"type": "json_schema", "json_schema": format})
+        };
+        for (fields, param) in [
+            (
+                json!({"response_format": {"type": "grammar"}}),
+                "response_format.type",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema"}}),
+                "response_format.json_schema",
+            ),
+            (json!({"response_format": format(true)}), "response_format"),
+            (json!({"structured_outputs": {}}), "structured_outputs"),
+            (
+                json!({"structured_outputs": {"regex": "a", "choice": ["b"]}}),
+                "structured_outputs",
+            ),
+            (
+                json!({"structured_outputs": {"structural_tag": "{}"}}),
+                "structured_outputs.structural_tag",
+            ),
+            (
+                json!({"structured_outputs": {"regex": "("}}),
+                "structured_outputs",
+            ),
+            (
+                json!({"structured_outputs": {"grammar": "root ::= \"a\""}}),
+                "structured_outputs.grammar",
+            ),
+            (json!({"guided_json": "[1"}), "guided_json"),
+            (json!({"guided_json": set}), "guided_json"),
+            (json!({"guided_choice": []}), "guided_choice"),
+            (json!({"guided_regex": "a", "regex": "b"}), "regex"),
+            (json!({"ebnf": "root ::= \"a\""}), "ebnf"),
+            (json!({"grammar": "root ::= \"a\""}), "grammar"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (
+                json!({"tools": [tool("f", false)], "tool_choice": "f"}),
+                "tool_choice",
+            ),
+            (
+                json!({"tools": [tool("f", false)],
+                "tool_choice": {"type": "function", "function": {"name": "g"}}}),
+                "tool_choice.function.name",
+            ),
+            (
+                json!({"tools": [tool("f", false)], "tool_choice": {"type": "allowed_tools"}}),
+                "tool_choice.type",
+            ),
+        ] {
+            let (found, message) = refused(fields.clone());
+            assert_eq!(found, param, "{fields}: {message}");
+        }
+        assert!(
+            refused(json!({"response_format": format(true)}))
+                .1
+                .contains("uniqueItems")
+        );
+        let lenient = compiled(&json!({"response_format": format(false)}))
+            .unwrap()
+            .unwrap();
+        assert!(lenient.warnings().concat().contains("uniqueItems"));
+    }
+
+    #[test]
+    fn a_strict_tool_is_refused_with_the_keyword_and_its_name() {
+        let with = |schema: Value, strict: bool| {
+            let mut tool = tool("f", strict);
+            tool["function"]["parameters"]["properties"]["b"] = schema;
+            json!({"tools": [tool], "tool_choice": "required"})
+        };
+        for (schema, keyword) in [
+            (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+            (json!({"type": "string", "format": "email"}), "email"),
+            (json!({"type": "string", "pattern": "^a|b$"}), "^a|b$"),
+            (json!({"allOf": [{"type": "string"}]}), "allOf"),
+        ] {
+            let (param, message) = refused(with(schema.clone(), true));
+            assert!(
+                ["tools", "tool_choice"].contains(&param.as_str()),
+                "{message}"
+            );
+            assert!(message.contains(keyword), "{message}");
+            assert!(compiled(&with(schema, false)).unwrap().is_some());
+        }
+    }
+}
