@@ -3,6 +3,7 @@
 //! A parser that reads a stream is fed the same bytes whole and in pieces; both must agree.
 
 use atlas::cli::boot::{self, Files};
+use atlas::engine::constraint::{Mask, Next};
 use atlas::engine::request::TokenId;
 use atlas::http::chat::request::ChatRequest;
 use atlas::http::json;
@@ -10,6 +11,8 @@ use atlas::http::wire::Framing;
 use atlas::target::VOCAB;
 use atlas::text::chat::ChatModel;
 use atlas::text::detokenize::Detokenizer;
+use atlas::text::grammar::calls::{self, Calls};
+use atlas::text::grammar::{Grammar, JsonGrammar, Scope};
 use atlas::text::reasoning::{ReasoningSplitter, Split};
 use atlas::text::reply::{Delta, Flow, Reply, ReplyFormat};
 use atlas::text::stop::StopMatcher;
@@ -17,6 +20,12 @@ use atlas::text::template::Conversation;
 use atlas::text::tools::{ToolParser, ToolSchemas};
 use atlas::weights::header;
 use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Far longer than compiling takes on a busy machine without optimisation.
+const COMPILE_PATIENCE: Duration = Duration::from_secs(2);
+/// Tokens of a reply under a grammar.
+const GRAMMAR_TOKENS: usize = 12;
 
 /// One check, by the name of its seeds' folder.
 pub struct Check {
@@ -89,6 +98,27 @@ pub const CHECKS: &[Check] = &[
         name: "reasoning",
         run: reasoning,
         words: &["<think>", "</think>", "</thi", "\n"],
+    },
+    Check {
+        name: "grammar",
+        run: grammar,
+        words: &[
+            "\"type\"",
+            "\"enum\":[",
+            "{\"$ref\":\"#\"}",
+            "\"anyOf\":[",
+            "\"allOf\":[",
+            "\"multipleOf\":7",
+            "\"pattern\":\"(a|b)*\"",
+            "{0,999}",
+            "(",
+            ")*",
+            "[^",
+            "\\p{L}",
+            "start: ",
+            "%json {",
+            " | ",
+        ],
     },
     Check {
         name: "http_head",
@@ -326,4 +356,58 @@ pub fn safetensors_header(bytes: &[u8]) {
         range.end
     });
     assert_eq!(end, file);
+}
+
+/// A grammar and, if it compiles, the beginning of a reply under it: the first byte tells its kind.
+/// Compiling takes a bounded time, and each token that is allowed can follow.
+pub fn grammar(bytes: &[u8]) {
+    let Some((kind, Ok(text))) = bytes
+        .split_first()
+        .map(|(kind, rest)| (kind, str::from_utf8(rest)))
+    else {
+        return;
+    };
+    let grammar = match kind {
+        b'j' => json::parse(text.as_bytes()).ok().map(|schema| {
+            Grammar::Json(JsonGrammar {
+                schema,
+                strict: text.len() % 2 == 0,
+                whitespace: true,
+            })
+        }),
+        b't' => json::parse(text.as_bytes())
+            .ok()
+            .and_then(|tools| calls::grammar(tools.as_array()?, Calls::Several, false, None).ok()),
+        b'r' => Some(Grammar::Regex(text.to_string())),
+        _ => Some(Grammar::Lark(text.to_string())),
+    };
+    let begun = Instant::now();
+    let compile = |grammar: Grammar| MODEL.with(|model| model.grammars.compile(&grammar));
+    let compiled = grammar.map(compile);
+    assert!(begun.elapsed() < COMPILE_PATIENCE, "{:?}", begun.elapsed());
+    let Some(Ok(compiled)) = compiled else {
+        return;
+    };
+    let mut guide = compiled.guide(Scope::default());
+    let mut mask = Mask::default();
+    for step in 0..GRAMMAR_TOKENS {
+        // Running into a limit later is an answer too.
+        if guide.next() != Next::Masked || guide.mask(&mut mask).is_err() {
+            return;
+        }
+        let allowed: Vec<TokenId> = mask.ids().collect();
+        let pick = bytes
+            .iter()
+            .fold(step, |sum, byte| sum * 31 % 65_521 + usize::from(*byte));
+        let Some(&id) = allowed.get(pick % allowed.len().max(1)) else {
+            return;
+        };
+        if let Err(problem) = guide.advance(id) {
+            assert!(
+                problem.contains("row") || problem.contains("too"),
+                "{problem}"
+            );
+            return;
+        }
+    }
 }

@@ -149,3 +149,8 @@ fn http_head() {
 fn safetensors_header() {
     run("safetensors_header");
 }
+
+#[test]
+fn grammar() {
+    run("grammar");
+}

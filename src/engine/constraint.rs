@@ -2,7 +2,8 @@
 //!
 //! A constraint is a state machine over tokens. Its masks may take longer than a step can wait, so
 //! they are computed on threads beside the engine while the model runs: the constraint travels
-//! there and comes back with its mask. A sequence whose mask is late is left out of steps. What it allows depends on the tokens alone, never on time.
+//! there and comes back with its mask. A sequence whose mask is late is left out of steps. What a
+//! constraint allows depends on the tokens alone, never on time.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
