@@ -5,9 +5,14 @@
 //!   to the prompts with the fewest tokens to go, older first on a tie. So a short prompt does not
 //!   wait for a long one that came before it, and no flood of short ones holds the oldest back: it
 //!   ends within `tokens / (prefill_tokens / 2)` steps, rounded up.
+//! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
+//!   that replies beside it would wait for.
 //! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else.
 
 use crate::target;
+
+/// Prompt tokens of one step that are scored: one page, the least that a prompt can be cut to.
+pub const SCORED_TOKENS: usize = target::PAGE;
 
 /// What the scheduler sees of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +21,8 @@ pub struct Lane {
     pub prompt: usize,
     /// Tokens already in the cache.
     pub computed: usize,
+    /// Whether the tokens of the prompt are scored.
+    pub scored: bool,
     /// Whether the reader keeps up; a sequence whose reader does not is left out.
     pub ready: bool,
 }
@@ -85,25 +92,47 @@ fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
     let Some(&oldest) = plan.prompts.first() else {
         return;
     };
-    let share = chunk(
-        state.lanes[oldest].remaining(),
-        oldest_share(state.prefill_tokens),
-    );
+    let mut budget = Budget {
+        tokens: oldest_share(state.prefill_tokens),
+        scored: SCORED_TOKENS,
+    };
+    let share = budget.take(&state.lanes[oldest], state.lanes[oldest].remaining());
     plan.prompts.sort_unstable_by_key(|&lane| {
         let served = if lane == oldest { share } else { 0 };
         (state.lanes[lane].remaining() - served, lane)
     });
-    let mut budget = state.prefill_tokens - share;
+    budget.tokens = state.prefill_tokens - share;
     for &lane in &plan.prompts {
         let served = if lane == oldest { share } else { 0 };
-        let more = chunk(state.lanes[lane].remaining() - served, budget);
-        budget -= more;
+        let view = &state.lanes[lane];
+        let more = budget.take(view, view.remaining() - served);
         if served + more > 0 {
             plan.work.push(Work {
                 lane,
                 tokens: served + more,
             });
         }
+    }
+}
+
+/// What is left of a step for prompts.
+struct Budget {
+    tokens: usize,
+    /// Of those, tokens that may be scored.
+    scored: usize,
+}
+
+impl Budget {
+    /// Takes the most of `remaining` tokens of `lane` that there is room for.
+    fn take(&mut self, lane: &Lane, remaining: usize) -> usize {
+        let room = match lane.scored {
+            true => self.tokens.min(self.scored),
+            false => self.tokens,
+        };
+        let taken = chunk(remaining, room);
+        self.tokens -= taken;
+        self.scored -= if lane.scored { taken } else { 0 };
+        taken
     }
 }
 
@@ -131,7 +160,15 @@ mod tests {
         Lane {
             prompt,
             computed,
+            scored: false,
             ready: true,
+        }
+    }
+
+    fn scored(tokens: usize) -> Lane {
+        Lane {
+            scored: true,
+            ..prompt(tokens, 0)
         }
     }
 
@@ -139,6 +176,7 @@ mod tests {
         Lane {
             prompt: 1,
             computed,
+            scored: false,
             ready: true,
         }
     }
@@ -210,6 +248,21 @@ mod tests {
         // 56 tokens are left after the first prompt: less than a page, and no whole prompt.
         assert_eq!(planned(&lanes, 4 * PAGE), [(0, 200)]);
         assert_eq!(planned(&lanes, 8 * PAGE), [(0, 200), (1, 200), (2, PAGE)]);
+    }
+
+    #[test]
+    fn scored_prompts_share_one_page_and_leave_the_rest_to_others() {
+        let lanes = [scored(1000), scored(1000), prompt(1000, 0)];
+        assert_eq!(planned(&lanes[..2], 8 * PAGE), [(0, PAGE)]);
+        assert_eq!(planned(&lanes, 8 * PAGE), [(0, PAGE), (2, 7 * PAGE)]);
+        let lanes = [prompt(1000, 0), scored(30), scored(30), scored(30)];
+        assert_eq!(planned(&lanes, 8 * PAGE), [(1, 30), (2, 30), (0, 7 * PAGE)]);
+        // Those that are scored and replying are replies.
+        let replying = Lane {
+            computed: 31,
+            ..scored(30)
+        };
+        assert_eq!(planned(&[replying], PAGE), [(0, 1)]);
     }
 
     #[test]

@@ -569,7 +569,7 @@ impl Simulation {
                 .find(|work| work.lane == lane)
                 .map(|work| work.tokens)
         };
-        let mut prefill = 0;
+        let (mut prefill, mut scored) = (0, 0);
         let mut oldest_seen = false;
         for (index, lane) in lanes.iter().enumerate() {
             let rows = rows_of(index);
@@ -584,7 +584,10 @@ impl Simulation {
             if lane.ready && !oldest_seen {
                 oldest_seen = true;
                 let left = lane.prompt - lane.computed;
-                let share = (limits.prefill_tokens / 2).max(PAGE) / PAGE * PAGE;
+                let share = match lane.scored {
+                    true => scheduler::SCORED_TOKENS,
+                    false => (limits.prefill_tokens / 2).max(PAGE) / PAGE * PAGE,
+                };
                 assert!(
                     rows.is_some_and(|rows| rows >= left.min(share)),
                     "the oldest prompt waits"
@@ -596,7 +599,12 @@ impl Simulation {
                 "a cut off the grid"
             );
             prefill += rows.unwrap_or(0);
+            scored += if lane.scored { rows.unwrap_or(0) } else { 0 };
         }
+        assert!(
+            scored <= scheduler::SCORED_TOKENS,
+            "too many tokens are scored"
+        );
         assert!(
             prefill <= limits.prefill_tokens,
             "the prompt budget is exceeded"
@@ -779,6 +787,7 @@ fn the_scheduler_is_a_function_of_its_state() {
         .map(|i| scheduler::Lane {
             prompt: 37 * i,
             computed: 0,
+            scored: i % 4 == 0,
             ready: i % 3 != 0,
         })
         .collect();
