@@ -45,8 +45,8 @@ pub const EVENTS_MAX: usize = 64;
 
 /// Objects and lists inside each other in a body.
 pub const JSON_DEPTH_MAX: usize = 64;
-/// Values in a body, counting keys' values and items.
-pub const JSON_VALUES_MAX: usize = 200_000;
+/// Values in a body, counting keys' values and items; room for eight prompts of 65,536 token ids.
+pub const JSON_VALUES_MAX: usize = 600_000;
 
 pub const MESSAGES_MAX: usize = 4096;
 /// Parts of one message's content.

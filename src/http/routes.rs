@@ -284,6 +284,7 @@ fn version() -> Value {
 /// What clients of these APIs may look for and is not here.
 const NOT_OFFERED: &[(&str, &str)] = &[
     ("/v1/embeddings", "embeddings are"),
+    ("/v1/messages/batches", "batches are"),
     ("/v1/images", "images are"),
     ("/v1/videos", "videos are"),
     ("/v1/audio", "audio is"),
