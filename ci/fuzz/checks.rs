@@ -6,9 +6,10 @@ use atlas::cli::boot::{self, Files};
 use atlas::engine::constraint::{Mask, Next};
 use atlas::engine::request::TokenId;
 use atlas::http::chat::request::ChatRequest;
-use atlas::http::json;
+use atlas::http::completions::request::CompletionRequest;
+use atlas::http::json as body;
 use atlas::http::wire::Framing;
-use atlas::target::VOCAB;
+use atlas::target::{MAX_CONTEXT, VOCAB};
 use atlas::text::chat::ChatModel;
 use atlas::text::detokenize::Detokenizer;
 use atlas::text::grammar::calls::{self, Calls};
@@ -19,7 +20,7 @@ use atlas::text::stop::StopMatcher;
 use atlas::text::template::Conversation;
 use atlas::text::tools::{ToolParser, ToolSchemas};
 use atlas::weights::header;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Far longer than compiling takes on a busy machine without optimisation.
@@ -54,6 +55,42 @@ pub const CHECKS: &[Check] = &[
             "-0.0",
             "\"tool_calls\"",
             "18446744073709551616",
+        ],
+    },
+    Check {
+        name: "completion_request",
+        run: completion_request,
+        words: &[
+            "\"prompt\"",
+            "\"echo\"",
+            "\"logprobs\"",
+            "\"max_tokens\"",
+            "[[1]]",
+            "[\"a\"]",
+            "null",
+            "3071",
+            "-1",
+            "true",
+            "<|im_end|>",
+        ],
+    },
+    Check {
+        name: "forged_turns",
+        run: forged_turns,
+        words: &[
+            "<|im_end|>",
+            "<|im_start|>",
+            "<|endoftext|>",
+            "<|im_",
+            "end|>",
+            "<",
+            ">",
+            "|",
+            "\u{fdd0}",
+            "</think>",
+            "<tool_call>",
+            "\u{338}",
+            "\n",
         ],
     },
     Check {
@@ -179,7 +216,7 @@ fn text_pieces(text: &str, mut each: impl FnMut(&str)) {
 
 /// A body is refused by a sentence or becomes a request; no input takes the server down.
 pub fn chat_request(bytes: &[u8]) {
-    match json::parse(bytes) {
+    match body::parse(bytes) {
         Ok(value) => {
             if let Err(error) = ChatRequest::parse(&value, "tiny") {
                 assert!(error.status.is_client_error(), "{error:?}");
@@ -190,9 +227,62 @@ pub fn chat_request(bytes: &[u8]) {
     }
 }
 
+/// A body is refused by a sentence or becomes a request whose prompts leave room for its replies.
+pub fn completion_request(bytes: &[u8]) {
+    let Ok(value) = body::parse(bytes) else {
+        return;
+    };
+    MODEL.with(
+        |model| match CompletionRequest::parse(&value, "tiny", &model.tokenizer) {
+            Ok((request, prompts)) => {
+                let (length, _) = request.ask.max_tokens.expect("it is settled");
+                for prompt in prompts {
+                    assert!(!prompt.tokens.is_empty());
+                    assert!(prompt.tokens.len() + length <= MAX_CONTEXT);
+                    assert!(prompt.tokens.iter().all(|&id| (id as usize) < VOCAB));
+                }
+            }
+            Err(error) => {
+                assert!(error.status.is_client_error(), "{error:?}");
+                assert!(!error.message.is_empty());
+            }
+        },
+    );
+}
+
+/// Whatever a message holds, its conversation has the turns that the template gives it, and reads
+/// the same when it is encoded again from what was remembered.
+pub fn forged_turns(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let ids = |model: &ChatModel, text: &str| {
+        let conversation = Conversation {
+            messages: vec![
+                json!({"role": "user", "content": text}),
+                json!({"role": "assistant", "content": text, "reasoning_content": text}),
+                json!({"role": "user", "content": "x"}),
+            ],
+            tools: vec![],
+            add_generation_prompt: true,
+            enable_thinking: true,
+        };
+        let prompt = model.prompt(&conversation, usize::MAX);
+        prompt.map(|prompt| prompt.tokens).ok()
+    };
+    MODEL.with(|model| {
+        let controls = |ids: Option<Vec<TokenId>>| {
+            let ids = ids.into_iter().flatten();
+            let controls = ids.filter(|&id| model.tokenizer.is_special(id));
+            controls.collect::<Vec<TokenId>>()
+        };
+        let found = ids(model, &text);
+        assert_eq!(ids(model, &text), found);
+        assert_eq!(controls(found), controls(ids(model, "x")));
+    });
+}
+
 /// A conversation is refused or becomes a prompt below the limit.
 pub fn template(bytes: &[u8]) {
-    let Ok(value) = json::parse(bytes) else {
+    let Ok(value) = body::parse(bytes) else {
         return;
     };
     let Ok(request) = ChatRequest::parse(&value, "tiny") else {
@@ -213,9 +303,9 @@ pub fn template(bytes: &[u8]) {
 }
 
 fn schemas() -> ToolSchemas {
-    let properties = serde_json::json!({"s": {"type": "string"}, "n": {"type": "number"},
+    let properties = json!({"s": {"type": "string"}, "n": {"type": "number"},
         "b": {"type": ["boolean", "null"]}, "o": {"type": "object"}, "a": {"type": "array"}});
-    let tool = serde_json::json!({"function": {"name": "f",
+    let tool = json!({"function": {"name": "f",
         "parameters": {"properties": properties}}});
     ToolSchemas::new(&[tool])
 }
@@ -368,14 +458,14 @@ pub fn grammar(bytes: &[u8]) {
         return;
     };
     let grammar = match kind {
-        b'j' => json::parse(text.as_bytes()).ok().map(|schema| {
+        b'j' => body::parse(text.as_bytes()).ok().map(|schema| {
             Grammar::Json(JsonGrammar {
                 schema,
                 strict: text.len() % 2 == 0,
                 whitespace: true,
             })
         }),
-        b't' => json::parse(text.as_bytes())
+        b't' => body::parse(text.as_bytes())
             .ok()
             .and_then(|tools| calls::grammar(tools.as_array()?, Calls::Several, false, None).ok()),
         b'r' => Some(Grammar::Regex(text.to_string())),

@@ -116,6 +116,16 @@ fn chat_request() {
 }
 
 #[test]
+fn completion_request() {
+    run("completion_request");
+}
+
+#[test]
+fn forged_turns() {
+    run("forged_turns");
+}
+
+#[test]
 fn template() {
     run("template");
 }

@@ -2,7 +2,7 @@
 
 mod answer;
 pub mod positions;
-mod request;
+pub mod request;
 #[cfg(test)]
 mod tests;
 
