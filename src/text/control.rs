@@ -8,6 +8,7 @@
 //! A template may complete a token that a message begins or ends, but not one that has only its
 //! middle in a string: a template that writes `<|`, a role and `|>` means the token.
 
+use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use serde_json::{Map, Value};
 
 use crate::engine::request::TokenId;
@@ -18,14 +19,15 @@ use super::template::Conversation;
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
 /// The control tokens of a tokenizer, found in text.
-#[derive(Debug, Default)]
 pub struct ControlTokens {
-    /// Longest first, so that the longest of several at a place is found.
-    tokens: Vec<(String, TokenId)>,
+    /// Finds them in time linear in the text, as the tokenizer's library does; None if there are
+    /// none.
+    finder: Option<DoubleArrayAhoCorasick<TokenId>>,
+    /// Their texts, the longest first.
+    texts: Vec<String>,
     /// Bytes that a control token begins with, and those that one ends with.
-    begins: Box<[bool]>,
-    ends: Box<[bool]>,
-    longest: usize,
+    begins: [bool; 256],
+    ends: [bool; 256],
 }
 
 /// A control token in a text.
@@ -37,41 +39,50 @@ pub struct Found {
 }
 
 impl ControlTokens {
-    /// From the tokens' texts, none of which is empty.
-    pub fn new(mut tokens: Vec<(String, TokenId)>) -> ControlTokens {
+    /// From texts and ids.
+    ///
+    /// # Errors
+    /// When they are too many to be looked for at once.
+    pub fn new(mut tokens: Vec<(String, TokenId)>) -> Result<ControlTokens, String> {
         tokens.retain(|(text, _)| !text.is_empty());
         tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-        let (mut begins, mut ends) = (vec![false; 256], vec![false; 256]);
+        let (mut begins, mut ends) = ([false; 256], [false; 256]);
         for (text, _) in &tokens {
             begins[usize::from(text.as_bytes()[0])] = true;
             ends[usize::from(text.as_bytes()[text.len() - 1])] = true;
         }
-        ControlTokens {
-            longest: tokens.first().map_or(0, |(text, _)| text.len()),
-            tokens,
-            begins: begins.into(),
-            ends: ends.into(),
-        }
+        let builder = DoubleArrayAhoCorasickBuilder::new().match_kind(MatchKind::LeftmostLongest);
+        let patterns = tokens.iter().map(|(text, id)| (text, *id));
+        let finder = match tokens.is_empty() {
+            true => None,
+            false => Some(builder.build_with_values(patterns)),
+        };
+        Ok(ControlTokens {
+            finder: finder.transpose().map_err(|error| error.to_string())?,
+            texts: tokens.into_iter().map(|(text, _)| text).collect(),
+            begins,
+            ends,
+        })
     }
 
     /// The first control token of `text` from byte `from` on; the longest that begins there.
     pub fn find(&self, text: &str, from: usize) -> Option<Found> {
-        let bytes = text.as_bytes();
-        let mut at = from;
-        loop {
-            let begins = |byte: &u8| self.begins[usize::from(*byte)];
-            at += bytes.get(at..)?.iter().position(begins)?;
-            let here = |(token, _): &&(String, _)| bytes[at..].starts_with(token.as_bytes());
-            if let Some((token, id)) = self.tokens.iter().find(here) {
-                let end = at + token.len();
-                return Some(Found {
-                    start: at,
-                    end,
-                    id: *id,
-                });
-            }
-            at += 1;
-        }
+        let finder = self.finder.as_ref()?;
+        let rest = text.as_bytes().get(from..)?;
+        // Most text holds nothing that a token could begin with; looking for that is quicker.
+        let skipped = rest
+            .iter()
+            .position(|byte| self.begins[usize::from(*byte)])?;
+        let found = finder.leftmost_find_iter(&rest[skipped..]).next()?;
+        Some(Found {
+            start: from + skipped + found.start(),
+            end: from + skipped + found.end(),
+            id: found.value(),
+        })
+    }
+
+    fn longest(&self) -> usize {
+        self.texts.first().map_or(0, String::len)
     }
 
     /// Breaks the control tokens inside the strings of a conversation. None if there are none;
@@ -109,7 +120,7 @@ impl ControlTokens {
     /// Whether the text, blanks aside, ends with the start of a control token.
     fn is_continued(&self, text: &str) -> bool {
         let bytes = text.trim_end().as_bytes();
-        let from = bytes.len().saturating_sub(self.longest);
+        let from = bytes.len().saturating_sub(self.longest());
         (from..bytes.len()).any(|at| {
             let end = &bytes[at..];
             self.begins[usize::from(end[0])]
@@ -120,7 +131,7 @@ impl ControlTokens {
     /// Whether the text, blanks aside, begins with the end of a control token.
     fn continues(&self, text: &str) -> bool {
         let bytes = text.trim_start().as_bytes();
-        let until = bytes.len().min(self.longest);
+        let until = bytes.len().min(self.longest());
         (0..until).any(|at| {
             let start = &bytes[..=at];
             let ended = |token: &[u8]| token.ends_with(start);
@@ -130,7 +141,7 @@ impl ControlTokens {
 
     /// Whether `holds` of a control token longer than `bytes`.
     fn has_part(&self, bytes: usize, holds: impl Fn(&[u8]) -> bool) -> bool {
-        let texts = self.tokens.iter().map(|(text, _)| text.as_bytes());
+        let texts = self.texts.iter().map(String::as_bytes);
         texts.take_while(|text| text.len() > bytes).any(holds)
     }
 
@@ -156,6 +167,9 @@ impl ControlTokens {
     fn hidden(&self, text: &str, mark: char) -> String {
         let mut out = String::with_capacity(text.len() + mark.len_utf8());
         let body = text.trim_end();
+        if body.is_empty() {
+            return text.to_string();
+        }
         let lead = text.len() - text.trim_start().len();
         out.push_str(&text[..lead]);
         if self.continues(text) {
@@ -169,11 +183,11 @@ impl ControlTokens {
             // Another token may begin inside this one.
             from = found.start + first;
         }
-        out.push_str(body.get(from..).unwrap_or_default());
+        out.push_str(&body[from..]);
         if self.is_continued(text) {
             out.push(mark);
         }
-        out.push_str(&text[body.len().max(lead)..]);
+        out.push_str(&text[body.len()..]);
         out
     }
 }
@@ -193,7 +207,7 @@ fn any_string(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::Random;
+    use crate::text::testing::{Random, assert_linear};
     use serde_json::json;
 
     fn control() -> ControlTokens {
@@ -203,6 +217,7 @@ mod tests {
             token("<|end|>x", 2),
             token("<s>", 3),
         ])
+        .unwrap()
     }
 
     fn conversation(messages: Value, tools: Value) -> Conversation {
@@ -222,7 +237,17 @@ mod tests {
         assert_eq!(found("<|end|<s>"), Some((6, 3)));
         assert_eq!(found("<|end|"), None);
         assert_eq!(control().find("<s>", 1), None);
-        assert_eq!(ControlTokens::default().find("", 0), None);
+        let none = ControlTokens::new(vec![]).unwrap();
+        assert_eq!(none.find("<s>", 0), None);
+        assert!(!none.is_forged("<s>"));
+    }
+
+    #[test]
+    fn hiding_takes_time_linear_in_the_text() {
+        let control = control();
+        for unit in ["<|end|>", "<|end", "<", ">", "<|", "a"] {
+            assert_linear(unit, |text| drop(control.hidden(text, '\u{fdd0}')));
+        }
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn control_tokens(inner: &tokenizers::Tokenizer) -> Result<ControlTokens, Tokeni
         }
         tokens.push((token.content, id));
     }
-    Ok(ControlTokens::new(tokens))
+    ControlTokens::new(tokens).map_err(TokenizerError::Invalid)
 }
 
 /// Finds what is put around a document by encoding one.
