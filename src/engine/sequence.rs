@@ -79,7 +79,7 @@ impl Sequence {
         Lane {
             prompt: self.prompt,
             computed: self.computed,
-scored: self.prompt_logprobs.is_some(),
+            scored: self.prompt_logprobs.is_some(),
             ready: self.kept.is_none() && self.events.capacity() >= self.events_room(),
         }
     }
