@@ -382,7 +382,7 @@ pub fn stop_strings(bytes: &[u8]) {
     let mut matcher = StopMatcher::new(&stops);
     let mut stopped = false;
     text_pieces(&text, |piece| {
-        stopped = stopped || matcher.push(piece, &mut found)
+        stopped = stopped || matcher.push(piece, &mut found).is_some()
     });
     if !stopped {
         matcher.finish(&mut found);

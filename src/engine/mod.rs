@@ -29,6 +29,7 @@ mod sim;
 mod stats;
 #[cfg(test)]
 mod tests;
+pub mod thinking;
 
 use std::collections::VecDeque;
 use std::error::Error;

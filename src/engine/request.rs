@@ -3,6 +3,7 @@
 use tokio::sync::mpsc;
 
 use super::constraint::Constraint;
+use super::thinking::ThinkingBudget;
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
@@ -31,6 +32,8 @@ pub struct Sampling {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Key of the counter-based generator; the counter is the position in the sequence.
     pub seed: u64,
+    /// Ends the reasoning that the reply begins in.
+    pub thinking_budget: Option<ThinkingBudget>,
 }
 
 impl Default for Sampling {
@@ -45,6 +48,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
             seed: 0,
+            thinking_budget: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use super::constraint::Allowed;
 use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
 use super::rng;
+use super::thinking::Countdown;
 
 /// Candidates that the search for the top-p set sorts first, and its growth when too few.
 const NUCLEUS_FIRST: usize = 64;
@@ -50,6 +51,7 @@ pub struct Sampler {
     sampling: Sampling,
     /// How often the reply holds each token of prompt and reply; empty when no penalty asks.
     seen: HashMap<TokenId, u32>,
+    thinking: Option<Countdown>,
 }
 
 impl Sampler {
@@ -60,15 +62,25 @@ impl Sampler {
             seen.reserve(capacity);
             seen.extend(prompt.iter().map(|&id| (id, 0)));
         }
-        Sampler { sampling, seen }
+        let thinking = sampling.thinking_budget.clone().map(Countdown::new);
+        Sampler {
+            sampling,
+            seen,
+            thinking,
+        }
     }
 
-    /// Chooses the token for `position`, counted from the start of the sequence, and remembers it.
+    /// Chooses the token for `position`, counted from the start of the sequence, and remembers it;
+    /// a token that a used-up thinking budget forces comes before all rules.
     ///
     /// `logits` holds one number per token of the vocabulary: finite, or minus infinity for a token
     /// that is not to be chosen; not all of them are.
     pub fn next(&mut self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
-        let chosen = self.choose(logits, position, scratch);
+        let forced = self.thinking.as_ref().and_then(Countdown::forced);
+        let chosen = forced.unwrap_or_else(|| self.choose(logits, position, scratch));
+        if let Some(thinking) = &mut self.thinking {
+            thinking.advance(chosen);
+        }
         if penalises(&self.sampling) {
             *self.seen.entry(chosen).or_default() += 1;
         }

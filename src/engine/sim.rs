@@ -12,6 +12,7 @@ use super::constraint::{self, Constraint, Mask, Next};
 use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use super::request::{Event, FinishReason, Request, Sampling, Scored, TokenId};
 use super::sampler::{self, Sampler, Scratch};
+use super::thinking::ThinkingBudget;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use crate::target::{MAX_CONTEXT, PAGE};
 
@@ -395,6 +396,10 @@ impl Dice {
             prompt_logprobs: self.chance(0.3).then(|| self.below(8)),
             constraint: self.chance(0.3).then(|| self.toy()),
         };
+        if spec.constraint.is_some() {
+            // This one holds from the first token, inside any reasoning.
+            spec.sampling.thinking_budget = None;
+        }
         match self.below(24) {
             0 => spec.max_tokens = 0,
             1 => spec.max_tokens = MAX_CONTEXT,
@@ -430,6 +435,11 @@ impl Dice {
                 vec![]
             },
             seed: self.below(1 << 30) as u64,
+            thinking_budget: self.chance(0.2).then(|| ThinkingBudget {
+                tokens: self.below(20),
+                close: vec![2],
+                ending: vec![3, 2, 4],
+            }),
         }
     }
 

@@ -114,6 +114,11 @@ impl<'v> Object<'v> {
             .map_or(Ok(default), |field| field.number(range))
     }
 
+    /// A field that may be absent and is an object otherwise.
+    pub fn optional_object(&self, name: &str) -> Result<Option<Object<'v>>, ApiError> {
+        self.get(name).map(|field| field.object()).transpose()
+    }
+
     pub fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
         self.get(name).map(|field| field.integer(range)).transpose()
     }

@@ -1,8 +1,8 @@
-//! The HTTP/1.1 server: connections, limits, routes, and the OpenAI dialect.
+//! The HTTP/1.1 server: connections, limits, routes, and the dialects of the APIs.
 //!
 //! A connection's bytes pass [`wire`] on their way to the HTTP library; [`routes`] finds the
-//! answer; [`chat`] reads requests and writes answers, [`generate`] is what lies between for every
-//! dialect. Nothing here touches the model: requests go to
+//! answer; [`chat`] and [`messages`] read requests and write answers, [`generate`] is what lies
+//! between for every dialect. Nothing here touches the model: requests go to
 //! the engine through its handle, events come back through a channel per reply.
 
 pub mod body;
@@ -16,6 +16,7 @@ pub mod json;
 pub mod keys;
 pub mod limits;
 pub mod metrics;
+pub mod random;
 mod refusal;
 pub mod routes;
 pub mod server;
@@ -24,6 +25,7 @@ pub mod state;
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod thinking;
 pub mod tokenize;
 pub mod ui;
 pub mod wire;

@@ -140,6 +140,30 @@ fn reasoning_is_separate_from_the_content() {
 }
 
 #[test]
+fn a_used_up_thinking_budget_ends_the_reasoning() {
+    let server = TestServer::start(Script::endless());
+    for mut fields in [
+        json!({"thinking": {"type": "enabled", "budget_tokens": 7}}),
+        json!({"thinking_token_budget": 7, "reasoning": {"effort": "high"}}),
+        json!({"chat_template_kwargs": {"enable_thinking": true, "thinking_budget": 7}}),
+    ] {
+        fields["max_tokens"] = json!(60);
+        let answer = server.chat(fields);
+        let message = message(&answer);
+        let thought = "again a\n\n[The thinking budget is used up.]";
+        assert_eq!(message["reasoning_content"], thought);
+        assert!(message["content"].as_str().unwrap().contains("gain"));
+        let usage = &answer.json()["usage"];
+        let reasoning = thought.len() + "\n".len() + 1;
+        assert_eq!(usage["completion_tokens"], 60);
+        assert_eq!(
+            usage["completion_tokens_details"]["reasoning_tokens"],
+            reasoning
+        );
+    }
+}
+
+#[test]
 fn tool_calls_are_read_from_the_reply() {
     let server = TestServer::start(Script::text(CALLS));
     let answer = server.chat(json!({"tools": tools()}));

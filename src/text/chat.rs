@@ -6,10 +6,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::engine::request::TokenId;
+use crate::engine::thinking::ThinkingBudget;
 
 use super::grammar::Grammars;
 use super::template::{Conversation, Template, TemplateError};
 use super::tokenizer::{Tokenizer, TokenizerError};
+
+/// What a reply says when its thinking budget is used up, for its reader and for the model, before
+/// the closing tag.
+const BUDGET_USED_UP: &str = "\n\n[The thinking budget is used up.]\n";
 
 /// Tags around reasoning, opening and closing.
 pub type ThinkTags = (&'static str, &'static str);
@@ -108,6 +113,23 @@ impl ChatModel {
             None => Ok((self.template.render(conversation)?, None)),
             Some((hidden, mark)) => Ok((self.template.render(&hidden)?, Some(mark))),
         }
+    }
+
+    /// What ends the reasoning of a reply after `tokens`; none for a model that does not reason in
+    /// tags.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses the texts.
+    pub fn thinking_budget(&self, tokens: usize) -> Result<Option<ThinkingBudget>, PromptError> {
+        let Some((_, close)) = self.think else {
+            return Ok(None);
+        };
+        let encode = |text: &str| self.tokenizer.encode(text).map_err(PromptError::Tokenizer);
+        Ok(Some(ThinkingBudget {
+            tokens,
+            close: encode(close)?,
+            ending: encode(&format!("{BUDGET_USED_UP}{close}\n\n"))?,
+        }))
     }
 
     /// Puts system messages where the template takes them: those at the head become one, those

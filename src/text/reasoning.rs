@@ -62,6 +62,11 @@ impl ReasoningSplitter {
         }
     }
 
+    /// Whether the text so far ends inside reasoning.
+    pub fn is_inside(&self) -> bool {
+        matches!(self.state, State::Opened | State::Inside)
+    }
+
     /// Appends to `out` what `text` settles.
     pub fn push(&mut self, text: &str, out: &mut Split) {
         if self.state == State::Content {

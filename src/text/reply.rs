@@ -79,6 +79,7 @@ pub struct Reply {
     detokenizer: Detokenizer,
     reasoning: ReasoningSplitter,
     stop: StopMatcher,
+    stopped_by: Option<usize>,
     tools: Option<ToolParser>,
 }
 
@@ -96,6 +97,7 @@ impl Reply {
             detokenizer: Detokenizer::default(),
             reasoning,
             stop: StopMatcher::new(&format.stops),
+            stopped_by: None,
             tools: format.tools.map(ToolParser::new),
         }
     }
@@ -142,6 +144,16 @@ impl Reply {
         Flow::Continue
     }
 
+    /// Which of `ReplyFormat::stops` ended the reply.
+    pub fn stopped_by(&self) -> Option<usize> {
+        self.stopped_by
+    }
+
+    /// Whether the text so far ends inside reasoning.
+    pub fn is_reasoning(&self) -> bool {
+        self.reasoning.is_inside()
+    }
+
     /// Complete tool calls so far.
     pub fn calls(&self) -> usize {
         self.tools.as_ref().map_or(0, ToolParser::completed)
@@ -156,9 +168,9 @@ impl Reply {
     fn push_split(&mut self, split: Split, out: &mut Vec<Delta>) -> Flow {
         append(out, Delta::Reasoning(split.reasoning));
         let mut content = String::new();
-        let stopped = self.stop.push(&split.content, &mut content);
+        self.stopped_by = self.stop.push(&split.content, &mut content);
         self.push_content(content, out);
-        if stopped {
+        if self.stopped_by.is_some() {
             if let Some(tools) = &mut self.tools {
                 tools.finish(out);
             }

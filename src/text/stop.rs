@@ -18,25 +18,28 @@ impl StopMatcher {
         }
     }
 
-    /// Appends to `out` the text that can no longer be part of a stop string. Returns true once a
-    /// stop string is complete; it and all that follows are dropped. Of several completed by the
-    /// same character the longest counts.
-    pub fn push(&mut self, text: &str, out: &mut String) -> bool {
+    /// Appends to `out` the text that can no longer be part of a stop string. Returns which of the
+    /// stop strings is complete, once one is; it and all that follows are dropped. Of several
+    /// completed by the same character the longest counts.
+    pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         if self.patterns.is_empty() {
             out.push_str(text);
-            return false;
+            return None;
         }
         let scanned = self.held.len();
         self.held.push_str(text);
         for (offset, byte) in text.bytes().enumerate() {
-            let mut completed = 0;
-            for pattern in &mut self.patterns {
-                completed = completed.max(pattern.advance(byte));
+            let (mut completed, mut which) = (0, 0);
+            for (at, pattern) in self.patterns.iter_mut().enumerate() {
+                let length = pattern.advance(byte);
+                if length > completed {
+                    (completed, which) = (length, at);
+                }
             }
             if completed > 0 {
                 out.push_str(&self.held[..scanned + offset + 1 - completed]);
                 self.held.clear();
-                return true;
+                return Some(which);
             }
         }
         let begun = self
@@ -48,7 +51,7 @@ impl StopMatcher {
         let free = self.held.len() - begun;
         out.push_str(&self.held[..free]);
         self.held.drain(..free);
-        false
+        None
     }
 
     /// Appends to `out` what was held back for a stop string that never came.
@@ -109,7 +112,7 @@ mod tests {
         let mut matcher = StopMatcher::new(&stops);
         let mut out = String::new();
         for piece in pieces {
-            if matcher.push(piece, &mut out) {
+            if matcher.push(piece, &mut out).is_some() {
                 return (out, true);
             }
         }
@@ -136,6 +139,14 @@ mod tests {
     #[test]
     fn a_repeated_start_falls_back_inside_the_pattern() {
         assert_eq!(streamed(&["aab"], &["aaab"]), ("a".to_string(), true));
+    }
+
+    #[test]
+    fn the_longest_of_several_is_named() {
+        let stops = ["b", "ab", "cab"].map(str::to_string);
+        let mut out = String::new();
+        assert_eq!(StopMatcher::new(&stops).push("xab", &mut out), Some(1));
+        assert_eq!(out, "x");
     }
 
     #[test]

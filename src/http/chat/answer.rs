@@ -1,7 +1,5 @@
 //! What the client reads: the JSON of a whole reply and of its chunks.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,6 +13,7 @@ use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
 use crate::http::generate::generation::{Finish, Settled, Usage};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::http::random;
 
 /// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
 pub const LOGPROB_LEAST: f32 = -9999.0;
@@ -37,7 +36,7 @@ impl Identity {
     pub fn new(prefix: &str, model: &str) -> Identity {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Identity {
-            id: format!("{prefix}-{}", random_hex()),
+            id: format!("{prefix}-{}", random::hex()),
             created: since.map_or(0, |since| since.as_secs()),
             model: model.to_string(),
             calls: Finish::ToolCalls,
@@ -66,14 +65,8 @@ impl Identity {
     }
 }
 
-/// 128 random bits.
-fn random_hex() -> String {
-    let part = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", part(), part())
-}
-
 fn call_id() -> String {
-    format!("call_{}", &random_hex()[..24])
+    format!("call_{}", &random::hex()[..24])
 }
 
 pub fn usage_json(usage: Usage) -> Value {
@@ -81,6 +74,7 @@ pub fn usage_json(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     })
 }
 
@@ -419,6 +413,7 @@ mod tests {
         let usage = Usage {
             prompt: 1,
             completion: 1,
+            reasoning: 0,
         };
         let whole = whole_answer(&chat_model(), &identity, vec![], usage, false);
         assert_eq!(whole["warnings"], json!(identity.warnings));
@@ -429,6 +424,7 @@ mod tests {
         let usage = Usage {
             prompt: 3,
             completion: 4,
+            reasoning: 1,
         };
         let end = |include_usage| {
             let mut out = Vec::new();
@@ -453,6 +449,7 @@ mod tests {
             Usage {
                 prompt: 1,
                 completion: 2,
+                reasoning: 0,
             },
             false,
         );

@@ -12,6 +12,7 @@ use crate::http::generate::parameters::{
     Refused, check_model, check_refused, choices, include_usage, max_tokens, prompt_logprobs,
     sampling, stop_tokens, stops,
 };
+use crate::http::thinking;
 use crate::target;
 
 use super::constraint::{self, ToolChoice};
@@ -80,17 +81,6 @@ const REFUSED: &[Refused] = &[
     ("return_tokens_as_token_ids", "false", "send logprobs"),
     ("include_reasoning", "true", "reasoning is always reported"),
     ("separate_reasoning", "true", "reasoning is always separate"),
-    (
-        "thinking",
-        "null",
-        "send chat_template_kwargs.enable_thinking",
-    ),
-    (
-        "thinking_token_budget",
-        "null",
-        "send chat_template_kwargs.enable_thinking",
-    ),
-    ("reasoning", "null", "send reasoning_effort"),
     ("priority", "0", "requests are served in their order"),
     ("repetition_detection", "null", "replies are never watched"),
     ("typical_p", "1.0", "send top_p"),
@@ -113,14 +103,17 @@ impl ChatRequest {
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
         let rule = constraint::rule(&object, &offer, parallel_tool_calls)?;
         let stream = object.boolean("stream", false)?;
+        let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
         let ask = Ask {
             messages,
             tools: offer.tools,
             parallel_tool_calls,
             rule,
-            thinking: thinking(&object)?,
+            thinking: thinking.on,
+            thinking_budget: thinking.budget,
             sampling: sampling(&object)?,
             max_tokens: max_tokens(&object, &["max_tokens", "max_completion_tokens"], 1)?,
+            clip_to_context: false,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
@@ -138,40 +131,6 @@ impl ChatRequest {
             include_usage,
         })
     }
-}
-
-/// Whether the reply starts with reasoning: the template's switch counts before the effort.
-fn thinking(object: &Object<'_>) -> Result<bool, ApiError> {
-    let mut thinking = target::THINKING_DEFAULT;
-    if let Some(effort) = object.get("reasoning_effort") {
-        thinking = match effort.string()? {
-            "none" => false,
-            "minimal" | "low" | "medium" | "high" | "xhigh" | "max" => true,
-            _ => return Err(effort.error("must be none, minimal, low, medium, high, xhigh or max")),
-        };
-    }
-    enable_thinking(object, thinking)
-}
-
-/// The template's own switch, in either place where clients put it.
-///
-/// # Errors
-/// Names what is no such switch.
-pub fn enable_thinking(object: &Object<'_>, default: bool) -> Result<bool, ApiError> {
-    let thinking = object.boolean("enable_thinking", default)?;
-    let Some(arguments) = object.get("chat_template_kwargs") else {
-        return Ok(thinking);
-    };
-    let arguments = arguments.object()?;
-    if let Some(unknown) = arguments.keys().find(|key| *key != "enable_thinking") {
-        let shown: String = unknown.chars().take(64).collect();
-        let path = arguments.path_of(&shown);
-        return Err(ApiError::field(
-            path,
-            "is unknown; enable_thinking is the only one",
-        ));
-    }
-    arguments.boolean("enable_thinking", thinking)
 }
 
 fn logprobs(object: &Object<'_>) -> Result<Option<usize>, ApiError> {

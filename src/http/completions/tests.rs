@@ -275,6 +275,7 @@ fn the_cut_into_events_never_changes_what_the_chunks_assemble_to() {
         let usage = Usage {
             prompt: 0,
             completion: 0,
+            reasoning: 0,
         };
         let mut expected = whole_answer(&model, &shape(), vec![whole], usage)["choices"].clone();
         // No chunk carries positions where there are none.

@@ -15,19 +15,25 @@ use crate::text::reply::{Delta, Flow, Reply};
 
 use super::internal;
 
-/// Why a reply ended, in the words of the API.
+/// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     Stop,
+    /// By the request's stop string of this number.
+    StopString(usize),
+    /// At the length that was asked for.
     Length,
+    /// The context is full; more was asked for, or no length.
+    ContextFull,
     ToolCalls,
 }
 
 impl Finish {
+    /// In the words of the chat completions API.
     pub fn name(self) -> &'static str {
         match self {
-            Finish::Stop => "stop",
-            Finish::Length => "length",
+            Finish::Stop | Finish::StopString(_) => "stop",
+            Finish::Length | Finish::ContextFull => "length",
             Finish::ToolCalls => "tool_calls",
         }
     }
@@ -52,15 +58,21 @@ pub struct Choice {
     /// None once the reply is complete: the engine is told by the channel's end.
     events: Option<mpsc::Receiver<Event>>,
     reply: Reply,
+    /// The context ends the reply before the wanted length does.
+    fills_context: bool,
     tokens: usize,
+    /// Those of them that are reasoning, tags included.
+    reasoning_tokens: usize,
 }
 
 impl Choice {
-    pub fn new(events: mpsc::Receiver<Event>, reply: Reply) -> Choice {
+    pub fn new(events: mpsc::Receiver<Event>, reply: Reply, fills_context: bool) -> Choice {
         Choice {
             events: Some(events),
             reply,
+            fills_context,
             tokens: 0,
+            reasoning_tokens: 0,
         }
     }
 
@@ -76,6 +88,7 @@ impl Choice {
             }
             Event::Token { id, logprobs } => {
                 self.tokens += 1;
+                self.reasoning_tokens += usize::from(self.reply.is_reasoning());
                 if self.reply.tells_all() || self.reply.is_text(&service.chat, id) {
                     out.logprobs.extend(logprobs.map(|logprobs| (id, logprobs)));
                 }
@@ -102,10 +115,12 @@ impl Choice {
 
     fn end(&mut self, reason: FinishReason, out: &mut Settled) {
         self.events = None;
+        let stopped_by = self.reply.stopped_by();
         out.finish = Some(match reason {
+            FinishReason::Length if self.fills_context => Finish::ContextFull,
             FinishReason::Length => Finish::Length,
             FinishReason::Stop if self.reply.calls() > 0 => Finish::ToolCalls,
-            FinishReason::Stop => Finish::Stop,
+            FinishReason::Stop => stopped_by.map_or(Finish::Stop, Finish::StopString),
         });
     }
 
@@ -172,10 +187,11 @@ impl Generation {
     }
 
     pub fn usage(&self) -> Usage {
-        let completion = self.choices.iter().map(|choice| choice.tokens).sum();
+        let sum = |tokens: fn(&Choice) -> usize| self.choices.iter().map(tokens).sum();
         Usage {
             prompt: self.prompt_tokens,
-            completion,
+            completion: sum(|choice| choice.tokens),
+            reasoning: sum(|choice| choice.reasoning_tokens),
         }
     }
 
@@ -229,4 +245,6 @@ impl Generation {
 pub struct Usage {
     pub prompt: usize,
     pub completion: usize,
+    /// Part of `completion`.
+    pub reasoning: usize,
 }

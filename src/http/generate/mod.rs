@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::request::{Event, Request, Sampling, Scored, TokenId, TokenLogprobs};
+use crate::engine::thinking::ThinkingBudget;
 use crate::engine::{Phase, Rejected};
 use crate::target;
 use crate::text::chat::{Prompt, PromptError};
@@ -25,7 +26,7 @@ use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, Settled, Usage};
 use self::stream::ReplyStream;
 use super::error::ApiError;
-use super::limits::{EVENTS_MAX, PROMPT_LOGPROBS_MAX};
+use super::limits::{COUNTED_TOKENS_MAX, EVENTS_MAX, PROMPT_LOGPROBS_MAX};
 use super::state::{Abort, Service};
 
 /// A checked request for replies to a conversation, whatever dialect it came in.
@@ -38,9 +39,13 @@ pub struct Ask {
     /// False: the reply ends behind its first call.
     pub parallel_tool_calls: bool,
     pub thinking: bool,
+    /// Tokens of reasoning after which it is ended.
+    pub thinking_budget: Option<usize>,
     pub sampling: Sampling,
     /// Tokens to generate at most, and the name of the field that said so.
     pub max_tokens: Option<(usize, &'static str)>,
+    /// True: a length that does not fit behind the prompt means all the room there is.
+    pub clip_to_context: bool,
     pub stops: Vec<String>,
     pub stop_tokens: Vec<TokenId>,
     pub ignore_eos: bool,
@@ -67,6 +72,26 @@ pub enum Answer {
 /// # Errors
 /// Names the field that cannot be served.
 pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
+    let prompt = encoded(ask, service, target::MAX_CONTEXT)?;
+    check_room(ask, prompt.tokens.len(), "messages")?;
+    if ask.thinking && ask.thinking_budget.is_some() && service.chat.think.is_some() {
+        check_budget(&prompt)?;
+    }
+    Ok(prompt)
+}
+
+/// How many tokens the prompt of `ask` has, whether or not it fits; the conversation is taken out
+/// of `ask`.
+///
+/// # Errors
+/// Names the field that cannot be served.
+pub fn count_tokens(ask: &mut Ask, service: &Service) -> Result<usize, ApiError> {
+    let prompt = encoded(ask, service, COUNTED_TOKENS_MAX)?;
+    Ok(prompt.tokens.len())
+}
+
+/// The prompt, which has fewer than `limit` tokens.
+fn encoded(ask: &mut Ask, service: &Service, limit: usize) -> Result<Prompt, ApiError> {
     let chat = &service.chat;
     if !ask.tools.is_empty() && !chat.calls_tools {
         return Err(ApiError::field("tools", "this model calls no tools"));
@@ -80,11 +105,8 @@ pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
         add_generation_prompt: true,
         enable_thinking: ask.thinking,
     };
-    let prompt = chat
-        .prompt(&conversation, target::MAX_CONTEXT)
-        .map_err(|error| prompt_error(&error))?;
-    check_room(ask, prompt.tokens.len(), "messages")?;
-    Ok(prompt)
+    chat.prompt(&conversation, limit)
+        .map_err(|error| prompt_error(&error))
 }
 
 fn prompt_error(error: &PromptError) -> ApiError {
@@ -106,23 +128,33 @@ fn prompt_error(error: &PromptError) -> ApiError {
     }
 }
 
-/// An explicit length must fit behind the prompt, which stands in the field `field`.
+/// A budget is counted from the prompt's end.
+fn check_budget(prompt: &Prompt) -> Result<(), ApiError> {
+    let problem = "this model opens its reasoning itself; a budget is not kept, send none";
+    let opened = prompt.reasoning_opened.then_some(());
+    opened.ok_or_else(|| ApiError::field("thinking", problem))
+}
+
+/// An explicit length must fit behind the prompt, which stands in the field `field`, unless it may
+/// be clipped.
 ///
 /// # Errors
 /// Names the field that said the length.
 pub fn check_room(ask: &Ask, prompt: usize, field: &str) -> Result<(), ApiError> {
     let limit = target::MAX_CONTEXT;
     match ask.max_tokens {
-        Some((wanted, name)) if wanted > limit - prompt => Err(ApiError::context(
-            name,
-            (prompt.saturating_add(wanted), limit),
-            &format!(
-                "you requested {} tokens ({prompt} in the {field}, {wanted} in the completion). \
+        Some((wanted, name)) if wanted > limit - prompt && !ask.clip_to_context => {
+            Err(ApiError::context(
+                name,
+                (prompt.saturating_add(wanted), limit),
+                &format!(
+                    "you requested {} tokens ({prompt} in the {field}, {wanted} in the completion). \
                  Please reduce {name} to at most {}.",
-                prompt.saturating_add(wanted),
-                limit - prompt
-            ),
-        )),
+                    prompt.saturating_add(wanted),
+                    limit - prompt
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -149,18 +181,22 @@ pub fn submit_all(
     check_scores(ask, prompt_tokens)?;
     let mut choices = Vec::with_capacity(prompts.len() * ask.choices);
     for prompt in prompts {
+        let room = target::MAX_CONTEXT - prompt.tokens.len();
+        let fills_context = ask.max_tokens.is_none_or(|(wanted, _)| wanted > room);
         for index in 0..ask.choices {
             let format = reply_format(service, ask, prompt);
             let (sender, events) = mpsc::channel(EVENTS_MAX);
             let mut wanted = engine_request(ask, prompt, &format, index, sender);
             let rule = ask.rule.as_ref();
             wanted.constraint = rule.and_then(|rule| rule.start(&service.chat, prompt));
+            wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
             // Those submitted before end when their receivers are dropped.
             service
                 .engine
                 .submit(wanted)
                 .map_err(|rejected| rejection(service, &rejected))?;
-            choices.push(Choice::new(events, Reply::new(&service.chat, format)));
+            let reply = Reply::new(&service.chat, format);
+            choices.push(Choice::new(events, reply, fills_context));
         }
     }
     Ok(Generation::new(service.clone(), choices, prompt_tokens))
@@ -187,6 +223,17 @@ fn check_scores(ask: &Ask, tokens: usize) -> Result<(), ApiError> {
         },
         problem,
     ))
+}
+
+fn thinking_budget(
+    service: &Service,
+    ask: &Ask,
+    prompt: &Prompt,
+) -> Result<Option<ThinkingBudget>, ApiError> {
+    let tokens = ask.thinking_budget.filter(|_| prompt.reasoning_opened);
+    let budget = tokens.map(|tokens| service.chat.thinking_budget(tokens));
+    let budget = budget.transpose().map_err(|error| prompt_error(&error))?;
+    Ok(budget.flatten())
 }
 
 fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
@@ -216,7 +263,7 @@ fn engine_request(
     let room = target::MAX_CONTEXT - prompt.tokens.len();
     Request {
         prompt: prompt.tokens.clone(),
-        max_tokens: ask.max_tokens.map_or(room, |(wanted, _)| wanted),
+        max_tokens: ask.max_tokens.map_or(room, |(wanted, _)| wanted.min(room)),
         stop_tokens: format.stop_tokens.clone(),
         sampling,
         logprobs: ask.logprobs,

@@ -1,9 +1,6 @@
 //! Fields that several dialects share: how the next token is chosen, how long a reply may be and
 //! where it stops.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use serde_json::Value;
 
 use crate::engine::request::{MAX_TOP_LOGPROBS, Sampling, TokenId};
@@ -12,6 +9,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::limits::{
     CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX,
 };
+use crate::http::random;
 use crate::target;
 
 /// A field that is taken only with the value (as JSON) that changes nothing, and what to do
@@ -87,13 +85,9 @@ pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
         logit_bias: logit_bias(object)?,
         seed: object
             .integer("seed", i64::MIN..=i64::MAX)?
-            .map_or_else(random_seed, |seed| seed as u64),
+            .map_or_else(random::bits, |seed| seed as u64),
+        thinking_budget: None,
     })
-}
-
-/// A seed for a request that names none, from the randomness of the standard library's hashing.
-fn random_seed() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {

@@ -12,7 +12,7 @@ use crate::text::chat::PromptError;
 use crate::text::detokenize::Detokenizer;
 use crate::text::template::Conversation;
 
-use super::chat::{messages, request::enable_thinking};
+use super::chat::messages;
 use super::completions::positions::token_text;
 use super::error::ApiError;
 use super::fields::Object;
@@ -21,6 +21,7 @@ use super::generate::parameters::{Refused, check_model, check_refused, token};
 use super::json;
 use super::limits::JSON_VALUES_MAX;
 use super::state::{Service, State};
+use super::thinking;
 
 /// Which of the two is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<Tok
             .place_system_messages(messages::messages(&field)?),
         tools: tools.transpose()?.unwrap_or_default(),
         add_generation_prompt: object.boolean("add_generation_prompt", true)?,
-        enable_thinking: enable_thinking(object, target::THINKING_DEFAULT)?,
+        enable_thinking: thinking::read(object, target::THINKING_DEFAULT)?.on,
     };
     // The count of a conversation that does not fit is what some clients ask for.
     let prompt = service.chat.prompt(&conversation, usize::MAX);

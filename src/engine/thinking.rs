@@ -1,0 +1,128 @@
+//! A bound on the reasoning at the head of a reply: once it is used up, the tokens that end the
+//! reasoning are written in place of sampled ones.
+
+use super::request::TokenId;
+
+/// How long a reply that begins inside its reasoning may reason. Its end is written whatever a
+/// constraint says, so one must leave reasoning free.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThinkingBudget {
+    /// Tokens of reasoning.
+    pub tokens: usize,
+    /// The tag that ends reasoning, as the tokenizer writes it; not empty. A model that spelled it
+    /// in other tokens would be interrupted behind it.
+    pub close: Vec<TokenId>,
+    /// What is written once the budget is used up; not empty.
+    pub ending: Vec<TokenId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// `written` tokens so far, the last `closing` of which begin the tag.
+    Reasoning {
+        written: usize,
+        closing: usize,
+    },
+    /// The next token is `ending[at]`.
+    Ending {
+        at: usize,
+    },
+    Over,
+}
+
+/// The budget of one running reply.
+#[derive(Debug)]
+pub(super) struct Countdown {
+    budget: ThinkingBudget,
+    state: State,
+}
+
+impl Countdown {
+    pub fn new(budget: ThinkingBudget) -> Countdown {
+        debug_assert!(!budget.close.is_empty() && !budget.ending.is_empty());
+        let state = match budget.tokens {
+            0 => State::Ending { at: 0 },
+            _ => State::Reasoning {
+                written: 0,
+                closing: 0,
+            },
+        };
+        Countdown { budget, state }
+    }
+
+    /// The token that must come next, if one must.
+    pub fn forced(&self) -> Option<TokenId> {
+        match self.state {
+            State::Ending { at } => self.budget.ending.get(at).copied(),
+            State::Reasoning { .. } | State::Over => None,
+        }
+    }
+
+    /// Takes note of the reply's next token.
+    pub fn advance(&mut self, id: TokenId) {
+        self.state = match self.state {
+            State::Reasoning { written, closing } => self.reason(written + 1, closing, id),
+            State::Ending { at } if at + 1 < self.budget.ending.len() => {
+                State::Ending { at: at + 1 }
+            }
+            State::Ending { .. } | State::Over => State::Over,
+        };
+    }
+
+    fn reason(&self, written: usize, closing: usize, id: TokenId) -> State {
+        let close = &self.budget.close;
+        // The start of a tag does not come again within it: a mismatch can only begin anew.
+        let closing = match close[closing] == id {
+            true => closing + 1,
+            false => usize::from(close[0] == id),
+        };
+        if closing == close.len() {
+            State::Over
+        } else if written == self.budget.tokens {
+            State::Ending { at: 0 }
+        } else {
+            State::Reasoning { written, closing }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOSE: [TokenId; 2] = [8, 9];
+
+    /// The reply of a model that would write `wanted`.
+    fn reply(tokens: usize, wanted: &[TokenId]) -> Vec<TokenId> {
+        let mut countdown = Countdown::new(ThinkingBudget {
+            tokens,
+            close: CLOSE.to_vec(),
+            ending: vec![7, 8, 9, 7],
+        });
+        let mut wanted = wanted.iter();
+        std::iter::from_fn(|| {
+            let id = countdown.forced().or_else(|| wanted.next().copied())?;
+            countdown.advance(id);
+            Some(id)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_used_up_budget_writes_the_ending_once() {
+        assert_eq!(reply(2, &[1, 2, 3, 4]), [1, 2, 7, 8, 9, 7, 3, 4]);
+        assert_eq!(reply(0, &[1, 2]), [7, 8, 9, 7, 1, 2]);
+    }
+
+    #[test]
+    fn reasoning_that_ends_in_time_is_left_alone() {
+        assert_eq!(reply(3, &[1, 8, 9, 2, 3]), [1, 8, 9, 2, 3]);
+        assert_eq!(reply(4, &[8, 8, 9, 2, 3]), [8, 8, 9, 2, 3]);
+    }
+
+    #[test]
+    fn half_a_tag_ends_nothing() {
+        assert_eq!(reply(2, &[1, 8, 2]), [1, 8, 7, 8, 9, 7, 2]);
+        assert_eq!(reply(3, &[8, 1, 9, 2]), [8, 1, 9, 7, 8, 9, 7, 2]);
+    }
+}

@@ -1,0 +1,15 @@
+//! Names and seeds that no two answers share, from the randomness of the standard library's
+//! hashing. Nothing secret is made of them.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+/// 64 random bits.
+pub fn bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// 128 random bits as 32 digits.
+pub fn hex() -> String {
+    format!("{:016x}{:016x}", bits(), bits())
+}

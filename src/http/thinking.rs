@@ -1,0 +1,219 @@
+//! Whether a reply thinks, and for how long: one reading of every client's fields, in all dialects.
+//!
+//! On or off, by the first that speaks:
+//! 1. `thinking.type`: `enabled` or `adaptive`, `disabled`;
+//! 2. `chat_template_kwargs.enable_thinking`, then `enable_thinking`;
+//! 3. `reasoning.enabled`, then `reasoning.effort` or `reasoning_effort`: off for `none`;
+//! 4. the default of the route.
+//!
+//! How many tokens at most, by the first that speaks: `thinking.budget_tokens`,
+//! `thinking_token_budget`, `chat_template_kwargs.thinking_budget`, `reasoning.max_tokens`, then
+//! the effort (`output_config.effort`, `reasoning.effort`, `reasoning_effort`) by [`EFFORTS`]. A
+//! budget of 0 is off; any other leaves the switch as it is. When a budget is used up the reply
+//! says so in its reasoning and ends it.
+
+use super::error::ApiError;
+use super::fields::{Field, Object};
+
+/// Levels of effort above `none`, and the tokens of reasoning that each allows.
+pub const EFFORTS: &[(&str, Option<usize>)] = &[
+    ("minimal", Some(512)),
+    ("low", Some(2048)),
+    ("medium", Some(8192)),
+    ("high", None),
+    ("xhigh", None),
+    ("max", None),
+];
+
+/// How a reply thinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thinking {
+    pub on: bool,
+    /// Tokens of reasoning at most.
+    pub budget: Option<usize>,
+}
+
+/// A level of effort.
+#[derive(Clone, Copy)]
+enum Effort {
+    None,
+    Budget(Option<usize>),
+}
+
+/// Reads all fields of a body that speak of thinking; `default` counts where none switches it.
+///
+/// # Errors
+/// Names the field that is not served.
+pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
+    let thinking = object.optional_object("thinking")?;
+    let template = object.optional_object("chat_template_kwargs")?;
+    let reasoning = object.optional_object("reasoning")?;
+    let output = object.optional_object("output_config")?;
+    if let Some(template) = &template {
+        check_template_arguments(template)?;
+    }
+    let boolean = |object: &Option<Object<'_>>, name| {
+        let field = object.as_ref().and_then(|object| object.get(name));
+        field.map(|field| field.boolean()).transpose()
+    };
+    let budget = |object: Option<&Object<'_>>, name| {
+        let tokens = object.map(|object| object.integer(name, 0..=i64::MAX));
+        let tokens = tokens.transpose()?.flatten();
+        Ok(tokens.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)))
+    };
+    let effort = |object: Option<&Object<'_>>, name| {
+        let field = object.and_then(|object| object.get(name));
+        field.map(|field| level(&field)).transpose()
+    };
+
+    let nested = effort(reasoning.as_ref(), "effort")?;
+    let flat = effort(Some(object), "reasoning_effort")?;
+    let asked = nested.or(flat);
+    let switches = [
+        thinking.as_ref().map(switch).transpose()?,
+        boolean(&template, "enable_thinking")?,
+        object
+            .get("enable_thinking")
+            .map(|field| field.boolean())
+            .transpose()?,
+        boolean(&reasoning, "enabled")?,
+        asked.map(|effort| !matches!(effort, Effort::None)),
+    ];
+    let budgets = [
+        budget(thinking.as_ref(), "budget_tokens")?,
+        budget(Some(object), "thinking_token_budget")?,
+        budget(template.as_ref(), "thinking_budget")?,
+        budget(reasoning.as_ref(), "max_tokens")?,
+    ];
+    let effort = effort(output.as_ref(), "effort")?.or(asked);
+    let by_effort = effort.and_then(|effort| match effort {
+        Effort::None => None,
+        Effort::Budget(tokens) => tokens,
+    });
+    let budget = budgets.into_iter().flatten().next().or(by_effort);
+    let on = switches.into_iter().flatten().next().unwrap_or(default);
+    Ok(Thinking {
+        on: on && budget != Some(0),
+        budget: budget.filter(|_| on),
+    })
+}
+
+fn switch(thinking: &Object<'_>) -> Result<bool, ApiError> {
+    let kind = thinking.require("type")?;
+    match kind.string()? {
+        "enabled" | "adaptive" => Ok(true),
+        "disabled" => Ok(false),
+        _ => Err(kind.error("must be enabled, adaptive or disabled")),
+    }
+}
+
+fn level(field: &Field<'_>) -> Result<Effort, ApiError> {
+    let name = field.string()?;
+    if name == "none" {
+        return Ok(Effort::None);
+    }
+    let known = EFFORTS.iter().find(|(level, _)| *level == name);
+    let known = known.map(|&(_, tokens)| Effort::Budget(tokens));
+    known.ok_or_else(|| field.error("must be none, minimal, low, medium, high, xhigh or max"))
+}
+
+fn check_template_arguments(arguments: &Object<'_>) -> Result<(), ApiError> {
+    const KNOWN: [&str; 2] = ["enable_thinking", "thinking_budget"];
+    let Some(unknown) = arguments.keys().find(|key| !KNOWN.contains(&key.as_str())) else {
+        return Ok(());
+    };
+    let shown: String = unknown.chars().take(64).collect();
+    let path = arguments.path_of(&shown);
+    Err(ApiError::field(
+        path,
+        "is unknown; enable_thinking and thinking_budget are all there are",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn thinking(body: Value) -> (bool, Option<usize>) {
+        let found = read(&Object::root(&body).unwrap(), true).unwrap();
+        (found.on, found.budget)
+    }
+
+    fn refused(body: Value) -> String {
+        let error = read(&Object::root(&body).unwrap(), true).unwrap_err();
+        error.param.unwrap()
+    }
+
+    #[test]
+    fn each_switch_counts_before_those_behind_it() {
+        let mut body = json!({
+            "thinking": {"type": "disabled"},
+            "chat_template_kwargs": {"enable_thinking": true},
+            "enable_thinking": false,
+            "reasoning": {"enabled": true},
+            "reasoning_effort": "none",
+        });
+        let fields = [
+            ("thinking", false),
+            ("chat_template_kwargs", true),
+            ("enable_thinking", false),
+            ("reasoning", true),
+            ("reasoning_effort", false),
+        ];
+        for (name, on) in fields {
+            assert_eq!(thinking(body.clone()).0, on, "{name}");
+            body.as_object_mut().unwrap().remove(name);
+        }
+        let absent = read(&Object::root(&body).unwrap(), false).unwrap();
+        assert!(!absent.on);
+    }
+
+    #[test]
+    fn each_budget_counts_before_those_behind_it() {
+        let mut body = json!({
+            "thinking": {"type": "enabled", "budget_tokens": 1},
+            "thinking_token_budget": 2,
+            "chat_template_kwargs": {"thinking_budget": 3},
+            "reasoning": {"max_tokens": 4},
+            "output_config": {"effort": "low"},
+            "reasoning_effort": "minimal",
+        });
+        let fields = [
+            ("thinking", 1),
+            ("thinking_token_budget", 2),
+            ("chat_template_kwargs", 3),
+            ("reasoning", 4),
+            ("output_config", 2048),
+            ("reasoning_effort", 512),
+        ];
+        for (name, tokens) in fields {
+            assert_eq!(thinking(body.clone()), (true, Some(tokens)), "{name}");
+            body.as_object_mut().unwrap().remove(name);
+        }
+        assert_eq!(thinking(body), (true, None));
+    }
+
+    #[test]
+    fn a_budget_of_nothing_is_off_and_one_without_thinking_is_none() {
+        assert!(!thinking(json!({"thinking_token_budget": 0})).0);
+        let both = json!({"thinking": {"type": "disabled"}, "thinking_token_budget": 9});
+        assert_eq!(thinking(both), (false, None));
+    }
+
+    #[test]
+    fn what_is_not_served_is_named() {
+        assert_eq!(refused(json!({"thinking": {}})), "thinking.type");
+        let between = json!({"thinking": {"type": "between_tools"}});
+        assert_eq!(refused(between), "thinking.type");
+        let negative = json!({"thinking": {"type": "enabled", "budget_tokens": -1}});
+        assert_eq!(refused(negative), "thinking.budget_tokens");
+        assert_eq!(
+            refused(json!({"reasoning": {"effort": "huge"}})),
+            "reasoning.effort"
+        );
+        assert_eq!(refused(json!({"reasoning_effort": 3})), "reasoning_effort");
+        let template = json!({"chat_template_kwargs": {"chat_template": "x"}});
+        assert_eq!(refused(template), "chat_template_kwargs.chat_template");
+    }
+}
