@@ -15,6 +15,7 @@ pub mod host;
 pub mod json;
 pub mod keys;
 pub mod limits;
+pub mod messages;
 pub mod metrics;
 pub mod random;
 mod refusal;

@@ -24,7 +24,9 @@ use super::generate::Answer;
 use super::generate::stream::ReplyStream;
 use super::host;
 use super::limits::URI_BYTES_MAX;
+use super::messages;
 use super::metrics;
+use super::random;
 use super::state::{Service, State};
 use super::tokenize::{self, Direction};
 use super::ui;
@@ -32,12 +34,20 @@ use super::ui;
 /// The body of every response.
 pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 
+/// What a body asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    Chat,
+    Completions,
+    Messages,
+    CountTokens,
+    Tokens(Direction),
+}
+
 /// What this server has an answer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route<'p> {
-    Chat,
-    Completions,
-    Tokens(Direction),
+    Body(Question),
     TokenizerInfo,
     Page,
     Models,
@@ -50,10 +60,12 @@ enum Route<'p> {
 impl Route<'_> {
     fn find(path: &str) -> Option<Route<'_>> {
         Some(match path {
-            "/v1/chat/completions" => Route::Chat,
-            "/v1/completions" => Route::Completions,
-            "/tokenize" => Route::Tokens(Direction::Tokenize),
-            "/detokenize" => Route::Tokens(Direction::Detokenize),
+            "/v1/chat/completions" => Route::Body(Question::Chat),
+            "/v1/completions" => Route::Body(Question::Completions),
+            "/v1/messages" => Route::Body(Question::Messages),
+            "/v1/messages/count_tokens" => Route::Body(Question::CountTokens),
+            "/tokenize" => Route::Body(Question::Tokens(Direction::Tokenize)),
+            "/detokenize" => Route::Body(Question::Tokens(Direction::Detokenize)),
             "/tokenizer_info" => Route::TokenizerInfo,
             "/" => Route::Page,
             "/v1/models" => Route::Models,
@@ -80,14 +92,14 @@ impl Route<'_> {
 
     fn allows(self, method: &Method) -> bool {
         match self {
-            Route::Chat | Route::Completions | Route::Tokens(_) => method == Method::POST,
+            Route::Body(_) => method == Method::POST,
             _ => method == Method::GET || method == Method::HEAD,
         }
     }
 
     fn allowed(self) -> &'static str {
         match self {
-            Route::Chat | Route::Completions | Route::Tokens(_) => "POST",
+            Route::Body(_) => "POST",
             _ => "GET, HEAD",
         }
     }
@@ -96,10 +108,16 @@ impl Route<'_> {
 /// Answers one request; errors become their JSON.
 pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<ResponseBody> {
     let dialect = Route::dialect(request.uri().path());
-    let response = match answer(&state, request).await {
+    let request_id = format!("req_{}", &random::hex()[..24]);
+    let mut response = match answer(&state, request, &request_id).await {
         Ok(response) => response,
-        Err(error) => error_response(&error, dialect),
+        Err(error) => error_response(&error, dialect, &request_id),
     };
+    if dialect == Dialect::Anthropic
+        && let Ok(id) = HeaderValue::from_str(&request_id)
+    {
+        response.headers_mut().insert("request-id", id);
+    }
     state.figures.count_response(response.status());
     response
 }
@@ -107,6 +125,7 @@ pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<
 async fn answer(
     state: &Arc<State>,
     request: Request<Incoming>,
+    request_id: &str,
 ) -> Result<Response<ResponseBody>, ApiError> {
     check_head(&request)?;
     let path = request.uri().path().to_string();
@@ -116,12 +135,10 @@ async fn answer(
     }
     let route = route.ok_or_else(|| not_found(&path))?;
     if !route.allows(request.method()) {
-        return Ok(method_not_allowed(route, Route::dialect(&path)));
+        return Ok(method_not_allowed(route, Route::dialect(&path), request_id));
     }
     match route {
-        Route::Chat | Route::Completions | Route::Tokens(_) => {
-            body_answer(state, route, request).await
-        }
+        Route::Body(question) => body_answer(state, question, request, request_id).await,
         Route::TokenizerInfo => {
             let info = tokenize::info(state, ready(state)?);
             Ok(json_response(StatusCode::OK, &info))
@@ -165,8 +182,9 @@ fn check_head(request: &Request<Incoming>) -> Result<(), ApiError> {
 /// Answers what comes in a body.
 async fn body_answer(
     state: &Arc<State>,
-    route: Route<'_>,
+    question: Question,
     request: Request<Incoming>,
+    request_id: &str,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let service = ready(state)?.clone();
     let encoding = request.headers().get(CONTENT_ENCODING);
@@ -175,13 +193,15 @@ async fn body_answer(
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).closing());
     }
     let body = body::read(request.into_body(), &state.bodies).await?;
-    let answer = match route {
-        Route::Completions => completions::answer(state, service, body.bytes).await?,
-        Route::Tokens(direction) => {
-            let answer = tokenize::answer(state, service, direction, body.bytes);
-            Answer::Whole(answer.await?)
+    let (bytes, id) = (body.bytes, request_id.to_string());
+    let answer = match question {
+        Question::Chat => chat::answer(state, service, bytes).await?,
+        Question::Completions => completions::answer(state, service, bytes).await?,
+        Question::Messages => messages::answer(state, service, bytes, id).await?,
+        Question::CountTokens => Answer::Whole(messages::count_tokens(service, bytes).await?),
+        Question::Tokens(direction) => {
+            Answer::Whole(tokenize::answer(state, service, direction, bytes).await?)
         }
-        _ => chat::answer(state, service, body.bytes).await?,
     };
     drop(body.share);
     Ok(match answer {
@@ -307,8 +327,8 @@ const NOT_OFFERED: &[(&str, &str)] = &[
 ];
 
 /// What there is, for those who look for something else.
-const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/models, /tokenize, \
-     /detokenize, /tokenizer_info, /health, /metrics, /version and a chat page at /";
+const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/messages, /v1/models, \
+     /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version and a chat page at /";
 
 fn not_found(path: &str) -> ApiError {
     let under = |prefix: &str| {
@@ -342,18 +362,26 @@ fn page() -> Response<ResponseBody> {
     response
 }
 
-fn method_not_allowed(route: Route<'_>, dialect: Dialect) -> Response<ResponseBody> {
+fn method_not_allowed(
+    route: Route<'_>,
+    dialect: Dialect,
+    request_id: &str,
+) -> Response<ResponseBody> {
     let message = format!("send {} here", route.allowed());
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message);
-    let mut response = error_response(&error, dialect);
+    let mut response = error_response(&error, dialect, request_id);
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static(route.allowed()));
     response
 }
 
-fn error_response(error: &ApiError, dialect: Dialect) -> Response<ResponseBody> {
-    let mut response = json_response(error.status, &error.body(dialect));
+fn error_response(error: &ApiError, dialect: Dialect, request_id: &str) -> Response<ResponseBody> {
+    let mut body = error.body(dialect);
+    if dialect == Dialect::Anthropic {
+        body["request_id"] = Value::from(request_id);
+    }
+    let mut response = json_response(error.status, &body);
     if let Some(seconds) = error.retry_after_s {
         response
             .headers_mut()

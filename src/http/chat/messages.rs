@@ -169,7 +169,8 @@ pub fn tools(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     Ok(list.iter().map(|tool| tool.value.clone()).collect())
 }
 
-fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
+/// A name that tool calls can carry.
+pub fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
     let name = field.string()?;
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(legal) {

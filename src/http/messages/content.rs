@@ -1,0 +1,330 @@
+//! `system` and `messages` of the Messages API, put into the form that templates read.
+
+use serde_json::{Value, json};
+
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
+
+/// How the block begins in which a coding agent reports itself for billing. It changes from
+/// request to request, at the very head of the prompt, and is not meant for the model.
+const BILLING_MARK: &str = "x-anthropic-billing-header";
+/// Between the blocks of one text.
+const BLOCK_GAP: &str = "\n\n";
+/// Precedes the result of a tool that failed.
+const ERROR_MARK: &str = "Error: ";
+
+/// The whole conversation, system text first; no messages where the field is absent.
+///
+/// `cache_control` may stand on any block: it says what to keep for later, never what is meant, and
+/// is passed over.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn conversation(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
+    let mut out = Vec::new();
+    if let Some(system) = object.get("system") {
+        let text = system_text(&system)?;
+        if !text.is_empty() {
+            out.push(json!({"role": "system", "content": text}));
+        }
+    }
+    if let Some(messages) = object.get("messages") {
+        for field in messages.list(MESSAGES_MAX)? {
+            message(&field, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
+/// The last message must not be the assistant's.
+///
+/// # Errors
+/// When it is.
+pub fn check_last(messages: &Field<'_>) -> Result<(), ApiError> {
+    let list = messages.list(MESSAGES_MAX)?;
+    let Some(last) = list.last() else {
+        return Err(messages.error("must hold at least one message"));
+    };
+    let role = last.object()?.require("role")?;
+    match role.string()? {
+        "assistant" => Err(role.error(
+            "the conversation must end with a user message; a reply does not continue another",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn system_text(field: &Field<'_>) -> Result<String, ApiError> {
+    let Some(blocks) = blocks(field)? else {
+        return Ok(field.string()?.to_string());
+    };
+    let mut texts = Vec::with_capacity(blocks.len());
+    for (at, block) in blocks.iter().enumerate() {
+        let text = text_block(block)?;
+        if at > 0 || !text.starts_with(BILLING_MARK) {
+            texts.push(text);
+        }
+    }
+    Ok(texts.join(BLOCK_GAP))
+}
+
+/// The blocks of a content, or None for a string.
+fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
+    match field.value {
+        Value::String(_) => Ok(None),
+        Value::Array(_) => field.list(CONTENT_PARTS_MAX).map(Some),
+        _ => Err(field.error("must be a string or a list of content blocks")),
+    }
+}
+
+fn message(field: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
+    let object = field.object()?;
+    let role = object.require("role")?;
+    let content = object.require("content")?;
+    match role.string()? {
+        "user" => user(&content, out),
+        "assistant" => assistant(&content, out),
+        "system" => {
+            let text = system_text(&content)?;
+            out.push(json!({"role": "system", "content": text}));
+            Ok(())
+        }
+        _ => Err(role.error("must be user, assistant or system")),
+    }
+}
+
+/// Texts and tool results in their order.
+fn user(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
+    let Some(blocks) = blocks(content)? else {
+        out.push(json!({"role": "user", "content": content.string()?}));
+        return Ok(());
+    };
+    let mut texts: Vec<&str> = Vec::new();
+    let before = out.len();
+    for block in &blocks {
+        let object = block.object()?;
+        if object.require("type")?.string()? != "tool_result" {
+            texts.push(text_block(block)?);
+            continue;
+        }
+        if !texts.is_empty() {
+            let text = std::mem::take(&mut texts).join(BLOCK_GAP);
+            out.push(json!({"role": "user", "content": text}));
+        }
+        out.push(tool_result(&object)?);
+    }
+    if !texts.is_empty() || out.len() == before {
+        out.push(json!({"role": "user", "content": texts.join(BLOCK_GAP)}));
+    }
+    Ok(())
+}
+
+fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
+    let id = object.require("tool_use_id")?.string()?;
+    let mut text = match object.get("content") {
+        Some(content) => match blocks(&content)? {
+            Some(blocks) => {
+                let texts: Result<Vec<&str>, ApiError> = blocks.iter().map(text_block).collect();
+                texts?.join(BLOCK_GAP)
+            }
+            None => content.string()?.to_string(),
+        },
+        None => String::new(),
+    };
+    if object.boolean("is_error", false)? {
+        text.insert_str(0, ERROR_MARK);
+    }
+    Ok(json!({"role": "tool", "tool_call_id": id, "content": text}))
+}
+
+fn text_block<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
+    let object = field.object()?;
+    let kind = object.require("type")?;
+    match kind.string()? {
+        "text" => object.require("text")?.string(),
+        "image" | "document" | "search_result" | "container_upload" | "tool_reference" => {
+            Err(kind.error("this server reads text only"))
+        }
+        _ => Err(kind.error("must be text here")),
+    }
+}
+
+/// One assistant message: reasoning, text, calls.
+fn assistant(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
+    let Some(blocks) = blocks(content)? else {
+        out.push(json!({"role": "assistant", "content": content.string()?}));
+        return Ok(());
+    };
+    let (mut texts, mut thoughts, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    for block in &blocks {
+        let object = block.object()?;
+        let kind = object.require("type")?;
+        match kind.string()? {
+            // Any signature is as good as ours: it vouches for nothing here.
+            "thinking" => thoughts.push(object.require("thinking")?.string()?),
+            // Another server's secret; there is nothing in it to read.
+            "redacted_thinking" => {}
+            "tool_use" => calls.push(tool_use(&object)?),
+            "server_tool_use" | "mcp_tool_use" => {
+                return Err(kind.error("this server runs no tools; leave its blocks out"));
+            }
+            _ => texts.push(text_block(block)?),
+        }
+    }
+    let mut message = json!({"role": "assistant", "content": texts.join(BLOCK_GAP)});
+    if !thoughts.is_empty() {
+        message["reasoning_content"] = Value::from(thoughts.join(BLOCK_GAP));
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = Value::Array(calls);
+    }
+    out.push(message);
+    Ok(())
+}
+
+fn tool_use(object: &Object<'_>) -> Result<Value, ApiError> {
+    let id = object.require("id")?.string()?;
+    let name = object.require("name")?.string()?;
+    let input = object.require("input")?;
+    input.object()?;
+    let function = json!({"name": name, "arguments": input.value});
+    Ok(json!({"id": id, "type": "function", "function": function}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<Vec<Value>, ApiError> {
+        conversation(&Object::root(&body).unwrap())
+    }
+
+    fn messages(messages: Value) -> Vec<Value> {
+        read(json!({"messages": messages})).unwrap()
+    }
+
+    fn refused(messages: Value) -> String {
+        read(json!({"messages": messages}))
+            .unwrap_err()
+            .param
+            .unwrap()
+    }
+
+    fn blocks_of(role: &str, blocks: Value) -> Value {
+        json!([{"role": role, "content": blocks}])
+    }
+
+    #[test]
+    fn system_text_comes_first_as_a_string_or_blocks() {
+        let string = read(json!({"system": "Be kind."})).unwrap();
+        assert_eq!(string, [json!({"role": "system", "content": "Be kind."})]);
+        let blocks = json!({"system": [
+            {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "Be brief."}]});
+        assert_eq!(read(blocks).unwrap()[0]["content"], "Be kind.\n\nBe brief.");
+    }
+
+    #[test]
+    fn the_billing_block_is_stripped_at_the_head_only() {
+        let billing = json!({"type": "text", "text": "x-anthropic-billing-header: cc_version=2;"});
+        let other = json!({"type": "text", "text": "Be kind."});
+        let head = read(json!({"system": [billing, other]})).unwrap();
+        assert_eq!(head[0]["content"], "Be kind.");
+        assert_eq!(
+            read(json!({"system": [billing]})).unwrap(),
+            [] as [Value; 0]
+        );
+        let later = read(json!({"system": [other, billing]})).unwrap();
+        assert!(later[0]["content"].as_str().unwrap().contains("billing"));
+    }
+
+    #[test]
+    fn a_system_message_keeps_its_place() {
+        let found = messages(json!([
+            {"role": "user", "content": "a"},
+            {"role": "system", "content": [{"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c"}]));
+        assert_eq!(found[1], json!({"role": "system", "content": "b"}));
+    }
+
+    #[test]
+    fn tool_results_and_texts_keep_their_order() {
+        let found = messages(blocks_of(
+            "user",
+            json!([
+            {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"},
+            {"type": "tool_result", "tool_use_id": "t2", "is_error": true,
+             "content": [{"type": "text", "text": "no"}, {"type": "text", "text": "such city"}]},
+            {"type": "tool_result", "tool_use_id": "t3"},
+            {"type": "text", "text": "And?"},
+            {"type": "text", "text": "Well?"}]),
+        ));
+        let expected = json!([
+            {"role": "tool", "tool_call_id": "t1", "content": "sunny"},
+            {"role": "tool", "tool_call_id": "t2", "content": "Error: no\n\nsuch city"},
+            {"role": "tool", "tool_call_id": "t3", "content": ""},
+            {"role": "user", "content": "And?\n\nWell?"}]);
+        assert_eq!(Value::from(found), expected);
+    }
+
+    #[test]
+    fn an_assistant_turn_keeps_reasoning_text_and_calls() {
+        let found = messages(blocks_of(
+            "assistant",
+            json!([
+            {"type": "thinking", "thinking": "why", "signature": "anything"},
+            {"type": "redacted_thinking", "data": "secret"},
+            {"type": "text", "text": "Look:"},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]),
+        ));
+        let expected = json!({"role": "assistant", "content": "Look:", "reasoning_content": "why",
+            "tool_calls": [{"id": "t1", "type": "function",
+                            "function": {"name": "f", "arguments": {"a": 1}}}]});
+        assert_eq!(found, [expected]);
+        assert_eq!(
+            messages(blocks_of("assistant", json!([])))[0]["content"],
+            ""
+        );
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_by_its_path() {
+        for kind in ["image", "document"] {
+            let block = json!([{"type": kind, "source": {}}]);
+            let at = refused(blocks_of("user", block.clone()));
+            assert_eq!(at, "messages[0].content[0].type");
+            let result = json!([{"type": "tool_result", "tool_use_id": "t", "content": block}]);
+            let at = refused(blocks_of("user", result));
+            assert_eq!(at, "messages[0].content[0].content[0].type");
+        }
+        assert_eq!(
+            refused(json!([{"role": "king", "content": "x"}])),
+            "messages[0].role"
+        );
+        assert_eq!(refused(json!([{"role": "user"}])), "messages[0].content");
+        assert_eq!(
+            refused(json!([{"role": "user", "content": 5}])),
+            "messages[0].content"
+        );
+        let input = json!([{"type": "tool_use", "id": "t", "name": "f", "input": "x"}]);
+        let at = refused(blocks_of("assistant", input));
+        assert_eq!(at, "messages[0].content[0].input");
+        let unnamed = json!([{"type": "tool_result", "content": "x"}]);
+        let at = refused(blocks_of("user", unnamed));
+        assert_eq!(at, "messages[0].content[0].tool_use_id");
+    }
+
+    #[test]
+    fn a_reply_does_not_continue_another() {
+        let value =
+            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+        let path = "messages".to_string();
+        let error = check_last(&Field {
+            value: &value,
+            path,
+        })
+        .unwrap_err();
+        assert_eq!(error.param.unwrap(), "messages[1].role");
+    }
+}

@@ -1,0 +1,72 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: the Anthropic Messages API.
+
+pub mod answer;
+mod content;
+pub mod request;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::text::chat::Prompt;
+
+use self::answer::{Identity, MessageWriter};
+use self::request::MessagesRequest;
+use super::error::ApiError;
+use super::generate::stream::ReplyStream;
+use super::generate::{self, Answer, internal};
+use super::json;
+use super::state::{Service, State};
+
+/// Reads, submits and answers one request, which clients know as `request_id`.
+///
+/// # Errors
+/// What the client is told instead.
+pub async fn answer(
+    state: &Arc<State>,
+    service: Arc<Service>,
+    body: Bytes,
+    request_id: String,
+) -> Result<Answer, ApiError> {
+    let reader = service.clone();
+    let read = tokio::task::spawn_blocking(move || read(&body, &reader)).await;
+    let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
+    let identity = Identity::new(&state.model_id, request_id, &request);
+    let prompt_tokens = prompt.tokens.len();
+    let generation = generate::submit(&service, &request.ask, prompt)?;
+    if request.stream {
+        let writer = MessageWriter::new(identity, prompt_tokens);
+        let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
+        return Ok(Answer::Stream(Box::new(stream)));
+    }
+    let (mut replies, usage) = generate::gather(generation, state.abort()).await?;
+    let reply = replies.pop().unwrap_or_default();
+    Ok(Answer::Whole(answer::whole_answer(&identity, reply, usage)))
+}
+
+fn read(body: &[u8], service: &Service) -> Result<(MessagesRequest, Prompt), ApiError> {
+    let value = json::parse(body).map_err(ApiError::malformed)?;
+    let mut request = MessagesRequest::parse(&value)?;
+    let prompt = generate::prompt(&mut request.ask, service)?;
+    Ok((request, prompt))
+}
+
+/// Counts the tokens that a request would send to the model. Only threads that parse are asked,
+/// never the engine.
+///
+/// # Errors
+/// What the client is told instead.
+pub async fn count_tokens(service: Arc<Service>, body: Bytes) -> Result<Value, ApiError> {
+    let count = move || {
+        let value = json::parse(&body).map_err(ApiError::malformed)?;
+        let mut ask = request::countable(&value)?;
+        generate::count_tokens(&mut ask, &service)
+    };
+    let counted = tokio::task::spawn_blocking(count).await;
+    let tokens = counted.map_err(|_| internal("the request could not be read"))??;
+    Ok(json!({"input_tokens": tokens}))
+}

@@ -1,0 +1,272 @@
+//! `POST /v1/messages`: from JSON to what the engine and the reply need.
+//!
+//! A field that this server knows is honoured or refused by name; others are ignored.
+
+use serde_json::{Value, json};
+
+use crate::engine::request::Sampling;
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::generate::Ask;
+use crate::http::generate::parameters::{Refused, check_refused};
+use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::http::random;
+use crate::http::thinking;
+use crate::target;
+
+use super::{content, tools};
+
+/// A checked request.
+#[derive(Debug)]
+pub struct MessagesRequest {
+    pub ask: Ask,
+    pub stream: bool,
+    /// False: thinking blocks come without their text.
+    pub show_thinking: bool,
+}
+
+/// Fields that are taken only with the value that changes nothing, and what to do instead.
+const REFUSED: &[Refused] = &[
+    ("container", "null", "this server runs no code"),
+    ("mcp_servers", "[]", "this server reaches no network"),
+    ("speed", "\"standard\"", "there is one speed"),
+    ("inference_geo", "null", "this server is where it is"),
+];
+
+impl MessagesRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Names the field that is not served.
+    pub fn parse(body: &Value) -> Result<MessagesRequest, ApiError> {
+        let object = Object::root(body)?;
+        let mut ask = conversation(&object)?;
+        if ask.messages.is_empty() {
+            let problem = "must hold at least one message";
+            return Err(ApiError::field("messages", problem));
+        }
+        content::check_last(&object.require("messages")?)?;
+        let max_tokens = object.require("max_tokens")?.integer(1..=i64::MAX)?;
+        let max_tokens = usize::try_from(max_tokens).unwrap_or(usize::MAX);
+        ask.max_tokens = Some((max_tokens, "max_tokens"));
+        let request = MessagesRequest {
+            ask,
+            stream: object.boolean("stream", false)?,
+            show_thinking: show_thinking(&object)?,
+        };
+        object.report_unknown();
+        Ok(request)
+    }
+}
+
+/// Reads the body of a request whose tokens are counted: messages or tools may be absent.
+///
+/// # Errors
+/// Names the field that is not served.
+pub fn countable(body: &Value) -> Result<Ask, ApiError> {
+    let mut ask = conversation(&Object::root(body)?)?;
+    if ask
+        .messages
+        .iter()
+        .all(|message| message["role"] == "system")
+    {
+        // A template needs a question; an empty one adds no more than its marks.
+        ask.messages.push(json!({"role": "user", "content": ""}));
+    }
+    Ok(ask)
+}
+
+/// All of a request that both routes read.
+fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
+    check_refused(object, REFUSED)?;
+    check_format(object)?;
+    // Clients name the model they would use elsewhere; the answer names the one there is.
+    if let Some(model) = object.get("model") {
+        model.string()?;
+    }
+    let choice = tools::choice(object)?;
+    let thinking = thinking::read(object, false)?;
+    Ok(Ask {
+        messages: content::conversation(object)?,
+        tools: tools::offered(object, &choice)?,
+        parallel_tool_calls: choice.parallel,
+        thinking: thinking.on,
+        thinking_budget: thinking.budget,
+        sampling: sampling(object)?,
+        max_tokens: None,
+        // Clients ask for the most that their model elsewhere can write; the stop reason tells
+        // when the context was full before.
+        clip_to_context: true,
+        stops: stops(object)?,
+        stop_tokens: Vec::new(),
+        ignore_eos: false,
+        logprobs: None,
+        prompt_logprobs: None,
+        choices: 1,
+        rule: None,
+        raw: false,
+    })
+}
+
+/// The output's format, of which there is one.
+fn check_format(object: &Object<'_>) -> Result<(), ApiError> {
+    let nested = object.optional_object("output_config")?;
+    let nested = nested.and_then(|output| output.get("format"));
+    match nested.or_else(|| object.get("output_format")) {
+        Some(format) => Err(format.error("is not served; constrained output is not served")),
+        None => Ok(()),
+    }
+}
+
+/// Whether thinking blocks carry their text. A summary would be of the same text, which is short
+/// enough as it is.
+fn show_thinking(object: &Object<'_>) -> Result<bool, ApiError> {
+    let thinking = object.optional_object("thinking")?;
+    let Some(display) = thinking.and_then(|thinking| thinking.get("display")) else {
+        return Ok(true);
+    };
+    match display.string()? {
+        "summarized" => Ok(true),
+        "omitted" => Ok(false),
+        _ => Err(display.error("must be summarized or omitted")),
+    }
+}
+
+fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
+    let temperature = f64::from(target::DEFAULT_TEMPERATURE);
+    let top_k = object.integer("top_k", 0..=i64::from(i32::MAX))?;
+    // A small positive value must stay positive as a float of fewer bits.
+    let smallest = f64::from(f32::MIN_POSITIVE);
+    let top_p = object.number("top_p", smallest..=1.0, f64::from(target::DEFAULT_TOP_P))?;
+    Ok(Sampling {
+        temperature: object.number("temperature", 0.0..=2.0, temperature)? as f32,
+        top_k: top_k.map_or(target::DEFAULT_TOP_K, |k| k as u32),
+        top_p: top_p as f32,
+        seed: random::bits(),
+        ..Sampling::default()
+    })
+}
+
+fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
+    let Some(field) = object.get("stop_sequences") else {
+        return Ok(Vec::new());
+    };
+    let stop = |field: &Field<'_>| {
+        let text = field.string()?;
+        if text.is_empty() || text.len() > STOP_BYTES_MAX {
+            return Err(field.error(format!("must have 1 to {STOP_BYTES_MAX} bytes")));
+        }
+        Ok(text.to_string())
+    };
+    field.list(STOPS_MAX)?.iter().map(stop).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: Value) -> Value {
+        let mut body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+        body[name] = value;
+        body
+    }
+
+    fn parsed(name: &str, value: Value) -> MessagesRequest {
+        MessagesRequest::parse(&with(name, value)).unwrap()
+    }
+
+    fn refused(name: &str, value: Value) -> String {
+        let error = MessagesRequest::parse(&with(name, value)).unwrap_err();
+        error.param.unwrap()
+    }
+
+    #[test]
+    fn a_plain_request_does_not_think_and_may_use_all_room() {
+        let request = parsed("model", json!("claude-any"));
+        assert!(!request.ask.thinking && request.ask.clip_to_context && !request.stream);
+        assert_eq!(request.ask.max_tokens, Some((9, "max_tokens")));
+        assert_eq!(request.ask.sampling.top_k, target::DEFAULT_TOP_K);
+    }
+
+    #[test]
+    fn what_a_coding_agent_sends_is_taken() {
+        for (name, value) in [
+            ("metadata", json!({"user_id": "u"})),
+            ("service_tier", json!("auto")),
+            (
+                "context_management",
+                json!({"edits": [{"type": "clear_thinking_20251015"}]}),
+            ),
+            ("thinking", json!({"type": "adaptive"})),
+            ("output_config", json!({"effort": "high"})),
+            ("some_future_field", json!([1])),
+        ] {
+            parsed(name, value);
+        }
+    }
+
+    #[test]
+    fn thinking_is_on_where_asked_for() {
+        let ask = parsed(
+            "thinking",
+            json!({"type": "enabled", "budget_tokens": 1024}),
+        )
+        .ask;
+        assert_eq!((ask.thinking, ask.thinking_budget), (true, Some(1024)));
+        assert!(parsed("thinking", json!({"type": "adaptive"})).ask.thinking);
+        assert!(!parsed("thinking", json!({"type": "disabled"})).ask.thinking);
+        assert!(
+            !parsed("output_config", json!({"effort": "max"}))
+                .ask
+                .thinking
+        );
+        let omitted = json!({"type": "adaptive", "display": "omitted"});
+        assert!(!parsed("thinking", omitted).show_thinking);
+    }
+
+    #[test]
+    fn numbers_outside_their_range_or_type_are_refused_by_name() {
+        for field in ["max_tokens", "temperature", "top_p", "top_k"] {
+            for value in [
+                json!(-1),
+                json!(u64::MAX),
+                json!("1"),
+                json!([]),
+                json!(true),
+            ] {
+                assert_eq!(refused(field, value.clone()), field, "{value}");
+            }
+        }
+        assert_eq!(refused("max_tokens", json!(0)), "max_tokens");
+        assert_eq!(refused("max_tokens", Value::Null), "max_tokens");
+    }
+
+    #[test]
+    fn stop_sequences_are_a_bounded_list() {
+        assert_eq!(parsed("stop_sequences", json!(["a"])).ask.stops, ["a"]);
+        let many = json!(vec!["a"; STOPS_MAX + 1]);
+        assert_eq!(refused("stop_sequences", many), "stop_sequences");
+        assert_eq!(refused("stop_sequences", json!("a")), "stop_sequences");
+        assert_eq!(refused("stop_sequences", json!([""])), "stop_sequences[0]");
+    }
+
+    #[test]
+    fn a_field_that_is_not_served_is_refused_by_name() {
+        for (name, neutral, _) in REFUSED {
+            parsed(name, serde_json::from_str(neutral).unwrap());
+            assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
+        }
+        let format = json!({"format": {"type": "json_schema", "schema": {}}});
+        assert_eq!(refused("output_config", format), "output_config.format");
+    }
+
+    #[test]
+    fn what_is_counted_needs_neither_messages_nor_a_length() {
+        let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}]});
+        let ask = countable(&tools).unwrap();
+        assert_eq!((ask.messages.len(), ask.tools.len()), (1, 1));
+        let question = json!({"messages": [{"role": "user", "content": "hi"}]});
+        assert_eq!(countable(&question).unwrap().messages.len(), 1);
+        assert!(countable(&json!({"messages": 1})).is_err());
+    }
+}
