@@ -335,6 +335,21 @@ impl Answer {
             .collect()
     }
 
+    /// The JSON of the events of a stream whose events have names; each repeats its own.
+    pub fn named_events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{self:?}");
+        let data = |event: &str| {
+            let (name, data) = event.split_once("\ndata: ")?;
+            let data: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+            Some(data)
+        };
+        self.body
+            .split_terminator("\n\n")
+            .filter_map(data)
+            .collect()
+    }
+
     /// The concatenation of the content of all deltas.
     pub fn streamed_content(&self) -> String {
         let piece = |event: &Value| {

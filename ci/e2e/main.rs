@@ -12,5 +12,6 @@ mod harness;
 mod keys;
 mod life;
 mod malformed;
+mod messages;
 mod probes;
 mod schemas;

@@ -1,0 +1,222 @@
+//! The Anthropic Messages API, with the trained model calling tools through it.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, with};
+
+const PATH: &str = "/v1/messages?beta=true";
+
+fn question(text: &str) -> Value {
+    json!({
+        "model": "claude-any",
+        "max_tokens": 200,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": text}],
+    })
+}
+
+/// A question that the model answers by a call, and its tool.
+fn distance() -> Value {
+    let city = |text: &str| json!({"type": "string", "description": text});
+    let tool = json!({
+        "name": "distance_between",
+        "description": "How far two places are apart.",
+        "input_schema": {
+            "type": "object",
+            "properties": {"start": city("First city"), "to": city("Second city")},
+            "required": ["start", "to"],
+        },
+    });
+    with(
+        question("How far is it from Osaka to Niamey?"),
+        json!({"tools": [tool]}),
+    )
+}
+
+/// The message that a client makes of the events, without what is random.
+fn assembled(answer: &Answer) -> Value {
+    let mut message = Value::Null;
+    let mut input = String::new();
+    for event in answer.named_events() {
+        let index = event["index"].as_u64().unwrap_or(0) as usize;
+        let delta = &event["delta"];
+        match event["type"].as_str().unwrap() {
+            "message_start" => message = event["message"].clone(),
+            "content_block_start" => {
+                let content = message["content"].as_array_mut().unwrap();
+                assert_eq!(content.len(), index);
+                content.push(event["content_block"].clone());
+                input.clear();
+            }
+            "content_block_delta" => {
+                let (_, piece) = delta.as_object().unwrap().iter().nth(1).unwrap();
+                let piece = piece.as_str().unwrap();
+                let block = &mut message["content"][index];
+                match delta["type"].as_str().unwrap() {
+                    "input_json_delta" => input.push_str(piece),
+                    kind => {
+                        let name = kind.strip_suffix("_delta").unwrap();
+                        let text = block[name].as_str().unwrap().to_string();
+                        block[name] = Value::from(text + piece);
+                    }
+                }
+            }
+            "content_block_stop" if !input.is_empty() => {
+                message["content"][index]["input"] = serde_json::from_str(&input).unwrap();
+            }
+            "message_delta" => {
+                message["stop_reason"] = delta["stop_reason"].clone();
+                message["usage"] = event["usage"].clone();
+            }
+            "content_block_stop" | "message_stop" | "ping" => {}
+            other => panic!("{other}"),
+        }
+    }
+    without_ids(message)
+}
+
+fn without_ids(mut message: Value) -> Value {
+    message.as_object_mut().unwrap().remove("id");
+    for block in message["content"].as_array_mut().unwrap() {
+        block.as_object_mut().unwrap().remove("id");
+    }
+    message
+}
+
+fn text(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let message = answer.json();
+    let blocks = message["content"].as_array().unwrap();
+    let last = blocks.last().unwrap();
+    last["text"].as_str().unwrap().to_string()
+}
+
+#[test]
+fn a_streamed_message_equals_the_whole_one() {
+    let server = Server::start();
+    let think = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
+    let sum = question("What is 347 + 285?");
+    for body in [sum.clone(), with(sum, think), distance()] {
+        let whole = server.post_to(PATH, &body);
+        assert_eq!(whole.status, 200, "{whole:?}");
+        let streamed = server.post_to(PATH, &with(body, json!({"stream": true})));
+        assert_eq!(assembled(&streamed), without_ids(whole.json()));
+    }
+}
+
+#[test]
+fn the_trained_model_calls_a_tool_and_reads_its_result() {
+    let server = Server::start();
+    let body = distance();
+    let first = server.post_to(PATH, &body).json();
+    assert_eq!(first["stop_reason"], "tool_use", "{first}");
+    let call = first["content"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(call["name"], "distance_between");
+    assert_eq!(call["input"], json!({"start": "Osaka", "to": "Niamey"}));
+
+    let mut second = body;
+    let messages = second["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": first["content"]}));
+    messages.push(json!({"role": "user", "content": [{"type": "tool_result",
+        "tool_use_id": call["id"], "cache_control": {"type": "ephemeral"},
+        "content": [{"type": "text", "text": "{\"km\": 5023}"}]}]}));
+    let answer = server.post_to(PATH, &second);
+    assert!(text(&answer).contains("5023"), "{answer:?}");
+    assert_eq!(answer.json()["stop_reason"], "end_turn");
+}
+
+#[test]
+fn thinking_comes_back_signed_and_may_be_sent_again() {
+    let server = Server::start();
+    let think = json!({"thinking": {"type": "adaptive"}});
+    let mut body = with(question("What is 347 + 285?"), think);
+    let first = server.post_to(PATH, &body).json();
+    assert_eq!(first["content"][0]["type"], "thinking");
+    assert!(
+        !first["content"][0]["signature"]
+            .as_str()
+            .unwrap()
+            .is_empty()
+    );
+    assert!(
+        first["content"][1]["text"]
+            .as_str()
+            .unwrap()
+            .contains("632")
+    );
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": first["content"]}));
+    messages.push(json!({"role": "user", "content": "What is the capital of France?"}));
+    assert!(text(&server.post_to(PATH, &body)).contains("Paris"));
+}
+
+#[test]
+fn a_thinking_budget_is_kept_and_the_answer_still_comes() {
+    let server = Server::start();
+    let think = json!({"thinking": {"type": "enabled", "budget_tokens": 10}});
+    let answer = server.post_to(PATH, &with(question("What is 347 + 285?"), think));
+    let thought = answer.json()["content"][0]["thinking"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    assert!(
+        thought.ends_with("[The thinking budget is used up.]"),
+        "{thought}"
+    );
+    assert!(text(&answer).contains("632"), "{answer:?}");
+}
+
+/// What a coding agent sends with every request, in miniature.
+#[test]
+fn a_coding_agents_request_is_answered() {
+    let server = Server::start();
+    let billing = "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli";
+    let body = json!({
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 32000,
+        "stream": true,
+        "temperature": 0,
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+        "metadata": {"user_id": "u"},
+        "system": [
+            {"type": "text", "text": billing},
+            {"type": "text", "text": "Answer briefly.", "cache_control": {"type": "ephemeral"}},
+        ],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "How far is it from Osaka to Niamey?",
+                "cache_control": {"type": "ephemeral"}}]},
+            {"role": "system", "content": "The date is unknown."},
+        ],
+        "tools": distance()["tools"],
+    });
+    let answer = server.post_to(PATH, &body);
+    let message = assembled(&answer);
+    assert_eq!(message["stop_reason"], "tool_use", "{message}");
+
+    let other = body
+        .to_string()
+        .replace("cc_version=2.1", "cc_version=2.1.329.abcdef");
+    let other: Value = serde_json::from_str(&other).unwrap();
+    let count = |body: &Value| {
+        let answer = server.post_to("/v1/messages/count_tokens?beta=true", body);
+        answer.json()["input_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(count(&body), count(&other));
+    assert_eq!(
+        count(&body),
+        message["usage"]["input_tokens"].as_u64().unwrap()
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_the_words_that_clients_parse() {
+    let server = Server::start();
+    let long = server.post_to(PATH, &question(&"word ".repeat(4000)));
+    assert_eq!(long.status, 400);
+    let error = long.json()["error"].clone();
+    assert_eq!(error["type"], "invalid_request_error");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.ends_with(" tokens > 2048 maximum"), "{message}");
+}
