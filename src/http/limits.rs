@@ -52,6 +52,11 @@ pub const JSON_VALUES_MAX: usize = 600_000;
 /// much it is over.
 pub const COUNTED_TOKENS_MAX: usize = 2_000_000;
 
+/// Responses that are kept for their clients, their JSON together, and for how long.
+pub const STORED_RESPONSES_MAX: usize = 1024;
+pub const STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);
+
 pub const MESSAGES_MAX: usize = 4096;
 /// Parts of one message's content.
 pub const CONTENT_PARTS_MAX: usize = 1024;

@@ -27,6 +27,7 @@ use super::limits::URI_BYTES_MAX;
 use super::messages;
 use super::metrics;
 use super::random;
+use super::responses;
 use super::state::{Service, State};
 use super::tokenize::{self, Direction};
 use super::ui;
@@ -41,6 +42,8 @@ enum Question {
     Completions,
     Messages,
     CountTokens,
+    Responses,
+    InputTokens,
     Tokens(Direction),
 }
 
@@ -48,6 +51,8 @@ enum Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route<'p> {
     Body(Question),
+    Response(&'p str),
+    CancelResponse(&'p str),
     TokenizerInfo,
     Page,
     Models,
@@ -64,6 +69,8 @@ impl Route<'_> {
             "/v1/completions" => Route::Body(Question::Completions),
             "/v1/messages" => Route::Body(Question::Messages),
             "/v1/messages/count_tokens" => Route::Body(Question::CountTokens),
+            "/v1/responses" => Route::Body(Question::Responses),
+            "/v1/responses/input_tokens" => Route::Body(Question::InputTokens),
             "/tokenize" => Route::Body(Question::Tokens(Direction::Tokenize)),
             "/detokenize" => Route::Body(Question::Tokens(Direction::Detokenize)),
             "/tokenizer_info" => Route::TokenizerInfo,
@@ -72,11 +79,22 @@ impl Route<'_> {
             "/health" => Route::Health,
             "/metrics" => Route::Metrics,
             "/version" => Route::Version,
-            _ => Route::Model(
-                path.strip_prefix("/v1/models/")
-                    .filter(|id| !id.is_empty())?,
-            ),
+            _ => return Route::find_named(path),
         })
+    }
+
+    /// Paths that end with the name of something.
+    fn find_named(path: &str) -> Option<Route<'_>> {
+        let named = |prefix: &str| path.strip_prefix(prefix).filter(|id| !id.is_empty());
+        if let Some(id) = named("/v1/models/") {
+            return Some(Route::Model(id));
+        }
+        let id = named("/v1/responses/")?;
+        match id.split_once('/') {
+            None => Some(Route::Response(id)),
+            Some((id, "cancel")) => Some(Route::CancelResponse(id)),
+            Some(_) => None,
+        }
     }
 
     /// The API of a path, known before the path is.
@@ -92,14 +110,16 @@ impl Route<'_> {
 
     fn allows(self, method: &Method) -> bool {
         match self {
-            Route::Body(_) => method == Method::POST,
+            Route::Body(_) | Route::CancelResponse(_) => method == Method::POST,
+            Route::Response(_) => [Method::GET, Method::HEAD, Method::DELETE].contains(method),
             _ => method == Method::GET || method == Method::HEAD,
         }
     }
 
     fn allowed(self) -> &'static str {
         match self {
-            Route::Body(_) => "POST",
+            Route::Body(_) | Route::CancelResponse(_) => "POST",
+            Route::Response(_) => "GET, HEAD, DELETE",
             _ => "GET, HEAD",
         }
     }
@@ -139,6 +159,18 @@ async fn answer(
     }
     match route {
         Route::Body(question) => body_answer(state, question, request, request_id).await,
+        Route::Response(id) if request.method() == Method::DELETE => {
+            let deleted = responses::delete(&state.responses, id)?;
+            Ok(json_response(StatusCode::OK, &deleted))
+        }
+        Route::Response(id) => {
+            let stored = responses::stored(&state.responses, id)?;
+            Ok(json_text_response(
+                StatusCode::OK,
+                stored.response.to_string(),
+            ))
+        }
+        Route::CancelResponse(id) => Err(responses::cancel(&state.responses, id)),
         Route::TokenizerInfo => {
             let info = tokenize::info(state, ready(state)?);
             Ok(json_response(StatusCode::OK, &info))
@@ -199,6 +231,10 @@ async fn body_answer(
         Question::Completions => completions::answer(state, service, bytes).await?,
         Question::Messages => messages::answer(state, service, bytes, id).await?,
         Question::CountTokens => Answer::Whole(messages::count_tokens(service, bytes).await?),
+        Question::Responses => responses::answer(state, service, bytes).await?,
+        Question::InputTokens => {
+            Answer::Whole(responses::input_tokens(state, service, bytes).await?)
+        }
         Question::Tokens(direction) => {
             Answer::Whole(tokenize::answer(state, service, direction, bytes).await?)
         }
@@ -327,8 +363,9 @@ const NOT_OFFERED: &[(&str, &str)] = &[
 ];
 
 /// What there is, for those who look for something else.
-const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/messages, /v1/models, \
-     /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version and a chat page at /";
+const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, \
+     /v1/models, /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version and a chat \
+     page at /";
 
 fn not_found(path: &str) -> ApiError {
     let under = |prefix: &str| {
@@ -406,7 +443,11 @@ fn error_response(error: &ApiError, dialect: Dialect, request_id: &str) -> Respo
 }
 
 fn json_response(status: StatusCode, value: &Value) -> Response<ResponseBody> {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from(value.to_string()))));
+    json_text_response(status, value.to_string())
+}
+
+fn json_text_response(status: StatusCode, text: String) -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
     *response.status_mut() = status;
     response
         .headers_mut()

@@ -15,6 +15,7 @@ use crate::text::chat::ChatModel;
 use super::keys::Keys;
 use super::limits::BODIES_BYTES_MAX;
 use super::metrics::{ServerFigures, Times};
+use super::responses::store::Store;
 
 /// Completes when open replies must end at once.
 pub type Abort = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -49,6 +50,8 @@ pub struct State {
     pub figures: ServerFigures,
     /// Bytes of bodies that may be in memory, as permits.
     pub bodies: Arc<Semaphore>,
+    /// Responses that clients may ask for again.
+    pub responses: Store,
     keys: OnceLock<Keys>,
     loading: Box<dyn Fn() -> Loading + Send + Sync>,
     service: OnceLock<Arc<Service>>,
@@ -69,6 +72,7 @@ impl State {
             figures: ServerFigures::default(),
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
             keys: OnceLock::new(),
+            responses: Store::default(),
             loading: Box::new(loading),
             service: OnceLock::new(),
             draining: AtomicBool::new(false),

@@ -122,7 +122,7 @@ fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
 
 /// Arguments as an object. A call that the model itself wrote badly comes back in the history; it
 /// must not end the conversation, so what is no object is shown under one name.
-fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiError> {
+pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiError> {
     if let Value::Object(map) = field.value {
         return Ok(map.clone());
     }

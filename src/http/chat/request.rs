@@ -106,6 +106,7 @@ impl ChatRequest {
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
         let ask = Ask {
             messages,
+            messages_field: "messages",
             tools: offer.tools,
             parallel_tool_calls,
             rule,

@@ -93,6 +93,7 @@ impl CompletionRequest {
         let scored = (max_tokens == Some((0, "max_tokens"))).then_some(0);
         let ask = Ask {
             messages: Vec::new(),
+            messages_field: "prompt",
             tools: Vec::new(),
             parallel_tool_calls: true,
             thinking: false,

@@ -34,6 +34,8 @@ use super::state::{Abort, Service};
 pub struct Ask {
     /// In the form that templates read.
     pub messages: Vec<Value>,
+    /// The field of the request that holds them.
+    pub messages_field: &'static str,
     /// In the form of the chat completions API; empty when no tool may be called.
     pub tools: Vec<Value>,
     /// False: the reply ends behind its first call.
@@ -73,7 +75,7 @@ pub enum Answer {
 /// Names the field that cannot be served.
 pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
     let prompt = encoded(ask, service, target::MAX_CONTEXT)?;
-    check_room(ask, prompt.tokens.len(), "messages")?;
+    check_room(ask, prompt.tokens.len(), ask.messages_field)?;
     if ask.thinking && ask.thinking_budget.is_some() && service.chat.think.is_some() {
         check_budget(&prompt)?;
     }
@@ -106,13 +108,13 @@ fn encoded(ask: &mut Ask, service: &Service, limit: usize) -> Result<Prompt, Api
         enable_thinking: ask.thinking,
     };
     chat.prompt(&conversation, limit)
-        .map_err(|error| prompt_error(&error))
+        .map_err(|error| prompt_error(&error, ask.messages_field))
 }
 
-fn prompt_error(error: &PromptError) -> ApiError {
+fn prompt_error(error: &PromptError, field: &str) -> ApiError {
     match error {
         PromptError::TooLong { tokens, limit } => ApiError::context(
-            "messages",
+            field,
             (*tokens, *limit),
             &format!(
                 "your messages have at least {tokens} tokens. Please shorten them; a reply \
@@ -120,11 +122,11 @@ fn prompt_error(error: &PromptError) -> ApiError {
             ),
         ),
         PromptError::Template(TemplateError::TooLarge) => ApiError::context(
-            "messages",
+            field,
             (target::MAX_CONTEXT + 1, target::MAX_CONTEXT),
             "your messages are far longer. Please shorten them.",
         ),
-        error => ApiError::field("messages", error.to_string()),
+        error => ApiError::field(field, error.to_string()),
     }
 }
 
@@ -148,8 +150,8 @@ pub fn check_room(ask: &Ask, prompt: usize, field: &str) -> Result<(), ApiError>
                 name,
                 (prompt.saturating_add(wanted), limit),
                 &format!(
-                    "you requested {} tokens ({prompt} in the {field}, {wanted} in the completion). \
-                 Please reduce {name} to at most {}.",
+                    "you requested {} tokens ({prompt} in the {field}, {wanted} in the \
+                     completion). Please reduce {name} to at most {}.",
                     prompt.saturating_add(wanted),
                     limit - prompt
                 ),
@@ -232,7 +234,9 @@ fn thinking_budget(
 ) -> Result<Option<ThinkingBudget>, ApiError> {
     let tokens = ask.thinking_budget.filter(|_| prompt.reasoning_opened);
     let budget = tokens.map(|tokens| service.chat.thinking_budget(tokens));
-    let budget = budget.transpose().map_err(|error| prompt_error(&error))?;
+    let budget = budget
+        .transpose()
+        .map_err(|error| prompt_error(&error, ask.messages_field))?;
     Ok(budget.flatten())
 }
 

@@ -88,6 +88,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
         messages: content::conversation(object)?,
+        messages_field: "messages",
         tools: tools::offered(object, &choice)?,
         parallel_tool_calls: choice.parallel,
         thinking: thinking.on,

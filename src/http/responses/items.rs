@@ -1,0 +1,365 @@
+//! `input` of the Responses API, put into the form that templates read.
+
+use serde_json::{Value, json};
+
+use crate::http::chat::messages::arguments_object;
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
+use crate::log;
+
+use super::tools::{CUSTOM_ARGUMENT, flat_name};
+
+/// What precedes the text in the field that is opaque to clients. There is nothing to hide in it.
+const ENCRYPTED_MARK: &str = "atlas:";
+/// Between the parts of one text.
+const PART_GAP: &str = "\n\n";
+
+/// Items that tell of tools which another server ran. Without them the conversation is the one
+/// that this server would have led.
+const HOSTED_ITEMS: &[&str] = &[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_list_tools",
+    "mcp_call",
+];
+
+/// The field that holds the text of reasoning for clients that send nothing else back.
+pub fn encrypted(reasoning: &str) -> String {
+    format!("{ENCRYPTED_MARK}{reasoning}")
+}
+
+/// Reads `input`: a string, or a list of items. Reasoning, text and calls of one assistant's turn
+/// become one message.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn messages(input: &Field<'_>) -> Result<Vec<Value>, ApiError> {
+    if let Value::String(text) = input.value {
+        return Ok(vec![json!({"role": "user", "content": text})]);
+    }
+    if !input.value.is_array() {
+        return Err(input.error("must be a string or a list of items"));
+    }
+    let mut turns = Turns::default();
+    for item in input.list(MESSAGES_MAX)? {
+        turns.add(&item)?;
+    }
+    turns.end();
+    Ok(turns.messages)
+}
+
+/// What the assistant said without being interrupted.
+#[derive(Debug, Default)]
+struct Turn {
+    reasoning: Vec<String>,
+    text: Option<String>,
+    calls: Vec<Value>,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    messages: Vec<Value>,
+    open: Option<Turn>,
+}
+
+impl Turns {
+    fn add(&mut self, item: &Field<'_>) -> Result<(), ApiError> {
+        let object = item.object()?;
+        let Some(kind) = object.get("type") else {
+            return self.message(&object);
+        };
+        match kind.string()? {
+            "message" => self.message(&object),
+            "reasoning" => self.reasoning(&object),
+            "function_call" => {
+                let arguments = match object.get("arguments") {
+                    Some(arguments) => arguments_object(&arguments)?,
+                    None => serde_json::Map::new(),
+                };
+                self.call(&object, Value::Object(arguments))
+            }
+            "custom_tool_call" => {
+                let input = object.require("input")?.string()?;
+                self.call(&object, json!({CUSTOM_ARGUMENT: input}))
+            }
+            "function_call_output" | "custom_tool_call_output" => self.output(&object),
+            name if HOSTED_ITEMS.contains(&name) => {
+                log::debug(format_args!("the item of type {name:?} is left out"));
+                Ok(())
+            }
+            "item_reference" => Err(kind.error("is not served; send the item itself")),
+            _ => Err(kind.error(
+                "must be message, reasoning, function_call, function_call_output, \
+                 custom_tool_call or custom_tool_call_output",
+            )),
+        }
+    }
+
+    fn message(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
+        let role = object.require("role")?;
+        let text = text(&object.require("content")?)?;
+        let role = match role.string()? {
+            "user" => "user",
+            "system" | "developer" => "system",
+            "assistant" => {
+                if self.open.as_ref().is_some_and(|turn| turn.text.is_some()) || self.has_calls() {
+                    self.end();
+                }
+                self.open.get_or_insert_default().text = Some(text);
+                return Ok(());
+            }
+            _ => return Err(role.error("must be user, assistant, system or developer")),
+        };
+        self.end();
+        self.messages.push(json!({"role": role, "content": text}));
+        Ok(())
+    }
+
+    fn has_calls(&self) -> bool {
+        self.open
+            .as_ref()
+            .is_some_and(|turn| !turn.calls.is_empty())
+    }
+
+    fn reasoning(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
+        let ended = |turn: &Turn| turn.text.is_some() || !turn.calls.is_empty();
+        if self.open.as_ref().is_some_and(ended) {
+            self.end();
+        }
+        let known = reasoning_text(object)?;
+        self.open.get_or_insert_default().reasoning.extend(known);
+        Ok(())
+    }
+
+    fn call(&mut self, object: &Object<'_>, arguments: Value) -> Result<(), ApiError> {
+        let id = object.require("call_id")?.string()?;
+        let name = object.require("name")?;
+        let namespace = object.get("namespace");
+        let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
+        let function = json!({"name": flat_name(namespace, name.string()?),
+            "arguments": arguments});
+        let turn = self.open.get_or_insert_default();
+        if turn.calls.len() == TOOL_CALLS_MAX {
+            return Err(name.error(format!("is call {} of one turn", TOOL_CALLS_MAX + 1)));
+        }
+        let call = json!({"id": id, "type": "function", "function": function});
+        turn.calls.push(call);
+        Ok(())
+    }
+
+    fn output(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
+        let id = object.require("call_id")?.string()?;
+        let text = text(&object.require("output")?)?;
+        self.end();
+        let result = json!({"role": "tool", "tool_call_id": id, "content": text});
+        self.messages.push(result);
+        Ok(())
+    }
+
+    /// Ends the open turn.
+    fn end(&mut self) {
+        let Some(turn) = self.open.take() else {
+            return;
+        };
+        let text = turn.text.unwrap_or_default();
+        let mut message = json!({"role": "assistant", "content": text});
+        if !turn.reasoning.is_empty() {
+            message["reasoning_content"] = Value::from(turn.reasoning.join(PART_GAP));
+        }
+        if !turn.calls.is_empty() {
+            message["tool_calls"] = Value::Array(turn.calls);
+        }
+        self.messages.push(message);
+    }
+}
+
+/// The text of a reasoning item by the first field that tells it. What another server encrypted
+/// cannot be read.
+fn reasoning_text(object: &Object<'_>) -> Result<Option<String>, ApiError> {
+    let parts = |name: &str| -> Result<Option<String>, ApiError> {
+        let Some(field) = object.get(name) else {
+            return Ok(None);
+        };
+        let text = text(&field)?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    };
+    if let Some(text) = parts("content")? {
+        return Ok(Some(text));
+    }
+    if let Some(encrypted) = object.get("encrypted_content")
+        && let Some(text) = encrypted.string()?.strip_prefix(ENCRYPTED_MARK)
+    {
+        return Ok(Some(text.to_string()));
+    }
+    parts("summary")
+}
+
+/// A string, or a list of text parts.
+fn text(field: &Field<'_>) -> Result<String, ApiError> {
+    if let Value::String(text) = field.value {
+        return Ok(text.clone());
+    }
+    if !field.value.is_array() {
+        return Err(field.error("must be a string or a list of text parts"));
+    }
+    let parts = field.list(CONTENT_PARTS_MAX)?;
+    let texts: Result<Vec<&str>, ApiError> = parts.iter().map(part).collect();
+    Ok(texts?.join(PART_GAP))
+}
+
+fn part<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
+    let object = field.object()?;
+    let kind = object.require("type")?;
+    match kind.string()? {
+        "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => {
+            object.require("text")?.string()
+        }
+        "refusal" => object.require("refusal")?.string(),
+        "input_image" | "input_file" | "input_audio" => {
+            Err(kind.error("this server reads text only"))
+        }
+        _ => Err(kind.error("must be input_text or output_text")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(input: Value) -> Result<Vec<Value>, ApiError> {
+        messages(&Field {
+            value: &input,
+            path: "input".to_string(),
+        })
+    }
+
+    fn refused(input: Value) -> String {
+        read(input).unwrap_err().param.unwrap()
+    }
+
+    #[test]
+    fn a_string_is_a_question() {
+        let expected = json!({"role": "user", "content": "hi"});
+        assert_eq!(read(json!("hi")).unwrap(), [expected]);
+    }
+
+    #[test]
+    fn roles_and_parts_become_messages() {
+        let input = json!([
+            {"type": "message", "role": "developer", "content": [
+                {"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            {"role": "system", "content": "c"},
+            {"role": "user", "content": [{"type": "input_text", "text": "d"}]},
+            {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+             "content": [{"type": "output_text", "text": "e", "annotations": []}]}]);
+        let expected = json!([
+            {"role": "system", "content": "a\n\nb"},
+            {"role": "system", "content": "c"},
+            {"role": "user", "content": "d"},
+            {"role": "assistant", "content": "e"}]);
+        assert_eq!(Value::from(read(input).unwrap()), expected);
+    }
+
+    #[test]
+    fn reasoning_text_and_calls_of_a_turn_are_one_message() {
+        let input = json!([
+            {"type": "reasoning", "summary": [],
+             "content": [{"type": "reasoning_text", "text": "why"}]},
+            {"type": "message", "role": "assistant", "content": "Look:"},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"a\":1}"},
+            {"type": "function_call", "call_id": "c2", "name": "g", "namespace": "n",
+             "arguments": ""},
+            {"type": "function_call_output", "call_id": "c1", "output": "one"},
+            {"type": "function_call_output", "call_id": "c2",
+             "output": [{"type": "input_text", "text": "two"}]},
+            {"type": "reasoning", "summary": [], "encrypted_content": encrypted("so")},
+            {"type": "message", "role": "assistant", "content": "Done."}]);
+        let call = |id: &str, name: &str, arguments: Value| {
+            json!({"id": id, "type": "function",
+                   "function": {"name": name, "arguments": arguments}})
+        };
+        let expected = json!([
+            {"role": "assistant", "content": "Look:", "reasoning_content": "why",
+             "tool_calls": [call("c1", "f", json!({"a": 1})), call("c2", "n.g", json!({}))]},
+            {"role": "tool", "tool_call_id": "c1", "content": "one"},
+            {"role": "tool", "tool_call_id": "c2", "content": "two"},
+            {"role": "assistant", "content": "Done.", "reasoning_content": "so"}]);
+        assert_eq!(Value::from(read(input).unwrap()), expected);
+    }
+
+    #[test]
+    fn text_behind_calls_begins_a_turn() {
+        let input = json!([
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "message", "role": "assistant", "content": "a"},
+            {"type": "message", "role": "assistant", "content": "b"}]);
+        assert_eq!(read(input).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn free_text_is_one_argument() {
+        let input = json!([
+            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+x"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}]);
+        let found = read(input).unwrap();
+        let function = &found[0]["tool_calls"][0]["function"];
+        assert_eq!(function["arguments"], json!({"input": "+x"}));
+        assert_eq!(found[1]["content"], "ok");
+    }
+
+    #[test]
+    fn reasoning_is_told_by_the_first_field_that_has_it() {
+        let of = |item: Value| {
+            let mut item = item;
+            item["type"] = json!("reasoning");
+            let found = read(json!([item])).unwrap();
+            found[0]["reasoning_content"].clone()
+        };
+        let summary = json!([{"type": "summary_text", "text": "short"}]);
+        assert_eq!(of(json!({"summary": summary})), "short");
+        let foreign = json!({"summary": summary, "encrypted_content": "gAAAA"});
+        assert_eq!(of(foreign), "short");
+        let ours = json!({"summary": summary, "encrypted_content": encrypted("long")});
+        assert_eq!(of(ours), "long");
+        assert_eq!(
+            of(json!({"summary": [], "encrypted_content": "gAAAA"})),
+            Value::Null
+        );
+    }
+
+    #[test]
+    fn broken_arguments_of_the_history_end_nothing() {
+        let input = json!([{"type": "function_call", "call_id": "c", "name": "f",
+            "arguments": "{\"a\":"}]);
+        let function = &read(input).unwrap()[0]["tool_calls"][0]["function"];
+        assert_eq!(function["arguments"], json!({"arguments": "{\"a\":"}));
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_by_its_path() {
+        assert_eq!(refused(json!(5)), "input");
+        assert_eq!(refused(json!([5])), "input[0]");
+        assert_eq!(
+            refused(json!([{"role": "king", "content": "x"}])),
+            "input[0].role"
+        );
+        assert_eq!(
+            refused(json!([{"type": "message", "role": "user"}])),
+            "input[0].content"
+        );
+        let image = json!([{"role": "user", "content": [{"type": "input_image"}]}]);
+        assert_eq!(refused(image), "input[0].content[0].type");
+        assert_eq!(
+            refused(json!([{"type": "item_reference", "id": "x"}])),
+            "input[0].type"
+        );
+        assert_eq!(refused(json!([{"type": "compaction"}])), "input[0].type");
+        let unnamed = json!([{"type": "function_call", "call_id": "c"}]);
+        assert_eq!(refused(unnamed), "input[0].name");
+        let hosted = json!([{"type": "web_search_call", "id": "ws_1"}]);
+        assert!(read(hosted).unwrap().is_empty());
+    }
+}

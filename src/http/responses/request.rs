@@ -1,0 +1,314 @@
+//! `POST /v1/responses`: from JSON to what the engine and the reply need.
+//!
+//! A field that this server knows is honoured or refused by name; others are ignored.
+
+use serde_json::{Map, Value, json};
+
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::generate::Ask;
+use crate::http::generate::parameters::{Refused, check_refused, max_tokens, sampling};
+use crate::http::limits::TOOLS_MAX;
+use crate::http::thinking;
+use crate::log;
+use crate::target;
+
+use super::items;
+use super::store::Store;
+use super::tools::{self, ToolNames};
+
+/// The field of reasoning items that clients send back in place of the text.
+const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+
+/// A checked request.
+#[derive(Debug)]
+pub struct ResponsesRequest {
+    pub ask: Ask,
+    pub stream: bool,
+    /// JSON of the conversation without instructions, where the response is to be stored.
+    pub history: Option<String>,
+    pub names: ToolNames,
+    /// Reasoning items also hold their text in the field that is opaque to clients.
+    pub encrypted_reasoning: bool,
+    /// Fields of the response that repeat the request.
+    pub repeated: Map<String, Value>,
+}
+
+/// Fields that are taken only with the value that changes nothing, and what to do instead.
+const REFUSED: &[Refused] = &[
+    ("background", "false", "send stream to follow a long reply"),
+    ("conversation", "null", "send previous_response_id"),
+    ("prompt", "null", "prompts are not stored here; send input"),
+    (
+        "truncation",
+        "\"disabled\"",
+        "prompts are never cut; send less",
+    ),
+    (
+        "top_logprobs",
+        "0",
+        "log-probabilities are told by /v1/chat/completions",
+    ),
+];
+
+impl ResponsesRequest {
+    /// Reads a body; `store` knows earlier responses.
+    ///
+    /// # Errors
+    /// Names the field that is not served.
+    pub fn parse(body: &Value, store: &Store) -> Result<ResponsesRequest, ApiError> {
+        let object = Object::root(body)?;
+        check_refused(&object, REFUSED)?;
+        check_text(&object)?;
+        // Clients name the model they would use elsewhere; the answer names the one there is.
+        if let Some(model) = object.get("model") {
+            model.string()?;
+        }
+        let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
+        let (tools, names) = tools::offered(&object)?;
+        let history = history(&object, store)?;
+        let stored = object.boolean("store", true)?;
+        let ask = Ask {
+            messages: with_instructions(&object, &history)?,
+            messages_field: "input",
+            tools,
+            parallel_tool_calls: object.boolean("parallel_tool_calls", true)?,
+            thinking: thinking.on,
+            thinking_budget: thinking.budget,
+            sampling: sampling(&object)?,
+            max_tokens: max_tokens(&object, &["max_output_tokens"], 1)?,
+            clip_to_context: false,
+            stops: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            prompt_logprobs: None,
+            choices: 1,
+            raw: false,
+            rule: None,
+        };
+        let request = ResponsesRequest {
+            repeated: repeated(&object, &ask, stored)?,
+            stream: object.boolean("stream", false)?,
+            encrypted_reasoning: includes_encrypted_reasoning(&object)?,
+            history: stored.then(|| Value::from(history).to_string()),
+            names,
+            ask,
+        };
+        object.report_unknown();
+        Ok(request)
+    }
+}
+
+/// The conversation so far, without instructions: they are of one request alone.
+fn history(object: &Object<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
+    let mut messages = match object.get("previous_response_id") {
+        Some(id) => previous(&id, store)?,
+        None => Vec::new(),
+    };
+    if let Some(input) = object.get("input") {
+        messages.extend(items::messages(&input)?);
+    }
+    match messages.is_empty() {
+        true => Err(ApiError::field(
+            "input",
+            "is required, with at least one item",
+        )),
+        false => Ok(messages),
+    }
+}
+
+fn previous(id: &Field<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
+    let unknown = || ApiError {
+        code: Some("previous_response_not_found"),
+        ..id.error("is not stored here, or not any more; send the whole conversation as input")
+    };
+    let stored = store.get(id.string()?).ok_or_else(unknown)?;
+    serde_json::from_str(&stored.history).map_err(|_| unknown())
+}
+
+fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value>, ApiError> {
+    let mut messages = Vec::with_capacity(history.len() + 1);
+    if let Some(instructions) = object.get("instructions") {
+        messages.push(json!({"role": "system", "content": instructions.string()?}));
+    }
+    messages.extend_from_slice(history);
+    Ok(messages)
+}
+
+/// The output's format, of which there is one. How verbose it is, is a wish: the model has no
+/// switch for it.
+fn check_text(object: &Object<'_>) -> Result<(), ApiError> {
+    let Some(text) = object.optional_object("text")? else {
+        return Ok(());
+    };
+    if let Some(verbosity) = text.get("verbosity") {
+        verbosity.string()?;
+        log::debug("text.verbosity is left out");
+    }
+    let Some(format) = text.optional_object("format")? else {
+        return Ok(());
+    };
+    let kind = format.require("type")?;
+    match kind.string()? {
+        "text" => Ok(()),
+        _ => Err(kind.error("must be text; constrained output is not served")),
+    }
+}
+
+/// `include` asks for more of some items; most are items that no reply of this server has.
+fn includes_encrypted_reasoning(object: &Object<'_>) -> Result<bool, ApiError> {
+    let Some(include) = object.get("include") else {
+        return Ok(false);
+    };
+    let mut found = false;
+    for item in include.list(TOOLS_MAX)? {
+        match item.string()? {
+            ENCRYPTED_REASONING => found = true,
+            "message.output_text.logprobs" => {
+                let problem = "is not served; log-probabilities are told by /v1/chat/completions";
+                return Err(item.error(problem));
+            }
+            other => log::debug(format_args!("{other:?} is not included")),
+        }
+    }
+    Ok(found)
+}
+
+/// What each form of the response says of its request.
+fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, Value>, ApiError> {
+    let given = |name: &str, absent: Value| {
+        let field = object.get(name);
+        field.map_or(absent, |field| field.value.clone())
+    };
+    if let Some(metadata) = object.get("metadata") {
+        metadata.object()?;
+    }
+    // A summary is of the same text, which is told in full.
+    let effort = object.optional_object("reasoning")?;
+    let effort = effort.and_then(|reasoning| reasoning.get("effort"));
+    let effort = effort.map(|effort| effort.value.clone());
+    let fields = json!({
+        "background": false,
+        "instructions": given("instructions", Value::Null),
+        "max_output_tokens": ask.max_tokens.map(|(tokens, _)| tokens),
+        "metadata": given("metadata", json!({})),
+        "parallel_tool_calls": ask.parallel_tool_calls,
+        "previous_response_id": given("previous_response_id", Value::Null),
+        "reasoning": {"effort": effort, "summary": null},
+        "service_tier": "default",
+        "store": stored,
+        "temperature": ask.sampling.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": given("tool_choice", json!("auto")),
+        "tools": given("tools", json!([])),
+        "top_logprobs": 0,
+        "top_p": ask.sampling.top_p,
+        "truncation": "disabled",
+    });
+    match fields {
+        Value::Object(map) => Ok(map),
+        _ => Ok(Map::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::responses::store::Stored;
+
+    fn with(name: &str, value: Value) -> Value {
+        let mut body = json!({"input": "hi"});
+        body[name] = value;
+        body
+    }
+
+    fn parsed(name: &str, value: Value) -> ResponsesRequest {
+        ResponsesRequest::parse(&with(name, value), &Store::default()).unwrap()
+    }
+
+    fn refused(name: &str, value: Value) -> String {
+        let body = with(name, value);
+        let error = ResponsesRequest::parse(&body, &Store::default()).unwrap_err();
+        error.param.unwrap()
+    }
+
+    #[test]
+    fn what_a_coding_agent_sends_is_taken() {
+        for (name, value) in [
+            ("model", json!("gpt-any")),
+            ("reasoning", json!({"effort": "medium", "summary": "auto"})),
+            ("include", json!(["reasoning.encrypted_content"])),
+            ("prompt_cache_key", json!("k")),
+            ("client_metadata", json!({"a": "b"})),
+            (
+                "text",
+                json!({"verbosity": "low", "format": {"type": "text"}}),
+            ),
+            ("store", json!(false)),
+            ("service_tier", json!("auto")),
+            ("stream_options", json!({"include_obfuscation": false})),
+        ] {
+            parsed(name, value);
+        }
+    }
+
+    #[test]
+    fn instructions_come_first_and_are_not_kept() {
+        let request = parsed("instructions", json!("Be kind."));
+        assert_eq!(request.ask.messages[0]["role"], "system");
+        assert_eq!(request.ask.messages.len(), 2);
+        assert!(!request.history.unwrap().contains("kind"));
+        assert!(parsed("store", json!(false)).history.is_none());
+    }
+
+    #[test]
+    fn an_earlier_response_is_continued() {
+        let store = Store::default();
+        let stored = Stored {
+            response: "{}".into(),
+            history: json!([{"role": "user", "content": "a"}]).to_string().into(),
+        };
+        store.insert("resp_1", stored);
+        let body = with("previous_response_id", json!("resp_1"));
+        let request = ResponsesRequest::parse(&body, &store).unwrap();
+        assert_eq!(request.ask.messages.len(), 2);
+        let body = with("previous_response_id", json!("resp_2"));
+        let error = ResponsesRequest::parse(&body, &store).unwrap_err();
+        assert_eq!(error.code, Some("previous_response_not_found"));
+    }
+
+    #[test]
+    fn thinking_follows_the_effort() {
+        assert!(!parsed("reasoning", json!({"effort": "none"})).ask.thinking);
+        let low = parsed("reasoning", json!({"effort": "low"})).ask;
+        assert_eq!((low.thinking, low.thinking_budget), (true, Some(2048)));
+    }
+
+    #[test]
+    fn what_the_response_repeats_is_there() {
+        let request = parsed("metadata", json!({"a": "b"}));
+        assert_eq!(request.repeated["metadata"], json!({"a": "b"}));
+        assert_eq!(request.repeated["tool_choice"], "auto");
+        assert!(parsed("include", json!(["reasoning.encrypted_content"])).encrypted_reasoning);
+    }
+
+    #[test]
+    fn a_field_that_is_not_served_is_refused_by_name() {
+        for (name, neutral, _) in REFUSED {
+            parsed(name, serde_json::from_str(neutral).unwrap());
+            assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
+        }
+        for kind in ["json_object", "json_schema"] {
+            let text = json!({"format": {"type": kind}});
+            assert_eq!(refused("text", text), "text.format.type");
+        }
+        let logprobs = json!(["message.output_text.logprobs"]);
+        assert_eq!(refused("include", logprobs), "include[0]");
+        assert_eq!(refused("max_output_tokens", json!(0)), "max_output_tokens");
+        assert_eq!(refused("metadata", json!("x")), "metadata");
+        assert_eq!(refused("input", json!([])), "input");
+        assert_eq!(refused("input", Value::Null), "input");
+        assert_eq!(refused("instructions", json!(7)), "instructions");
+    }
+}

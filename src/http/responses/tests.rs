@@ -1,0 +1,215 @@
+//! The Responses API on a real socket, over an executor that follows a script.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::http::testing::{Answer, Script, TestServer};
+
+const PATH: &str = "/v1/responses";
+const CALL: &str = "Look:\n<tool_call>\n<function=n.f>\n<parameter=a>\nx y\n</parameter>\n\
+    </function>\n</tool_call>";
+
+fn question(fields: Value) -> Value {
+    let mut body = json!({"model": "gpt-any", "input": "hi", "reasoning": {"effort": "none"}});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn ask(server: &TestServer, fields: Value) -> Answer {
+    server.post(PATH, &question(fields)).answer()
+}
+
+fn send(server: &TestServer, method: &str, path: &str) -> Answer {
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    server.send(head.as_bytes()).answer()
+}
+
+fn tools() -> Value {
+    let function = json!({"type": "function", "name": "f", "parameters": {"type": "object",
+        "properties": {"a": {"type": "string"}}}});
+    json!([{"type": "namespace", "name": "n", "tools": [function]}, {"type": "web_search"}])
+}
+
+/// The response of the last event; events are numbered and only the last one is terminal.
+fn last(answer: &Answer) -> Value {
+    let events = answer.named_events();
+    let terminal = ["completed", "incomplete", "failed"].map(|kind| format!("response.{kind}"));
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], at);
+        let ends = terminal.iter().any(|kind| event["type"] == kind.as_str());
+        assert_eq!(ends, at + 1 == events.len(), "{event}");
+    }
+    events.last().unwrap()["response"].clone()
+}
+
+#[test]
+fn a_whole_response_has_output_status_and_usage() {
+    let server = TestServer::start(Script::text("Hé 🦀!"));
+    let answer = ask(&server, json!({"metadata": {"k": "v"}}));
+    assert_eq!(answer.status, 200);
+    let response = answer.json();
+    assert_eq!(response["status"], "completed");
+    assert_eq!(response["output"][0]["content"][0]["text"], "Hé 🦀!");
+    assert_eq!(response["model"], "scripted");
+    assert_eq!(response["metadata"], json!({"k": "v"}));
+    let usage = &response["usage"];
+    assert_eq!(usage["output_tokens"], "Hé 🦀!".len() + 1);
+    assert_eq!(usage["output_tokens_details"]["reasoning_tokens"], 0);
+    assert_eq!(usage["input_tokens_details"]["cached_tokens"], 0);
+}
+
+#[test]
+fn a_streamed_response_adds_up_to_the_whole_one() {
+    let server = TestServer::start(Script::text("why\n</think>\n\nBecause é."));
+    let effort = json!({"effort": "high"});
+    let whole = ask(&server, json!({"reasoning": effort})).json();
+    let answer = ask(&server, json!({"reasoning": effort, "stream": true}));
+    assert!(answer.head.contains("content-type: text/event-stream"));
+    let streamed = last(&answer);
+    for at in 0..2 {
+        assert_eq!(
+            streamed["output"][at]["content"],
+            whole["output"][at]["content"]
+        );
+    }
+    assert_eq!(whole["output"][0]["content"][0]["text"], "why");
+    assert_eq!(whole["output"][1]["content"][0]["text"], "Because é.");
+    assert_eq!(streamed["usage"], whole["usage"]);
+    let spoken = whole["usage"]["output_tokens_details"]["reasoning_tokens"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(spoken, "why\n".len() as u64 + 1);
+    let deltas: String = answer
+        .named_events()
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta")
+        .filter_map(|event| event["delta"].as_str().map(str::to_string))
+        .collect();
+    assert_eq!(deltas, "Because é.");
+}
+
+#[test]
+fn calls_keep_their_namespace_and_come_back_with_their_output() {
+    let server = TestServer::start(Script::text(CALL));
+    let first = ask(&server, json!({"tools": tools()})).json();
+    let call = first["output"][1].clone();
+    assert_eq!(
+        (&call["namespace"], &call["name"]),
+        (&json!("n"), &json!("f"))
+    );
+    assert_eq!(call["arguments"], "{\"a\":\"x y\"}");
+    let mut input = vec![json!({"role": "user", "content": "hi"})];
+    input.extend(first["output"].as_array().unwrap().iter().cloned());
+    input.push(
+        json!({"type": "function_call_output", "call_id": call["call_id"],
+        "output": "done"}),
+    );
+    let second = ask(&server, json!({"tools": tools(), "input": input}));
+    assert_eq!(second.status, 200, "{second:?}");
+}
+
+#[test]
+fn a_length_makes_the_response_incomplete() {
+    let server = TestServer::start(Script::endless());
+    for stream in [false, true] {
+        let answer = ask(&server, json!({"max_output_tokens": 5, "stream": stream}));
+        let response = if stream { last(&answer) } else { answer.json() };
+        assert_eq!(response["status"], "incomplete");
+        assert_eq!(
+            response["incomplete_details"]["reason"],
+            "max_output_tokens"
+        );
+        assert_eq!(response["usage"]["output_tokens"], 5);
+    }
+}
+
+#[test]
+fn a_stored_response_is_found_continued_and_deleted() {
+    let server = TestServer::start(Script::text("a"));
+    let first = last(&ask(&server, json!({"stream": true})));
+    let path = format!("{PATH}/{}", first["id"].as_str().unwrap());
+    assert_eq!(server.get(&path).json(), first);
+    let next = json!({"previous_response_id": first["id"], "input": "and?"});
+    let second = ask(&server, next.clone()).json();
+    let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(tokens(&second) > tokens(&first), "{second}");
+    assert_eq!(second["previous_response_id"], first["id"]);
+
+    let cancel = send(&server, "POST", &format!("{path}/cancel"));
+    assert_eq!(cancel.status, 400);
+    let deleted = send(&server, "DELETE", &path);
+    assert_eq!(deleted.json()["deleted"], true);
+    for (method, path) in [("GET", path.clone()), ("POST", format!("{path}/cancel"))] {
+        assert_eq!(send(&server, method, &path).status, 404);
+    }
+    let gone = ask(&server, next);
+    assert_eq!(
+        (gone.status, &gone.error()["code"]),
+        (400, &json!("previous_response_not_found"))
+    );
+}
+
+#[test]
+fn a_response_that_is_not_to_be_stored_is_not() {
+    let server = TestServer::start(Script::text("a"));
+    let response = ask(&server, json!({"store": false})).json();
+    let path = format!("{PATH}/{}", response["id"].as_str().unwrap());
+    assert_eq!(server.get(&path).status, 404);
+    assert_eq!(response["store"], false);
+}
+
+#[test]
+fn a_failure_amid_a_stream_is_a_failed_response() {
+    let server = TestServer::start(Script {
+        fails_at: Some(20),
+        ..Script::endless()
+    });
+    let response = last(&ask(&server, json!({"stream": true})));
+    assert_eq!(response["status"], "failed");
+    assert_eq!(response["error"]["code"], "server_error");
+}
+
+#[test]
+fn a_quiet_stream_is_kept_alive_with_comments() {
+    let step = Duration::from_millis(200);
+    let mut server = TestServer::start(Script {
+        step,
+        ..Script::text("ab")
+    });
+    let mut open = server.post(PATH, &question(json!({"stream": true})));
+    open.read_until("output_text.delta");
+    server.hurry();
+    let answer = open.answer();
+    assert!(answer.body.contains(": keep-alive\n\n"));
+    assert!(answer.body.contains("response.completed"));
+}
+
+#[test]
+fn the_count_is_what_the_request_costs() {
+    let server = TestServer::start(Script::text("a"));
+    let body = question(json!({"instructions": "Be kind.", "tools": tools()}));
+    let used = server.post(PATH, &body).answer().json()["usage"]["input_tokens"].clone();
+    let counted = server.post("/v1/responses/input_tokens", &body).answer();
+    let expected = json!({"object": "response.input_tokens", "input_tokens": used});
+    assert_eq!(counted.json(), expected);
+}
+
+#[test]
+fn errors_have_the_shape_of_the_api() {
+    let server = TestServer::start(Script::text("a"));
+    let refused = ask(&server, json!({"background": true}));
+    assert_eq!(
+        (refused.status, &refused.error()["param"]),
+        (400, &json!("background"))
+    );
+    assert_eq!(send(&server, "GET", "/v1/responses/resp_x/y").status, 404);
+    let method = send(&server, "PUT", "/v1/responses/resp_x");
+    assert_eq!(method.status, 405);
+    assert!(method.head.contains("allow: get, head, delete"));
+    let long = ask(&server, json!({"input": "x".repeat(5000)}));
+    assert_eq!(long.error()["code"], "context_length_exceeded");
+    assert_eq!(long.error()["param"], "input");
+}
