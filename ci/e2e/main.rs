@@ -14,4 +14,5 @@ mod life;
 mod malformed;
 mod messages;
 mod probes;
+mod responses;
 mod schemas;

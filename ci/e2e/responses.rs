@@ -1,0 +1,204 @@
+//! The OpenAI Responses API, with the trained model calling tools through it.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, with};
+
+const PATH: &str = "/v1/responses";
+
+fn question(text: &str) -> Value {
+    json!({
+        "model": "gpt-any",
+        "input": [{"type": "message", "role": "user",
+                   "content": [{"type": "input_text", "text": text}]}],
+        "temperature": 0,
+        "reasoning": {"effort": "none"},
+        "max_output_tokens": 200,
+    })
+}
+
+/// A question that the model answers by a call, and its tool among those of other servers.
+fn distance() -> Value {
+    let city = |text: &str| json!({"type": "string", "description": text});
+    let tool = json!({
+        "type": "function",
+        "name": "distance_between",
+        "description": "How far two places are apart.",
+        "strict": false,
+        "parameters": {
+            "type": "object",
+            "properties": {"start": city("First city"), "to": city("Second city")},
+            "required": ["start", "to"],
+        },
+    });
+    let tools = json!({"tools": [tool, {"type": "web_search", "external_web_access": false}]});
+    with(question("How far is it from Osaka to Niamey?"), tools)
+}
+
+/// The response of the one terminal event, once every item of it has been checked against the
+/// events of its own.
+fn assembled(answer: &Answer) -> Value {
+    let events = answer.named_events();
+    let mut texts: Vec<String> = Vec::new();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], at);
+        let index = event["output_index"].as_u64().unwrap_or(0) as usize;
+        let kind = event["type"].as_str().unwrap();
+        match kind {
+            "response.output_item.added" => texts.push(String::new()),
+            "response.output_item.done" => {
+                let item = &event["item"];
+                let text = item["arguments"]
+                    .as_str()
+                    .or(item["content"][0]["text"].as_str());
+                assert_eq!(text.unwrap(), texts[index]);
+            }
+            _ if kind.ends_with(".delta") => texts[index] += event["delta"].as_str().unwrap(),
+            _ => {}
+        }
+    }
+    let last = events.last().unwrap();
+    let response = last["response"].clone();
+    assert_eq!(
+        last["type"],
+        format!("response.{}", response["status"].as_str().unwrap())
+    );
+    assert_eq!(response["output"].as_array().unwrap().len(), texts.len());
+    response
+}
+
+/// A response without what is random or the time.
+fn without_ids(mut response: Value) -> Value {
+    for name in ["id", "created_at"] {
+        response[name] = Value::Null;
+    }
+    for item in response["output"].as_array_mut().unwrap() {
+        for name in ["id", "call_id"] {
+            item[name] = Value::Null;
+        }
+    }
+    response
+}
+
+fn text(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let response = answer.json();
+    let items = response["output"].as_array().unwrap();
+    let text = &items.last().unwrap()["content"][0]["text"];
+    text.as_str().unwrap().to_string()
+}
+
+#[test]
+fn a_streamed_response_adds_up_to_the_whole_one() {
+    let server = Server::start();
+    let sum = question("What is 347 + 285?");
+    let think = json!({"reasoning": {"effort": "high", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"]});
+    let cut = json!({"max_output_tokens": 3});
+    for body in [
+        sum.clone(),
+        with(sum.clone(), think),
+        with(sum, cut),
+        distance(),
+    ] {
+        let whole = server.post_to(PATH, &body);
+        assert_eq!(whole.status, 200, "{whole:?}");
+        let streamed = server.post_to(PATH, &with(body, json!({"stream": true})));
+        assert_eq!(without_ids(assembled(&streamed)), without_ids(whole.json()));
+    }
+}
+
+#[test]
+fn the_trained_model_calls_a_tool_and_reads_its_result() {
+    let server = Server::start();
+    let body = with(distance(), json!({"store": false}));
+    let first = server.post_to(PATH, &body).json();
+    let call = first["output"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(
+        (&call["type"], &call["name"]),
+        (&json!("function_call"), &json!("distance_between"))
+    );
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"start": "Osaka", "to": "Niamey"}));
+
+    let mut second = body;
+    let input = second["input"].as_array_mut().unwrap();
+    input.extend(first["output"].as_array().unwrap().iter().cloned());
+    input.push(
+        json!({"type": "function_call_output", "call_id": call["call_id"],
+        "output": "{\"km\": 5023}"}),
+    );
+    let answer = server.post_to(PATH, &second);
+    assert!(text(&answer).contains("5023"), "{answer:?}");
+}
+
+#[test]
+fn a_stored_response_carries_its_conversation() {
+    let server = Server::start();
+    let body = distance();
+    let first = server.post_to(PATH, &body).json();
+    let call = first["output"].as_array().unwrap().last().unwrap().clone();
+    let output = json!([{"type": "function_call_output", "call_id": call["call_id"],
+        "output": "{\"km\": 5023}"}]);
+    let fields = json!({"previous_response_id": first["id"], "input": output});
+    let answer = server.post_to(PATH, &with(body, fields));
+    assert!(text(&answer).contains("5023"), "{answer:?}");
+    let path = format!("{PATH}/{}", first["id"].as_str().unwrap());
+    assert_eq!(server.get(&path).json(), first);
+}
+
+/// What a coding agent sends with every request, in miniature.
+#[test]
+fn a_coding_agents_request_is_answered() {
+    let server = Server::start();
+    let message = |role: &str, text: &str| {
+        json!({"type": "message", "role": role,
+               "content": [{"type": "input_text", "text": text}]})
+    };
+    let spawn = json!({"type": "function", "name": "spawn_agent", "strict": false,
+        "parameters": {"type": "object", "properties": {"task": {"type": "string"}}}});
+    let body = json!({
+        "model": "gpt-5-codex",
+        "instructions": "Answer briefly.",
+        "input": [
+            message("developer", "Be kind."),
+            message("developer", "Be correct."),
+            message("user", "How far is it from Osaka to Niamey?"),
+        ],
+        "tools": [
+            distance()["tools"][0],
+            {"type": "namespace", "name": "multi_agent_v1", "tools": [spawn]},
+            {"type": "web_search", "external_web_access": false},
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": false,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": false,
+        "stream": true,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "client_metadata": {"a": "b"},
+        "temperature": 0,
+    });
+    let response = assembled(&server.post_to(PATH, &body));
+    assert_eq!(response["status"], "completed", "{response}");
+    let used = response["usage"]["input_tokens"].clone();
+    let counted = server.post_to("/v1/responses/input_tokens", &body);
+    assert_eq!(counted.json()["input_tokens"], used);
+    // Its items come back as they are.
+    let mut next = body;
+    let input = next["input"].as_array_mut().unwrap();
+    input.extend(response["output"].as_array().unwrap().iter().cloned());
+    input.push(message("user", "What is the capital of France?"));
+    assembled(&server.post_to(PATH, &next));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_code_that_clients_know() {
+    let server = Server::start();
+    let error = server
+        .post_to(PATH, &question(&"word ".repeat(4000)))
+        .error();
+    assert_eq!(error["code"], "context_length_exceeded");
+    assert_eq!(error["param"], "input");
+}
