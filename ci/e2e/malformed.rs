@@ -93,7 +93,7 @@ impl Random {
         (self.next() % bound as u64) as usize
     }
 
-    fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    pub fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
 }
@@ -350,6 +350,19 @@ fn garbage(random: &mut Random) -> Case {
         body,
         expected: Expected::Refused,
     }
+}
+
+/// A body that is no JSON object of any kind, whatever the route.
+pub fn broken(random: &mut Random) -> Vec<u8> {
+    const MAKERS: [fn(&mut Random) -> Case; 6] = [
+        truncated,
+        wrong_encoding,
+        wrong_json,
+        doubled_key,
+        garbage,
+        deep,
+    ];
+    random.of(&MAKERS)(random).body
 }
 
 /// Names that no server knows, and fields that are known to change nothing.

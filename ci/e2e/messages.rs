@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server, with};
+use crate::malformed::{Random, broken};
 
 const PATH: &str = "/v1/messages?beta=true";
 
@@ -219,4 +220,130 @@ fn what_does_not_fit_is_refused_in_the_words_that_clients_parse() {
     assert_eq!(error["type"], "invalid_request_error");
     let message = error["message"].as_str().unwrap();
     assert!(message.ends_with(" tokens > 2048 maximum"), "{message}");
+}
+
+/// Fields with values that are wrong for them, and the path at fault.
+fn wrong(random: &mut Random) -> (Value, &'static str) {
+    let content = |role: &str, block: Value| json!({"messages": [{"role": "user", "content": "x"}, {"role": role, "content": [block]}]});
+    let tool = |tool: Value| json!({"tools": [tool]});
+    let cases = [
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": "hi"}), "messages"),
+        (json!({"messages": null}), "messages"),
+        (json!({"messages": [{"content": "x"}]}), "messages[0].role"),
+        (
+            json!({"messages": [{"role": "tool", "content": "x"}]}),
+            "messages[0].role",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": {}}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": "x"}]}),
+            "messages[0].role",
+        ),
+        (
+            content("user", json!({"type": "image", "source": {}})),
+            "messages[1].content[0].type",
+        ),
+        (
+            content("user", json!({"type": "text"})),
+            "messages[1].content[0].text",
+        ),
+        (
+            content("user", json!({"type": "tool_use"})),
+            "messages[1].content[0].type",
+        ),
+        (
+            content("user", json!({"text": "x"})),
+            "messages[1].content[0].type",
+        ),
+        (
+            content("user", json!({"type": "tool_result", "content": "x"})),
+            "messages[1].content[0].tool_use_id",
+        ),
+        (
+            content(
+                "user",
+                json!({"type": "tool_result", "tool_use_id": "t", "is_error": 1}),
+            ),
+            "messages[1].content[0].is_error",
+        ),
+        (
+            content(
+                "assistant",
+                json!({"type": "tool_use", "id": "t", "name": "f", "input": 1}),
+            ),
+            "messages[1].content[0].input",
+        ),
+        (
+            content("assistant", json!({"type": "thinking", "signature": "x"})),
+            "messages[1].content[0].thinking",
+        ),
+        (json!({"system": 5}), "system"),
+        (json!({"system": [{"type": "image"}]}), "system[0].type"),
+        (json!({"max_tokens": null}), "max_tokens"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": 1e300}), "max_tokens"),
+        (json!({"temperature": 2.5}), "temperature"),
+        (json!({"top_p": 0}), "top_p"),
+        (json!({"top_k": -1}), "top_k"),
+        (json!({"stream": "yes"}), "stream"),
+        (json!({"stop_sequences": "x"}), "stop_sequences"),
+        (json!({"stop_sequences": [""]}), "stop_sequences[0]"),
+        (json!({"thinking": {"type": "wild"}}), "thinking.type"),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": -1}}),
+            "thinking.budget_tokens",
+        ),
+        (
+            json!({"output_config": {"effort": "wild"}}),
+            "output_config.effort",
+        ),
+        (json!({"tool_choice": {"type": "wild"}}), "tool_choice.type"),
+        (tool(json!({"name": "f"})), "tools[0].input_schema"),
+        (
+            tool(json!({"name": "a b", "input_schema": {}})),
+            "tools[0].name",
+        ),
+        (
+            tool(json!({"type": "bash_20250124", "name": "bash"})),
+            "tools[0].type",
+        ),
+        (json!({"mcp_servers": [{}]}), "mcp_servers"),
+    ];
+    random.of(&cases).clone()
+}
+
+fn assert_refused(answer: &Answer, at: &str, context: &str) {
+    assert_eq!(answer.status, 400, "{context}: {answer:?}");
+    let body = answer.json();
+    assert_eq!(body["type"], "error", "{context}");
+    assert_eq!(body["error"]["type"], "invalid_request_error", "{context}");
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with(at), "{context}: {message}");
+    assert!(
+        body["request_id"].as_str().unwrap().starts_with("req_"),
+        "{context}"
+    );
+}
+
+#[test]
+fn malformed_requests_are_told_what_is_wrong() {
+    const COUNT: &str = "/v1/messages/count_tokens";
+    let server = Server::start();
+    let mut random = Random(0x6d65_7373);
+    for number in 0..300 {
+        let (fields, at) = wrong(&mut random);
+        let context = format!("case {number}: {fields}");
+        let answer = server.post_to(PATH, &with(question("Hi"), fields));
+        assert_refused(&answer, &format!("{at}: "), &context);
+        let path = *random.of(&[PATH, COUNT]);
+        let body = broken(&mut random);
+        let answer = server.open_post(path, &body).answer();
+        assert_refused(&answer, "the body is ", &format!("case {number}, broken"));
+    }
+    assert_eq!(server.get("/health").status, 200);
+    server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server, with};
+use crate::malformed::{Random, broken};
 
 const PATH: &str = "/v1/responses";
 
@@ -201,4 +202,95 @@ fn what_does_not_fit_is_refused_with_the_code_that_clients_know() {
         .error();
     assert_eq!(error["code"], "context_length_exceeded");
     assert_eq!(error["param"], "input");
+}
+
+/// Fields with values that are wrong for them, and the path at fault.
+fn wrong(random: &mut Random) -> (Value, &'static str) {
+    let item = |item: Value| json!({"input": ["x", item]});
+    let tool = |tool: Value| json!({"tools": [tool]});
+    let cases = [
+        (json!({"input": null}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": 5}), "input"),
+        (item(json!({"role": "user", "content": "x"})), "input[0]"),
+        (
+            json!({"input": [{"role": "wizard", "content": "x"}]}),
+            "input[0].role",
+        ),
+        (
+            json!({"input": [{"type": "message", "role": "user"}]}),
+            "input[0].content",
+        ),
+        (json!({"input": [{"type": "wild"}]}), "input[0].type"),
+        (
+            json!({"input": [{"type": "item_reference", "id": "x"}]}),
+            "input[0].type",
+        ),
+        (
+            json!({"input": [{"type": "function_call", "name": "f"}]}),
+            "input[0].call_id",
+        ),
+        (
+            json!({"input": [{"type": "function_call_output", "call_id": "c"}]}),
+            "input[0].output",
+        ),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+            "input[0].content[0].type",
+        ),
+        (
+            json!({"input": [{"type": "reasoning", "encrypted_content": 5}]}),
+            "input[0].encrypted_content",
+        ),
+        (json!({"instructions": ["x"]}), "instructions"),
+        (
+            json!({"previous_response_id": "resp_0"}),
+            "previous_response_id",
+        ),
+        (json!({"max_output_tokens": 0}), "max_output_tokens"),
+        (json!({"max_output_tokens": 1_000_000}), "max_output_tokens"),
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"stream": 1}), "stream"),
+        (json!({"store": "yes"}), "store"),
+        (json!({"metadata": []}), "metadata"),
+        (json!({"include": "x"}), "include"),
+        (json!({"include": [5]}), "include[0]"),
+        (json!({"background": true}), "background"),
+        (json!({"truncation": "auto"}), "truncation"),
+        (json!({"conversation": "c"}), "conversation"),
+        (json!({"reasoning": {"effort": "wild"}}), "reasoning.effort"),
+        (json!({"text": {"format": {}}}), "text.format.type"),
+        (json!({"parallel_tool_calls": 0}), "parallel_tool_calls"),
+        (tool(json!({"type": "function"})), "tools[0].name"),
+        (
+            tool(json!({"type": "function", "name": "f", "parameters": 1})),
+            "tools[0].parameters",
+        ),
+        (
+            tool(json!({"type": "namespace", "name": "n"})),
+            "tools[0].tools",
+        ),
+    ];
+    random.of(&cases).clone()
+}
+
+#[test]
+fn malformed_requests_are_told_what_is_wrong() {
+    const COUNT: &str = "/v1/responses/input_tokens";
+    let server = Server::start();
+    let mut random = Random(0x7265_7370);
+    for number in 0..300 {
+        let (fields, at) = wrong(&mut random);
+        let context = format!("case {number}: {fields}");
+        let answer = server.post_to(PATH, &with(question("Hi"), fields));
+        assert_eq!(answer.status, 400, "{context}: {answer:?}");
+        assert_eq!(answer.error()["param"], at, "{context}");
+        let path = *random.of(&[PATH, COUNT]);
+        let body = broken(&mut random);
+        let answer = server.open_post(path, &body).answer();
+        assert_eq!(answer.status, 400, "case {number}, broken: {answer:?}");
+        answer.error();
+    }
+    assert_eq!(server.get("/health").status, 200);
+    server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }
