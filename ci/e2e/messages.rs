@@ -6,6 +6,7 @@ use crate::harness::{Answer, Server, with};
 use crate::malformed::{Random, broken};
 
 const PATH: &str = "/v1/messages?beta=true";
+const FAR: &str = "How far is it from Osaka to Niamey?";
 
 fn question(text: &str) -> Value {
     json!({
@@ -28,10 +29,7 @@ fn distance() -> Value {
             "required": ["start", "to"],
         },
     });
-    with(
-        question("How far is it from Osaka to Niamey?"),
-        json!({"tools": [tool]}),
-    )
+    with(question(FAR), json!({"tools": [tool]}))
 }
 
 /// The message that a client makes of the events, without what is random.
@@ -186,7 +184,7 @@ fn a_coding_agents_request_is_answered() {
             {"type": "text", "text": "Answer briefly.", "cache_control": {"type": "ephemeral"}},
         ],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "How far is it from Osaka to Niamey?",
+            {"role": "user", "content": [{"type": "text", "text": FAR,
                 "cache_control": {"type": "ephemeral"}}]},
             {"role": "system", "content": "The date is unknown."},
         ],
@@ -224,7 +222,10 @@ fn what_does_not_fit_is_refused_in_the_words_that_clients_parse() {
 
 /// Fields with values that are wrong for them, and the path at fault.
 fn wrong(random: &mut Random) -> (Value, &'static str) {
-    let content = |role: &str, block: Value| json!({"messages": [{"role": "user", "content": "x"}, {"role": role, "content": [block]}]});
+    let content = |role: &str, block: Value| {
+        let first = json!({"role": "user", "content": "x"});
+        json!({"messages": [first, {"role": role, "content": [block]}]})
+    };
     let tool = |tool: Value| json!({"tools": [tool]});
     let cases = [
         (json!({"messages": []}), "messages"),

@@ -15,7 +15,8 @@ use crate::engine::executor::{DeviceError, Executor, Rows};
 use crate::engine::request::TokenId;
 use crate::engine::{self, Limits};
 use crate::target;
-use crate::text::testing::{END_OF_TURN, chat_model};
+use crate::text::reply::Delta;
+use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
 
 use super::limits::BODIES_BYTES_MAX;
 use super::server::Server;
@@ -321,6 +322,34 @@ fn unchunk(mut body: &str) -> String {
         }
     }
     data
+}
+
+/// A reply of reasoning, texts and whole calls in any order, cut at random places.
+pub fn random_reply(random: &mut Random) -> Vec<Delta> {
+    let (mut deltas, mut calls) = (Vec::new(), 0);
+    for _ in 0..random.below(8) {
+        let text = ["é🦀\n", "\"quoted\" \\", "plain words"][random.below(3)].repeat(3);
+        let pieces = |random: &mut Random, text: &str, make: &dyn Fn(String) -> Delta| {
+            let pieces = rechunk_text(text, random).into_iter();
+            pieces
+                .map(|piece| make(piece.to_string()))
+                .collect::<Vec<_>>()
+        };
+        match random.below(3) {
+            0 => deltas.extend(pieces(random, &text, &Delta::Reasoning)),
+            1 => deltas.extend(pieces(random, &text, &Delta::Content)),
+            _ => {
+                let index = calls;
+                let name = ["f", "n.f", "patch"][random.below(3)].to_string();
+                deltas.push(Delta::ToolCall { index, name });
+                let json = json!({"input": text}).to_string();
+                let make = |json| Delta::Arguments { index, json };
+                deltas.extend(pieces(random, &json, &make));
+                calls += 1;
+            }
+        }
+    }
+    deltas
 }
 
 /// A whole response.

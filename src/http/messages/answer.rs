@@ -289,8 +289,9 @@ fn event(out: &mut Vec<u8>, name: &str, data: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::testing::random_reply;
     use crate::text::reply::append;
-    use crate::text::testing::chat_model;
+    use crate::text::testing::{Random, chat_model};
 
     fn identity(show_thinking: bool) -> Identity {
         Identity {
@@ -458,6 +459,29 @@ mod tests {
                 .for_each(|delta| append(&mut reply.deltas, delta));
             let whole = whole_answer(&identity(show_thinking), reply, USAGE);
             let streamed = assembled(&streamed(show_thinking, Finish::ToolCalls));
+            assert_eq!(without_call_ids(streamed), without_call_ids(whole));
+        }
+    }
+
+    #[test]
+    fn the_cut_into_pieces_never_changes_the_message() {
+        let (mut random, model) = (Random::new(11), chat_model());
+        for _ in 0..500 {
+            let (pieces, finish) = (random_reply(&mut random), Finish::ToolCalls);
+            let mut reply = Gathered {
+                finish: Some(finish),
+                ..Gathered::default()
+            };
+            let mut writer = MessageWriter::new(identity(true), 3);
+            let mut out = Vec::new();
+            for delta in pieces {
+                append(&mut reply.deltas, delta.clone());
+                writer.write(&model, settled(vec![delta], None), &mut out);
+            }
+            writer.write(&model, settled(vec![], Some(finish)), &mut out);
+            writer.write_end(USAGE, &mut out);
+            let whole = whole_answer(&identity(true), reply, USAGE);
+            let streamed = assembled(&events(out));
             assert_eq!(without_call_ids(streamed), without_call_ids(whole));
         }
     }

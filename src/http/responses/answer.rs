@@ -441,8 +441,9 @@ mod tests {
     use super::*;
     use crate::http::responses::store::Store;
     use crate::http::state::Loading;
+    use crate::http::testing::random_reply;
     use crate::text::reply::append;
-    use crate::text::testing::chat_model;
+    use crate::text::testing::{Random, chat_model};
 
     const USAGE: Usage = Usage {
         prompt: 3,
@@ -512,12 +513,21 @@ mod tests {
     }
 
     fn streamed(state: &Arc<State>, deltas: Vec<Delta>, finish: Finish) -> Vec<Value> {
+        streamed_by(&chat_model(), state, deltas, finish)
+    }
+
+    fn streamed_by(
+        model: &ChatModel,
+        state: &Arc<State>,
+        deltas: Vec<Delta>,
+        finish: Finish,
+    ) -> Vec<Value> {
         let mut composer = composer(state);
         let mut out = Vec::new();
         for delta in deltas {
-            composer.write(&chat_model(), settled(vec![delta], None), &mut out);
+            composer.write(model, settled(vec![delta], None), &mut out);
         }
-        composer.write(&chat_model(), settled(vec![], Some(finish)), &mut out);
+        composer.write(model, settled(vec![], Some(finish)), &mut out);
         composer.write_end(USAGE, &mut out);
         events(out)
     }
@@ -620,6 +630,27 @@ mod tests {
             let state = state();
             let mut whole = composer(&state).whole(reply, USAGE);
             let streamed = streamed(&state, deltas(), finish);
+            let last = streamed.last().unwrap()["response"].clone();
+            whole["created_at"] = last["created_at"].clone();
+            assert_eq!(without_ids(last), without_ids(whole));
+        }
+    }
+
+    #[test]
+    fn the_cut_into_pieces_never_changes_the_response() {
+        let mut random = Random::new(12);
+        let (state, model) = (state(), chat_model());
+        for _ in 0..500 {
+            let pieces = random_reply(&mut random);
+            let mut reply = Gathered {
+                finish: Some(Finish::Stop),
+                ..Gathered::default()
+            };
+            for delta in pieces.clone() {
+                append(&mut reply.deltas, delta);
+            }
+            let mut whole = composer(&state).whole(reply, USAGE);
+            let streamed = streamed_by(&model, &state, pieces, Finish::Stop);
             let last = streamed.last().unwrap()["response"].clone();
             whole["created_at"] = last["created_at"].clone();
             assert_eq!(without_ids(last), without_ids(whole));
