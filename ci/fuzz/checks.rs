@@ -7,7 +7,11 @@ use atlas::engine::constraint::{Mask, Next};
 use atlas::engine::request::TokenId;
 use atlas::http::chat::request::ChatRequest;
 use atlas::http::completions::request::CompletionRequest;
+use atlas::http::error::ApiError;
 use atlas::http::json as body;
+use atlas::http::messages::request::{MessagesRequest, countable};
+use atlas::http::responses::request::ResponsesRequest;
+use atlas::http::responses::store::Store;
 use atlas::http::wire::Framing;
 use atlas::target::{MAX_CONTEXT, VOCAB};
 use atlas::text::chat::ChatModel;
@@ -91,6 +95,42 @@ pub const CHECKS: &[Check] = &[
             "<tool_call>",
             "\u{338}",
             "\n",
+        ],
+    },
+    Check {
+        name: "messages_request",
+        run: messages_request,
+        words: &[
+            "\"messages\"",
+            "\"system\"",
+            "\"tool_result\"",
+            "\"tool_use\"",
+            "\"thinking\"",
+            "\"input_schema\"",
+            "\"type\"",
+            "\"assistant\"",
+            "null",
+            "[]",
+            "{}",
+            "-1",
+        ],
+    },
+    Check {
+        name: "responses_request",
+        run: responses_request,
+        words: &[
+            "\"input\"",
+            "\"function_call\"",
+            "\"function_call_output\"",
+            "\"reasoning\"",
+            "\"namespace\"",
+            "\"tools\"",
+            "\"type\"",
+            "\"call_id\"",
+            "null",
+            "[]",
+            "{}",
+            "-1",
         ],
     },
     Check {
@@ -216,9 +256,27 @@ fn text_pieces(text: &str, mut each: impl FnMut(&str)) {
 
 /// A body is refused by a sentence or becomes a request; no input takes the server down.
 pub fn chat_request(bytes: &[u8]) {
+    request(bytes, |value| ChatRequest::parse(value, "tiny").map(drop));
+}
+
+/// The same for the Messages API, and for a body whose tokens are counted.
+pub fn messages_request(bytes: &[u8]) {
+    request(bytes, |value| MessagesRequest::parse(value).map(drop));
+    request(bytes, |value| countable(value).map(drop));
+}
+
+/// The same for the Responses API.
+pub fn responses_request(bytes: &[u8]) {
+    let store = Store::default();
+    request(bytes, |value| {
+        ResponsesRequest::parse(value, &store).map(drop)
+    });
+}
+
+fn request(bytes: &[u8], parse: impl Fn(&Value) -> Result<(), ApiError>) {
     match body::parse(bytes) {
         Ok(value) => {
-            if let Err(error) = ChatRequest::parse(&value, "tiny") {
+            if let Err(error) = parse(&value) {
                 assert!(error.status.is_client_error(), "{error:?}");
                 assert!(!error.message.is_empty());
             }

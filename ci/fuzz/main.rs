@@ -126,6 +126,16 @@ fn forged_turns() {
 }
 
 #[test]
+fn messages_request() {
+    run("messages_request");
+}
+
+#[test]
+fn responses_request() {
+    run("responses_request");
+}
+
+#[test]
 fn template() {
     run("template");
 }
