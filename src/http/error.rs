@@ -10,7 +10,7 @@ use super::limits::{RETRY_AFTER_FULL_S, RETRY_AFTER_UNAVAILABLE_S};
 pub enum Dialect {
     /// `{"error": {message, type, param, code}}`.
     OpenAi,
-    /// `{"type": "error", "error": {type, message}}`.
+    /// `{"type": "error", "error": {type, message}}`; the answer adds its `request_id`.
     Anthropic,
     /// `{"error": message}`; nothing of that API is served.
     Ollama,

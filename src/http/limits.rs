@@ -57,6 +57,10 @@ pub const STORED_RESPONSES_MAX: usize = 1024;
 pub const STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);
 
+/// Pairs of a request's metadata, which its response repeats, and bytes of a value.
+pub const METADATA_PAIRS_MAX: usize = 16;
+pub const METADATA_BYTES_MAX: usize = 512;
+
 pub const MESSAGES_MAX: usize = 4096;
 /// Parts of one message's content.
 pub const CONTENT_PARTS_MAX: usize = 1024;

@@ -65,12 +65,8 @@ impl MessagesRequest {
 /// Names the field that is not served.
 pub fn countable(body: &Value) -> Result<Ask, ApiError> {
     let mut ask = conversation(&Object::root(body)?)?;
-    if ask
-        .messages
-        .iter()
-        .all(|message| message["role"] == "system")
-    {
-        // A template needs a question; an empty one adds no more than its marks.
+    // Templates need a question; an empty one adds no more than its marks.
+    if !ask.messages.iter().any(|message| message["role"] == "user") {
         ask.messages.push(json!({"role": "user", "content": ""}));
     }
     Ok(ask)
@@ -85,6 +81,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         model.string()?;
     }
     let choice = tools::choice(object)?;
+    // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
         messages: content::conversation(object)?,
@@ -266,6 +263,8 @@ mod tests {
         let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}]});
         let ask = countable(&tools).unwrap();
         assert_eq!((ask.messages.len(), ask.tools.len()), (1, 1));
+        let said = json!({"messages": [{"role": "assistant", "content": "hi"}]});
+        assert_eq!(countable(&said).unwrap().messages.len(), 2);
         let question = json!({"messages": [{"role": "user", "content": "hi"}]});
         assert_eq!(countable(&question).unwrap().messages.len(), 1);
         assert!(countable(&json!({"messages": 1})).is_err());

@@ -8,7 +8,7 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::parameters::{Refused, check_refused, max_tokens, sampling};
-use crate::http::limits::TOOLS_MAX;
+use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
 use crate::target;
@@ -181,9 +181,7 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         let field = object.get(name);
         field.map_or(absent, |field| field.value.clone())
     };
-    if let Some(metadata) = object.get("metadata") {
-        metadata.object()?;
-    }
+    check_metadata(object)?;
     // A summary is of the same text, which is told in full.
     let effort = object.optional_object("reasoning")?;
     let effort = effort.and_then(|reasoning| reasoning.get("effort"));
@@ -210,6 +208,25 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         Value::Object(map) => Ok(map),
         _ => Ok(Map::new()),
     }
+}
+
+fn check_metadata(object: &Object<'_>) -> Result<(), ApiError> {
+    let Some(field) = object.get("metadata") else {
+        return Ok(());
+    };
+    let metadata = field.object()?;
+    if metadata.keys().count() > METADATA_PAIRS_MAX {
+        return Err(field.error(format!("has more than {METADATA_PAIRS_MAX} pairs")));
+    }
+    for name in metadata.keys() {
+        let value = metadata.require(name)?;
+        if name.len().max(value.string()?.len()) > METADATA_BYTES_MAX {
+            return Err(field.error(format!(
+                "has a name or value above {METADATA_BYTES_MAX} bytes"
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -307,6 +324,14 @@ mod tests {
         assert_eq!(refused("include", logprobs), "include[0]");
         assert_eq!(refused("max_output_tokens", json!(0)), "max_output_tokens");
         assert_eq!(refused("metadata", json!("x")), "metadata");
+        assert_eq!(refused("metadata", json!({"a": 1})), "metadata.a");
+        let long = "x".repeat(METADATA_BYTES_MAX + 1);
+        assert_eq!(refused("metadata", json!({"a": long})), "metadata");
+        let pairs = (0..=METADATA_PAIRS_MAX).map(|at| (at.to_string(), json!("")));
+        assert_eq!(
+            refused("metadata", Value::Object(pairs.collect())),
+            "metadata"
+        );
         assert_eq!(refused("input", json!([])), "input");
         assert_eq!(refused("input", Value::Null), "input");
         assert_eq!(refused("instructions", json!(7)), "instructions");
