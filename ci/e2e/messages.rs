@@ -165,6 +165,41 @@ fn a_thinking_budget_is_kept_and_the_answer_still_comes() {
     assert!(text(&answer).contains("632"), "{answer:?}");
 }
 
+#[test]
+fn a_call_can_be_forced() {
+    let server = Server::start();
+    let body = with(distance(), question("What is the capital of France?"));
+    for choice in [
+        json!({"type": "any", "disable_parallel_tool_use": true}),
+        json!({"type": "tool", "name": "distance_between"}),
+    ] {
+        let answer = server.post_to(PATH, &with(body.clone(), json!({"tool_choice": choice})));
+        let message = answer.json();
+        assert_eq!(message["stop_reason"], "tool_use", "{answer:?}");
+        let call = &message["content"][0];
+        assert_eq!(call["name"], "distance_between");
+        assert!(call["input"]["start"].is_string() && call["input"]["to"].is_string());
+    }
+}
+
+#[test]
+fn an_answer_obeys_its_schema_behind_its_thinking() {
+    let server = Server::start();
+    let schema = json!({"type": "object", "properties": {"sum": {"type": "integer"}},
+        "required": ["sum"], "additionalProperties": false});
+    let format = json!({"format": {"type": "json_schema", "schema": schema}});
+    for thinking in [
+        json!({"type": "disabled"}),
+        json!({"type": "adaptive"}),
+        json!({"type": "enabled", "budget_tokens": 5}),
+    ] {
+        let fields = json!({"output_config": format, "thinking": thinking});
+        let answer = server.post_to(PATH, &with(question("What is 3 + 4?"), fields));
+        let value: Value = serde_json::from_str(&text(&answer)).unwrap();
+        assert!(value["sum"].is_i64(), "{answer:?}");
+    }
+}
+
 /// What a coding agent sends with every request, in miniature.
 #[test]
 fn a_coding_agents_request_is_answered() {

@@ -148,6 +148,48 @@ fn a_stored_response_carries_its_conversation() {
     assert_eq!(server.get(&path).json(), first);
 }
 
+#[test]
+fn a_call_can_be_forced() {
+    let server = Server::start();
+    let patch = json!({"type": "custom", "name": "patch", "description": "Takes text."});
+    let mut body = with(distance(), question("What is the capital of France?"));
+    body["tools"].as_array_mut().unwrap().push(patch);
+    for (choice, kind) in [
+        (json!("required"), "_call"),
+        (
+            json!({"type": "function", "name": "distance_between"}),
+            "function_call",
+        ),
+        (
+            json!({"type": "custom", "name": "patch"}),
+            "custom_tool_call",
+        ),
+    ] {
+        let fields = json!({"tool_choice": choice, "parallel_tool_calls": false});
+        let answer = server.post_to(PATH, &with(body.clone(), fields));
+        let response = answer.json();
+        let call = &response["output"][0];
+        assert!(call["type"].as_str().unwrap().contains(kind), "{answer:?}");
+        assert_eq!(response["status"], "completed");
+    }
+}
+
+#[test]
+fn an_answer_obeys_its_schema() {
+    let server = Server::start();
+    let schema = json!({"type": "object", "properties": {"sum": {"type": "integer"}},
+        "required": ["sum"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "name": "s", "schema": schema, "strict": true});
+    let body = with(
+        question("What is 3 + 4?"),
+        json!({"text": {"format": format}}),
+    );
+    let answer = server.post_to(PATH, &body);
+    let value: Value = serde_json::from_str(&text(&answer)).unwrap();
+    assert!(value["sum"].is_i64(), "{answer:?}");
+    assert_eq!(answer.json()["text"]["format"], format);
+}
+
 /// What a coding agent sends with every request, in miniature.
 #[test]
 fn a_coding_agents_request_is_answered() {

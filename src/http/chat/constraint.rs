@@ -80,9 +80,22 @@ fn named(choice: &Field<'_>, tools: &[Value]) -> Result<usize, ApiError> {
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.
 pub fn rule(object: &Object<'_>, offer: &Offer, parallel: bool) -> Result<Option<Rule>, ApiError> {
+    combined(offer, answer(object)?, parallel)
+}
+
+/// What the tools on offer and the form of the answer, with the field that asks for it, make of a
+/// reply, whatever the dialect.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn combined(
+    offer: &Offer,
+    answer: Option<(&'static str, Grammar)>,
+    parallel: bool,
+) -> Result<Option<Rule>, ApiError> {
     let tools = &offer.tools;
     let several = if parallel { Calls::Several } else { Calls::One };
-    match (offer.choice, answer(object)?) {
+    match (offer.choice, answer) {
         (ToolChoice::Required, _) => {
             let grammar = call_grammar("tool_choice", tools, several, None)?;
             Ok(Some(Rule::whole("tool_choice", grammar)))
@@ -226,7 +239,10 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
 }
 
 /// A schema, as an object or as the text of one.
-fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
+///
+/// # Errors
+/// When it is no schema.
+pub fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
     let schema = match field.value {
         Value::String(text) => crate::http::json::parse(text.as_bytes())
             .map_err(|problem| field.error(problem.replacen("the body", "the text", 1)))?,
@@ -242,7 +258,8 @@ fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
     }))
 }
 
-fn any_object() -> Grammar {
+/// Any JSON object.
+pub fn any_object() -> Grammar {
     Grammar::Json(JsonGrammar {
         schema: json!({"type": "object"}),
         strict: false,

@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 pub mod answer;
-mod constraint;
+pub mod constraint;
 pub mod messages;
 pub mod request;
 

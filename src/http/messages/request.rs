@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::engine::request::Sampling;
+use crate::http::chat::constraint::{self, json_of};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
@@ -13,6 +14,7 @@ use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::random;
 use crate::http::thinking;
 use crate::target;
+use crate::text::grammar::Grammar;
 
 use super::{content, tools};
 
@@ -75,19 +77,19 @@ pub fn countable(body: &Value) -> Result<Ask, ApiError> {
 /// All of a request that both routes read.
 fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     check_refused(object, REFUSED)?;
-    check_format(object)?;
     // Clients name the model they would use elsewhere; the answer names the one there is.
     if let Some(model) = object.get("model") {
         model.string()?;
     }
-    let choice = tools::choice(object)?;
+    let calls = tools::calls(object)?;
+    let rule = constraint::combined(&calls.offer, format(object)?, calls.parallel)?;
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
         messages: content::conversation(object)?,
         messages_field: "messages",
-        tools: tools::offered(object, &choice)?,
-        parallel_tool_calls: choice.parallel,
+        tools: calls.offer.tools,
+        parallel_tool_calls: calls.parallel,
         thinking: thinking.on,
         thinking_budget: thinking.budget,
         sampling: sampling(object)?,
@@ -101,18 +103,25 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         logprobs: None,
         prompt_logprobs: None,
         choices: 1,
-        rule: None,
+        rule,
         raw: false,
     })
 }
 
-/// The output's format, of which there is one.
-fn check_format(object: &Object<'_>) -> Result<(), ApiError> {
+/// The schema that the output must obey, in either place where clients put it.
+fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
     let nested = nested.and_then(|output| output.get("format"));
-    match nested.or_else(|| object.get("output_format")) {
-        Some(format) => Err(format.error("is not served; constrained output is not served")),
-        None => Ok(()),
+    let (name, format) = match (nested, object.get("output_format")) {
+        (Some(format), _) => ("output_config", format),
+        (None, Some(format)) => ("output_format", format),
+        (None, None) => return Ok(None),
+    };
+    let format = format.object()?;
+    let kind = format.require("type")?;
+    match kind.string()? {
+        "json_schema" => Ok(Some((name, json_of(&format.require("schema")?, true)?))),
+        _ => Err(kind.error("must be json_schema")),
     }
 }
 
@@ -254,8 +263,13 @@ mod tests {
             parsed(name, serde_json::from_str(neutral).unwrap());
             assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
         }
-        let format = json!({"format": {"type": "json_schema", "schema": {}}});
-        assert_eq!(refused("output_config", format), "output_config.format");
+        let format = json!({"format": {"type": "xml"}});
+        assert_eq!(
+            refused("output_config", format),
+            "output_config.format.type"
+        );
+        let schema = json!({"format": {"type": "json_schema", "schema": {"type": "object"}}});
+        assert!(parsed("output_config", schema).ask.rule.is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::http::chat::constraint::{Offer, ToolChoice};
 use crate::http::chat::messages::check_name;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
@@ -23,42 +24,58 @@ const SERVER_TOOLS: &[&str] = &[
 
 /// What a request says of its calls.
 #[derive(Debug)]
-pub struct Choice {
-    /// Whether any tool may be called.
-    pub calls: bool,
-    /// Whether more than one may be.
+pub struct Calls {
+    pub offer: Offer,
+    /// Whether there may be more than one.
     pub parallel: bool,
 }
 
-/// Reads `tool_choice`.
+/// Reads `tools` and `tool_choice`: the tools that the reply may call, in the form of the chat
+/// completions API, and whether it must.
 ///
 /// # Errors
-/// When it forces a call.
-pub fn choice(object: &Object<'_>) -> Result<Choice, ApiError> {
+/// Names the first field that is not served.
+pub fn calls(object: &Object<'_>) -> Result<Calls, ApiError> {
+    let tools = tools(object)?;
     let Some(choice) = object.optional_object("tool_choice")? else {
-        return Ok(Choice {
-            calls: true,
+        let offer = Offer {
+            tools,
+            choice: ToolChoice::Auto,
+        };
+        return Ok(Calls {
+            offer,
             parallel: true,
         });
     };
     let kind = choice.require("type")?;
-    let calls = match kind.string()? {
-        "auto" => true,
-        "none" => false,
-        "any" | "tool" => return Err(kind.error("must be auto or none; no call can be forced")),
-        _ => return Err(kind.error("must be auto or none")),
+    let offer = |tools, choice| Offer { tools, choice };
+    let offer = match kind.string()? {
+        "auto" => offer(tools, ToolChoice::Auto),
+        "none" => Offer::default(),
+        "any" if tools.is_empty() => return Err(kind.error("needs tools")),
+        "any" => offer(tools, ToolChoice::Required),
+        "tool" => {
+            let at = named(&choice, &tools)?;
+            offer(tools, ToolChoice::Named(at))
+        }
+        _ => return Err(kind.error("must be auto, none, any or tool")),
     };
-    Ok(Choice {
-        calls,
+    Ok(Calls {
+        offer,
         parallel: !choice.boolean("disable_parallel_tool_use", false)?,
     })
 }
 
-/// The tools that the reply may call, in the form of the chat completions API.
-///
-/// # Errors
-/// Names the first field that is not served.
-pub fn offered(object: &Object<'_>, choice: &Choice) -> Result<Vec<Value>, ApiError> {
+fn named(choice: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
+    let name = choice.require("name")?;
+    let wanted = name.string()?;
+    let place = tools
+        .iter()
+        .position(|tool| tool["function"]["name"] == wanted);
+    place.ok_or_else(|| name.error("is the name of no tool"))
+}
+
+fn tools(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
     let Some(field) = object.get("tools") else {
         return Ok(Vec::new());
     };
@@ -76,10 +93,7 @@ pub fn offered(object: &Object<'_>, choice: &Choice) -> Result<Vec<Value>, ApiEr
         }
         tools.push(tool(&object, &name)?);
     }
-    match choice.calls {
-        true => Ok(tools),
-        false => Ok(Vec::new()),
-    }
+    Ok(tools)
 }
 
 /// Whether the client runs the tool and describes it.
@@ -99,13 +113,6 @@ fn is_custom(object: &Object<'_>) -> Result<bool, ApiError> {
 }
 
 fn tool(object: &Object<'_>, name: &Field<'_>) -> Result<Value, ApiError> {
-    if object.boolean("strict", false)? {
-        let path = object.path_of("strict");
-        return Err(ApiError::field(
-            path,
-            "input is not constrained; send false",
-        ));
-    }
     let schema = object.require("input_schema")?;
     schema.object()?;
     let mut function = Map::new();
@@ -115,6 +122,9 @@ fn tool(object: &Object<'_>, name: &Field<'_>) -> Result<Value, ApiError> {
         function.insert("description".to_string(), description.value.clone());
     }
     function.insert("parameters".to_string(), schema.value.clone());
+    if object.boolean("strict", false)? {
+        function.insert("strict".to_string(), Value::from(true));
+    }
     Ok(json!({"type": "function", "function": function}))
 }
 
@@ -123,8 +133,7 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        let object = Object::root(&body).unwrap();
-        offered(&object, &choice(&object)?)
+        calls(&Object::root(&body).unwrap()).map(|calls| calls.offer.tools)
     }
 
     fn refused(body: Value) -> String {
@@ -150,17 +159,25 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_may_allow_forbid_or_bound_calls() {
-        let mut body = json!({"tools": [{"name": "f", "input_schema": {}}]});
-        body["tool_choice"] = json!({"type": "none"});
-        assert!(read(body.clone()).unwrap().is_empty());
-        body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": true});
-        assert_eq!(read(body.clone()).unwrap().len(), 1);
-        assert!(!choice(&Object::root(&body).unwrap()).unwrap().parallel);
-        for forced in ["any", "tool"] {
-            body["tool_choice"] = json!({"type": forced, "name": "f"});
-            assert_eq!(refused(body.clone()), "tool_choice.type");
-        }
+    fn a_choice_may_allow_forbid_force_or_bound_calls() {
+        let choose = |choice: Value| {
+            let body = json!({"tools": [{"name": "f", "input_schema": {}}],
+                "tool_choice": choice});
+            let calls = calls(&Object::root(&body).unwrap()).unwrap();
+            (calls.offer.tools.len(), calls.offer.choice, calls.parallel)
+        };
+        let auto = json!({"type": "auto", "disable_parallel_tool_use": true});
+        assert_eq!(choose(auto), (1, ToolChoice::Auto, false));
+        let none = json!({"type": "none"});
+        assert_eq!(choose(none), (0, ToolChoice::Auto, true));
+        let any = json!({"type": "any"});
+        assert_eq!(choose(any), (1, ToolChoice::Required, true));
+        let tool = json!({"type": "tool", "name": "f"});
+        assert_eq!(choose(tool), (1, ToolChoice::Named(0), true));
+        let any = json!({"tool_choice": {"type": "any"}});
+        assert_eq!(refused(any), "tool_choice.type");
+        let unknown = json!({"tool_choice": {"type": "tool", "name": "g"}});
+        assert_eq!(refused(unknown), "tool_choice.name");
     }
 
     #[test]
@@ -171,7 +188,7 @@ mod tests {
             refused(tool(json!({"name": "a b", "input_schema": {}}))),
             "tools[0].name"
         );
-        let strict = json!({"name": "f", "input_schema": {}, "strict": true});
+        let strict = json!({"name": "f", "input_schema": {}, "strict": 1});
         assert_eq!(refused(tool(strict)), "tools[0].strict");
         let one = json!({"name": "f", "input_schema": {}});
         assert_eq!(refused(json!({"tools": [one, one]})), "tools[1].name");

@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::http::chat::constraint::{self, any_object, json_of};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
@@ -12,6 +13,7 @@ use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
 use crate::target;
+use crate::text::grammar::Grammar;
 
 use super::items;
 use super::store::Store;
@@ -59,20 +61,21 @@ impl ResponsesRequest {
     pub fn parse(body: &Value, store: &Store) -> Result<ResponsesRequest, ApiError> {
         let object = Object::root(body)?;
         check_refused(&object, REFUSED)?;
-        check_text(&object)?;
         // Clients name the model they would use elsewhere; the answer names the one there is.
         if let Some(model) = object.get("model") {
             model.string()?;
         }
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
-        let (tools, names) = tools::offered(&object)?;
+        let (offer, names) = tools::offered(&object)?;
+        let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
+        let rule = constraint::combined(&offer, text_format(&object)?, parallel_tool_calls)?;
         let history = history(&object, store)?;
         let stored = object.boolean("store", true)?;
         let ask = Ask {
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
-            tools,
-            parallel_tool_calls: object.boolean("parallel_tool_calls", true)?,
+            tools: offer.tools,
+            parallel_tool_calls,
             thinking: thinking.on,
             thinking_budget: thinking.budget,
             sampling: sampling(&object)?,
@@ -85,7 +88,7 @@ impl ResponsesRequest {
             prompt_logprobs: None,
             choices: 1,
             raw: false,
-            rule: None,
+            rule,
         };
         let request = ResponsesRequest {
             repeated: repeated(&object, &ask, stored)?,
@@ -136,23 +139,28 @@ fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value
     Ok(messages)
 }
 
-/// The output's format, of which there is one. How verbose it is, is a wish: the model has no
-/// switch for it.
-fn check_text(object: &Object<'_>) -> Result<(), ApiError> {
+/// The form that the output must have. How verbose it is, is a wish: the model has no switch for
+/// it.
+fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(text) = object.optional_object("text")? else {
-        return Ok(());
+        return Ok(None);
     };
     if let Some(verbosity) = text.get("verbosity") {
         verbosity.string()?;
         log::debug("text.verbosity is left out");
     }
     let Some(format) = text.optional_object("format")? else {
-        return Ok(());
+        return Ok(None);
     };
     let kind = format.require("type")?;
     match kind.string()? {
-        "text" => Ok(()),
-        _ => Err(kind.error("must be text; constrained output is not served")),
+        "text" => Ok(None),
+        "json_object" => Ok(Some(("text", any_object()))),
+        "json_schema" => {
+            let strict = format.boolean("strict", false)?;
+            Ok(Some(("text", json_of(&format.require("schema")?, strict)?)))
+        }
+        _ => Err(kind.error("must be text, json_object or json_schema")),
     }
 }
 
@@ -197,7 +205,7 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         "service_tier": "default",
         "store": stored,
         "temperature": ask.sampling.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": given("text", json!({"format": {"type": "text"}})),
         "tool_choice": given("tool_choice", json!("auto")),
         "tools": given("tools", json!([])),
         "top_logprobs": 0,
@@ -316,10 +324,10 @@ mod tests {
             parsed(name, serde_json::from_str(neutral).unwrap());
             assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
         }
-        for kind in ["json_object", "json_schema"] {
-            let text = json!({"format": {"type": kind}});
-            assert_eq!(refused("text", text), "text.format.type");
-        }
+        let text = json!({"format": {"type": "xml"}});
+        assert_eq!(refused("text", text), "text.format.type");
+        let text = json!({"format": {"type": "json_object"}});
+        assert!(parsed("text", text).ask.rule.is_some());
         let logprobs = json!(["message.output_text.logprobs"]);
         assert_eq!(refused("include", logprobs), "include[0]");
         assert_eq!(refused("max_output_tokens", json!(0)), "max_output_tokens");

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::http::chat::constraint::{Offer, ToolChoice};
 use crate::http::chat::messages::check_name;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
@@ -47,32 +48,64 @@ pub fn flat_name(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// Reads `tools` and `tool_choice`: the tools that the reply may call, in the form of the chat
-/// completions API, and their names.
+/// completions API, whether it must, and their names.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn offered(object: &Object<'_>) -> Result<(Vec<Value>, ToolNames), ApiError> {
-    let mut offer = Offer::default();
+pub fn offered(object: &Object<'_>) -> Result<(Offer, ToolNames), ApiError> {
+    let mut list = List::default();
     if let Some(tools) = object.get("tools") {
-        offer.add_all(&tools, None)?;
+        list.add_all(&tools, None)?;
     }
-    match object.get("tool_choice") {
-        None => Ok((offer.tools, offer.names)),
-        Some(choice) => match choice.value.as_str() {
-            Some("auto") => Ok((offer.tools, offer.names)),
-            Some("none") => Ok((Vec::new(), offer.names)),
-            _ => Err(choice.error("must be auto or none; no call can be forced")),
+    let offer = match choice(object, &list.tools)? {
+        Some(choice) => Offer {
+            tools: list.tools,
+            choice,
         },
+        None => Offer::default(),
+    };
+    Ok((offer, list.names))
+}
+
+/// `tool_choice`; None where no tool may be called.
+fn choice(object: &Object<'_>, tools: &[Value]) -> Result<Option<ToolChoice>, ApiError> {
+    let Some(choice) = object.get("tool_choice") else {
+        return Ok(Some(ToolChoice::Auto));
+    };
+    match choice.value.as_str() {
+        Some("auto") => Ok(Some(ToolChoice::Auto)),
+        Some("none") => Ok(None),
+        Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
+        Some("required") => Ok(Some(ToolChoice::Required)),
+        Some(_) => Err(choice.error("must be auto, none, required or a tool by its name")),
+        None => Ok(Some(ToolChoice::Named(named(&choice, tools)?))),
     }
 }
 
+/// The place of the tool that `{"type": "function", "name": …}` chooses.
+fn named(choice: &Field<'_>, tools: &[Value]) -> Result<usize, ApiError> {
+    let object = choice.object()?;
+    let kind = object.require("type")?;
+    if !matches!(kind.string()?, "function" | "custom") {
+        return Err(kind.error("must be function or custom"));
+    }
+    let name = object.require("name")?;
+    let namespace = object.get("namespace");
+    let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
+    let wanted = flat_name(namespace, name.string()?);
+    let place = tools
+        .iter()
+        .position(|tool| tool["function"]["name"] == wanted.as_str());
+    place.ok_or_else(|| name.error("is the name of no tool"))
+}
+
 #[derive(Debug, Default)]
-struct Offer {
+struct List {
     tools: Vec<Value>,
     names: ToolNames,
 }
 
-impl Offer {
+impl List {
     fn add_all(&mut self, list: &Field<'_>, namespace: Option<&str>) -> Result<(), ApiError> {
         for item in list.list(TOOLS_MAX)? {
             let object = item.object()?;
@@ -126,6 +159,9 @@ impl Offer {
         if let Some(parameters) = parameters(object, custom)? {
             function.insert("parameters".to_string(), parameters);
         }
+        if object.boolean("strict", false)? {
+            function.insert("strict".to_string(), Value::from(true));
+        }
         let tool = json!({"type": "function", "function": function});
         self.tools.push(tool);
         Ok(())
@@ -140,11 +176,6 @@ fn parameters(object: &Object<'_>, custom: bool) -> Result<Option<Value>, ApiErr
             "properties": {CUSTOM_ARGUMENT: {"type": "string"}},
             "required": [CUSTOM_ARGUMENT],
         })));
-    }
-    if object.boolean("strict", false)? {
-        let path = object.path_of("strict");
-        let problem = "arguments are not constrained; send false";
-        return Err(ApiError::field(path, problem));
     }
     let Some(parameters) = object.get("parameters") else {
         return Ok(None);
@@ -189,7 +220,8 @@ mod tests {
             {"type": "web_search", "external_web_access": false},
             {"type": "custom", "name": "patch", "format": {"type": "text"}},
         ]});
-        let (tools, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        let (offer, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        let tools = offer.tools;
         let expected = json!({"type": "function", "function": {"name": "shell",
             "description": "d", "parameters": {"type": "object"}}});
         assert_eq!((tools.len(), &tools[0]), (3, &expected));
@@ -204,13 +236,23 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_may_allow_or_forbid_calls() {
-        let mut body = json!({"tools": [function("f")], "tool_choice": "none"});
-        assert!(offered(&Object::root(&body).unwrap()).unwrap().0.is_empty());
-        for forced in [json!("required"), json!({"type": "function", "name": "f"})] {
-            body["tool_choice"] = forced;
-            assert_eq!(refused(body.clone()), "tool_choice");
-        }
+    fn a_choice_may_allow_forbid_or_force_calls() {
+        let space = json!({"type": "namespace", "name": "n", "tools": [function("g")]});
+        let choose = |choice: Value| {
+            let body = json!({"tools": [function("f"), space], "tool_choice": choice});
+            let (offer, _) = offered(&Object::root(&body).unwrap()).unwrap();
+            (offer.tools.len(), offer.choice)
+        };
+        assert_eq!(choose(json!("auto")), (2, ToolChoice::Auto));
+        assert_eq!(choose(json!("none")), (0, ToolChoice::Auto));
+        assert_eq!(choose(json!("required")), (2, ToolChoice::Required));
+        let named = json!({"type": "function", "name": "g", "namespace": "n"});
+        assert_eq!(choose(named), (2, ToolChoice::Named(1)));
+        assert_eq!(refused(json!({"tool_choice": "required"})), "tool_choice");
+        let unknown = json!({"tool_choice": {"type": "function", "name": "g"}});
+        assert_eq!(refused(unknown), "tool_choice.name");
+        let hosted = json!({"tool_choice": {"type": "web_search"}});
+        assert_eq!(refused(hosted), "tool_choice.type");
     }
 
     #[test]
@@ -219,7 +261,7 @@ mod tests {
         assert_eq!(refused(tools(json!({"name": "f"}))), "tools[0].type");
         assert_eq!(refused(tools(function("a b"))), "tools[0].name");
         let mut strict = function("f");
-        strict["strict"] = json!(true);
+        strict["strict"] = json!(1);
         assert_eq!(refused(tools(strict)), "tools[0].strict");
         let grammar = json!({"type": "custom", "name": "f", "format": {"type": "grammar"}});
         assert_eq!(refused(tools(grammar)), "tools[0].format.type");
