@@ -7,7 +7,6 @@
 //! Every result row is a function of its own sequence only, never of the other rows of the step.
 
 use crate::engine::executor::DeviceError;
-use crate::engine::request::TokenId;
 use crate::target::{self, Format};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
@@ -77,10 +76,19 @@ impl Cost {
     }
 }
 
+/// A sequence of operations that is run again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The model's forward pass.
+    Forward,
+    /// The multi-token-prediction layer.
+    Draft,
+}
+
 /// Semantic operations of the `qwen3_5_moe` family.
 ///
-/// Outputs (`out`) are resized to the rows of their input; their storage is reused from step to
-/// step. Shapes that do not fit are programming errors and abort.
+/// Outputs (`out`) get the rows of their input; their storage is reused from step to step. Shapes
+/// that do not fit are programming errors and abort.
 pub trait Ops {
     /// Activations `[rows, width]`, F32 or the backend's activation type.
     type Tensor;
@@ -117,17 +125,50 @@ pub trait Ops {
         parts: &[[MatrixSource<'_>; 3]],
     ) -> Result<Self::Experts, WeightsError>;
 
-    /// Storage for activations of `width` elements per row.
-    fn tensor(&self, width: usize) -> Self::Tensor;
+    /// Storage for activations of at most `rows` rows of `width` elements.
+    ///
+    /// # Errors
+    /// Too little memory; so below.
+    fn tensor(&self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
     /// Storage for the routing of a step.
-    fn routing(&self) -> Self::Routing;
+    fn routing(&self) -> Result<Self::Routing, DeviceError>;
     /// An empty cache of one attention layer.
-    fn kv_cache(&self) -> Self::KvCache;
+    fn kv_cache(&self) -> Result<Self::KvCache, DeviceError>;
     /// Zero state of one Gated DeltaNet layer.
-    fn gdn_state(&self) -> Self::GdnState;
+    fn gdn_state(&self) -> Result<Self::GdnState, DeviceError>;
 
-    /// `out[r] = table[tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
-    fn embed(&mut self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Tensor);
+    /// Makes the rows of a step known to the device. Every operation until the next `read` gets the
+    /// same batch, or none.
+    fn begin(&mut self, batch: &Batch);
+
+    /// Runs `operations` on `batch`: the same calls on the same storage for a program and a number
+    /// of rows, whatever else is in the batch. A backend may record and replay them.
+    fn run(&mut self, _: Program, batch: &Batch, operations: impl FnOnce(&mut Self))
+    where
+        Self: Sized,
+    {
+        self.begin(batch);
+        operations(self);
+    }
+
+    /// Prepares `run` for batches like this one, without running anything.
+    ///
+    /// # Errors
+    /// `DeviceError` when the device cannot record.
+    fn record(
+        &mut self,
+        _: Program,
+        _: &Batch,
+        _: impl FnOnce(&mut Self),
+    ) -> Result<(), DeviceError>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+
+    /// `out[r] = table[batch.tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
+    fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
 
     /// `residual[r] += x[r]`. Both `[R, W]`.
     fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor);
@@ -182,16 +223,18 @@ pub trait Ops {
     /// `x[r, h, d] *= sigmoid(q[r, h, HEAD_DIM + d])`; shapes as the output and query of `attend`.
     fn attention_gate(&mut self, x: &mut Self::Tensor, q: &Self::Tensor);
 
-    /// Causal depthwise convolution and SiLU, in place, over each sequence's rows:
-    /// `x[t, c] = silu(sum_j w[c, j] x[t - (GDN_CONV - 1) + j, c])`. Inputs before the step's first
-    /// row come from the slot's convolution tail (zero at position 0), which is replaced by the
-    /// last `GDN_CONV - 1` inputs. `x [R, C]`, `w [C * GDN_CONV]`, `C` the width of q, k and v.
+    /// Causal depthwise convolution and SiLU over each sequence's rows:
+    /// `out[t, c] = silu(sum_j w[c, j] x[t - (GDN_CONV - 1) + j, c])`. Inputs before the step's
+    /// first row come from the slot's convolution tail (zero at position 0), which is replaced by
+    /// the last `GDN_CONV - 1` inputs. `x, out [R, C]`, `w [C * GDN_CONV]`, `C` the width of q, k
+    /// and v.
     fn conv_silu(
         &mut self,
-        x: &mut Self::Tensor,
+        x: &Self::Tensor,
         w: &Self::Vector,
         state: &mut Self::GdnState,
         batch: &Batch,
+        out: &mut Self::Tensor,
     );
 
     /// Gated delta rule, row by row on each sequence's state `S [GDN_KEY_DIM, GDN_VALUE_DIM]` of
@@ -234,13 +277,14 @@ pub trait Ops {
     /// `out[r] += sigmoid(gate[r, 0]) * x[r]`. `out, x [R, H]`, `gate [R, 1]`.
     fn add_gated(&mut self, out: &mut Self::Tensor, x: &Self::Tensor, gate: &Self::Tensor);
 
-    /// `out[r] = a[r] | b[r]`. `a [R, A]`, `b [R, B]`, `out [R, A + B]`.
+    /// `out[r] = a[r] | b[r]`. `a, b [R, W]`, `out [R, 2 W]`.
     fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
 
-    /// `out[i] = x[rows[i]]`. `x [R, W]`, `out [rows.len(), W]`.
-    fn select(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
+    /// `out[i] = x[batch.wanted[i]]`. `x [R, W]`, `out [batch.wanted.len(), W]`.
+    fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor);
 
-    /// Appends all elements of `x`, row by row, to `out` on the host.
+    /// Appends all elements of `x`, row by row, to `out` on the host, when all operations so far
+    /// are done.
     ///
     /// # Errors
     /// `DeviceError` when an operation of this step failed on the device.

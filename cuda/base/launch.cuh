@@ -3,13 +3,24 @@
 
 #include <cuda_runtime.h>
 
+#include "ops.h"
+
 namespace atlas {
+
+// Dynamic shared memory that a kernel may ask for without saying so first, bytes.
+inline constexpr unsigned kSharedUnasked = 48 * 1024;
 
 struct Launch {
   unsigned grid;
   unsigned threads;
   unsigned shared_bytes;
+  unsigned grid_y = 1;
+  unsigned grid_z = 1;
 };
+
+inline constexpr unsigned blocks_for(unsigned items, unsigned per_block) {
+  return (items + per_block - 1) / per_block;
+}
 
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may
 // start while that one still runs, so it must call `griddepcontrol_wait` before it touches memory
@@ -17,12 +28,19 @@ struct Launch {
 template <class... Params, class... Args>
 cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t stream,
                            Args... args) {
-  if (shape.grid == 0) return cudaSuccess;
+  if (shape.grid == 0 || shape.grid_y == 0 || shape.grid_z == 0) return cudaSuccess;
+  if (shape.shared_bytes > kSharedUnasked) {
+    const cudaError_t raised =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.shared_bytes));
+    if (raised != cudaSuccess) return raised;
+  }
   cudaLaunchAttribute chained{};
   chained.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   chained.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.grid);
+  config.gridDim = dim3(shape.grid, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;

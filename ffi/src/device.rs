@@ -218,9 +218,12 @@ impl Device {
     }
 }
 
-/// A queue of device work, run in order.
+/// A queue of device work, run in order. Clones are the same queue.
+#[derive(Clone, Debug)]
+pub struct Stream(Rc<RawStream>);
+
 #[derive(Debug)]
-pub struct Stream {
+struct RawStream {
     raw: sys::CUstream,
     _context: Rc<Context>,
 }
@@ -237,10 +240,10 @@ impl Stream {
         check("cuStreamCreate", unsafe {
             sys::cuStreamCreate(&mut raw, flags)
         })?;
-        Ok(Stream {
+        Ok(Stream(Rc::new(RawStream {
             raw,
             _context: device.context(),
-        })
+        })))
     }
 
     /// Waits until all work in the stream is done. Errors of kernels surface here.
@@ -251,21 +254,21 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is open.
         check("cuStreamSynchronize", unsafe {
-            sys::cuStreamSynchronize(self.raw)
+            sys::cuStreamSynchronize(self.raw())
         })
     }
 
     /// What launchers take.
     pub fn launcher(&self) -> *mut atlas_stream {
-        self.raw.cast()
+        self.raw().cast()
     }
 
     pub(crate) fn raw(&self) -> sys::CUstream {
-        self.raw
+        self.0.raw
     }
 }
 
-impl Drop for Stream {
+impl Drop for RawStream {
     fn drop(&mut self) {
         // SAFETY: the stream is open; pending work still completes.
         let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
@@ -302,7 +305,7 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: both handles are open.
         check("cuEventRecord", unsafe {
-            sys::cuEventRecord(self.raw, stream.raw)
+            sys::cuEventRecord(self.raw, stream.raw())
         })
     }
 

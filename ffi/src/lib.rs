@@ -1,14 +1,16 @@
-//! The boundary between Rust and CUDA: device, stream, event and buffers over the driver API, and
-//! the linked launchers of `ops.toml`.
+//! The boundary between Rust and CUDA: device, stream, event, graph and buffers over the driver
+//! API, and the linked launchers of `ops.toml`.
 //!
 //! Nothing here decides anything: no policy, no hidden allocation, no global state beyond the
 //! driver's own. Every failing call comes back with its name, code, text and place.
 
 mod device;
 mod error;
+mod graph;
 mod memory;
 pub mod ops;
 
 pub use device::{Context, Device, DeviceInfo, Event, Stream, launched, probe};
 pub use error::{CudaError, Error};
+pub use graph::Graph;
 pub use memory::{DeviceBuf, Element, PinnedBuf};

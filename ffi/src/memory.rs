@@ -98,37 +98,69 @@ impl<T: Element> DeviceBuf<T> {
         check("cuMemsetD8Async", set)
     }
 
-    /// Copies `from` here, in stream order, and waits for it.
+    /// Copies `from` to the elements from `start` on, in stream order, and waits for it.
     ///
     /// # Errors
     /// The call that failed.
     ///
     /// # Panics
-    /// If the lengths differ.
-    pub fn upload(&mut self, from: &[T], stream: &Stream) -> Result<(), CudaError> {
-        assert_eq!(from.len(), self.len, "elements to upload");
-        let (to, from) = (self.raw, from.as_ptr().cast::<c_void>());
-        // SAFETY: both ranges have `bytes()` bytes, and `from` is borrowed until the copy is done.
-        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, self.bytes(), stream.raw()) };
+    /// If they do not fit.
+    pub fn upload(&mut self, start: usize, from: &[T], stream: &Stream) -> Result<(), CudaError> {
+        let to = self.address(start, from.len());
+        let (from, bytes) = (from.as_ptr().cast::<c_void>(), size_of_val(from));
+        // SAFETY: both ranges have `bytes` bytes, and `from` is borrowed until the copy is done.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, stream.raw()) };
         check("cuMemcpyHtoDAsync", copied)?;
         stream.synchronize()
     }
 
-    /// Copies this buffer to `to`, in stream order, and waits for it.
+    /// Copies the elements from `start` on to `to`, in stream order, and waits for it.
     ///
     /// # Errors
     /// The call that failed, or the first error of earlier work in the stream.
     ///
     /// # Panics
-    /// If the lengths differ.
-    pub fn download(&self, to: &mut [T], stream: &Stream) -> Result<(), CudaError> {
-        assert_eq!(to.len(), self.len, "elements to download");
-        let (to, from) = (to.as_mut_ptr().cast::<c_void>(), self.raw);
-        // SAFETY: both ranges have `bytes()` bytes, any bits are a `T`, and `to` is borrowed until
+    /// If they are not that many.
+    pub fn download(&self, start: usize, to: &mut [T], stream: &Stream) -> Result<(), CudaError> {
+        let from = self.address(start, to.len());
+        let (to, bytes) = (to.as_mut_ptr().cast::<c_void>(), size_of_val(to));
+        // SAFETY: both ranges have `bytes` bytes, any bits are a `T`, and `to` is borrowed until
         // the copy is done.
-        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, self.bytes(), stream.raw()) };
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) };
         check("cuMemcpyDtoHAsync", copied)?;
         stream.synchronize()
+    }
+
+    /// Copies the first `len` elements of `from` here, in stream order, without waiting.
+    ///
+    /// # Safety
+    /// `from` is neither written nor dropped before the stream has passed the copy.
+    ///
+    /// # Errors
+    /// The call that failed.
+    ///
+    /// # Panics
+    /// If either is shorter.
+    pub unsafe fn upload_unwaited(
+        &mut self,
+        from: &PinnedBuf<T>,
+        len: usize,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        let (to, from) = (self.address(0, len), from[..len].as_ptr().cast::<c_void>());
+        let bytes = len * size_of::<T>();
+        // SAFETY: both ranges have `bytes` bytes; the caller keeps `from` until the copy is done.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, stream.raw()) };
+        check("cuMemcpyHtoDAsync", copied)
+    }
+
+    /// Address of `len` elements from `start` on.
+    fn address(&self, start: usize, len: usize) -> sys::CUdeviceptr {
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "elements of the buffer"
+        );
+        self.raw + (start * size_of::<T>()) as u64
     }
 
     /// Copies a buffer of the same length here, in stream order, without waiting.

@@ -1,155 +1,716 @@
-//! The GPU: operations that have a kernel in this binary.
+//! The GPU: every operation is one launcher of `ffi/ops.toml`.
 //!
-//! Every method has the name, the formula and the shapes of its operation in `crate::ops`. A launch
-//! that fails is remembered and reported by the next `read`, as `Ops` asks for.
+//! Activations and recurrent states are F32, the operands of tensor instructions and the KV pages
+//! BF16, weights the checkpoint's bits. A launch that fails is remembered and reported by the next
+//! `read`, as `Ops` asks for. All memory is taken before the first step.
 
 pub mod check;
+mod panels;
+mod step;
 
-use ffi::ops::atlas_bf16;
-use ffi::{CudaError, Device, DeviceBuf, Stream, launched};
+use std::ffi::c_int;
+use std::ops::Range;
+use std::thread;
+
+use ffi::ops::{self, atlas_bf16, atlas_stream};
+use ffi::{CudaError, Device, DeviceBuf, Element, Graph, Stream, launched};
 
 use crate::engine::executor::DeviceError;
-use crate::model::ROWS_MAX;
-use crate::target::{self, HIDDEN};
+use crate::model::{ROWS_MAX, Tolerance};
+use crate::ops::{Batch, GatedDelta, Ops, Program};
+use crate::target::{
+    self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
+    GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT,
+    MAX_SEQUENCES, PAGE, VOCAB,
+};
+use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
+
+use panels::{Panels, Storage};
+use step::Step;
+
+/// Most rows of a step whose kernels stream weights or keys for few rows.
+const FEW_ROWS: usize = 64;
+/// Experts that are read and packed at once.
+const PACKERS: usize = 16;
+/// Positions of a split of attention.
+const SPLIT: usize = 256;
+/// Turns of all rows at their experts.
+const PLACES: usize = ROWS_MAX * EXPERTS_PER_TOKEN;
+/// Bytes of the plan of `experts`: tiles of 16 bytes, two places, and the number of tiles.
+const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 4).next_multiple_of(16);
+/// Results of splits, for few rows: the mix, its largest score and its sum.
+const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
+/// Rotated pairs of a head.
+const PAIRS: usize = target::ROTARY_DIM / 2;
+
+/// Memory that operations work in beside tensors, bytes.
+pub const WORKSPACE_BYTES: usize = Step::BYTES
+    + PLAN_BYTES
+    + size_of::<f32>()
+        * (MAX_CONTEXT * 2 * PAIRS + PARTIAL + PLACES * (EXPERT_INTERMEDIATE + HIDDEN));
+
+/// How near the self-check before serving must come to golden log-probabilities, which are of F32
+/// arithmetic. Here operands of products are rounded to BF16, a relative 2^-9 each, in every layer.
+/// A logit is a sum of such products, so it moves by some hundredths; logits of tokens that are
+/// hardly ever taken are large sums with the other sign and move by more, which changes no
+/// distribution.
+pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
+    logprob: 0.1,
+    floor: -7.0,
+};
 
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
     device: Device,
+    queue: Queue,
+    /// Recorded steps: program, rows.
+    graphs: Vec<(Program, usize, Graph)>,
+    step: Step,
+    /// Bytes of all matrices loaded so far.
+    matrix_bytes: u64,
+    /// Whether the batch's copy may still be under way.
+    begun: bool,
+    /// `[MAX_CONTEXT][PAIRS]` of cosine and sine.
+    angles: DeviceBuf<f32>,
+    partial: DeviceBuf<f32>,
+    plan: DeviceBuf<u8>,
+    /// `[PLACES][EXPERT_INTERMEDIATE]`.
+    act: DeviceBuf<f32>,
+    /// `[PLACES][HIDDEN]`.
+    turns: DeviceBuf<f32>,
+}
+
+/// Where launches go.
+struct Queue {
     stream: Stream,
+    /// Whether operations only shape their results, because a graph does their work.
+    replays: bool,
     /// The first call that failed since the last `read`.
     failed: Option<CudaError>,
 }
 
-/// Activations `[rows, width]` in BF16, with room for the largest step.
+impl Queue {
+    /// Calls a launcher and remembers its error.
+    fn launch(&mut self, op: &'static str, launcher: impl FnOnce(*mut atlas_stream) -> c_int) {
+        if !self.replays {
+            let code = launcher(self.stream.launcher());
+            self.note(launched(op, code));
+        }
+    }
+
+    fn note(&mut self, result: Result<(), CudaError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+/// Activations `[rows, width]` in F32.
 pub struct Tensor {
     rows: usize,
     width: usize,
-    values: DeviceBuf<atlas_bf16>,
+    values: DeviceBuf<f32>,
+    /// Elements before and after the tensor's own.
+    guard: usize,
 }
 
-/// A vector of weights in BF16.
-pub struct Vector(DeviceBuf<atlas_bf16>);
+/// Weights `[n, k]` in panels.
+pub struct Matrix {
+    n: usize,
+    k: usize,
+    storage: Storage,
+    bytes: DeviceBuf<u8>,
+}
 
-/// Device addresses of one call of `add_rms_norm`.
-#[derive(Clone, Copy)]
-struct AddRmsNormArgs {
-    /// `[rows, HIDDEN]`.
-    x: *const atlas_bf16,
-    /// `[rows, HIDDEN]`.
-    residual: *mut atlas_bf16,
-    /// `[HIDDEN]`.
-    weight: *const atlas_bf16,
-    /// `[rows, HIDDEN]`.
-    out: *mut atlas_bf16,
+/// A vector of weights in F32.
+pub struct Vector(DeviceBuf<f32>);
+
+/// The experts of one layer, each a matrix of its own behind the one before.
+pub struct Experts {
+    storage: Storage,
+    gate_up: DeviceBuf<u8>,
+    down: DeviceBuf<u8>,
+}
+
+/// Chosen experts and their weights, `[ROWS_MAX][EXPERTS_PER_TOKEN]`.
+pub struct Routing {
     rows: usize,
+    chosen: DeviceBuf<u32>,
+    weights: DeviceBuf<f32>,
+}
+
+/// `[KV_PAGES][KV_HEADS][keys, values][PAGE][HEAD_DIM]`.
+pub struct KvCache(DeviceBuf<atlas_bf16>);
+
+/// State of one Gated DeltaNet layer.
+pub struct GdnState {
+    /// `[MAX_SEQUENCES][GDN_CONV - 1][GDN_QKV]`, oldest first.
+    tails: DeviceBuf<f32>,
+    /// `[MAX_SEQUENCES][GDN_VALUE_HEADS][GDN_VALUE_DIM][GDN_KEY_DIM]`.
+    matrices: DeviceBuf<f32>,
+}
+
+impl Tensor {
+    /// Sets the shape; the content is unspecified.
+    fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
+        assert!(rows * width + 2 * self.guard <= self.values.len());
+        (self.rows, self.width) = (rows, width);
+        self.as_mut_ptr()
+    }
+
+    fn as_ptr(&self) -> *const f32 {
+        self.values.as_ptr().wrapping_add(self.guard)
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.values.as_mut_ptr().wrapping_add(self.guard)
+    }
 }
 
 impl Cuda {
-    /// Opens GPU 0, which must be the one that this binary is compiled for.
+    /// Opens GPU 0, which must be the one that this binary is compiled for, and takes the memory
+    /// that does not belong to a layer.
     ///
     /// # Errors
     /// Why it cannot be used, and what to do about it.
     pub fn open() -> Result<Cuda, DeviceError> {
         let device = Device::open(target::COMPUTE_CAPABILITY).map_err(refused)?;
         let stream = Stream::open(&device).map_err(refused)?;
+        let mut angles = DeviceBuf::uninit(&device, MAX_CONTEXT * 2 * PAIRS).map_err(refused)?;
+        angles.upload(0, &rotations(), &stream).map_err(refused)?;
         Ok(Cuda {
+            step: Step::new(&device).map_err(refused)?,
+            matrix_bytes: 0,
+            begun: false,
+            angles,
+            partial: DeviceBuf::uninit(&device, PARTIAL).map_err(refused)?,
+            plan: DeviceBuf::uninit(&device, PLAN_BYTES).map_err(refused)?,
+            act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
+            turns: DeviceBuf::uninit(&device, PLACES * HIDDEN).map_err(refused)?,
+            graphs: Vec::new(),
+            queue: Queue {
+                stream,
+                replays: false,
+                failed: None,
+            },
             device,
-            stream,
-            failed: None,
         })
     }
 
-    /// Storage for activations of `width` elements per row.
-    ///
-    /// # Errors
-    /// Too little memory.
-    pub fn tensor(&self, width: usize) -> Result<Tensor, DeviceError> {
-        let values = DeviceBuf::uninit(&self.device, ROWS_MAX * width).map_err(refused)?;
+    /// Memory of zeros.
+    fn zeroed<T: Element>(&self, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
+        let mut buffer = DeviceBuf::uninit(&self.device, len).map_err(refused)?;
+        buffer.fill_bytes(0, &self.queue.stream).map_err(refused)?;
+        Ok(buffer)
+    }
+
+    fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
+        let mut buffer = DeviceBuf::uninit(&self.device, values.len()).map_err(refused)?;
+        buffer
+            .upload(0, values, &self.queue.stream)
+            .map_err(refused)?;
+        Ok(buffer)
+    }
+
+    fn matrix(&self, panels: &Panels) -> Result<Matrix, DeviceError> {
+        Ok(Matrix {
+            n: panels.n,
+            k: panels.k,
+            storage: panels.storage,
+            bytes: self.filled(&panels.bytes)?,
+        })
+    }
+
+    /// Uploads the experts that `expert` makes, gate and up, then down, some at a time.
+    fn experts_of(
+        &self,
+        count: usize,
+        expert: impl Fn(usize) -> Result<[Panels; 2], WeightsError> + Sync,
+    ) -> Result<Experts, WeightsError> {
+        assert_eq!(count, EXPERTS);
+        let [gate_up, down] = expert(0)?;
+        let room = |panels: &Panels| {
+            DeviceBuf::uninit(&self.device, EXPERTS * panels.bytes.len()).map_err(refused)
+        };
+        let mut experts = Experts {
+            storage: gate_up.storage,
+            gate_up: room(&gate_up)?,
+            down: room(&down)?,
+        };
+        for first in (0..EXPERTS).step_by(PACKERS) {
+            let indices = first..EXPERTS.min(first + PACKERS);
+            for (index, both) in indices.clone().zip(packed(indices, &expert)) {
+                let rooms = [&mut experts.gate_up, &mut experts.down];
+                for (room, panels) in rooms.into_iter().zip(&both?) {
+                    assert_eq!(panels.storage, experts.storage);
+                    let start = index * panels.bytes.len();
+                    room.upload(start, &panels.bytes, &self.queue.stream)
+                        .map_err(refused)?;
+                }
+            }
+        }
+        Ok(experts)
+    }
+}
+
+/// Reads and packs experts, a thread each.
+fn packed(
+    indices: Range<usize>,
+    expert: &(impl Fn(usize) -> Result<[Panels; 2], WeightsError> + Sync),
+) -> Vec<Result<[Panels; 2], WeightsError>> {
+    thread::scope(|scope| {
+        let start = |index| scope.spawn(move || expert(index));
+        let threads: Vec<_> = indices.map(start).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
+            Ok(packed) => packed,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Frequencies and angles are rounded to F32, as in the models' training code.
+fn rotations() -> Vec<f32> {
+    let frequency = |pair: usize| {
+        libm::pow(
+            target::ROPE_THETA,
+            -2.0 * pair as f64 / target::ROTARY_DIM as f64,
+        ) as f32
+    };
+    let frequencies: [f32; PAIRS] = std::array::from_fn(frequency);
+    let angles = (0..MAX_CONTEXT)
+        .flat_map(|position| frequencies.map(|frequency| f64::from(position as f32 * frequency)));
+    angles
+        .flat_map(|angle| [libm::cos(angle) as f32, libm::sin(angle) as f32])
+        .collect()
+}
+
+fn count(value: usize) -> u32 {
+    u32::try_from(value).expect("a step has fewer elements than 2^32")
+}
+
+impl Ops for Cuda {
+    type Tensor = Tensor;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Experts = Experts;
+    type Routing = Routing;
+    type KvCache = KvCache;
+    type GdnState = GdnState;
+
+    fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
+        Storage::of_format(format).bytes(n, k)
+    }
+
+    fn matrix_bytes(&self) -> u64 {
+        self.matrix_bytes
+    }
+
+    fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
+        let stored = parts.iter().map(MatrixSource::read);
+        let stored = stored.collect::<Result<Vec<_>, _>>()?;
+        let matrix = self.matrix(&Panels::stacked(&stored))?;
+        self.matrix_bytes += matrix.bytes.bytes() as u64;
+        Ok(matrix)
+    }
+
+    fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Vector, WeightsError> {
+        Ok(Vector(self.filled(&part.read_f32()?)?))
+    }
+
+    fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
+        let experts = self.experts_of(parts.len(), |index| {
+            let [gate, up, down] = &parts[index];
+            Ok([
+                Panels::interleaved(&[gate.read()?, up.read()?]),
+                Panels::stacked(&[down.read()?]),
+            ])
+        })?;
+        self.matrix_bytes += (experts.gate_up.bytes() + experts.down.bytes()) as u64;
+        Ok(experts)
+    }
+
+    fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
         Ok(Tensor {
             rows: 0,
             width,
-            values,
+            values: DeviceBuf::uninit(&self.device, rows * width).map_err(refused)?,
+            guard: 0,
         })
     }
 
-    /// `Ops::add_rms_norm`, with `residual` and `out` stored as BF16.
-    pub fn add_rms_norm(
+    fn routing(&self) -> Result<Routing, DeviceError> {
+        Ok(Routing {
+            rows: 0,
+            chosen: DeviceBuf::uninit(&self.device, PLACES).map_err(refused)?,
+            weights: DeviceBuf::uninit(&self.device, PLACES).map_err(refused)?,
+        })
+    }
+
+    fn kv_cache(&self) -> Result<KvCache, DeviceError> {
+        let elements = KV_PAGES * KV_HEADS * 2 * PAGE * HEAD_DIM;
+        Ok(KvCache(self.zeroed(elements)?))
+    }
+
+    fn gdn_state(&self) -> Result<GdnState, DeviceError> {
+        let matrix = GDN_VALUE_HEADS * GDN_VALUE_DIM * GDN_KEY_DIM;
+        Ok(GdnState {
+            tails: self.zeroed(MAX_SEQUENCES * (GDN_CONV - 1) * GDN_QKV)?,
+            matrices: self.zeroed(MAX_SEQUENCES * matrix)?,
+        })
+    }
+
+    fn begin(&mut self, batch: &Batch) {
+        let waited = match self.begun {
+            true => self.queue.stream.synchronize(),
+            false => Ok(()),
+        };
+        self.begun = true;
+        // SAFETY: the stream has passed the copy before: `begun` is only false behind a wait.
+        let copied = waited.and_then(|()| unsafe { self.step.begin(batch, &self.queue.stream) });
+        self.queue.note(copied);
+    }
+
+    fn run(&mut self, program: Program, batch: &Batch, operations: impl FnOnce(&mut Cuda)) {
+        self.begin(batch);
+        let is_this =
+            |graph: &&(Program, usize, Graph)| (graph.0, graph.1) == (program, batch.rows());
+        let recorded = self.graphs.iter().find(is_this);
+        let Some((_, _, graph)) = recorded.filter(|_| batch.is_decode()) else {
+            return operations(self);
+        };
+        // SAFETY: the graph's memory belongs to this backend and to the model that it runs.
+        let launched = unsafe { graph.launch(&self.queue.stream) };
+        self.queue.note(launched);
+        self.queue.replays = true;
+        operations(self);
+        self.queue.replays = false;
+    }
+
+    fn record(
         &mut self,
-        residual: &mut Tensor,
-        x: &Tensor,
-        weight: &Vector,
-        out: &mut Tensor,
-    ) {
-        let shape = (residual.rows, residual.width);
-        assert_eq!((x.rows, x.width), shape);
-        assert_eq!(
-            (out.width, weight.0.len(), shape.1),
-            (HIDDEN, HIDDEN, HIDDEN)
-        );
-        out.rows = shape.0;
-        let args = AddRmsNormArgs {
-            x: x.values.as_ptr(),
-            residual: residual.values.as_mut_ptr(),
-            weight: weight.0.as_ptr(),
-            out: out.values.as_mut_ptr(),
-            rows: shape.0,
-        };
-        // SAFETY: tensors hold ROWS_MAX rows of HIDDEN, the vector HIDDEN, and none overlap.
-        if let Err(error) = unsafe { self.launch_add_rms_norm(args) } {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    /// # Safety
-    /// The addresses are of device memory of the shapes stated, 16-byte aligned, apart, and alive
-    /// until the stream has passed the call.
-    unsafe fn launch_add_rms_norm(&self, args: AddRmsNormArgs) -> Result<(), CudaError> {
-        let AddRmsNormArgs {
-            x,
-            residual,
-            weight,
-            out,
-            rows,
-        } = args;
-        let rows = u32::try_from(rows).expect("a step has fewer rows than 2^32");
-        // SAFETY: as the caller promises; the stream is open.
-        let code = unsafe {
-            let stream = self.stream.launcher();
-            ffi::ops::atlas_add_rms_norm(x, residual, weight, out, rows, stream)
-        };
-        launched("add_rms_norm", code)
-    }
-
-    /// Appends all elements of `x`, row by row, to `out` on the host.
-    ///
-    /// # Errors
-    /// The first call of this step that failed.
-    pub fn read(&mut self, x: &Tensor, out: &mut Vec<f32>) -> Result<(), DeviceError> {
-        if let Some(error) = self.failed.take() {
+        program: Program,
+        batch: &Batch,
+        operations: impl FnOnce(&mut Cuda),
+    ) -> Result<(), DeviceError> {
+        assert!(batch.is_decode());
+        self.begin(batch);
+        let (device, stream) = (self.device.clone(), self.queue.stream.clone());
+        let graph = Graph::record(&device, &stream, || operations(self));
+        if let Some(error) = self.queue.failed.take() {
             return Err(refused(error));
         }
-        let mut bits = vec![atlas_bf16 { bits: 0 }; x.values.len()];
-        x.values
-            .download(&mut bits, &self.stream)
-            .map_err(refused)?;
-        let live = &bits[..x.rows * x.width];
-        out.extend(live.iter().map(|&value| f32_of(value)));
+        let graph = graph.map_err(refused)?;
+        self.graphs.push((program, batch.rows(), graph));
         Ok(())
+    }
+
+    fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
+        assert_eq!(
+            (table.n, table.k, table.storage),
+            (VOCAB, HIDDEN, Storage::Bf16)
+        );
+        let rows = batch.rows();
+        let out = out.shape(rows, HIDDEN);
+        let (table, tokens) = (table.bytes.as_ptr(), self.step.tokens());
+        // SAFETY: `Batch` has checked the tokens; `shape` the room.
+        self.queue.launch("embed", |stream| unsafe {
+            ops::atlas_embed(table, tokens, out, count(rows), stream)
+        });
+    }
+
+    fn add(&mut self, residual: &mut Tensor, x: &Tensor) {
+        let (rows, width) = (x.rows, x.width);
+        assert_eq!((residual.rows, residual.width), (rows, width));
+        let (rows, width) = (count(rows), count(width));
+        // SAFETY: both hold `rows x width`.
+        self.queue.launch("add", |stream| unsafe {
+            ops::atlas_add(x.as_ptr(), residual.as_mut_ptr(), rows, width, stream)
+        });
+    }
+
+    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor) {
+        assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
+        let out = out.shape(x.rows, HIDDEN);
+        let rows = count(x.rows);
+        // SAFETY: shapes are checked.
+        self.queue.launch("rms_norm", |stream| unsafe {
+            ops::atlas_rms_norm(x.as_ptr(), w.0.as_ptr(), out, rows, stream)
+        });
+    }
+
+    fn add_rms_norm(&mut self, residual: &mut Tensor, x: &Tensor, w: &Vector, out: &mut Tensor) {
+        assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
+        assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
+        let out = out.shape(x.rows, HIDDEN);
+        let (residual, w, rows) = (residual.as_mut_ptr(), w.0.as_ptr(), count(x.rows));
+        // SAFETY: shapes are checked.
+        self.queue.launch("add_rms_norm", |stream| unsafe {
+            ops::atlas_add_rms_norm(x.as_ptr(), residual, w, out, rows, stream)
+        });
+    }
+
+    fn linear(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) {
+        assert_eq!(x.width, w.k);
+        let out = out.shape(x.rows, w.n);
+        let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
+        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
+        // SAFETY: shapes are checked; the matrix is in panels of its storage.
+        self.queue.launch("linear", |stream| unsafe {
+            ops::atlas_linear(x, w, out, rows, n, k, format, stream)
+        });
+    }
+
+    fn norm_rope(&mut self, x: &mut Tensor, stride: usize, w: &Vector, batch: &Batch) {
+        assert_eq!((x.rows, w.0.len()), (batch.rows(), HEAD_DIM));
+        assert!(x.width.is_multiple_of(stride) && stride >= HEAD_DIM);
+        let (rows, heads) = (count(x.rows), count(x.width / stride));
+        let (w, angles) = (w.0.as_ptr(), self.angles.as_ptr());
+        let positions = self.step.positions();
+        let (x, stride) = (x.as_mut_ptr(), count(stride));
+        // SAFETY: shapes are checked; `Batch` has checked that positions are below MAX_CONTEXT.
+        self.queue.launch("norm_rope", |stream| unsafe {
+            ops::atlas_norm_rope(x, w, angles, positions, rows, heads, stride, stream)
+        });
+    }
+
+    fn store_kv(&mut self, k: &Tensor, v: &Tensor, cache: &mut KvCache, batch: &Batch) {
+        let shape = (batch.rows(), KV_HEADS * HEAD_DIM);
+        assert_eq!(((k.rows, k.width), (v.rows, v.width)), (shape, shape));
+        let (positions, tables) = (self.step.positions(), self.step.table_starts());
+        let pages = self.step.pages();
+        let (k, v, cache) = (k.as_ptr(), v.as_ptr(), cache.0.as_mut_ptr());
+        // SAFETY: shapes are checked; `Batch` has checked pages and positions.
+        self.queue.launch("store_kv", |stream| unsafe {
+            ops::atlas_store_kv(
+                k,
+                v,
+                positions,
+                tables,
+                pages,
+                cache,
+                count(shape.0),
+                stream,
+            )
+        });
+    }
+
+    fn attend(&mut self, q: &Tensor, cache: &KvCache, batch: &Batch, out: &mut Tensor) {
+        assert_eq!((q.rows, q.width), (batch.rows(), HEADS * 2 * HEAD_DIM));
+        let out = out.shape(q.rows, HEADS * HEAD_DIM);
+        let step = &self.step;
+        // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` has room
+        // for the splits of FEW_ROWS, and more rows use none.
+        self.queue.launch("attend", |stream| unsafe {
+            ops::atlas_attend(
+                q.as_ptr(),
+                cache.0.as_ptr(),
+                step.positions(),
+                step.table_starts(),
+                step.pages(),
+                step.tile_list(),
+                self.partial.as_mut_ptr(),
+                out,
+                count(q.rows),
+                count(step.tiles),
+                count(step.tile_tokens),
+                stream,
+            )
+        });
+    }
+
+    fn attention_gate(&mut self, x: &mut Tensor, q: &Tensor) {
+        assert_eq!((x.width, q.width), (HEADS * HEAD_DIM, HEADS * 2 * HEAD_DIM));
+        assert_eq!(x.rows, q.rows);
+        let rows = count(x.rows);
+        // SAFETY: shapes are checked.
+        self.queue.launch("attention_gate", |stream| unsafe {
+            ops::atlas_attention_gate(x.as_mut_ptr(), q.as_ptr(), rows, stream)
+        });
+    }
+
+    fn conv_silu(
+        &mut self,
+        x: &Tensor,
+        w: &Vector,
+        state: &mut GdnState,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        assert_eq!((x.rows, x.width), (batch.rows(), GDN_QKV));
+        assert_eq!(w.0.len(), GDN_QKV * GDN_CONV);
+        let out = out.shape(x.rows, GDN_QKV);
+        let step = &self.step;
+        // SAFETY: shapes are checked; `Batch` has checked the slots.
+        self.queue.launch("conv_silu", |stream| unsafe {
+            ops::atlas_conv_silu(
+                x.as_ptr(),
+                w.0.as_ptr(),
+                state.tails.as_mut_ptr(),
+                step.chunk_list(),
+                step.positions(),
+                step.slots(),
+                out,
+                count(x.rows),
+                count(step.chunks),
+                stream,
+            )
+        });
+    }
+
+    fn gated_delta(
+        &mut self,
+        input: GatedDelta<'_, Cuda>,
+        state: &mut GdnState,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        let GatedDelta {
+            qkv,
+            b,
+            a,
+            a_log,
+            dt_bias,
+        } = input;
+        let rows = batch.rows();
+        assert_eq!((qkv.rows, qkv.width), (rows, GDN_QKV));
+        assert_eq!((b.rows, b.width), (rows, GDN_VALUE_HEADS));
+        assert_eq!((a.rows, a.width), (rows, GDN_VALUE_HEADS));
+        let heads = (a_log.0.len(), dt_bias.0.len());
+        assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
+        let out = out.shape(rows, GDN_VALUES);
+        let step = &self.step;
+        // SAFETY: shapes are checked; `Batch` has checked the slots.
+        self.queue.launch("gated_delta", |stream| unsafe {
+            ops::atlas_gated_delta(
+                qkv.as_ptr(),
+                b.as_ptr(),
+                a.as_ptr(),
+                a_log.0.as_ptr(),
+                dt_bias.0.as_ptr(),
+                state.matrices.as_mut_ptr(),
+                step.span_list(),
+                step.positions(),
+                step.slots(),
+                out,
+                count(rows),
+                count(step.spans),
+                stream,
+            )
+        });
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vector, z: &Tensor) {
+        assert_eq!((x.rows, x.width), (z.rows, GDN_VALUES));
+        assert_eq!((z.width, w.0.len()), (GDN_VALUES, GDN_VALUE_DIM));
+        let rows = count(x.rows);
+        let (w, z) = (w.0.as_ptr(), z.as_ptr());
+        // SAFETY: shapes are checked.
+        self.queue.launch("gated_rms_norm", |stream| unsafe {
+            ops::atlas_gated_rms_norm(x.as_mut_ptr(), w, z, rows, stream)
+        });
+    }
+
+    fn route(&mut self, logits: &Tensor, routing: &mut Routing) {
+        assert_eq!(logits.width, EXPERTS);
+        assert!(logits.rows <= ROWS_MAX);
+        routing.rows = logits.rows;
+        let rows = count(logits.rows);
+        let (chosen, weights) = (routing.chosen.as_mut_ptr(), routing.weights.as_mut_ptr());
+        // SAFETY: shapes are checked; a routing has room for ROWS_MAX rows.
+        self.queue.launch("route", |stream| unsafe {
+            ops::atlas_route(logits.as_ptr(), chosen, weights, rows, stream)
+        });
+    }
+
+    fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, out: &mut Tensor) {
+        assert_eq!((x.rows, x.width), (routing.rows, HIDDEN));
+        let out = out.shape(x.rows, HIDDEN);
+        // SAFETY: shapes are checked; the scratch has room for the turns of ROWS_MAX rows; both
+        // arrays hold EXPERTS matrices in panels of their storage.
+        self.queue.launch("experts", |stream| unsafe {
+            ops::atlas_experts(
+                x.as_ptr(),
+                routing.chosen.as_ptr(),
+                routing.weights.as_ptr(),
+                experts.gate_up.as_ptr(),
+                experts.down.as_ptr(),
+                self.plan.as_mut_ptr(),
+                self.act.as_mut_ptr(),
+                self.turns.as_mut_ptr(),
+                out,
+                count(x.rows),
+                experts.storage as u32,
+                stream,
+            )
+        });
+    }
+
+    fn silu_mul(&mut self, x: &Tensor, out: &mut Tensor) {
+        assert!(x.width.is_multiple_of(8));
+        let width = x.width / 2;
+        let out = out.shape(x.rows, width);
+        let (rows, width) = (count(x.rows), count(width));
+        // SAFETY: shapes are checked.
+        self.queue.launch("silu_mul", |stream| unsafe {
+            ops::atlas_silu_mul(x.as_ptr(), out, rows, width, stream)
+        });
+    }
+
+    fn add_gated(&mut self, out: &mut Tensor, x: &Tensor, gate: &Tensor) {
+        assert_eq!((out.rows, out.width), (x.rows, HIDDEN));
+        assert_eq!((x.width, gate.rows, gate.width), (HIDDEN, x.rows, 1));
+        let rows = count(x.rows);
+        let (x, gate) = (x.as_ptr(), gate.as_ptr());
+        // SAFETY: shapes are checked.
+        self.queue.launch("add_gated", |stream| unsafe {
+            ops::atlas_add_gated(out.as_mut_ptr(), x, gate, rows, stream)
+        });
+    }
+
+    fn concat(&mut self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
+        assert_eq!((a.rows, a.width), (b.rows, b.width));
+        assert!(a.width.is_multiple_of(4));
+        let out = out.shape(a.rows, 2 * a.width);
+        let (rows, width) = (count(a.rows), count(a.width));
+        // SAFETY: shapes are checked.
+        self.queue.launch("concat", |stream| unsafe {
+            ops::atlas_concat(a.as_ptr(), b.as_ptr(), out, rows, width, stream)
+        });
+    }
+
+    fn select(&mut self, x: &Tensor, batch: &Batch, out: &mut Tensor) {
+        assert_eq!(x.rows, batch.rows());
+        assert!(x.width.is_multiple_of(4));
+        let wanted = batch.wanted.len();
+        let out = out.shape(wanted, x.width);
+        let (rows, width) = (count(wanted), count(x.width));
+        let list = self.step.wanted_rows();
+        // SAFETY: shapes are checked; wanted rows are rows of the batch.
+        self.queue.launch("select", |stream| unsafe {
+            ops::atlas_select(x.as_ptr(), list, out, rows, width, stream)
+        });
+    }
+
+    fn read(&mut self, x: &Tensor, out: &mut Vec<f32>) -> Result<(), DeviceError> {
+        let done = self.queue.stream.synchronize();
+        self.begun = false;
+        if let Some(error) = self.queue.failed.take() {
+            return Err(refused(error));
+        }
+        done.map_err(refused)?;
+        let (start, len) = (out.len(), x.rows * x.width);
+        if len == 0 {
+            return Ok(());
+        }
+        out.resize(start + len, 0.0);
+        x.values
+            .download(x.guard, &mut out[start..], &self.queue.stream)
+            .map_err(refused)
     }
 }
 
 /// What the engine is told of a failure at the boundary.
 fn refused(error: impl Into<ffi::Error>) -> DeviceError {
     DeviceError(error.into().to_string())
-}
-
-fn f32_of(value: atlas_bf16) -> f32 {
-    f32::from_bits(u32::from(value.bits) << 16)
-}
-
-/// `value` is a BF16.
-fn bf16_of(value: f32) -> atlas_bf16 {
-    atlas_bf16 {
-        bits: (value.to_bits() >> 16) as u16,
-    }
 }

@@ -5,10 +5,51 @@ pub mod cpu;
 pub mod cuda;
 pub mod parity;
 
-/// What the device of this binary adds to the self-test, and what `doctor` says about it.
+/// The device of this binary.
+#[cfg(not(feature = "cuda"))]
 mod device {
-    #[cfg(feature = "cuda")]
-    pub use super::cuda::check::{describe, measure, parity};
-    #[cfg(not(feature = "cuda"))]
+    use super::cpu::Cpu;
+    use crate::engine::executor::DeviceError;
+    use crate::model::{TOLERANCE_F32, Tolerance};
+
     pub use super::parity::host::{describe, measure, parity};
+
+    /// What runs the model.
+    pub type Backend = Cpu;
+    /// How near the self-check before serving must come to golden log-probabilities.
+    pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
+
+    /// Memory that operations take beside tensors, bytes; here they take it as they go.
+    pub const WORKSPACE_BYTES: usize = 0;
+
+    /// The host's processor.
+    ///
+    /// # Errors
+    /// None.
+    pub fn open() -> Result<Backend, DeviceError> {
+        Ok(Cpu::default())
+    }
 }
+
+/// The device of this binary.
+#[cfg(feature = "cuda")]
+mod device {
+    use super::cuda::Cuda;
+    use crate::engine::executor::DeviceError;
+
+    pub use super::cuda::check::{describe, measure, parity};
+    pub use super::cuda::{GOLDEN_TOLERANCE, WORKSPACE_BYTES};
+
+    /// What runs the model.
+    pub type Backend = Cuda;
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// Why it cannot be used, and what to do about it.
+    pub fn open() -> Result<Backend, DeviceError> {
+        Cuda::open()
+    }
+}
+
+pub use device::{Backend, GOLDEN_TOLERANCE, WORKSPACE_BYTES, open};

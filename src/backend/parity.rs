@@ -3,7 +3,10 @@
 //! The CPU's ops are compared with their formula in F64, and the device's ops, if this binary has a
 //! device, with the CPU's. Inputs are drawn anew for each run; the report names the seed.
 
+mod cases;
+
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::cpu::{Cpu, Tensor};
@@ -12,18 +15,7 @@ use crate::engine::executor::DeviceError;
 use crate::ops::Ops;
 use crate::target::{HIDDEN, MAX_SEQUENCES, NORM_EPS, PREFILL_TOKENS};
 
-/// Rows that have a case: single rows, and both sides of every size that a step is cut at.
-pub const ROWS: [usize; 9] = [
-    1,
-    2,
-    7,
-    MAX_SEQUENCES - 1,
-    MAX_SEQUENCES,
-    MAX_SEQUENCES + 1,
-    PREFILL_TOKENS - 1,
-    PREFILL_TOKENS,
-    PREFILL_TOKENS + 1,
-];
+pub use cases::{Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, matrices, stored};
 
 /// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
 pub const F32_CHAIN: f64 = 1e-5;
@@ -194,6 +186,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
+    /// `count` bytes of `range`.
+    pub fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8> {
+        let span = u64::from(range.end() - range.start()) + 1;
+        let byte = |_| range.start() + ((self.bits() >> 32) % span) as u8;
+        (0..count).map(byte).collect()
+    }
+
     /// `count` BF16 of `-scale .. scale`, as F32.
     pub fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32> {
         let unit = |bits: u64| (bits >> 40) as f32 / (1 << 23) as f32 - 1.0;
@@ -244,18 +243,6 @@ impl AddRmsNorm {
         format!("{} x {HIDDEN}", self.rows)
     }
 
-    /// The case's row `row` alone.
-    pub fn row(&self, row: usize) -> AddRmsNorm {
-        let part = |values: &[f32]| values[row * HIDDEN..][..HIDDEN].to_vec();
-        let (x, residual) = (part(&self.x), part(&self.residual));
-        AddRmsNorm {
-            rows: 1,
-            x,
-            residual,
-            weight: self.weight.clone(),
-        }
-    }
-
     /// The CPU's op.
     pub fn on_cpu(&self) -> AddRmsNormResult {
         let mut residual = Tensor::of(HIDDEN, self.residual.clone());
@@ -263,20 +250,6 @@ impl AddRmsNorm {
         let x = Tensor::of(HIDDEN, self.x.clone());
         let mut cpu = Cpu::new(1);
         cpu.add_rms_norm(&mut residual, &x, &self.weight, &mut out);
-        read(&mut cpu, &residual, &out)
-    }
-
-    /// The CPU's primitives for a backend that stores the residual as BF16.
-    pub fn on_cpu_stored_as_bf16(&self) -> AddRmsNormResult {
-        let mut cpu = Cpu::new(1);
-        let mut residual = Tensor::of(HIDDEN, self.residual.clone());
-        cpu.add(&mut residual, &Tensor::of(HIDDEN, self.x.clone()));
-        let mut sums = Vec::new();
-        cpu.read(&residual, &mut sums)
-            .expect("the CPU's memory can be read");
-        let stored = sums.into_iter().map(round_bf16).collect();
-        let (residual, mut out) = (Tensor::of(HIDDEN, stored), Tensor::default());
-        cpu.rms_norm(&residual, &self.weight, &mut out);
         read(&mut cpu, &residual, &out)
     }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::backend::cpu::Cpu;
+use crate::backend::{self, Backend, GOLDEN_TOLERANCE};
 use crate::engine::{self, EngineError, Handle, Limits};
 use crate::http::state::Loading;
 use crate::log;
-use crate::model::{Report, Runner, TOLERANCE_F32, selfcheck};
+use crate::model::{Report, Runner, selfcheck};
 use crate::target::{self, ToolFormat};
 use crate::text::chat::ChatModel;
 use crate::text::grammar::Grammars;
@@ -145,11 +145,11 @@ pub type Engine = (Handle, JoinHandle<Result<(), EngineError>>);
 pub fn runner(
     files: &Files,
     progress: &Arc<Progress>,
-) -> Result<(Runner<Cpu>, Report), Box<dyn Error + Send + Sync>> {
+) -> Result<(Runner<Backend>, Report), Box<dyn Error + Send + Sync>> {
     let checkpoint = files.open(progress.clone())?;
-    let mut runner = Runner::load(Cpu::default(), &checkpoint)?;
+    let mut runner = Runner::load(backend::open()?, &checkpoint)?;
     progress.enter(Stage::Verifying);
-    let report = selfcheck(&mut runner, target::GOLDEN, TOLERANCE_F32)?;
+    let report = selfcheck(&mut runner, target::GOLDEN, GOLDEN_TOLERANCE)?;
     progress.enter(Stage::Ready);
     Ok((runner, report))
 }
@@ -183,6 +183,7 @@ pub fn checked(report: &Report) -> String {
 pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     let exit = match cause.downcast_ref::<WeightsError>() {
         Some(WeightsError::Io { .. }) => Exit::Io,
+        Some(WeightsError::Device(_)) => Exit::Internal,
         Some(_) => Exit::Config,
         None => Exit::Internal,
     };
@@ -222,11 +223,10 @@ pub fn require_serving() -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "{} cannot answer requests yet: not every operation of {} runs on {}. Its kernels can be \
-         tested; see `{} --help`",
+        "{} cannot answer requests yet: it has no golden tokens of {} to check itself with. Its \
+         operations can be tested and timed; see `{} selftest --help`",
         target::BINARY,
         target::MODEL,
-        target::HARDWARE,
         target::BINARY
     );
     Err(Failure::new(Exit::Config, message))

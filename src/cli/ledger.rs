@@ -1,6 +1,6 @@
 //! The memory that a server of this target takes, computed from its constants before it is taken.
 
-use crate::backend::cpu::Cpu;
+use crate::backend::{self, Backend};
 use crate::model::ROWS_MAX;
 use crate::ops::Ops;
 use crate::target::{self, KvFormat, Mixer};
@@ -58,7 +58,7 @@ pub fn weights_max() -> u64 {
     let spec = layout::model(&|_| false);
     let bytes = spec
         .matrices()
-        .map(|matrix| Cpu::matrix_bytes_max(matrix.n, matrix.k, matrix.format));
+        .map(|matrix| Backend::matrix_bytes_max(matrix.n, matrix.k, matrix.format));
     bytes.sum()
 }
 
@@ -89,13 +89,13 @@ fn recurrent_states() -> u64 {
     (layers_with(Mixer::Gdn) * target::MAX_SEQUENCES * elements * size_of::<f32>()) as u64
 }
 
-/// Every activation of the largest step, and its logits.
+/// Every activation of the largest step, its logits, and what the device's operations work in.
 fn activations() -> u64 {
     let values = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
     let heads = target::HEADS * target::HEAD_DIM;
     let width = 7 * target::HIDDEN
-        + 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM
-        + 2 * values
+        + 2 * (2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM + values)
+        + values
         + 2 * target::GDN_VALUE_HEADS
         + 2 * heads
         + 2 * target::KV_HEADS * target::HEAD_DIM
@@ -103,7 +103,7 @@ fn activations() -> u64 {
         + target::EXPERTS
         + 3 * target::SHARED_INTERMEDIATE;
     let logits = target::MAX_SEQUENCES * target::VOCAB;
-    ((ROWS_MAX * width + logits) * size_of::<f32>()) as u64
+    ((ROWS_MAX * width + logits) * size_of::<f32>() + backend::WORKSPACE_BYTES) as u64
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod acceptance;
 #[cfg(test)]
 mod golden;
+mod measure;
 mod parts;
 mod qwen3_5_moe;
 mod runner;
@@ -12,5 +13,6 @@ mod session;
 mod tests;
 
 pub use acceptance::{Acceptance, acceptance};
+pub use measure::measure;
 pub use runner::{ROWS_MAX, Runner};
-pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, selfcheck};
+pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};

@@ -1,11 +1,14 @@
 //! A model's weights, caches and scratch on a backend.
 
+use crate::engine::executor::DeviceError;
 use crate::ops::Ops;
 use crate::target::{self, EXPERTS, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB};
 use crate::weights::{
     AttentionSpec, Checkpoint, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MixerSpec, MoeSpec,
     MtpSpec, VectorSpec, WeightsError,
 };
+
+use super::runner::ROWS_MAX;
 
 pub struct Model<B: Ops> {
     pub embed: B::Matrix,
@@ -74,6 +77,7 @@ pub struct Scratch<B: Ops> {
     pub x: B::Tensor,
     pub y: B::Tensor,
     pub qkv: B::Tensor,
+    pub conv: B::Tensor,
     pub z: B::Tensor,
     pub b: B::Tensor,
     pub a: B::Tensor,
@@ -93,29 +97,35 @@ pub struct Scratch<B: Ops> {
 }
 
 impl<B: Ops> Scratch<B> {
-    pub fn new(ops: &B) -> Scratch<B> {
-        Scratch {
-            residual: ops.tensor(HIDDEN),
-            x: ops.tensor(HIDDEN),
-            y: ops.tensor(HIDDEN),
-            qkv: ops.tensor(GDN_QKV),
-            z: ops.tensor(GDN_VALUES),
-            b: ops.tensor(GDN_VALUE_HEADS),
-            a: ops.tensor(GDN_VALUE_HEADS),
-            q: ops.tensor(2 * HEADS * HEAD_DIM),
-            k: ops.tensor(KV_HEADS * HEAD_DIM),
-            v: ops.tensor(KV_HEADS * HEAD_DIM),
-            mixed: ops.tensor(GDN_VALUES.max(HEADS * HEAD_DIM)),
-            router: ops.tensor(EXPERTS),
-            routing: ops.routing(),
-            gate_up: ops.tensor(2 * target::SHARED_INTERMEDIATE),
-            act: ops.tensor(target::SHARED_INTERMEDIATE),
-            shared: ops.tensor(HIDDEN),
-            gate: ops.tensor(1),
-            pair: ops.tensor(2 * HIDDEN),
-            last: ops.tensor(HIDDEN),
-            logits: ops.tensor(VOCAB),
-        }
+    /// Room for the largest step.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn new(ops: &B) -> Result<Scratch<B>, DeviceError> {
+        let tensor = |width| ops.tensor(ROWS_MAX, width);
+        Ok(Scratch {
+            residual: tensor(HIDDEN)?,
+            x: tensor(HIDDEN)?,
+            y: tensor(HIDDEN)?,
+            qkv: tensor(GDN_QKV)?,
+            conv: tensor(GDN_QKV)?,
+            z: tensor(GDN_VALUES)?,
+            b: tensor(GDN_VALUE_HEADS)?,
+            a: tensor(GDN_VALUE_HEADS)?,
+            q: tensor(2 * HEADS * HEAD_DIM)?,
+            k: tensor(KV_HEADS * HEAD_DIM)?,
+            v: tensor(KV_HEADS * HEAD_DIM)?,
+            mixed: tensor(GDN_VALUES.max(HEADS * HEAD_DIM))?,
+            router: tensor(EXPERTS)?,
+            routing: ops.routing()?,
+            gate_up: tensor(2 * target::SHARED_INTERMEDIATE)?,
+            act: tensor(target::SHARED_INTERMEDIATE)?,
+            shared: tensor(HIDDEN)?,
+            gate: tensor(1)?,
+            pair: tensor(2 * HIDDEN)?,
+            last: ops.tensor(target::MAX_SEQUENCES, HIDDEN)?,
+            logits: ops.tensor(target::MAX_SEQUENCES, VOCAB)?,
+        })
     }
 }
 
@@ -169,7 +179,7 @@ impl<B: Ops> Loader<'_, B> {
             a_log: self.vector(&spec.a_log)?,
             dt_bias: self.vector(&spec.dt_bias)?,
             norm: self.vector(&spec.norm)?,
-            state: self.ops.gdn_state(),
+            state: self.ops.gdn_state()?,
         })
     }
 
@@ -183,7 +193,7 @@ impl<B: Ops> Loader<'_, B> {
             o: matrix(&spec.o)?,
             q_norm: self.vector(&spec.q_norm)?,
             k_norm: self.vector(&spec.k_norm)?,
-            cache: self.ops.kv_cache(),
+            cache: self.ops.kv_cache()?,
         })
     }
 

@@ -9,7 +9,7 @@ use super::parts::{Attention, Gdn, Layer, Mixer, Model, Moe, Scratch};
 /// Runs the step of `batch`: updates caches and states, leaves the normalised hidden state of every
 /// row in `s.x` and the logits of the wanted rows in `s.logits [wanted, VOCAB]`.
 pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
-    ops.embed(&model.embed, &batch.tokens, &mut s.residual);
+    ops.embed(&model.embed, batch, &mut s.residual);
     ops.rms_norm(&s.residual, &model.layers[0].input_norm, &mut s.x);
     for index in 0..model.layers.len() {
         let (layers, later) = model.layers.split_at_mut(index + 1);
@@ -17,7 +17,7 @@ pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, ba
         layer(ops, &mut layers[index], s, batch);
         ops.add_rms_norm(&mut s.residual, &s.y, next_norm, &mut s.x);
     }
-    logits(ops, model, s, &batch.wanted);
+    logits(ops, model, s, batch);
 }
 
 /// Runs the multi-token-prediction layer on `s.x`, the hidden states that `forward` left, and the
@@ -28,7 +28,7 @@ pub fn draft<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batc
         .mtp
         .as_mut()
         .expect("the target has a multi-token-prediction layer");
-    ops.embed(&model.embed, &batch.tokens, &mut s.residual);
+    ops.embed(&model.embed, batch, &mut s.residual);
     ops.rms_norm(&s.residual, &mtp.norm_embedding, &mut s.y);
     ops.rms_norm(&s.x, &mtp.norm_hidden, &mut s.residual);
     ops.concat(&s.y, &s.residual, &mut s.pair);
@@ -36,7 +36,7 @@ pub fn draft<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batc
     ops.rms_norm(&s.residual, &mtp.layer.input_norm, &mut s.x);
     layer(ops, &mut mtp.layer, s, batch);
     ops.add_rms_norm(&mut s.residual, &s.y, &mtp.norm, &mut s.x);
-    logits(ops, model, s, &batch.wanted);
+    logits(ops, model, s, batch);
 }
 
 /// `s.x` (normalised input) -> `s.y` (to be added to `s.residual`); `s.residual` takes the mixer's
@@ -55,9 +55,9 @@ fn gated_delta_net<B: Ops>(ops: &mut B, w: &mut Gdn<B>, s: &mut Scratch<B>, batc
     ops.linear(&s.x, &w.z, &mut s.z);
     ops.linear(&s.x, &w.b, &mut s.b);
     ops.linear(&s.x, &w.a, &mut s.a);
-    ops.conv_silu(&mut s.qkv, &w.conv, &mut w.state, batch);
+    ops.conv_silu(&s.qkv, &w.conv, &mut w.state, batch, &mut s.conv);
     let input = GatedDelta {
-        qkv: &s.qkv,
+        qkv: &s.conv,
         b: &s.b,
         a: &s.a,
         a_log: &w.a_log,
@@ -91,10 +91,10 @@ fn moe<B: Ops>(ops: &mut B, w: &Moe<B>, s: &mut Scratch<B>) {
     ops.add_gated(&mut s.y, &s.shared, &s.gate);
 }
 
-/// Leaves the logits of `rows` of `s.x`, the hidden states that `forward` or `draft` left, in
-/// `s.logits [rows.len(), VOCAB]`.
-pub fn logits<B: Ops>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, rows: &[usize]) {
-    ops.select(&s.x, rows, &mut s.last);
+/// Leaves the logits of the wanted rows of `s.x`, the hidden states that `forward` or `draft` left,
+/// in `s.logits [wanted, VOCAB]`.
+pub fn logits<B: Ops>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+    ops.select(&s.x, batch, &mut s.last);
     ops.linear(
         &s.last,
         model.head.as_ref().unwrap_or(&model.embed),

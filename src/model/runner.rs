@@ -1,8 +1,8 @@
 //! A loaded model as the engine sees it.
 
-use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
+use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ops};
+use crate::ops::{Batch, Ops, Program};
 use crate::target;
 use crate::weights::{Checkpoint, WeightsError};
 
@@ -27,13 +27,39 @@ impl<B: Ops> Runner<B> {
     /// `WeightsError` naming the file and tensor that cannot be used.
     pub fn load(mut ops: B, checkpoint: &Checkpoint) -> Result<Runner<B>, WeightsError> {
         let model = parts::load(&mut ops, checkpoint)?;
-        let scratch = Scratch::new(&ops);
-        Ok(Runner {
+        let scratch = Scratch::new(&ops)?;
+        let mut runner = Runner {
             ops,
             model,
             scratch,
             batch: Batch::default(),
-        })
+        };
+        runner.record()?;
+        Ok(runner)
+    }
+
+    /// Prepares decode steps of every size.
+    fn record(&mut self) -> Result<(), DeviceError> {
+        for rows in 1..=target::MAX_SEQUENCES {
+            let row = |index: usize| Rows {
+                slot: Slot(index as u32),
+                start: 0,
+                tokens: &[0],
+                pages: &[PageId(0)],
+                logits: true,
+            };
+            self.batch.fill(&(0..rows).map(row).collect::<Vec<_>>())?;
+            let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+            self.ops.record(Program::Forward, batch, |ops| {
+                qwen3_5_moe::forward(ops, model, s, batch);
+            })?;
+            if model.mtp.is_some() {
+                self.ops.record(Program::Draft, batch, |ops| {
+                    qwen3_5_moe::draft(ops, model, s, batch);
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs the multi-token-prediction layer on the rows of the last `step` or `draft`.
@@ -50,12 +76,10 @@ impl<B: Ops> Runner<B> {
     pub fn draft(&mut self, next: &[TokenId], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         assert_eq!(next.len(), self.batch.rows());
         self.batch.tokens.copy_from_slice(next);
-        qwen3_5_moe::draft(
-            &mut self.ops,
-            &mut self.model,
-            &mut self.scratch,
-            &self.batch,
-        );
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+        self.ops.run(Program::Draft, batch, |ops| {
+            qwen3_5_moe::draft(ops, model, s, batch);
+        });
         self.read_logits(logits)
     }
 
@@ -81,12 +105,10 @@ impl<B: Ops> Executor for Runner<B> {
             )));
         }
         self.batch.fill(rows)?;
-        qwen3_5_moe::forward(
-            &mut self.ops,
-            &mut self.model,
-            &mut self.scratch,
-            &self.batch,
-        );
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+        self.ops.run(Program::Forward, batch, |ops| {
+            qwen3_5_moe::forward(ops, model, s, batch);
+        });
         self.read_logits(logits)
     }
 
@@ -99,7 +121,10 @@ impl<B: Ops> Executor for Runner<B> {
                 rows.len()
             )));
         }
-        qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, rows);
+        let wanted = std::mem::replace(&mut self.batch.wanted, rows.to_vec());
+        self.ops.begin(&self.batch);
+        qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
+        self.batch.wanted = wanted;
         self.read_logits(logits)
     }
 }

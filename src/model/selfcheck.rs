@@ -24,9 +24,21 @@ use super::session::{Session, most_likely};
 
 /// The version of the text that this reads.
 const FORMAT: u32 = 1;
-/// Largest difference of a log-probability between two F32 implementations that add in different
-/// orders; four times what the reference differs from itself between prefill and decode.
-pub const TOLERANCE_F32: f32 = 5e-4;
+/// How near a device must come to golden log-probabilities.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    /// Largest difference of a log-probability.
+    pub logprob: f32,
+    /// Tokens below this golden log-probability are not compared.
+    pub floor: f32,
+}
+
+/// For two F32 implementations that add in different orders; four times what the reference differs
+/// from itself between prefill and decode.
+pub const TOLERANCE_F32: Tolerance = Tolerance {
+    logprob: 5e-4,
+    floor: f32::NEG_INFINITY,
+};
 
 /// A replay that agreed.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,14 +134,14 @@ struct Sequence {
 /// pages are used. An empty text holds no sequences.
 ///
 /// The golden tokens are fed whatever the executor prefers, so one difference does not cascade.
-/// Where the two best golden tokens are closer than the tolerance, either may win.
+/// Where the two best golden tokens are closer than twice the tolerance, either may win.
 ///
 /// # Errors
-/// `Mismatch` naming the first position that differs by more than `tolerance`.
+/// `Mismatch` naming the first position that differs by more than `tolerance` allows.
 pub fn selfcheck<E: Executor>(
     executor: &mut E,
     golden: &str,
-    tolerance: f32,
+    tolerance: Tolerance,
 ) -> Result<Report, Mismatch> {
     let mut report = Report {
         sequences: 0,
@@ -177,7 +189,7 @@ fn parse(golden: &str, vocab: usize) -> Result<Vec<Sequence>, Mismatch> {
 fn replay<E: Executor>(
     executor: &mut E,
     sequence: &Sequence,
-    tolerance: f32,
+    tolerance: Tolerance,
     report: &mut Report,
 ) -> Result<(), Mismatch> {
     let (mut session, mut logits) = (Session::new(), Vec::new());
@@ -207,14 +219,14 @@ fn replay<E: Executor>(
 fn compare(
     logits: &[f32],
     top: &[(TokenId, f32)],
-    tolerance: f32,
+    tolerance: Tolerance,
     (sequence, position): (usize, usize),
     report: &mut Report,
 ) -> Result<(), Mismatch> {
     let (expected, found) = (top[0].0, most_likely(logits));
     let in_doubt = top
         .get(1)
-        .is_some_and(|second| top[0].1 - second.1 < 2.0 * tolerance);
+        .is_some_and(|second| top[0].1 - second.1 < 2.0 * tolerance.logprob);
     if found != expected && !in_doubt {
         return Err(Mismatch::Token {
             sequence,
@@ -224,10 +236,11 @@ fn compare(
         });
     }
     let normaliser = log_sum_exp(logits);
-    for &(token, expected) in top {
+    let likely = top.iter().filter(|(_, golden)| *golden >= tolerance.floor);
+    for &(token, expected) in likely {
         let found = (f64::from(logits[token as usize]) - normaliser) as f32;
         let difference = (found - expected).abs();
-        if difference > tolerance || difference.is_nan() {
+        if difference > tolerance.logprob || difference.is_nan() {
             return Err(Mismatch::Logprob {
                 sequence,
                 position,

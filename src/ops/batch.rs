@@ -48,6 +48,11 @@ impl Batch {
         Ok(())
     }
 
+    /// Whether every sequence has one row, whose logits are wanted: a step of decoding.
+    pub fn is_decode(&self) -> bool {
+        self.spans.len() == self.rows() && self.wanted.len() == self.rows()
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.tokens.len()

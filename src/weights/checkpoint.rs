@@ -15,6 +15,7 @@ use super::header::{self, Dtype, TensorInfo};
 use super::layout::{self, Expected, MatrixSpec, ModelSpec, VectorSpec};
 use super::progress::{Progress, Stage};
 use super::source::Source;
+use super::stored::{Bits, Global, Stored};
 use crate::target::{self, CheckpointFile, Format};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -202,6 +203,22 @@ impl Checkpoint {
         })
     }
 
+    /// Tensors that were made from the target's layout.
+    pub(super) fn of_seeded(
+        source: Source,
+        tensors: BTreeMap<String, (usize, TensorInfo)>,
+        progress: Arc<Progress>,
+    ) -> Checkpoint {
+        let spec = layout::model(&|name| tensors.contains_key(name));
+        progress.expect(source.bytes());
+        Checkpoint {
+            files: vec![source],
+            tensors,
+            spec,
+            progress,
+        }
+    }
+
     /// The tensors of the model.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -251,7 +268,21 @@ impl Checkpoint {
     }
 
     fn check_finite(&self, name: &str, values: &[f32]) -> Result<(), WeightsError> {
-        let Some(index) = values.iter().position(|value| !value.is_finite()) else {
+        self.check_none(name, values.iter().position(|value| !value.is_finite()))
+    }
+
+    fn check_bf16(&self, name: &str, bytes: &[u8]) -> Result<(), WeightsError> {
+        let mut values = bytes.as_chunks().0.iter();
+        self.check_none(name, values.position(|&b| !format::bf16(b).is_finite()))
+    }
+
+    fn check_e4m3(&self, name: &str, codes: &[u8]) -> Result<(), WeightsError> {
+        self.check_none(name, codes.iter().position(|code| code & 0x7f == 0x7f))
+    }
+
+    /// Refuses the value at `index`, if there is one.
+    fn check_none(&self, name: &str, index: Option<usize>) -> Result<(), WeightsError> {
+        let Some(index) = index else {
             return Ok(());
         };
         let file = self.files[self.tensors[name].0].name().to_string();
@@ -285,50 +316,84 @@ impl MatrixSource<'_> {
     /// # Errors
     /// `Io`, or `NotFinite` for a weight or scale.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
-        let (name, k) = (&self.spec.name, self.spec.k);
-        let named = |suffix: &str| format!("{name}.{suffix}");
-        let mut out = Vec::with_capacity(self.spec.n * k);
-        match self.spec.format {
-            Format::Bf16 => return self.read_bf16(),
+        Ok(self.read()?.values())
+    }
+
+    /// The weights as they are stored, all of them finite.
+    ///
+    /// # Errors
+    /// As `read_f32`.
+    pub fn read(&self) -> Result<Stored, WeightsError> {
+        let named = |suffix: &str| format!("{}.{suffix}", self.spec.name);
+        let (n, k) = self.shape();
+        let bits = match self.spec.format {
+            Format::Bf16 => Bits::Bf16(self.read_bf16()?),
             Format::Nvfp4CompressedTensors => {
-                let codes = self.checkpoint.read(&named("weight_packed"), None)?;
-                let global = self.checkpoint.read_floats(&named("weight_global_scale"))?[0];
-                let scales = self.checkpoint.read(&named("weight_scale"), None)?;
-                format::nvfp4_values(&codes, &scales, global, true, &mut out);
-                self.checkpoint
-                    .check_finite(&named("weight_packed"), &out)?;
+                let names = ["weight_packed", "weight_scale", "weight_global_scale"];
+                let (codes, scales, global) = self.read_nvfp4(names.map(named))?;
+                let global = Global::Divide(global);
+                Bits::Nvfp4 {
+                    codes,
+                    scales,
+                    global,
+                }
             }
             Format::Nvfp4Modelopt => {
-                let codes = self.checkpoint.read(&named("weight"), None)?;
-                let global = self.checkpoint.read_floats(&named("weight_scale_2"))?[0];
-                let scales = self.checkpoint.read(&named("weight_scale"), None)?;
-                format::nvfp4_values(&codes, &scales, global, false, &mut out);
-                self.checkpoint.check_finite(&named("weight"), &out)?;
+                let names = ["weight", "weight_scale", "weight_scale_2"];
+                let (codes, scales, global) = self.read_nvfp4(names.map(named))?;
+                let global = Global::Multiply(global);
+                Bits::Nvfp4 {
+                    codes,
+                    scales,
+                    global,
+                }
             }
             Format::Fp8Block128 => {
                 let codes = self.checkpoint.read(&named("weight"), None)?;
+                self.checkpoint.check_e4m3(&named("weight"), &codes)?;
                 let scales = self.checkpoint.read_floats(&named("weight_scale_inv"))?;
-                format::fp8_values(&codes, &scales, k, &mut out);
-                self.checkpoint.check_finite(&named("weight"), &out)?;
+                Bits::Fp8 { codes, scales }
             }
+        };
+        let stored = Stored { n, k, bits };
+        // Factors that are finite apart may overflow together.
+        if !stored.is_finite() {
+            let values = stored.values();
+            self.checkpoint
+                .check_finite(&self.first_tensor(), &values)?;
         }
-        assert_eq!(out.len(), self.spec.n * k);
-        Ok(out)
+        Ok(stored)
     }
 
-    fn read_bf16(&self) -> Result<Vec<f32>, WeightsError> {
-        let Some(stack) = &self.spec.stack else {
-            return self
-                .checkpoint
-                .read_floats(&format!("{}.weight", self.spec.name));
+    /// Name of the tensor that holds the codes.
+    fn first_tensor(&self) -> String {
+        match self.spec.format {
+            Format::Nvfp4CompressedTensors => format!("{}.weight_packed", self.spec.name),
+            _ => format!("{}.weight", self.spec.name),
+        }
+    }
+
+    fn read_nvfp4(
+        &self,
+        [codes, scales, global]: [String; 3],
+    ) -> Result<(Vec<u8>, Vec<u8>, f32), WeightsError> {
+        let packed = self.checkpoint.read(&codes, None)?;
+        let factor = self.checkpoint.read_floats(&global)?[0];
+        Ok((packed, self.checkpoint.read(&scales, None)?, factor))
+    }
+
+    fn read_bf16(&self) -> Result<Vec<u8>, WeightsError> {
+        let (name, part) = match &self.spec.stack {
+            None => (format!("{}.weight", self.spec.name), None),
+            Some(stack) => {
+                let row_bytes = 2 * self.spec.k as u64;
+                let part = (stack.row as u64 * row_bytes, self.spec.n as u64 * row_bytes);
+                (self.spec.name.clone(), Some(part))
+            }
         };
-        let row_bytes = 2 * self.spec.k as u64;
-        let part = (stack.row as u64 * row_bytes, self.spec.n as u64 * row_bytes);
-        let bytes = self.checkpoint.read(&self.spec.name, Some(part))?;
-        let mut out = Vec::with_capacity(bytes.len() / 2);
-        format::bf16_values(&bytes, &mut out);
-        self.checkpoint.check_finite(&self.spec.name, &out)?;
-        Ok(out)
+        let bytes = self.checkpoint.read(&name, part)?;
+        self.checkpoint.check_bf16(&name, &bytes)?;
+        Ok(bytes)
     }
 }
 

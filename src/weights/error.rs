@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::engine::executor::DeviceError;
+
 /// A checkpoint that cannot be served. The text names the file, the tensor and the fix.
 #[derive(Debug)]
 pub enum WeightsError {
@@ -54,6 +56,14 @@ pub enum WeightsError {
         tensor: String,
         index: usize,
     },
+    /// The device has no room for the weights, or failed.
+    Device(DeviceError),
+}
+
+impl From<DeviceError> for WeightsError {
+    fn from(error: DeviceError) -> WeightsError {
+        WeightsError::Device(error)
+    }
 }
 
 impl fmt::Display for WeightsError {
@@ -141,6 +151,7 @@ impl fmt::Display for WeightsError {
                 "{file}: tensor {tensor} holds a value that is not finite at element {index}; \
                  download the file again"
             ),
+            WeightsError::Device(error) => error.fmt(f),
         }
     }
 }

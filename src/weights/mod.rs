@@ -2,11 +2,13 @@
 
 mod checkpoint;
 mod error;
-mod format;
+pub mod format;
 pub mod header;
 pub mod layout;
 mod progress;
+mod seeded;
 mod source;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -17,3 +19,5 @@ pub use layout::{
     MoeSpec, MtpSpec, VectorSpec,
 };
 pub use progress::{Progress, Stage};
+pub use seeded::open_seeded;
+pub use stored::{Bits, Global, Stored};

@@ -1,10 +1,11 @@
-//! Where a checkpoint's bytes come from: a directory, or the binary itself.
+//! Where a checkpoint's bytes come from: a directory, the binary itself, or a seed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::error::WeightsError;
+use super::seeded::Seeded;
 
 /// An open file of the checkpoint. Reads are positioned, so a file that shrinks is an error.
 pub enum Source {
@@ -17,6 +18,7 @@ pub enum Source {
         name: String,
         content: &'static [u8],
     },
+    Seeded(Seeded),
 }
 
 impl Source {
@@ -54,6 +56,7 @@ impl Source {
     pub fn name(&self) -> &str {
         match self {
             Source::File { name, .. } | Source::Embedded { name, .. } => name,
+            Source::Seeded(_) => "(drawn)",
         }
     }
 
@@ -62,6 +65,7 @@ impl Source {
         match self {
             Source::File { bytes, .. } => *bytes,
             Source::Embedded { content, .. } => content.len() as u64,
+            Source::Seeded(seeded) => seeded.bytes(),
         }
     }
 
@@ -73,6 +77,10 @@ impl Source {
         let result = match self {
             Source::File { file, .. } => file.read_exact_at(out, offset),
             Source::Embedded { content, .. } => read_slice(content, offset, out),
+            Source::Seeded(seeded) => {
+                seeded.read(offset, out);
+                Ok(())
+            }
         };
         result.map_err(|error| WeightsError::Io {
             file: self.name().to_string(),

@@ -16,7 +16,7 @@ pub const SERVES: bool = false;
 pub const MANIFEST: &str = r##"target = "gb10/qwen3.5-35b-a3b/nvfp4"
 binary = "atlas-gb10-qwen3.5-35b-a3b-nvfp4"
 serves = false
-ops_missing = ["embed", "add", "rms_norm", "linear", "norm_rope", "store_kv", "attend", "attention_gate", "conv_silu", "gated_delta", "gated_rms_norm", "route", "experts", "silu_mul", "add_gated", "concat", "select"]
+ops_missing = []
 
 [derived]
 parameters_text = 34660610688
@@ -60,10 +60,95 @@ page = 64
 decode = [1, 2, 4, 8, 16]
 prefill = 8192
 
-[leaf.op.add_rms_norm]
-kernel = "rows_bf16"
+[leaf.op.add]
+kernel = "vectors_f32"
 threads = 256
-why = "each thread holds one 16-byte vector of the row"
+why = "a 16-byte vector a thread"
+
+[leaf.op.add_gated]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[leaf.op.add_rms_norm]
+kernel = "rows_f32"
+threads = 256
+why = "each thread holds two 16-byte vectors of the row"
+
+[leaf.op.attend]
+kernel = "split_kv_bf16"
+threads = 256
+why = "eight warps share 64 positions and the 256 dimensions of a head; query heads fill the tile"
+
+[leaf.op.attention_gate]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[leaf.op.concat]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[leaf.op.conv_silu]
+kernel = "channels_f32"
+threads = 64
+why = "four channels a thread; small blocks spread one row over many SMs"
+
+[leaf.op.embed]
+kernel = "rows_f32"
+threads = 256
+why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
+
+[leaf.op.experts]
+kernel = "grouped_bf16"
+threads = 256
+why = "rows grouped by expert on the device; eight warps as in linear"
+
+[leaf.op.gated_delta]
+kernel = "columns_f32"
+threads = 256
+why = "eight lanes have a column of the state in registers, 32 columns a block"
+
+[leaf.op.gated_rms_norm]
+kernel = "heads_f32"
+threads = 128
+why = "a warp per head, four heads a block"
+
+[leaf.op.linear]
+kernel = "panels_bf16"
+threads = 256
+why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
+
+[leaf.op.norm_rope]
+kernel = "heads_f32"
+threads = 128
+why = "a warp per head, four heads a block"
+
+[leaf.op.rms_norm]
+kernel = "rows_f32"
+threads = 256
+why = "each thread holds two 16-byte vectors of the row"
+
+[leaf.op.route]
+kernel = "rows_f32"
+threads = 128
+why = "a warp per row"
+
+[leaf.op.select]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[leaf.op.silu_mul]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[leaf.op.store_kv]
+kernel = "pages_bf16"
+threads = 256
+why = "a thread rounds eight elements of key and value"
 
 [hardware]
 title = "NVIDIA GB10 (DGX Spark)"
@@ -285,12 +370,114 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
+/// Kernel of `add`.
+pub const OP_ADD_KERNEL: &str = "vectors_f32";
+/// Threads of a block of `add`.
+pub const OP_ADD_THREADS: usize = 256;
+/// Shared memory of a block of `add`.
+pub const OP_ADD_SHARED_BYTES: usize = 0;
+/// Kernel of `add_gated`.
+pub const OP_ADD_GATED_KERNEL: &str = "vectors_f32";
+/// Threads of a block of `add_gated`.
+pub const OP_ADD_GATED_THREADS: usize = 256;
+/// Shared memory of a block of `add_gated`.
+pub const OP_ADD_GATED_SHARED_BYTES: usize = 0;
 /// Kernel of `add_rms_norm`.
-pub const OP_ADD_RMS_NORM_KERNEL: &str = "rows_bf16";
-/// Threads on a row of `add_rms_norm`.
+pub const OP_ADD_RMS_NORM_KERNEL: &str = "rows_f32";
+/// Threads of a block of `add_rms_norm`.
 pub const OP_ADD_RMS_NORM_THREADS: usize = 256;
 /// Shared memory of a block of `add_rms_norm`.
 pub const OP_ADD_RMS_NORM_SHARED_BYTES: usize = 32;
+/// Kernel of `attend`.
+pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
+/// Threads of a block of `attend`.
+pub const OP_ATTEND_THREADS: usize = 256;
+/// Shared memory of a block of `attend`.
+pub const OP_ATTEND_SHARED_BYTES: usize = 98176;
+/// Kernel of `attention_gate`.
+pub const OP_ATTENTION_GATE_KERNEL: &str = "vectors_f32";
+/// Threads of a block of `attention_gate`.
+pub const OP_ATTENTION_GATE_THREADS: usize = 256;
+/// Shared memory of a block of `attention_gate`.
+pub const OP_ATTENTION_GATE_SHARED_BYTES: usize = 0;
+/// Kernel of `concat`.
+pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
+/// Threads of a block of `concat`.
+pub const OP_CONCAT_THREADS: usize = 256;
+/// Shared memory of a block of `concat`.
+pub const OP_CONCAT_SHARED_BYTES: usize = 0;
+/// Kernel of `conv_silu`.
+pub const OP_CONV_SILU_KERNEL: &str = "channels_f32";
+/// Threads of a block of `conv_silu`.
+pub const OP_CONV_SILU_THREADS: usize = 64;
+/// Shared memory of a block of `conv_silu`.
+pub const OP_CONV_SILU_SHARED_BYTES: usize = 0;
+/// Kernel of `embed`.
+pub const OP_EMBED_KERNEL: &str = "rows_f32";
+/// Threads of a block of `embed`.
+pub const OP_EMBED_THREADS: usize = 256;
+/// Shared memory of a block of `embed`.
+pub const OP_EMBED_SHARED_BYTES: usize = 0;
+/// Kernel of `experts`.
+pub const OP_EXPERTS_KERNEL: &str = "grouped_bf16";
+/// Threads of a block of `experts`.
+pub const OP_EXPERTS_THREADS: usize = 256;
+/// Shared memory of a block of `experts`.
+pub const OP_EXPERTS_SHARED_BYTES: usize = 32768;
+/// Kernel of `gated_delta`.
+pub const OP_GATED_DELTA_KERNEL: &str = "columns_f32";
+/// Threads of a block of `gated_delta`.
+pub const OP_GATED_DELTA_THREADS: usize = 256;
+/// Shared memory of a block of `gated_delta`.
+pub const OP_GATED_DELTA_SHARED_BYTES: usize = 18624;
+/// Kernel of `gated_rms_norm`.
+pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
+/// Threads of a block of `gated_rms_norm`.
+pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
+/// Shared memory of a block of `gated_rms_norm`.
+pub const OP_GATED_RMS_NORM_SHARED_BYTES: usize = 0;
+/// Kernel of `linear`.
+pub const OP_LINEAR_KERNEL: &str = "panels_bf16";
+/// Threads of a block of `linear`.
+pub const OP_LINEAR_THREADS: usize = 256;
+/// Shared memory of a block of `linear`.
+pub const OP_LINEAR_SHARED_BYTES: usize = 32768;
+/// Kernel of `norm_rope`.
+pub const OP_NORM_ROPE_KERNEL: &str = "heads_f32";
+/// Threads of a block of `norm_rope`.
+pub const OP_NORM_ROPE_THREADS: usize = 128;
+/// Shared memory of a block of `norm_rope`.
+pub const OP_NORM_ROPE_SHARED_BYTES: usize = 0;
+/// Kernel of `rms_norm`.
+pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
+/// Threads of a block of `rms_norm`.
+pub const OP_RMS_NORM_THREADS: usize = 256;
+/// Shared memory of a block of `rms_norm`.
+pub const OP_RMS_NORM_SHARED_BYTES: usize = 32;
+/// Kernel of `route`.
+pub const OP_ROUTE_KERNEL: &str = "rows_f32";
+/// Threads of a block of `route`.
+pub const OP_ROUTE_THREADS: usize = 128;
+/// Shared memory of a block of `route`.
+pub const OP_ROUTE_SHARED_BYTES: usize = 0;
+/// Kernel of `select`.
+pub const OP_SELECT_KERNEL: &str = "vectors_f32";
+/// Threads of a block of `select`.
+pub const OP_SELECT_THREADS: usize = 256;
+/// Shared memory of a block of `select`.
+pub const OP_SELECT_SHARED_BYTES: usize = 0;
+/// Kernel of `silu_mul`.
+pub const OP_SILU_MUL_KERNEL: &str = "vectors_f32";
+/// Threads of a block of `silu_mul`.
+pub const OP_SILU_MUL_THREADS: usize = 256;
+/// Shared memory of a block of `silu_mul`.
+pub const OP_SILU_MUL_SHARED_BYTES: usize = 0;
+/// Kernel of `store_kv`.
+pub const OP_STORE_KV_KERNEL: &str = "pages_bf16";
+/// Threads of a block of `store_kv`.
+pub const OP_STORE_KV_THREADS: usize = 256;
+/// Shared memory of a block of `store_kv`.
+pub const OP_STORE_KV_SHARED_BYTES: usize = 0;
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
 ];

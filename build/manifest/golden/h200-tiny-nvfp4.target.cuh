@@ -94,12 +94,112 @@ inline constexpr int SMS = 132;
 // Shared memory that one block may ask for, bytes.
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 
-// Kernel `rows_bf16` of op `add_rms_norm`.
+// Kernel `vectors_f32` of op `add`.
+struct Add {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `vectors_f32` of op `add_gated`.
+struct AddGated {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `rows_f32` of op `add_rms_norm`.
 struct AddRmsNorm {
-  static constexpr int kWidth = HIDDEN;
-  static constexpr float kEps = NORM_EPS;
-  static constexpr int kThreads = 32;
-  static constexpr int kSharedBytes = 4;
+  static constexpr int kThreads = 64;
+  static constexpr int kSharedBytes = 8;
+};
+
+// Kernel `split_kv_bf16` of op `attend`.
+struct Attend {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 98176;
+};
+
+// Kernel `vectors_f32` of op `attention_gate`.
+struct AttentionGate {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `vectors_f32` of op `concat`.
+struct Concat {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `channels_f32` of op `conv_silu`.
+struct ConvSilu {
+  static constexpr int kThreads = 64;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `rows_f32` of op `embed`.
+struct Embed {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `grouped_bf16` of op `experts`.
+struct Experts {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 32768;
+};
+
+// Kernel `columns_f32` of op `gated_delta`.
+struct GatedDelta {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 18624;
+};
+
+// Kernel `heads_f32` of op `gated_rms_norm`.
+struct GatedRmsNorm {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `panels_bf16` of op `linear`.
+struct Linear {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 32768;
+};
+
+// Kernel `heads_f32` of op `norm_rope`.
+struct NormRope {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `rows_f32` of op `rms_norm`.
+struct RmsNorm {
+  static constexpr int kThreads = 64;
+  static constexpr int kSharedBytes = 8;
+};
+
+// Kernel `rows_f32` of op `route`.
+struct Route {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `vectors_f32` of op `select`.
+struct Select {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `vectors_f32` of op `silu_mul`.
+struct SiluMul {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `pages_bf16` of op `store_kv`.
+struct StoreKv {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
 };
 
 } // namespace atlas::target

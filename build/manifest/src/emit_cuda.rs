@@ -82,10 +82,8 @@ impl Target {
 }
 
 /// The numbers that a kernel's template reads, as `type name = value`.
-fn kernel_numbers(choice: &KernelChoice<'_>) -> [String; 4] {
+fn kernel_numbers(choice: &KernelChoice<'_>) -> [String; 2] {
     [
-        "int kWidth = HIDDEN".into(),
-        "float kEps = NORM_EPS".into(),
         format!("int kThreads = {}", choice.threads),
         format!("int kSharedBytes = {}", choice.shared_bytes),
     ]

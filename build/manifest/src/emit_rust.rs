@@ -161,7 +161,11 @@ impl Target {
             let text = format!("OP_{op}_KERNEL: &str = {:?}", choice.kernel);
             item(out, &format!("Kernel of `{}`.", choice.op), &text);
             let text = format!("OP_{op}_THREADS: usize = {}", choice.threads);
-            item(out, &format!("Threads on a row of `{}`.", choice.op), &text);
+            item(
+                out,
+                &format!("Threads of a block of `{}`.", choice.op),
+                &text,
+            );
             let text = format!("OP_{op}_SHARED_BYTES: usize = {}", choice.shared_bytes);
             item(
                 out,

@@ -293,7 +293,7 @@ fn headers(root: &Path, folder: &str) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// The file of a kernel: for this architecture alone (`rows_bf16_sm90.cuh`) or for all.
+/// The file of a kernel: for this architecture alone (`rows_f32_sm90.cuh`) or for all.
 fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<String, Error> {
     let arch = arch.trim_end_matches('a').replace('_', "");
     let names = [format!("{kernel}_{arch}.cuh"), format!("{kernel}.cuh")];

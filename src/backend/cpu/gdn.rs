@@ -57,7 +57,7 @@ pub struct Scratch {
     gates: Vec<(f32, f32)>,
 }
 
-/// See `Ops::conv_silu`.
+/// See `Ops::conv_silu`; in place.
 pub fn conv_silu(pool: &mut Pool, x: &mut Tensor, w: &[f32], state: &mut GdnState, batch: &Batch) {
     assert_eq!((x.width, w.len()), (GDN_QKV, GDN_QKV * GDN_CONV));
     let groups = GDN_QKV.div_ceil(LANES);

@@ -20,15 +20,14 @@ mod wide;
 use std::ops::Range;
 
 use crate::engine::executor::DeviceError;
-use crate::engine::request::TokenId;
-use crate::model::ROWS_MAX;
 use crate::ops::{Batch, GatedDelta, Ops};
 use crate::target::{self, Format};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 use attention::{KvCache, Rope};
 use gdn::GdnState;
-use matrix::{Matrix, Product};
+pub use matrix::Matrix;
+use matrix::Product;
 use moe::{Experts, Routing};
 use pool::Pool;
 use share::Shared;
@@ -37,6 +36,8 @@ use share::Shared;
 const TASK_WORK: usize = 1 << 14;
 /// Tasks per thread of one operation, so that a thread that comes late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
+/// Rows that a tensor has room for before it grows.
+const ROWS_AT_FIRST: usize = 64;
 /// Threads that `Cpu::default` uses at most; more do not help one stream of a small model.
 const THREADS_MAX: usize = 8;
 
@@ -159,29 +160,32 @@ impl Ops for Cpu {
         Ok(experts)
     }
 
-    fn tensor(&self, width: usize) -> Tensor {
-        Tensor {
+    fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
+        Ok(Tensor {
             rows: 0,
             width,
-            values: Vec::with_capacity(ROWS_MAX.min(64) * width),
-        }
+            values: Vec::with_capacity(rows.min(ROWS_AT_FIRST) * width),
+        })
     }
 
-    fn routing(&self) -> Routing {
-        Routing::default()
+    fn routing(&self) -> Result<Routing, DeviceError> {
+        Ok(Routing::default())
     }
 
-    fn kv_cache(&self) -> KvCache {
-        KvCache::new()
+    fn kv_cache(&self) -> Result<KvCache, DeviceError> {
+        Ok(KvCache::new())
     }
 
-    fn gdn_state(&self) -> GdnState {
-        GdnState::new()
+    fn gdn_state(&self) -> Result<GdnState, DeviceError> {
+        Ok(GdnState::new())
     }
 
-    fn embed(&mut self, table: &Matrix, tokens: &[TokenId], out: &mut Tensor) {
-        out.shape(tokens.len(), table.k);
-        for (row, &token) in out.rows_mut().zip(tokens) {
+    /// Nothing: operations read the batch where it is.
+    fn begin(&mut self, _: &Batch) {}
+
+    fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
+        out.shape(batch.rows(), table.k);
+        for (row, &token) in out.rows_mut().zip(&batch.tokens) {
             table.row(token as usize, row);
         }
     }
@@ -275,8 +279,16 @@ impl Ops for Cpu {
         }
     }
 
-    fn conv_silu(&mut self, x: &mut Tensor, w: &Vec<f32>, state: &mut GdnState, batch: &Batch) {
-        gdn::conv_silu(&mut self.pool, x, w, state, batch);
+    fn conv_silu(
+        &mut self,
+        x: &Tensor,
+        w: &Vec<f32>,
+        state: &mut GdnState,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        out.shape(x.rows, x.width).copy_from_slice(&x.values);
+        gdn::conv_silu(&mut self.pool, out, w, state, batch);
     }
 
     fn gated_delta(
@@ -323,7 +335,7 @@ impl Ops for Cpu {
     }
 
     fn concat(&mut self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
-        assert_eq!(a.rows, b.rows);
+        assert_eq!((a.rows, a.width), (b.rows, b.width));
         out.shape(a.rows, a.width + b.width);
         for (row, out) in out.rows_mut().enumerate() {
             out[..a.width].copy_from_slice(a.row(row));
@@ -331,9 +343,9 @@ impl Ops for Cpu {
         }
     }
 
-    fn select(&mut self, x: &Tensor, rows: &[usize], out: &mut Tensor) {
-        out.shape(rows.len(), x.width);
-        for (out, &row) in out.rows_mut().zip(rows) {
+    fn select(&mut self, x: &Tensor, batch: &Batch, out: &mut Tensor) {
+        out.shape(batch.wanted.len(), x.width);
+        for (out, &row) in out.rows_mut().zip(&batch.wanted) {
             out.copy_from_slice(x.row(row));
         }
     }

@@ -143,7 +143,7 @@ fn attention_over_scattered_pages() {
     let (k, v) = (tensor(&mut random, ROWS, kv), tensor(&mut random, ROWS, kv));
     let q = tensor(&mut random, ROWS, 2 * HEADS * HEAD_DIM);
     let batch = batch(0, 0, ROWS, &[PageId(3), PageId(1)]);
-    let (mut cache, mut out) = (cpu.kv_cache(), Tensor::default());
+    let (mut cache, mut out) = (cpu.kv_cache().unwrap(), Tensor::default());
     cpu.store_kv(&k, &v, &mut cache, &batch);
     cpu.attend(&q, &cache, &batch, &mut out);
     let (q, k, v) = (wide(&q.values), wide(&k.values), wide(&v.values));
@@ -202,23 +202,15 @@ fn convolution_across_steps() {
             .sum();
         expected.push(sum * sigmoid(sum));
     }
-    let (mut state, mut found) = (cpu.gdn_state(), Vec::new());
+    let (mut state, mut found) = (cpu.gdn_state().unwrap(), Vec::new());
     state.tails.fill(9.0);
     let mut start = 0;
     for rows in [1, 2, 5, 1] {
         let values = x.values[start * GDN_QKV..(start + rows) * GDN_QKV].to_vec();
-        let mut part = Tensor {
-            rows,
-            width: GDN_QKV,
-            values,
-        };
-        cpu.conv_silu(
-            &mut part,
-            &w,
-            &mut state,
-            &batch(1, start, rows, &[PageId(0)]),
-        );
-        found.extend(part.values);
+        let (part, mut out) = (Tensor::of(GDN_QKV, values), Tensor::default());
+        let batch = batch(1, start, rows, &[PageId(0)]);
+        cpu.conv_silu(&part, &w, &mut state, &batch, &mut out);
+        found.extend(out.values);
         start += rows;
     }
     assert_close(&found, &expected);
@@ -268,7 +260,7 @@ fn delta_rule() {
             }
         }
     }
-    let (mut state, mut out) = (cpu.gdn_state(), Tensor::default());
+    let (mut state, mut out) = (cpu.gdn_state().unwrap(), Tensor::default());
     state.matrices.fill(9.0);
     let input = GatedDelta {
         qkv: &qkv,
@@ -323,7 +315,7 @@ fn routing_and_experts() {
             out.for_each(|(out, y)| *out += y * logit(expert).exp() / total);
         }
     }
-    let (mut routing, mut out) = (cpu.routing(), Tensor::default());
+    let (mut routing, mut out) = (cpu.routing().unwrap(), Tensor::default());
     cpu.route(&logits, &mut routing);
     cpu.experts(&x, &routing, &experts, &mut out);
     assert_close(&out.values, &expected);
@@ -366,7 +358,11 @@ fn gated_sum_concatenation_and_selection() {
         tensor(&mut random, 3, 1),
     );
     let (mut sum, mut pair, mut last) = (Tensor::default(), Tensor::default(), Tensor::default());
-    cpu.select(&a, &[0, 1, 2], &mut sum);
+    let rows = |wanted: &[usize]| Batch {
+        wanted: wanted.to_vec(),
+        ..Batch::default()
+    };
+    cpu.select(&a, &rows(&[0, 1, 2]), &mut sum);
     cpu.add_gated(&mut sum, &b, &gate);
     let gates = gate
         .values
@@ -377,6 +373,6 @@ fn gated_sum_concatenation_and_selection() {
     assert_close(&sum.values, &expected);
     cpu.concat(&a, &b, &mut pair);
     assert_eq!(pair.row(1), [a.row(1), b.row(1)].concat());
-    cpu.select(&pair, &[2], &mut last);
+    cpu.select(&pair, &rows(&[2]), &mut last);
     assert_eq!(last.values, pair.row(2));
 }

@@ -1,269 +1,430 @@
 //! The GPU's ops against the CPU's, and their speed against a copy.
 
-use ffi::ops::atlas_bf16;
+use std::sync::Arc;
+use std::time::Instant;
+
 use ffi::{CudaError, DeviceBuf, Event};
 
-use super::{AddRmsNormArgs, Cuda, bf16_of, f32_of, refused};
+use super::{Cuda, Experts, Matrix, Panels, Tensor, Vector, refused};
+use crate::backend::cpu::{self, Cpu};
 use crate::backend::parity::{
-    AddRmsNorm, AddRmsNormResult, BF16_STORED, ROWS, Random, Report, distance,
+    Kind, Loaded, Memory, Probe, ROWS, Random, Report, Rowwise, Sequences, distance, kinds,
+    matrices, stored,
 };
 use crate::engine::executor::DeviceError;
-use crate::ops::Cost;
-use crate::target::{self, HIDDEN};
+use crate::model::{self, Runner};
+use crate::ops::Ops;
+use crate::target::{self, DECODE_STEPS, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS};
+use crate::weights::{self, Stored};
 
 /// Elements before and after every array, which no kernel may touch.
 const GUARD: usize = 4096;
-/// Fills guards and outputs: as a BF16 it is not a number, so what was not written is found.
+/// Fills guards and outputs: as an F32 it is not a number, so what was not written is found.
 const POISON: u8 = 0xff;
 
 /// Bytes of each array of a measurement: several times the largest second-level cache.
 const MEASURED_BYTES: usize = 256 << 20;
 /// Timed repetitions, after as many to warm up.
 const REPETITIONS: usize = 30;
-/// Launches of a small step that are timed together, to see past the clock's grain.
-const CHAINED: usize = 200;
+
+impl Probe for Cuda {
+    fn given(&mut self, width: usize, values: &[f32]) -> Result<Tensor, DeviceError> {
+        let mut tensor = self.room(values.len() / width, width)?;
+        let written = tensor.values.upload(GUARD, values, &self.queue.stream);
+        written.map_err(refused)?;
+        Ok(tensor)
+    }
+
+    fn room(&mut self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
+        let len = rows * width + 2 * GUARD;
+        let mut values = DeviceBuf::uninit(&self.device, len).map_err(refused)?;
+        values
+            .fill_bytes(POISON, &self.queue.stream)
+            .map_err(refused)?;
+        Ok(Tensor {
+            rows,
+            width,
+            values,
+            guard: GUARD,
+        })
+    }
+
+    fn matrix_of(&mut self, stored: &Stored) -> Result<Matrix, DeviceError> {
+        self.matrix(&Panels::stacked(std::slice::from_ref(stored)))
+    }
+
+    fn vector_of(&mut self, values: &[f32]) -> Result<Vector, DeviceError> {
+        Ok(Vector(self.filled(values)?))
+    }
+
+    fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Experts, DeviceError> {
+        let expert = |index: usize| {
+            let [gate, up, down] = stored[index].clone();
+            Ok([Panels::interleaved(&[gate, up]), Panels::stacked(&[down])])
+        };
+        let experts = Cuda::experts_of(self, stored.len(), expert);
+        experts.map_err(|error| DeviceError(error.to_string()))
+    }
+
+    fn seen(&mut self, tensor: &Tensor) -> Result<Vec<f32>, DeviceError> {
+        let mut found = Vec::new();
+        self.read(tensor, &mut found)?;
+        let mut all = vec![0.0f32; tensor.values.len()];
+        tensor
+            .values
+            .download(0, &mut all, &self.queue.stream)
+            .map_err(refused)?;
+        let poison = u32::from_ne_bytes([POISON; 4]);
+        let len = tensor.values.len() - 2 * GUARD;
+        let mut guards = all[..GUARD].iter().chain(&all[GUARD + len..]);
+        match guards.all(|element| element.to_bits() == poison) {
+            true => Ok(found),
+            false => Err(DeviceError("memory around an array was written".into())),
+        }
+    }
+}
+
+impl Probe for Cpu {
+    fn given(&mut self, width: usize, values: &[f32]) -> Result<cpu::Tensor, DeviceError> {
+        Ok(cpu::Tensor::of(width, values.to_vec()))
+    }
+
+    fn room(&mut self, rows: usize, width: usize) -> Result<cpu::Tensor, DeviceError> {
+        Ok(cpu::Tensor::of(width, vec![f32::NAN; rows * width]))
+    }
+
+    fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError> {
+        Ok(cpu::Matrix::new(stored.k, &[stored.values()]))
+    }
+
+    fn vector_of(&mut self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
+        Ok(values.to_vec())
+    }
+
+    fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Self::Experts, DeviceError> {
+        let mut experts = Self::Experts::default();
+        for [gate, up, down] in stored {
+            let both = cpu::Matrix::new(gate.k, &[gate.values(), up.values()]);
+            experts.gate_up.push(both);
+            experts.down.push(self.matrix_of(down)?);
+        }
+        Ok(experts)
+    }
+
+    fn seen(&mut self, tensor: &cpu::Tensor) -> Result<Vec<f32>, DeviceError> {
+        let mut values = Vec::new();
+        self.read(tensor, &mut values)?;
+        Ok(values)
+    }
+}
 
 /// Compares every op with the CPU on every case.
 pub fn parity(report: &mut Report, random: &mut Random) {
-    if let Err(why) = compare(report, random) {
-        report.push(AddRmsNorm::OP, "", "the GPU can be used", why.0, false);
-    }
-}
-
-fn compare(report: &mut Report, random: &mut Random) -> Result<(), DeviceError> {
-    let cuda = Cuda::open()?;
-    for rows in ROWS {
-        let case = AddRmsNorm::draw(random, rows);
-        let (found, guards) = run(&cuda, &case).map_err(refused)?;
-        let shape = case.case();
-        add_rms_norm(report, &case, &found);
-        let kept = if guards { "untouched" } else { "overwritten" };
-        report.push(
-            AddRmsNorm::OP,
-            &shape,
-            "memory around the arrays",
-            kept.into(),
-            guards,
-        );
-        alone(&cuda, report, &case, &found).map_err(refused)?;
-    }
-    Ok(())
-}
-
-fn add_rms_norm(report: &mut Report, case: &AddRmsNorm, found: &AddRmsNormResult) {
-    let (op, shape) = (AddRmsNorm::OP, case.case());
-    let wanted = case.on_cpu_stored_as_bf16();
-    let sums = distance(&found.residual, &wanted.residual);
-    report.within(op, &shape, "cuda residual = cpu, every bit", sums, 0.0);
-    let norms = distance(&found.out, &wanted.out);
-    report.within(op, &shape, "cuda out = cpu", norms, BF16_STORED);
-}
-
-/// A row gives the same bits alone as among others.
-fn alone(
-    cuda: &Cuda,
-    report: &mut Report,
-    case: &AddRmsNorm,
-    batch: &AddRmsNormResult,
-) -> Result<(), CudaError> {
-    let mut differ = Vec::new();
-    for row in [0, case.rows / 2, case.rows - 1] {
-        let (found, _) = run(cuda, &case.row(row))?;
-        let part = |values: &[f32]| bits(&values[row * HIDDEN..][..HIDDEN]);
-        let same =
-            bits(&found.out) == part(&batch.out) && bits(&found.residual) == part(&batch.residual);
-        if !same {
-            differ.push(row);
+    let mut backends = match Cuda::open() {
+        Ok(cuda) => Backends {
+            cuda,
+            cpu: Cpu::default(),
+        },
+        Err(why) => return report.push("", "", "the GPU can be used", why.0, false),
+    };
+    let matrices = matrices().into_iter();
+    let linear: Vec<_> = matrices
+        .map(|(n, k, format)| Kind::Linear(stored(random, n, k, format)))
+        .collect();
+    for kind in kinds(random).iter().chain(&linear) {
+        if let Err(why) = backends.kind(report, random, kind) {
+            report.push("", "", "the GPU holds the weights", why.0, false);
         }
     }
-    let found = match differ.is_empty() {
+    for memory in [Memory::ConvSilu, Memory::GatedDelta, Memory::Attention] {
+        for steps in schedules() {
+            backends.sequences(report, &Sequences::draw(random, memory, steps));
+        }
+        backends.chunkings(report, random, memory);
+    }
+}
+
+/// Steps of one and of several sequences, prefill and decode, at the edges of pages and splits.
+fn schedules() -> Vec<Vec<Vec<(usize, usize)>>> {
+    let one = |rows: usize| vec![vec![(0, rows)]];
+    let decode = |rows: usize| vec![vec![(0, rows)], vec![(0, 1)], vec![(0, 1)], vec![(0, 3)]];
+    let prefill = PREFILL_TOKENS.min(256);
+    let every = (0..MAX_SEQUENCES.min(16)).map(|sequence| (sequence, 1 + sequence % 3));
+    let every: Vec<_> = every.collect();
+    vec![
+        one(1),
+        one(2),
+        one(63),
+        one(64),
+        one(65),
+        decode(63),
+        decode(prefill - 2),
+        vec![vec![(0, prefill)], vec![(0, 64)], vec![(0, 1)]],
+        vec![every.clone(), every.clone(), every],
+        vec![
+            vec![(0, 64), (1, 5)],
+            vec![(0, 1), (1, 1), (2, prefill - 64)],
+            vec![(2, 1), (0, 1)],
+        ],
+    ]
+}
+
+struct Backends {
+    cuda: Cuda,
+    cpu: Cpu,
+}
+
+impl Backends {
+    /// All numbers of rows of an op.
+    fn kind(
+        &mut self,
+        report: &mut Report,
+        random: &mut Random,
+        kind: &Kind,
+    ) -> Result<(), DeviceError> {
+        let weights = (kind.load(&mut self.cuda)?, kind.load(&mut self.cpu)?);
+        for rows in ROWS {
+            let case = Rowwise::draw(random, kind, rows);
+            let wanted = case.run(&mut self.cpu, &weights.1)?;
+            match case.run(&mut self.cuda, &weights.0) {
+                Ok(found) => {
+                    let shape = case.case();
+                    nearest(report, case.op(), &shape, (&found, &wanted), case.limit());
+                    self.alone(report, &case, &weights.0, &found);
+                }
+                Err(why) => report.push(case.op(), &case.case(), "cuda runs", why.0, false),
+            }
+        }
+        Ok(())
+    }
+
+    /// A row gives the same bits alone as among others.
+    fn alone(
+        &mut self,
+        report: &mut Report,
+        case: &Rowwise<'_>,
+        weights: &Loaded<Cuda>,
+        batch: &[Vec<f32>],
+    ) {
+        if !case.is_by_row() {
+            return;
+        }
+        let mut differ = Vec::new();
+        for row in [0, case.rows / 2, case.rows - 1] {
+            let alone = case.row(row).run(&mut self.cuda, weights);
+            let same = alone.is_ok_and(|alone| {
+                let mut pairs = alone.iter().zip(batch);
+                pairs.all(|(alone, batch)| {
+                    let width = alone.len();
+                    bits(alone) == bits(&batch[row * width..][..width])
+                })
+            });
+            if !same {
+                differ.push(row);
+            }
+        }
+        let check = "a row alone = the row in the batch";
+        let differing = format!("{differ:?}");
+        same(
+            report,
+            (case.op(), &case.case(), check),
+            &differing,
+            differ.is_empty(),
+        );
+    }
+
+    fn sequences(&mut self, report: &mut Report, case: &Sequences) {
+        let (op, shape) = (case.op(), case.case());
+        let wanted = case.run(&mut self.cpu).expect("the CPU runs every case");
+        let found = match case.run(&mut self.cuda) {
+            Ok(found) => found,
+            Err(why) => return report.push(op, &shape, "cuda runs", why.0, false),
+        };
+        nearest(report, op, &shape, (&found, &wanted), case.limit());
+        self.equal(
+            report,
+            case,
+            &found,
+            "a sequence alone = in the batch",
+            &case.alone(),
+        );
+    }
+
+    /// A prompt cut anywhere on the grid, and row by row, gives the same bits.
+    fn chunkings(&mut self, report: &mut Report, random: &mut Random, memory: Memory) {
+        let rows = PREFILL_TOKENS.min(MAX_CONTEXT).min(1024);
+        let whole = Sequences::draw(random, memory, vec![vec![(0, rows)]]);
+        let found = match whole.run(&mut self.cuda) {
+            Ok(found) => found,
+            Err(why) => return report.push(whole.op(), "", "cuda runs", why.0, false),
+        };
+        for chunk in [64, 128, 1] {
+            let chunks = vec![vec![(0, chunk)]; rows / chunk];
+            let cut = whole.in_steps(chunks);
+            let check = match chunk {
+                1 => "row by row = whole",
+                64 => "chunks of 64 = whole",
+                _ => "chunks of 128 = whole",
+            };
+            self.equal(report, &whole, &found, check, &cut);
+        }
+    }
+
+    fn equal(
+        &mut self,
+        report: &mut Report,
+        case: &Sequences,
+        found: &[Vec<f32>],
+        check: &'static str,
+        other: &Sequences,
+    ) {
+        let is_same = other.run(&mut self.cuda).is_ok_and(|other| {
+            let pairs = other.iter().zip(found);
+            pairs.clone().count() == found.len()
+                && pairs.into_iter().all(|(a, b)| bits(a) == bits(b))
+        });
+        same(report, (case.op(), &case.case(), check), "rows", is_same);
+    }
+}
+
+/// Reports the result that is furthest from the CPU's.
+fn nearest(
+    report: &mut Report,
+    op: &'static str,
+    shape: &str,
+    (found, wanted): (&[Vec<f32>], &[Vec<f32>]),
+    limit: f64,
+) {
+    assert_eq!(found.len(), wanted.len());
+    let distances = found
+        .iter()
+        .zip(wanted)
+        .map(|(found, wanted)| distance(found, wanted));
+    let furthest = distances.reduce(|a, b| match (&a, &b) {
+        (Ok(x), Ok(y)) if x >= y => a,
+        (Err(_), _) => a,
+        _ => b,
+    });
+    let furthest = furthest.unwrap_or_else(|| Err("no result".into()));
+    report.within(op, shape, "cuda = cpu", furthest, limit);
+}
+
+fn same(
+    report: &mut Report,
+    (op, shape, check): (&'static str, &str, &'static str),
+    differing: &str,
+    is_same: bool,
+) {
+    let found = match is_same {
         true => "same bits".to_string(),
-        false => format!("rows {differ:?} differ"),
+        false => format!("{differing} differ"),
     };
-    let check = "a row alone = the row in the batch";
-    report.push(
-        AddRmsNorm::OP,
-        &case.case(),
-        check,
-        found,
-        differ.is_empty(),
-    );
-    Ok(())
+    report.push(op, shape, check, found, is_same);
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// An array between two guards.
-struct Guarded {
-    all: DeviceBuf<atlas_bf16>,
-    len: usize,
-}
-
-impl Guarded {
-    /// An array with `values`.
-    fn of(cuda: &Cuda, values: &[f32]) -> Result<Guarded, CudaError> {
-        let poison = atlas_bf16 {
-            bits: u16::from_ne_bytes([POISON; 2]),
-        };
-        let mut host = vec![poison; values.len() + 2 * GUARD];
-        let array = &mut host[GUARD..][..values.len()];
-        array
-            .iter_mut()
-            .zip(values)
-            .for_each(|(to, &value)| *to = bf16_of(value));
-        let mut all = DeviceBuf::uninit(&cuda.device, host.len())?;
-        all.upload(&host, &cuda.stream)?;
-        Ok(Guarded {
-            all,
-            len: values.len(),
-        })
-    }
-
-    /// An array of poison.
-    fn poisoned(cuda: &Cuda, len: usize) -> Result<Guarded, CudaError> {
-        let mut all = DeviceBuf::uninit(&cuda.device, len + 2 * GUARD)?;
-        all.fill_bytes(POISON, &cuda.stream)?;
-        Ok(Guarded { all, len })
-    }
-
-    /// Address of the array.
-    fn at(&mut self) -> *mut atlas_bf16 {
-        self.all.as_mut_ptr().wrapping_add(GUARD)
-    }
-
-    /// The values, and whether both guards are as they were.
-    fn read(&self, cuda: &Cuda) -> Result<(Vec<f32>, bool), CudaError> {
-        let mut host = vec![atlas_bf16 { bits: 0 }; self.all.len()];
-        self.all.download(&mut host, &cuda.stream)?;
-        let poison = u16::from_ne_bytes([POISON; 2]);
-        let guards = host[..GUARD].iter().chain(&host[GUARD + self.len..]);
-        let kept = guards.into_iter().all(|element| element.bits == poison);
-        let values = host[GUARD..][..self.len].iter().map(|&value| f32_of(value));
-        Ok((values.collect(), kept))
-    }
-}
-
-/// Runs the kernel on a case; the flag is whether it kept to its arrays.
-fn run(cuda: &Cuda, case: &AddRmsNorm) -> Result<(AddRmsNormResult, bool), CudaError> {
-    let mut x = Guarded::of(cuda, &case.x)?;
-    let mut residual = Guarded::of(cuda, &case.residual)?;
-    let mut weight = Guarded::of(cuda, &case.weight)?;
-    let mut out = Guarded::poisoned(cuda, case.x.len())?;
-    let args = AddRmsNormArgs {
-        x: x.at(),
-        residual: residual.at(),
-        weight: weight.at(),
-        out: out.at(),
-        rows: case.rows,
-    };
-    // SAFETY: each array has its shape, GUARD keeps it aligned, and all live until they are read.
-    unsafe { cuda.launch_add_rms_norm(args)? };
-    let (read_out, out_kept) = out.read(cuda)?;
-    let (read_residual, residual_kept) = residual.read(cuda)?;
-    let inputs_kept = x.read(cuda)? == (case.x.clone(), true)
-        && weight.read(cuda)? == (case.weight.clone(), true);
-    let result = AddRmsNormResult {
-        residual: read_residual,
-        out: read_out,
-    };
-    Ok((result, out_kept && residual_kept && inputs_kept))
-}
-
-/// A table of times: the op at a size that fills the GPU, a copy of as many bytes, small steps.
+/// A table of times: a copy, every matrix of `linear` at the sizes of steps, the whole model.
 ///
 /// # Errors
 /// The GPU cannot be used, or a call failed.
 pub fn measure() -> Result<Vec<String>, DeviceError> {
-    let cuda = Cuda::open()?;
-    measure_on(&cuda).map_err(refused)
-}
-
-fn measure_on(cuda: &Cuda) -> Result<Vec<String>, CudaError> {
-    let rows = MEASURED_BYTES / size_of::<atlas_bf16>() / HIDDEN;
-    let mut arrays = Arrays::draw(cuda, rows)?;
-    let bytes = Cost::add_rms_norm(rows, HIDDEN, size_of::<atlas_bf16>()).bytes as f64;
-    let copied = 2.0 * arrays.x.bytes() as f64;
-    let copy_ms = median_ms(cuda, || arrays.out.copy_from(&arrays.x, &cuda.stream))?;
-    let args = arrays.args(rows);
-    // SAFETY: the arrays hold `rows` rows and outlive the timing.
-    let op_ms = median_ms(cuda, || unsafe { cuda.launch_add_rms_norm(args) })?;
-    let rate = |bytes: f64, ms: f64| bytes / (ms * 1e6);
-    let (copy, op) = (rate(copied, copy_ms), rate(bytes, op_ms));
-    let mut lines = vec![
-        format!(
-            "copy          {MEASURED_BYTES} bytes: {:.1} us, {copy:.0} GB/s",
-            copy_ms * 1e3
-        ),
-        format!(
-            "add_rms_norm  {rows} x {HIDDEN}: {:.1} us, {op:.0} GB/s, {:.1} % of the copy",
-            op_ms * 1e3,
-            100.0 * op / copy
-        ),
-    ];
-    for &rows in target::DECODE_STEPS {
-        let args = arrays.args(rows);
-        let chain = || {
-            // SAFETY: as above.
-            (0..CHAINED).try_for_each(|_| unsafe { cuda.launch_add_rms_norm(args) })
-        };
-        let us = median_ms(cuda, chain)? * 1e3 / CHAINED as f64;
-        lines.push(format!(
-            "add_rms_norm  {rows} x {HIDDEN}: {us:.2} us a launch, chained"
-        ));
+    let mut cuda = Cuda::open()?;
+    let mut lines = vec![measure_copy(&cuda).map_err(refused)?];
+    let mut random = Random::seeded(1);
+    for (n, k, format) in matrices() {
+        let weights = Panels::stacked(&[stored(&mut random, n, k, format)]);
+        // Copies of the matrix are taken in turn, so that none is in the cache.
+        let copies = (MEASURED_BYTES / weights.bytes.len()).clamp(1, 64);
+        let matrices = (0..copies).map(|_| cuda.matrix(&weights));
+        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
+        for rows in DECODE_STEPS.iter().copied().chain([PREFILL_TOKENS]) {
+            let x = random.bf16(rows * k, 1.0);
+            let line = measure_linear(&mut cuda, &matrices, rows, &x)?;
+            lines.push(format!("{line} {format:?}"));
+        }
     }
+    lines.extend(measure_model(cuda)?);
     Ok(lines)
 }
 
-/// Arrays of a measurement.
-struct Arrays {
-    x: DeviceBuf<atlas_bf16>,
-    residual: DeviceBuf<atlas_bf16>,
-    weight: DeviceBuf<atlas_bf16>,
-    out: DeviceBuf<atlas_bf16>,
+/// The whole model with drawn weights: prefill and decode.
+fn measure_model(cuda: Cuda) -> Result<Vec<String>, DeviceError> {
+    let checkpoint = weights::open_seeded(Arc::default());
+    let start = Instant::now();
+    let runner = Runner::load(cuda, &checkpoint);
+    let mut runner = runner.map_err(|error| DeviceError(error.to_string()))?;
+    let loaded = format!(
+        "load          {:.1} s, drawn weights",
+        start.elapsed().as_secs_f64()
+    );
+    let mut lines = vec![loaded];
+    lines.extend(model::measure(&mut runner)?);
+    Ok(lines)
 }
 
-impl Arrays {
-    /// Random values: memory full of zeros can be quicker than real data.
-    fn draw(cuda: &Cuda, rows: usize) -> Result<Arrays, CudaError> {
-        let array = |count: usize, seed: u64| -> Result<DeviceBuf<atlas_bf16>, CudaError> {
-            let values = Random::seeded(seed).bf16(count, 1.0);
-            let host: Vec<_> = values.into_iter().map(bf16_of).collect();
-            let mut buffer = DeviceBuf::uninit(&cuda.device, count)?;
-            buffer.upload(&host, &cuda.stream)?;
-            Ok(buffer)
-        };
-        Ok(Arrays {
-            x: array(rows * HIDDEN, 1)?,
-            residual: array(rows * HIDDEN, 2)?,
-            weight: array(HIDDEN, 3)?,
-            out: DeviceBuf::uninit(&cuda.device, rows * HIDDEN)?,
-        })
-    }
+fn measure_copy(cuda: &Cuda) -> Result<String, CudaError> {
+    let len = MEASURED_BYTES / size_of::<f32>();
+    let values = Random::seeded(1).bf16(len, 1.0);
+    let mut from = DeviceBuf::uninit(&cuda.device, len)?;
+    from.upload(0, &values, &cuda.queue.stream)?;
+    let mut to = DeviceBuf::<f32>::uninit(&cuda.device, len)?;
+    let ms = median_ms(&cuda.device, &cuda.queue.stream, || {
+        to.copy_from(&from, &cuda.queue.stream)
+    })?;
+    let rate = 2.0 * MEASURED_BYTES as f64 / (ms * 1e6);
+    Ok(format!(
+        "copy          {MEASURED_BYTES} bytes: {:.1} us, {rate:.0} GB/s",
+        ms * 1e3
+    ))
+}
 
-    fn args(&mut self, rows: usize) -> AddRmsNormArgs {
-        AddRmsNormArgs {
-            x: self.x.as_ptr(),
-            residual: self.residual.as_mut_ptr(),
-            weight: self.weight.as_ptr(),
-            out: self.out.as_mut_ptr(),
-            rows,
+/// Median time of a product with each of some matrices.
+fn measure_linear(
+    cuda: &mut Cuda,
+    matrices: &[Matrix],
+    rows: usize,
+    x: &[f32],
+) -> Result<String, DeviceError> {
+    let Matrix {
+        n, k, ref bytes, ..
+    } = matrices[0];
+    let x = cuda.given(k, x)?;
+    let mut out = cuda.room(rows, n)?;
+    let (device, stream) = (cuda.device.clone(), cuda.queue.stream.clone());
+    let products = || {
+        for matrix in matrices {
+            cuda.linear(&x, matrix, &mut out);
         }
-    }
+        Ok(())
+    };
+    let ms = median_ms(&device, &stream, products).map_err(refused)? / matrices.len() as f64;
+    cuda.read(&out, &mut Vec::new())?;
+    let moved = bytes.len() + rows * (n + k) * size_of::<f32>();
+    let (rate, work) = (
+        moved as f64 / (ms * 1e6),
+        (2 * rows * n * k) as f64 / (ms * 1e9),
+    );
+    Ok(format!(
+        "linear        {rows} x {n} x {k}: {:.2} us, {rate:.0} GB/s, {work:.1} TFLOP/s",
+        ms * 1e3
+    ))
 }
 
 /// Median time of `work` on the stream, milliseconds.
 fn median_ms(
-    cuda: &Cuda,
+    device: &ffi::Device,
+    stream: &ffi::Stream,
     mut work: impl FnMut() -> Result<(), CudaError>,
 ) -> Result<f64, CudaError> {
-    let (start, end) = (Event::open(&cuda.device)?, Event::open(&cuda.device)?);
+    let (start, end) = (Event::open(device)?, Event::open(device)?);
     let mut times = Vec::with_capacity(REPETITIONS);
     for repetition in 0..2 * REPETITIONS {
-        start.record(&cuda.stream)?;
+        start.record(stream)?;
         work()?;
-        end.record(&cuda.stream)?;
+        end.record(stream)?;
         let ms = end.since_ms(&start)?;
         if repetition >= REPETITIONS {
             times.push(f64::from(ms));

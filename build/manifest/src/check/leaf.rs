@@ -125,14 +125,17 @@ impl File {
             );
             let fits = choice.shared_bytes <= gpu.shared_bytes_per_block;
             self.rule(fits, &key, choice.kernel, &rule)?;
+            let Some(row_max) = choice.row_max else {
+                continue;
+            };
             let rule = format!(
                 "{} keeps a row in registers, at most {} elements a thread; hidden = {}",
                 choice.kernel,
-                choice.row_max / choice.threads,
+                row_max / choice.threads,
                 target.model.hidden
             );
             let key = format!("op.{}.threads", choice.op);
-            let holds = target.model.hidden <= choice.row_max;
+            let holds = target.model.hidden <= row_max;
             self.rule(holds, &key, choice.threads, &rule)?;
         }
         Ok(())

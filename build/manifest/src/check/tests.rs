@@ -152,13 +152,16 @@ refused!(deriving_what_is_published: LEAF_FILE,
     "derive = a table: the model publishes a checkpoint of this quantisation");
 refused!(op_that_no_family_has: LEAF_FILE, "[op.add_rms_norm]" => "[op.add_norm]",
     "op = add_norm: no family has an op of this name");
-refused!(kernel_that_does_not_exist: LEAF_FILE, "\"rows_bf16\"" => "\"rows_f16\"",
-    "op.add_rms_norm.kernel = rows_f16: no such kernel; add_rms_norm has [\"rows_bf16\"]");
-refused!(threads_that_are_no_whole_warps: LEAF_FILE, "threads = 256" => "threads = 250",
+refused!(kernel_that_does_not_exist: LEAF_FILE,
+    "[op.add_rms_norm]\nkernel = \"rows_f32\"" => "[op.add_rms_norm]\nkernel = \"rows_f16\"",
+    "op.add_rms_norm.kernel = rows_f16: no such kernel; add_rms_norm has [\"rows_f32\"]");
+refused!(threads_that_are_no_whole_warps: LEAF_FILE,
+    "[op.add_rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
+    "[op.add_rms_norm]\nkernel = \"rows_f32\"\nthreads = 250",
     "op.add_rms_norm.threads = 250: must be a multiple of 32 in 32 ..= 1024");
 refused!(tile_without_a_reason: LEAF_FILE,
-    "\"each thread holds one 16-byte vector of the row\"" => "\" \"",
-    "op.add_rms_norm.why = \"\": must give the reason");
+    "\"a warp per row\"" => "\" \"",
+    "op.route.why = \"\": must give the reason");
 
 #[test]
 fn kernel_that_needs_too_much_shared_memory() {
@@ -167,7 +170,7 @@ fn kernel_that_needs_too_much_shared_memory() {
     assert_eq!(
         scratch.load(LEAF).unwrap_err().to_string(),
         format!(
-            "{LEAF_FILE}: op.add_rms_norm.kernel = rows_bf16: needs 32 bytes of shared memory, \
+            "{LEAF_FILE}: op.add_rms_norm.kernel = rows_f32: needs 32 bytes of shared memory, \
              above gpu.shared_bytes_per_block = 16"
         )
     );
@@ -176,11 +179,12 @@ fn kernel_that_needs_too_much_shared_memory() {
 #[test]
 fn kernel_that_cannot_hold_the_row() {
     let scratch = Scratch::of(LEAF);
-    scratch.edit(LEAF_FILE, "threads = 256", "threads = 32");
+    let chosen = "[op.add_rms_norm]\nkernel = \"rows_f32\"\nthreads = 256";
+    scratch.edit(LEAF_FILE, chosen, &chosen.replace("256", "32"));
     assert_eq!(
         scratch.load(LEAF).unwrap_err().to_string(),
         format!(
-            "{LEAF_FILE}: op.add_rms_norm.threads = 32: rows_bf16 keeps a row in registers, at \
+            "{LEAF_FILE}: op.add_rms_norm.threads = 32: rows_f32 keeps a row in registers, at \
              most 32 elements a thread; hidden = 2048"
         )
     );

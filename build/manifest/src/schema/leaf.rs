@@ -124,7 +124,7 @@ pub struct Steps {
 pub struct Op {
     /// Kernel's name: algorithm and data type.
     pub kernel: String,
-    /// Threads that work on one row; a multiple of 32, 32 ..= 1024.
+    /// Threads of a block; a multiple of 32, 32 ..= 1024.
     pub threads: u64,
     /// Why this kernel and these numbers.
     pub why: String,

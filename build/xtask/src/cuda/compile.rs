@@ -22,7 +22,7 @@ const OPTIMISATION: u32 = 3;
 
 /// Text of the unit that defines the launcher of `op` by `kernel`.
 ///
-/// The kernel `rows_bf16` of `add_rms_norm` is the struct `RowsBf16` of namespace
+/// The kernel `rows_f32` of `add_rms_norm` is the struct `RowsF32` of namespace
 /// `atlas::add_rms_norm`, a template over the op's tile in `target.cuh`.
 ///
 /// # Errors

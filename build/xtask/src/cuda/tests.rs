@@ -329,7 +329,7 @@ fn a_kernel_without_a_file_names_both_places() {
 #[test]
 fn an_op_that_the_table_lacks_is_named() {
     let table = abi::parse("").unwrap();
-    let why = compile::unit(&table, "add_rms_norm", "rows_bf16.cuh", "rows_bf16").unwrap_err();
+    let why = compile::unit(&table, "add_rms_norm", "rows_f32.cuh", "rows_f32").unwrap_err();
     assert!(why.contains("`add_rms_norm`"));
 }
 

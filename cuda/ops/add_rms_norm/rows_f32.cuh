@@ -1,0 +1,42 @@
+// Implements: Ops::add_rms_norm
+// Match:      F32 rows of the residual stream, width a multiple of 4
+// Bound by:   HBM (16 bytes per element: x, residual in; residual, out back)
+// Sync:       one block per row, one barrier for the row's sum of squares; chained launch
+#pragma once
+
+#include "base/launch.cuh"
+#include "target.cuh"
+#include "tile/norm.cuh"
+
+namespace atlas::add_rms_norm {
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* x, float* residual,
+                                                           const float* weight, float* out) {
+  using Row = tile::NormRow<target::HIDDEN, Tile::kThreads>;
+  static_assert(Tile::kSharedBytes == sizeof(typename Row::SharedStorage),
+                "the manifest plans this storage");
+  __shared__ typename Row::SharedStorage shared;
+  ptx::griddepcontrol_launch_dependents();
+  Row gain, sum, more;
+  gain.load(weight);
+  ptx::griddepcontrol_wait();  // the weight depends on nothing; everything below does
+  const size_t start = static_cast<size_t>(blockIdx.x) * target::HIDDEN;
+  sum.load(residual + start);
+  more.load(x + start);
+  sum.add(more);
+  sum.store(residual + start);
+  sum.normalise(gain, target::NORM_EPS, shared);
+  sum.store(out + start);
+}
+
+template <class Tile>
+struct RowsF32 {
+  static cudaError_t launch(const float* x, float* residual, const float* weight, float* out,
+                            unsigned rows, cudaStream_t stream) {
+    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, x, residual, weight,
+                          out);
+  }
+};
+
+}  // namespace atlas::add_rms_norm

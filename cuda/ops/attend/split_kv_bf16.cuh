@@ -1,0 +1,436 @@
+// Implements: Ops::attend
+// Match:      bf16 pages, heads of 256 elements, query heads of a KV head packed into the M of an
+//             instruction; operands bf16, scores and sums F32
+// Bound by:   few rows: HBM (keys and values, once); many rows: tensor instructions
+// Sync:       four barriers per 64 positions; chained launch
+//
+// Positions are cut into splits of kSplit. A split's softmax runs over blocks of 64 positions with
+// a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits,
+// and a second kernel merges them; many rows: one block takes the splits in turn. Positions behind
+// a row's own change none of its bits: their weights are zero and its maximum stays.
+#pragma once
+
+#include "base/launch.cuh"
+#include "base/types.cuh"
+#include "target.cuh"
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::attend {
+
+using target::HEAD_DIM;
+using target::HEADS;
+using target::KV_HEADS;
+using target::PAGE;
+
+inline constexpr int kGroup = HEADS / KV_HEADS;  // query heads of a KV head
+inline constexpr int kSplit = 256;
+inline constexpr int kBlock = 64;
+// Splits of the longest sequence.
+inline constexpr int kSplits = (target::MAX_CONTEXT + kSplit - 1) / kSplit;
+// Blocks that one step is cut into at least, if it has that many splits.
+inline constexpr int kBlocksWanted = 2 * target::SMS;
+inline constexpr int kThreads = 256;
+inline constexpr int kWarps = kThreads / tile::kWarpLanes;
+inline constexpr int kWarpDims = HEAD_DIM / kWarps;
+inline constexpr int kDimTiles = kWarpDims / 8;
+inline constexpr int kVectors = HEAD_DIM / Bf16x8::kElements;
+// Rows of shared memory are padded so that eight of them lie in different banks.
+inline constexpr int kPadded = HEAD_DIM + 8;
+inline constexpr int kScorePitch = kBlock + 4;
+inline constexpr int kWeightPitch = kBlock + 8;
+
+static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
+static_assert(PAGE % kBlock == 0 && kSplit % kBlock == 0, "a block lies in one page");
+static_assert(kDimTiles % 2 == 0, "values are read two tiles at a time");
+static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
+
+struct Params {
+  const float* q;             // (rows, HEADS, 2, HEAD_DIM): query, gate
+  const bf16* cache;          // (pages, KV_HEADS, 2, PAGE, HEAD_DIM): keys, values
+  const unsigned* positions;  // (rows)
+  const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
+  const unsigned* pages;
+  const uint2* tiles;  // (tiles): first row, rows
+  float* partial;      // (rows, HEADS, kSplits, HEAD_DIM), then (rows, HEADS, kSplits, 2)
+  float* out;          // (rows, HEADS, HEAD_DIM)
+  int rows;
+};
+
+template <int kTiles>
+struct SharedStorage {
+  static constexpr int kRows = 16 * kTiles;
+  bf16 query[kRows][kPadded];
+  bf16 key[kBlock][kPadded];
+  bf16 value[kBlock][kPadded];
+  float score[kRows][kScorePitch];
+  bf16 weight[kRows][kWeightPitch];
+  float largest[kRows];
+  float sum[kRows];
+  float rescale[kRows];
+};
+
+// Largest score, sum of weights relative to it.
+struct Stats {
+  float largest;
+  float sum;
+};
+
+// Factors that bring a total and a split to the larger of their maxima.
+struct Merge {
+  float of_total;
+  float of_split;
+
+  // Takes `split` into `total`. The multiplications are spelled out: every caller rounds alike.
+  __device__ static Merge of(Stats& total, const Stats& split) {
+    const float largest = fmaxf(total.largest, split.largest);
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    const Merge merge{exp2f(total.largest - base), exp2f(split.largest - base)};
+    total = {largest, merge.apply(total.sum, split.sum)};
+    return merge;
+  }
+
+  __device__ float apply(float total, float split) const {
+    return __fmaf_rn(total, of_total, __fmul_rn(split, of_split));
+  }
+};
+
+template <int kTiles>
+struct Stage {
+  using Shared = SharedStorage<kTiles>;
+  static constexpr int kRows = Shared::kRows;
+  static constexpr int kTokens = kRows / kGroup;
+  static_assert(kRows % kGroup == 0, "a tile has all query heads of its tokens");
+
+  const Params& params;
+  Shared& shared;
+  const int kv_head;
+  const int first;   // row of the step
+  const int tokens;  // of the tile
+  const int last;    // largest position of the tile
+  float part[kTiles][kDimTiles][4];
+
+  __device__ Stage(const Params& params, Shared& shared, int tile, int kv_head)
+      : params(params),
+        shared(shared),
+        kv_head(kv_head),
+        first(params.tiles[tile].x),
+        tokens(params.tiles[tile].y),
+        last(params.positions[first + tokens - 1]) {}
+
+  __device__ void load_queries() {
+    for (int item = threadIdx.x; item < kRows * kVectors; item += kThreads) {
+      const int row = item / kVectors, vector = item % kVectors;
+      const int token = row / kGroup, head = kv_head * kGroup + row % kGroup;
+      Bf16x8 to = Bf16x8::zero();
+      if (token < tokens) {
+        const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
+        const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
+        const float4 a = from[0], b = from[1];
+        to = {{__floats2bfloat162_rn(a.x, a.y), __floats2bfloat162_rn(a.z, a.w),
+               __floats2bfloat162_rn(b.x, b.y), __floats2bfloat162_rn(b.z, b.w)}};
+      }
+      *reinterpret_cast<Bf16x8*>(&shared.query[row][vector * Bf16x8::kElements]) = to;
+    }
+  }
+
+  // Positions behind the last one are zeros: a weight of zero times memory that nobody wrote is
+  // not always zero.
+  __device__ void bring(bf16 (&to)[kBlock][kPadded], const bf16* from, int live) {
+#pragma unroll
+    for (int item = threadIdx.x; item < kBlock * kVectors; item += kThreads) {
+      const int position = item / kVectors, vector = item % kVectors;
+      const bool is_live = position < live;
+      const size_t at = static_cast<size_t>(is_live ? position : 0) * HEAD_DIM;
+      ptx::copy_async(&to[position][vector * Bf16x8::kElements],
+                      from + at + vector * Bf16x8::kElements, is_live);
+    }
+    ptx::copy_async_commit();
+  }
+
+  __device__ void start_split() {
+    for (int row = threadIdx.x; row < kRows; row += kThreads) {
+      shared.largest[row] = -INFINITY;
+      shared.sum[row] = 0.0f;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) part[t][d][e] = 0.0f;
+      }
+    }
+  }
+
+  // Scores of this warp's 8 positions, times log2(e) / sqrt(HEAD_DIM).
+  __device__ void score(int start) {
+    const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
+    const int position = threadIdx.x / tile::kWarpLanes * 8;
+    float sums[kTiles][4] = {};
+    for (int dim = 0; dim < HEAD_DIM; dim += 32) {
+      unsigned keys[4];
+      ptx::ldmatrix(keys, &shared.key[position + lane % 8][dim + lane / 8 * 8]);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          unsigned queries[4];
+          ptx::ldmatrix(queries,
+                        &shared.query[t * 16 + lane % 16][dim + half * 16 + lane / 16 * 8]);
+          ptx::mma(sums[t], queries, keys[2 * half], keys[2 * half + 1]);
+        }
+      }
+    }
+    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(HEAD_DIM));
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = t * 16 + g + e / 2 * 8, column = position + 2 * q + e % 2;
+        const int token = row / kGroup;
+        const bool seen =
+            token < tokens && start + column <= static_cast<int>(params.positions[first + token]);
+        shared.score[row][column] = seen ? sums[t][e] * scale : -INFINITY;
+      }
+    }
+  }
+
+  // Eight lanes have a row, eight positions each.
+  __device__ void weigh() {
+    const int row = threadIdx.x / 8, lane = threadIdx.x % 8;
+    if (row >= kRows) return;  // whole warps
+    const auto* scores = reinterpret_cast<const float4*>(&shared.score[row][lane * 8]);
+    const float4 a = scores[0], b = scores[1];
+    float s[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    float largest = s[0];
+#pragma unroll
+    for (int i = 1; i < 8; ++i) largest = fmaxf(largest, s[i]);
+#pragma unroll
+    for (int lanes = 4; lanes > 0; lanes /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, lanes));
+    }
+    const float before = shared.largest[row];
+    largest = fmaxf(largest, before);
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      s[i] = exp2f(s[i] - base);
+      sum += s[i];
+    }
+#pragma unroll
+    for (int lanes = 4; lanes > 0; lanes /= 2) {
+      sum += __shfl_xor_sync(tile::kAllLanes, sum, lanes);
+    }
+    const Bf16x8 weights = {{__floats2bfloat162_rn(s[0], s[1]), __floats2bfloat162_rn(s[2], s[3]),
+                             __floats2bfloat162_rn(s[4], s[5]), __floats2bfloat162_rn(s[6], s[7])}};
+    *reinterpret_cast<Bf16x8*>(&shared.weight[row][lane * 8]) = weights;
+    __syncwarp();  // every lane of the row has read the maximum before
+    if (lane != 0) return;
+    const float rescale = exp2f(before - base);
+    shared.sum[row] = __fmaf_rn(shared.sum[row], rescale, sum);
+    shared.largest[row] = largest;
+    shared.rescale[row] = rescale;
+  }
+
+  // Adds the block's values to this warp's dimensions.
+  __device__ void mix() {
+    const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4;
+    const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const float low = shared.rescale[t * 16 + g], high = shared.rescale[t * 16 + g + 8];
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        part[t][d][0] *= low, part[t][d][1] *= low;
+        part[t][d][2] *= high, part[t][d][3] *= high;
+      }
+    }
+#pragma unroll
+    for (int position = 0; position < kBlock; position += 16) {
+      unsigned weights[kTiles][4];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        ptx::ldmatrix(weights[t],
+                      &shared.weight[t * 16 + lane % 16][position + lane / 16 * 8]);
+      }
+#pragma unroll
+      for (int d = 0; d < kDimTiles; d += 2) {
+        unsigned values[4];
+        ptx::ldmatrix_transposed(
+            values, &shared.value[position + lane % 16][dim + d * 8 + lane / 16 * 8]);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          ptx::mma(part[t][d], weights[t], values[0], values[1]);
+          ptx::mma(part[t][d + 1], weights[t], values[2], values[3]);
+        }
+      }
+    }
+  }
+
+  // One split; `part` and the shared statistics are its result.
+  __device__ void run(int split) {
+    start_split();
+    const unsigned* pages = params.pages + params.tables[first];
+    const int end = min(last + 1, (split + 1) * kSplit);
+    for (int start = split * kSplit; start < end; start += kBlock) {
+      const size_t block = (static_cast<size_t>(pages[start / PAGE]) * KV_HEADS + kv_head) * 2;
+      const bf16* keys = params.cache + (block * PAGE + start % PAGE) * HEAD_DIM;
+      const int live = min(kBlock, last + 1 - start);
+      bring(shared.key, keys, live);
+      bring(shared.value, keys + static_cast<size_t>(PAGE) * HEAD_DIM, live);
+      ptx::copy_async_wait<1>();
+      __syncthreads();  // keys, and at first queries and statistics, are written
+      score(start);
+      __syncthreads();  // scores are written
+      weigh();
+      ptx::copy_async_wait<0>();
+      __syncthreads();  // weights and values are written
+      mix();
+      __syncthreads();  // all of the block is read
+    }
+  }
+
+  __device__ Stats stats(int row) const { return {shared.largest[row], shared.sum[row]}; }
+
+  // `body(t, d, e, row, dim)` on each of this thread's elements with a token.
+  template <class Body>
+  __device__ void for_each(Body body) const {
+    const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
+    const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = t * 16 + g + e / 2 * 8;
+          if (row / kGroup < tokens) body(t, d, e, row, dim + d * 8 + 2 * q + e % 2);
+        }
+      }
+    }
+  }
+
+  // Row and head of a row of the tile, as one index.
+  __device__ size_t head_of(int row) const {
+    return static_cast<size_t>(first + row / kGroup) * HEADS + kv_head * kGroup + row % kGroup;
+  }
+};
+
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+
+// Blocks per tile and KV head that take splits in turns, for few rows.
+template <int kTiles>
+__global__ __launch_bounds__(kThreads) void splits(Params params) {
+  auto& shared = *reinterpret_cast<SharedStorage<kTiles>*>(dynamic_shared);
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  Stage<kTiles> stage(params, shared, blockIdx.x, blockIdx.y);
+  const size_t values = static_cast<size_t>(params.rows) * HEADS * kSplits * HEAD_DIM;
+  auto* stats = reinterpret_cast<Stats*>(params.partial + values);
+  if (static_cast<int>(blockIdx.z) * kSplit <= stage.last) stage.load_queries();
+  for (int split = blockIdx.z; split * kSplit <= stage.last; split += gridDim.z) {
+    stage.run(split);
+    stage.for_each([&](int t, int d, int e, int row, int dim) {
+      params.partial[(stage.head_of(row) * kSplits + split) * HEAD_DIM + dim] =
+          stage.part[t][d][e];
+    });
+    for (int row = threadIdx.x; row < stage.tokens * kGroup; row += kThreads) {
+      stats[stage.head_of(row) * kSplits + split] = stage.stats(row);
+    }
+    __syncthreads();  // statistics are read before the next split resets them
+  }
+}
+
+// Merges the splits of a row and head, a thread per dimension.
+__global__ __launch_bounds__(HEAD_DIM) void merge_splits(Params params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const size_t head = blockIdx.x;
+  const int count = params.positions[head / HEADS] / kSplit + 1;
+  const size_t values = static_cast<size_t>(params.rows) * HEADS * kSplits * HEAD_DIM;
+  const auto* stats =
+      reinterpret_cast<const Stats*>(params.partial + values) + head * kSplits;
+  const float* parts = params.partial + head * kSplits * HEAD_DIM + threadIdx.x;
+  Stats total{-INFINITY, 0.0f};
+  float sum = 0.0f;
+  for (int split = 0; split < count; ++split) {
+    const Merge merge = Merge::of(total, stats[split]);
+    sum = merge.apply(sum, parts[static_cast<size_t>(split) * HEAD_DIM]);
+  }
+  params.out[head * HEAD_DIM + threadIdx.x] = sum / total.sum;
+}
+
+// A block per tile and KV head, all splits in turn.
+template <int kTiles>
+__global__ __launch_bounds__(kThreads) void whole(Params params) {
+  auto& shared = *reinterpret_cast<SharedStorage<kTiles>*>(dynamic_shared);
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  Stage<kTiles> stage(params, shared, blockIdx.x, blockIdx.y);
+  stage.load_queries();
+  const int g = threadIdx.x % tile::kWarpLanes / 4;
+  float sums[kTiles][kDimTiles][4] = {};
+  Stats totals[kTiles][2];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) totals[t][0] = totals[t][1] = {-INFINITY, 0.0f};
+  for (int split = 0; split * kSplit <= stage.last; ++split) {
+    stage.run(split);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Merge merge = Merge::of(totals[t][half], stage.stats(t * 16 + g + half * 8));
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            sums[t][d][e] = merge.apply(sums[t][d][e], stage.part[t][d][e]);
+          }
+        }
+      }
+    }
+    __syncthreads();  // statistics are read before the next split resets them
+  }
+  stage.for_each([&](int t, int d, int e, int row, int dim) {
+    params.out[stage.head_of(row) * HEAD_DIM + dim] = sums[t][d][e] / totals[t][e / 2].sum;
+  });
+}
+
+template <class Tile>
+struct SplitKvBf16 {
+  static constexpr int kFew = 1;
+  static constexpr int kMany = 2;
+
+  static_assert(Tile::kThreads == kThreads, "the stages count on these warps");
+  static_assert(Tile::kSharedBytes == sizeof(SharedStorage<kMany>),
+                "the manifest plans this storage");
+
+  // `tile_tokens` says which list of tiles is given.
+  static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
+                            const unsigned* tables, const unsigned* pages, const unsigned* tiles,
+                            float* partial, float* out, unsigned rows, unsigned count,
+                            unsigned tile_tokens, cudaStream_t stream) {
+    const Params params{q,     device(cache), positions, tables, pages,
+                        reinterpret_cast<const uint2*>(tiles),
+                        partial, out, static_cast<int>(rows)};
+    if (rows == 0) return cudaSuccess;
+    constexpr unsigned kFewBytes = sizeof(SharedStorage<kFew>);
+    if (tile_tokens == Stage<kMany>::kTokens) {
+      return launch_chained(whole<kMany>,
+                            {count, kThreads, sizeof(SharedStorage<kMany>), KV_HEADS}, stream,
+                            params);
+    }
+    if (tile_tokens != Stage<kFew>::kTokens) return cudaErrorInvalidValue;
+    // The same blocks whatever the context, so that a recorded step can be replayed.
+    const unsigned blocks = blocks_for(kBlocksWanted, count * KV_HEADS);
+    const unsigned turns = blocks < kSplits ? blocks : kSplits;
+    const cudaError_t failed = launch_chained(
+        splits<kFew>, {count, kThreads, kFewBytes, KV_HEADS, turns}, stream, params);
+    if (failed != cudaSuccess) return failed;
+    return launch_chained(merge_splits, {rows * HEADS, HEAD_DIM, 0}, stream, params);
+  }
+};
+
+}  // namespace atlas::attend

@@ -1,0 +1,119 @@
+// Implements: Ops::conv_silu
+// Match:      F32 channels, 4 taps
+// Bound by:   HBM (8 bytes per element)
+// Sync:       none: four channels a thread, 64 rows at most one after the other; chained launch
+#pragma once
+
+#include "base/launch.cuh"
+#include "target.cuh"
+#include "tile/math.cuh"
+#include "tile/ptx.cuh"
+
+namespace atlas::conv_silu {
+
+inline constexpr int kChannels = 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM +
+                                 target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+inline constexpr int kVectors = kChannels / 4;
+inline constexpr int kTail = target::GDN_CONV - 1;
+// Rows that are loaded together.
+inline constexpr int kAhead = 8;
+
+static_assert(target::GDN_CONV == 4, "a channel's taps are one vector");
+static_assert(kChannels % 4 == 0, "a thread has four channels");
+
+struct Params {
+  const float* x;             // (rows, kChannels)
+  const float* weight;        // (kChannels, GDN_CONV)
+  float* tail;                // (slots, kTail, kChannels), oldest first
+  const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
+  const unsigned* positions;  // (rows)
+  const unsigned* slots;      // (rows)
+  float* out;                 // (rows, kChannels)
+};
+
+struct Taps {
+  float4 of_channel[4];
+
+  __device__ float4 apply(const float4 (&x)[4]) const {
+    const auto dot = [](const float4& w, float a, float b, float c, float d) {
+      return tile::silu(fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, w.x * a))));
+    };
+    return {dot(of_channel[0], x[0].x, x[1].x, x[2].x, x[3].x),
+            dot(of_channel[1], x[0].y, x[1].y, x[2].y, x[3].y),
+            dot(of_channel[2], x[0].z, x[1].z, x[2].z, x[3].z),
+            dot(of_channel[3], x[0].w, x[1].w, x[2].w, x[3].w)};
+  }
+};
+
+// Input `index` of a sequence's step: negative ones are in the tail.
+__device__ inline float4 input(const Params& params, const uint4& chunk, int index, int vector) {
+  if (index >= 0) return tile::vector_at(params.x, (chunk.z + index) * size_t{kVectors} + vector);
+  if (params.positions[chunk.z] == 0) return {};
+  const size_t row = params.slots[chunk.z] * size_t{kTail} + (kTail + index);
+  return tile::vector_at(params.tail, row * kVectors + vector);
+}
+
+// The block of a sequence's first chunk alone reads the old tail, so it writes the new one.
+__device__ inline void keep_tail(const Params& params, const uint4& chunk, int vector) {
+  float4 last[kTail];
+#pragma unroll
+  for (int i = 0; i < kTail; ++i) {
+    last[i] = input(params, chunk, static_cast<int>(chunk.w) - kTail + i, vector);
+  }
+#pragma unroll
+  for (int i = 0; i < kTail; ++i) {
+    const size_t row = params.slots[chunk.z] * size_t{kTail} + i;
+    tile::vector_at(params.tail, row * kVectors + vector) = last[i];
+  }
+}
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
+  ptx::griddepcontrol_launch_dependents();
+  const int vector = blockIdx.x * Tile::kThreads + threadIdx.x;
+  Taps taps;
+  if (vector < kVectors) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      taps.of_channel[c] = tile::vector_at(params.weight, size_t{4} * vector + c);
+    }
+  }
+  ptx::griddepcontrol_wait();
+  if (vector >= kVectors) return;
+  const uint4 chunk = params.chunks[blockIdx.y];
+  const int first = chunk.x - chunk.z, rows = chunk.y;
+  float4 window[4];
+#pragma unroll
+  for (int i = 0; i < kTail; ++i) window[i] = input(params, chunk, first - kTail + i, vector);
+  if (first == 0) keep_tail(params, chunk, vector);
+  const size_t start = size_t{chunk.x} * kVectors + vector;
+  for (int done = 0; done < rows; done += kAhead) {
+    float4 ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (done + i < rows) ahead[i] = tile::vector_at(params.x, start + (done + i) * kVectors);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (done + i >= rows) break;
+      window[3] = ahead[i];
+      tile::vector_at(params.out, start + (done + i) * kVectors) = taps.apply(window);
+      window[0] = window[1], window[1] = window[2], window[2] = window[3];
+    }
+  }
+}
+
+template <class Tile>
+struct ChannelsF32 {
+  static cudaError_t launch(const float* x, const float* weight, float* tail,
+                            const unsigned* chunks, const unsigned* positions,
+                            const unsigned* slots, float* out, unsigned, unsigned count,
+                            cudaStream_t stream) {
+    const Params params{x,         weight, tail, reinterpret_cast<const uint4*>(chunks),
+                        positions, slots,  out};
+    const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
+    return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
+  }
+};
+
+}  // namespace atlas::conv_silu

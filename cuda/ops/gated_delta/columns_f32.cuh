@@ -1,0 +1,196 @@
+// Implements: Ops::gated_delta
+// Match:      F32, keys and values of 128 elements
+// Bound by:   one row: HBM (the state, read and written once); many rows: latency of a row
+// Sync:       two barriers per 16 rows; a block has 32 columns of a head's state; chained launch
+//
+// Rows go one after the other whatever their number, so prefill, decode and verification give the
+// same bits. With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state
+// are summed together, before the update is known.
+#pragma once
+
+#include "base/launch.cuh"
+#include "target.cuh"
+#include "tile/math.cuh"
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::gated_delta {
+
+using target::GDN_KEY_DIM;
+using target::GDN_KEY_HEADS;
+using target::GDN_VALUE_DIM;
+using target::GDN_VALUE_HEADS;
+
+inline constexpr int kColumns = 32;   // of a block
+inline constexpr int kColumnLanes = 8;  // that share a column
+inline constexpr int kSplits = GDN_VALUE_DIM / kColumns;
+inline constexpr int kParts = GDN_KEY_DIM / (4 * kColumnLanes);  // vectors of a lane
+inline constexpr int kStage = 16;                                // rows between barriers
+inline constexpr int kKeys = GDN_KEY_HEADS * GDN_KEY_DIM;
+inline constexpr int kWidth = 2 * kKeys + GDN_VALUE_HEADS * GDN_VALUE_DIM;
+inline constexpr int kHeadGroup = GDN_VALUE_HEADS / GDN_KEY_HEADS;
+// Added to the squared length of queries and keys.
+inline constexpr float kUnitEps = 1e-6f;
+
+static_assert(GDN_KEY_DIM == 4 * tile::kWarpLanes, "a warp has a key, a vector a lane");
+static_assert(GDN_VALUE_DIM % kColumns == 0, "blocks have whole columns");
+
+struct Params {
+  const float* qkv;           // (rows, kWidth)
+  const float* b;             // (rows, GDN_VALUE_HEADS)
+  const float* a;             // (rows, GDN_VALUE_HEADS)
+  const float* a_log;         // (GDN_VALUE_HEADS)
+  const float* dt_bias;       // (GDN_VALUE_HEADS)
+  float* state;               // (slots, GDN_VALUE_HEADS, GDN_VALUE_DIM, GDN_KEY_DIM)
+  const uint2* spans;         // (spans): first row, rows
+  const unsigned* positions;  // (rows)
+  const unsigned* slots;      // (rows)
+  float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM)
+};
+
+struct SharedStorage {
+  float4 query[kStage][tile::kWarpLanes];  // unit length, / sqrt(GDN_KEY_DIM)
+  float4 key[kStage][tile::kWarpLanes];    // unit length
+  float value[kStage][kColumns];
+  float decay[kStage];
+  float weight[kStage];
+  float overlap[kStage];  // key . query
+};
+
+__device__ inline float dot(const float4& x, const float4& y) {
+  return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, x.x * y.x)));
+}
+
+__device__ inline float4 times(const float4& x, float factor) {
+  return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
+}
+
+// A row as a warp reads it: lanes have a vector of query and key and an element of the value.
+struct Raw {
+  float4 query, key;
+  float value, a, b;
+
+  __device__ void load(const Params& params, size_t row, int head, int split) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    const float* from = params.qkv + row * kWidth;
+    const float* keys = from + head / kHeadGroup * GDN_KEY_DIM;
+    query = tile::vector_at(keys, lane);
+    key = tile::vector_at(keys + kKeys, lane);
+    value = from[2 * kKeys + head * GDN_VALUE_DIM + split * kColumns + lane];
+    a = params.a[row * GDN_VALUE_HEADS + head];
+    b = params.b[row * GDN_VALUE_HEADS + head];
+  }
+
+  __device__ void store(SharedStorage& shared, int at, float rate, float bias) const {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    const float of_query = rsqrtf(tile::warp_sum(dot(query, query)) + kUnitEps);
+    const float of_key = rsqrtf(tile::warp_sum(dot(key, key)) + kUnitEps);
+    const float4 q = times(query, of_query * rsqrtf(static_cast<float>(GDN_KEY_DIM)));
+    const float4 k = times(key, of_key);
+    shared.query[at][lane] = q;
+    shared.key[at][lane] = k;
+    shared.value[at][lane] = value;
+    const float overlap = tile::warp_sum(dot(k, q));
+    if (lane != 0) return;
+    shared.decay[at] = expf(-rate * tile::softplus(a + bias));
+    shared.weight[at] = tile::sigmoid(b);
+    shared.overlap[at] = overlap;
+  }
+};
+
+static_assert(kColumns == tile::kWarpLanes, "a lane brings one element of the value");
+
+__device__ inline float column_sum(float value) {
+#pragma unroll
+  for (int lanes = kColumnLanes / 2; lanes > 0; lanes /= 2) {
+    value += __shfl_xor_sync(tile::kAllLanes, value, lanes);
+  }
+  return value;
+}
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void columns_f32(Params params) {
+  constexpr int kWarps = Tile::kThreads / tile::kWarpLanes;
+  constexpr int kMine = kStage / kWarps;  // rows of a stage that a warp brings
+  static_assert(Tile::kThreads == kColumns * kColumnLanes, "all columns have their lanes");
+  static_assert(Tile::kSharedBytes == sizeof(SharedStorage), "the manifest plans this storage");
+  __shared__ SharedStorage shared;
+  ptx::griddepcontrol_launch_dependents();
+  const int head = blockIdx.y, split = blockIdx.z, warp = threadIdx.x / tile::kWarpLanes;
+  const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
+  const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
+  ptx::griddepcontrol_wait();
+  const uint2 span = params.spans[blockIdx.x];
+  const int rows = span.y;
+  const size_t slot = params.slots[span.x];
+  const size_t columns = (slot * GDN_VALUE_HEADS + head) * GDN_VALUE_DIM + split * kColumns;
+  float* state = params.state + (columns + column) * GDN_KEY_DIM;
+  // Vector i of a lane is elements 32 i + 4 part .. of the column.
+  float4 s[kParts] = {};
+  if (params.positions[span.x] != 0) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) s[i] = tile::vector_at(state, i * kColumnLanes + part);
+  }
+  Raw raw[kMine];
+  const auto fetch = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int at = first + warp * kMine + i;
+      if (at < rows) raw[i].load(params, size_t{span.x} + at, head, split);
+    }
+  };
+  fetch(0);
+  for (int first = 0; first < rows; first += kStage) {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int at = warp * kMine + i;
+      if (first + at < rows) raw[i].store(shared, at, rate, bias);
+    }
+    __syncthreads();  // the stage is written
+    fetch(first + kStage);
+    const int live = min(kStage, rows - first);
+    for (int at = 0; at < live; ++at) {
+      const float decay = shared.decay[at];
+      float recalled = 0.0f, answer = 0.0f;
+      float4 key[kParts];
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        key[i] = shared.key[at][i * kColumnLanes + part];
+        s[i] = times(s[i], decay);
+        recalled += dot(s[i], key[i]);
+        answer += dot(s[i], shared.query[at][i * kColumnLanes + part]);
+      }
+      recalled = column_sum(recalled);
+      answer = column_sum(answer);
+      const float update = (shared.value[at][column] - recalled) * shared.weight[at];
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        s[i] = {fmaf(key[i].x, update, s[i].x), fmaf(key[i].y, update, s[i].y),
+                fmaf(key[i].z, update, s[i].z), fmaf(key[i].w, update, s[i].w)};
+      }
+      if (part == 0) {
+        const size_t row = size_t{span.x} + first + at;
+        const size_t to = (row * GDN_VALUE_HEADS + head) * GDN_VALUE_DIM + split * kColumns;
+        params.out[to + column] = fmaf(shared.overlap[at], update, answer);
+      }
+    }
+    __syncthreads();  // the stage is read
+  }
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) tile::vector_at(state, i * kColumnLanes + part) = s[i];
+}
+
+template <class Tile>
+struct ColumnsF32 {
+  static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
+                            const float* dt_bias, float* state, const unsigned* spans,
+                            const unsigned* positions, const unsigned* slots, float* out,
+                            unsigned, unsigned count, cudaStream_t stream) {
+    const auto* list = reinterpret_cast<const uint2*>(spans);
+    const Params params{qkv, b, a, a_log, dt_bias, state, list, positions, slots, out};
+    return launch_chained(columns_f32<Tile>, {count, Tile::kThreads, 0, GDN_VALUE_HEADS, kSplits},
+                          stream, params);
+  }
+};
+
+}  // namespace atlas::gated_delta

@@ -1,0 +1,52 @@
+// Implements: Ops::gated_rms_norm
+// Match:      F32 heads of 128 elements
+// Bound by:   HBM (12 bytes per element)
+// Sync:       a warp per head, no barrier; chained launch
+#pragma once
+
+#include "base/launch.cuh"
+#include "target.cuh"
+#include "tile/math.cuh"
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::gated_rms_norm {
+
+static_assert(target::GDN_VALUE_DIM == 4 * tile::kWarpLanes, "a lane has one vector of a head");
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void heads_f32(float* x, const float* weight,
+                                                            const float* z, unsigned heads) {
+  ptx::griddepcontrol_launch_dependents();
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  const float4 gain = tile::vector_at(weight, lane);
+  ptx::griddepcontrol_wait();
+  constexpr unsigned kHeads = Tile::kThreads / tile::kWarpLanes;
+  const unsigned head = blockIdx.x * kHeads + threadIdx.x / tile::kWarpLanes;
+  if (head >= heads) return;
+  const size_t at = static_cast<size_t>(head) * tile::kWarpLanes + lane;
+  float4 part = tile::vector_at(x, at);
+  const float4 gate = tile::vector_at(z, at);
+  float squares = part.x * part.x;
+  squares = fmaf(part.y, part.y, squares);
+  squares = fmaf(part.z, part.z, squares);
+  squares = fmaf(part.w, part.w, squares);
+  const float mean = tile::warp_sum(squares) * (1.0f / target::GDN_VALUE_DIM);
+  const float scale = rsqrtf(mean + target::NORM_EPS);
+  part = tile::zip(part, gain, [&](float value, float w) { return value * scale * w; });
+  tile::vector_at(x, at) =
+      tile::zip(part, gate, [](float value, float g) { return value * tile::silu(g); });
+}
+
+template <class Tile>
+struct HeadsF32 {
+  static cudaError_t launch(float* x, const float* weight, const float* z, unsigned rows,
+                            cudaStream_t stream) {
+    const unsigned heads = rows * target::GDN_VALUE_HEADS;
+    const unsigned blocks = blocks_for(heads, Tile::kThreads / tile::kWarpLanes);
+    return launch_chained(heads_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, x, weight, z,
+                          heads);
+  }
+};
+
+}  // namespace atlas::gated_rms_norm

@@ -1,0 +1,72 @@
+// A row of F32 spread over the threads of a block, and its RMS norm.
+#pragma once
+
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::tile {
+
+template <int kWidth, int kThreads>
+struct NormRow {
+  static constexpr int kWarps = kThreads / kWarpLanes;
+  static constexpr int kRowVectors = kWidth / 4;
+  static constexpr int kVectors = (kRowVectors + kThreads - 1) / kThreads;  // per thread
+
+  static_assert(kWidth % 4 == 0, "a row is whole 16-byte vectors");
+  static_assert(kThreads % kWarpLanes == 0, "the block sum adds full warps");
+  static_assert(kVectors <= 8, "the row stays in registers: more threads for wider rows");
+
+  struct SharedStorage {
+    float partial[kWarps];  // (kWarps)
+  };
+
+  float4 part[kVectors];  // vectors threadIdx.x + i * kThreads of the row
+
+  template <class Body>
+  __device__ static void for_each_vector(Body body) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int vector = threadIdx.x + i * kThreads;
+      if (kRowVectors % kThreads == 0 || vector < kRowVectors) body(i, vector);
+    }
+  }
+
+  __device__ void load(const float* row) {
+    for_each_vector([&](int i, int vector) {
+      part[i] = reinterpret_cast<const float4*>(row)[vector];
+    });
+  }
+
+  __device__ void store(float* row) const {
+    for_each_vector([&](int i, int vector) { reinterpret_cast<float4*>(row)[vector] = part[i]; });
+  }
+
+  __device__ void add(const NormRow& other) {
+    for_each_vector([&](int i, int) {
+      part[i].x += other.part[i].x;
+      part[i].y += other.part[i].y;
+      part[i].z += other.part[i].z;
+      part[i].w += other.part[i].w;
+    });
+  }
+
+  // `this = this * rsqrt(mean(this^2) + eps) * (1 + gain)`.
+  __device__ void normalise(const NormRow& gain, float eps, SharedStorage& shared) {
+    float squares = 0.0f;
+    for_each_vector([&](int i, int) {
+      squares = fmaf(part[i].x, part[i].x, squares);
+      squares = fmaf(part[i].y, part[i].y, squares);
+      squares = fmaf(part[i].z, part[i].z, squares);
+      squares = fmaf(part[i].w, part[i].w, squares);
+    });
+    const float scale = rsqrtf(block_sum<kWarps>(squares, shared.partial) * (1.0f / kWidth) + eps);
+    for_each_vector([&](int i, int) {
+      part[i].x *= scale * (1.0f + gain.part[i].x);
+      part[i].y *= scale * (1.0f + gain.part[i].y);
+      part[i].z *= scale * (1.0f + gain.part[i].z);
+      part[i].w *= scale * (1.0f + gain.part[i].w);
+    });
+  }
+};
+
+}  // namespace atlas::tile

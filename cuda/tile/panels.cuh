@@ -1,0 +1,515 @@
+// Weight matrices as tensor instructions read them, in the checkpoint's bits.
+//
+// A panel is 16 rows of `[N, K]` (the last one padded with zeros), the M of an instruction. Within
+// a panel, `kGroup` columns are 16 runs of 64 bytes, one per row; lane (g, q) of a warp, g = lane /
+// 4 and q = lane % 4, takes bytes 16 q .. 16 q + 15 of rows g and g + 8: a warp reads 512 bytes
+// side by side, twice. The matrix is followed by its scales:
+//   nvfp4:         E4M3 (panel, K / 128, 16 rows, 8), then F32 (panel * 16) of the tensor
+//   fp8_block128:  F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
+//
+// The sum over K is cut into `segments(K)` equal parts. Each is one chain of instructions from
+// zero, in the order of K (fp8: a chain per 128 columns, times its scale); the parts are added in
+// order. Which warp, block or kernel computes a part changes no bit, so any number of rows may be
+// taken together.
+#pragma once
+
+#include "base/types.cuh"
+#include "target.cuh"
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::tile {
+
+// How weights lie on the device; the numbers are those of `format` in ops.toml.
+enum class Storage : unsigned { bf16 = 0, nvfp4 = 1, fp8_block128 = 2 };
+
+constexpr Storage storage_of(target::Format format) {
+  switch (format) {
+    case target::Format::bf16:
+      return Storage::bf16;
+    case target::Format::fp8_block128:
+      return Storage::fp8_block128;
+    default:
+      return Storage::nvfp4;
+  }
+}
+
+inline constexpr int kPanelRows = 16;
+inline constexpr int kRunBytes = 64;
+// Columns that share an FP8 scale; every K is a multiple of it.
+inline constexpr int kBlockColumns = 128;
+inline constexpr int kSegmentsMax = 8;
+inline constexpr int kPanelWarps = 8;
+inline constexpr int kPanelThreads = kPanelWarps * kWarpLanes;
+
+__host__ __device__ constexpr int panels_of(int n) { return (n + kPanelRows - 1) / kPanelRows; }
+
+__host__ __device__ constexpr int segments(int k) {
+  const int blocks = k / kBlockColumns;
+  return blocks >= kSegmentsMax ? kSegmentsMax : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
+}
+
+__device__ inline unsigned pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+__device__ inline unsigned scaled(unsigned pair, __nv_bfloat162 scale) {
+  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), scale);
+  return *reinterpret_cast<const unsigned*>(&product);
+}
+
+// `kOctets` times 8 consecutive columns of a lane's 16 bytes become two instructions' operands: the
+// weights by `decode`, the activations, in the same order of columns, by `encode`.
+template <Storage kStorage>
+struct Codec;
+
+template <>
+struct Codec<Storage::bf16> {
+  static constexpr int kBits = 16;
+  static constexpr int kOctets = 1;
+  struct Scale {};
+
+  __device__ static void encode(const float (&x)[8], unsigned (&to)[4]) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p) to[p] = pack(x[2 * p], x[2 * p + 1]);
+  }
+
+  __device__ static void decode(const uint4& run, int, Scale, unsigned (&to)[4]) {
+    to[0] = run.x;
+    to[1] = run.y;
+    to[2] = run.z;
+    to[3] = run.w;
+  }
+};
+
+template <>
+struct Codec<Storage::fp8_block128> {
+  static constexpr int kBits = 8;
+  static constexpr int kOctets = 2;
+  struct Scale {};
+
+  __device__ static void encode(const float (&x)[8], unsigned (&to)[4]) {
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      to[2 * word] = pack(x[4 * word], x[4 * word + 2]);
+      to[2 * word + 1] = pack(x[4 * word + 1], x[4 * word + 3]);
+    }
+  }
+
+  // E4M3's exponent and mantissa in a BF16's place are the value times 2^-120.
+  __device__ static unsigned pair(unsigned magnitudes, unsigned signs) {
+    const unsigned bits = (magnitudes & 0x07f007f0u) | (signs & 0x80008000u);
+    return scaled(bits, __float2bfloat162_rn(0x1p120f));
+  }
+
+  __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {
+    const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      const unsigned codes = words[word];
+      to[2 * word] = pair(codes << 4, codes << 8);
+      to[2 * word + 1] = pair(codes >> 4, codes);
+    }
+  }
+};
+
+template <>
+struct Codec<Storage::nvfp4> {
+  static constexpr int kBits = 4;
+  static constexpr int kOctets = 4;
+  // E4M3 of the lane's first and last 16 columns.
+  using Scale = unsigned short;
+
+  __device__ static void encode(const float (&x)[8], unsigned (&to)[4]) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p) to[p] = pack(x[p], x[p + 4]);
+  }
+
+  // E2M1's exponent and mantissa in a BF16's place are the value times 2^-126. The products of code
+  // and scale are exact; their factor 2^-8 is in the tensor's scale.
+  __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
+    const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
+    const unsigned e4m3 = octet < 2 ? scales & 0xffu : static_cast<unsigned>(scales) >> 8;
+    const float scale = __uint_as_float((e4m3 & 0x7fu) << 20) * 0x1p120f;
+    const __nv_bfloat162 factor = __float2bfloat162_rn(scale * 0x1p118f);
+    constexpr unsigned kMagnitude = 0x01c001c0u, kSign = 0x80008000u;
+    to[0] = scaled(((codes << 6) & kMagnitude) | ((codes << 12) & kSign), factor);
+    to[1] = scaled(((codes << 2) & kMagnitude) | ((codes << 8) & kSign), factor);
+    to[2] = scaled(((codes >> 2) & kMagnitude) | ((codes << 4) & kSign), factor);
+    to[3] = scaled(((codes >> 6) & kMagnitude) | (codes & kSign), factor);
+  }
+};
+
+// A matrix on the device.
+template <Storage kStorage>
+struct Matrix {
+  using Code = Codec<kStorage>;
+  using Scale = typename Code::Scale;
+  // Columns of a run.
+  static constexpr int kGroup = kRunBytes * 8 / Code::kBits;
+  // Columns of a lane's part of a run.
+  static constexpr int kLaneColumns = kGroup / 4;
+  static constexpr int kGroupBytes = kPanelRows * kRunBytes;
+  static constexpr bool kFp8 = kStorage == Storage::fp8_block128;
+  static constexpr bool kNvfp4 = kStorage == Storage::nvfp4;
+
+  const unsigned char* base;
+  int n;
+  int k;
+
+  // What a lane reads of a group of columns: its part of rows g and g + 8.
+  struct Fragment {
+    uint4 run[2];
+    Scale scale[2];
+    float2 block;  // scales of rows g and g + 8
+  };
+
+  __host__ __device__ static size_t code_bytes(int n, int k) {
+    return static_cast<size_t>(panels_of(n)) * kPanelRows * k * Code::kBits / 8;
+  }
+
+  // Size of a matrix with its scales.
+  __host__ __device__ static size_t bytes(int n, int k) {
+    const size_t panels = panels_of(n), blocks = k / kBlockColumns;
+    size_t scales = 0;
+    if (kNvfp4) scales = panels * kPanelRows * (blocks * 8 + sizeof(float));
+    if (kFp8) scales = panels * blocks * 2 * sizeof(float);
+    return code_bytes(n, k) + scales;
+  }
+
+  __device__ Fragment load(int panel, int group) const {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    const size_t at = (static_cast<size_t>(panel) * (k / kGroup) + group) * kGroupBytes;
+    const unsigned char* run = base + at + g * kRunBytes + q * 16;
+    Fragment fragment;
+    fragment.run[0] = __ldg(reinterpret_cast<const uint4*>(run));
+    fragment.run[1] = __ldg(reinterpret_cast<const uint4*>(run + 8 * kRunBytes));
+    if constexpr (kNvfp4) {
+      const size_t block = static_cast<size_t>(panel) * (k / kBlockColumns) + group;
+      const unsigned char* scale =
+          base + code_bytes(n, k) + (block * kPanelRows + g) * 8 + q * 2;
+      fragment.scale[0] = __ldg(reinterpret_cast<const Scale*>(scale));
+      fragment.scale[1] = __ldg(reinterpret_cast<const Scale*>(scale + 64));
+    }
+    if constexpr (kFp8) {
+      const size_t block =
+          static_cast<size_t>(panel) * (k / kBlockColumns) + group * kGroup / kBlockColumns;
+      fragment.block = __ldg(reinterpret_cast<const float2*>(base + code_bytes(n, k)) + block);
+    }
+    return fragment;
+  }
+
+  // Operands of the two instructions of an octet of a fragment.
+  __device__ static void decode(const Fragment& from, int octet, unsigned (&first)[4],
+                                unsigned (&second)[4]) {
+    unsigned low[4], high[4];
+    Code::decode(from.run[0], octet, from.scale[0], low);
+    Code::decode(from.run[1], octet, from.scale[1], high);
+    first[0] = low[0], first[1] = high[0], first[2] = low[1], first[3] = high[1];
+    second[0] = low[2], second[1] = high[2], second[2] = low[3], second[3] = high[3];
+  }
+
+  // Factor of a row's sums.
+  __device__ float row_scale(int row) const {
+    if constexpr (!kNvfp4) return 1.0f;
+    const size_t scales = static_cast<size_t>(panels_of(n)) * kPanelRows * (k / 16);
+    return __ldg(reinterpret_cast<const float*>(base + code_bytes(n, k) + scales) + row);
+  }
+};
+
+__device__ inline void load_octet(const float* from, float (&to)[8]) {
+  const float4 low = reinterpret_cast<const float4*>(from)[0];
+  const float4 high = reinterpret_cast<const float4*>(from)[1];
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+
+// Adds a finished chain to the sum of its segment, and starts the next.
+__device__ inline void close_chain(float (&sum)[4], float (&chain)[4], float2 scale) {
+  sum[0] = fmaf(chain[0], scale.x, sum[0]);
+  sum[1] = fmaf(chain[1], scale.x, sum[1]);
+  sum[2] = fmaf(chain[2], scale.y, sum[2]);
+  sum[3] = fmaf(chain[3], scale.y, sum[3]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) chain[i] = 0.0f;
+}
+
+// Up to 8 * kTiles rows by all panels of a matrix: weights are streamed once, straight into
+// registers. A block has kPanelWarps warps: one per segment, and as many panels as that leaves.
+//
+// `x(row)` is the address of a row's K activations. `sink(panel, g, row, low, high)` gets the sums
+// of the panel's rows g and g + 8, before their row scale.
+template <Storage kStorage, int kTiles>
+struct Flat {
+  using W = Matrix<kStorage>;
+  static constexpr int kRows = 8 * kTiles;
+  // Groups of a warp that are under way at once; FP8's sums of many rows leave registers for two.
+  static constexpr int kAhead = W::kFp8 && kTiles > 2 ? 2 : 4;
+
+  struct SharedStorage {
+    float partial[kPanelWarps][kPanelRows][kRows];  // (warp, panel row, row)
+  };
+
+  int segment, segment_count, panel_in_block, panels_per_block, panel, groups;
+  W w;
+  typename W::Fragment ring[kAhead];
+
+  __host__ __device__ static unsigned blocks(int n, int k) {
+    const int panels = kPanelWarps / segments(k);
+    return (panels_of(n) + panels - 1) / panels;
+  }
+
+  __device__ Flat(const W& matrix, int block) : w(matrix) {
+    const int warp = threadIdx.x / kWarpLanes;
+    segment_count = segments(w.k);
+    panels_per_block = kPanelWarps / segment_count;
+    segment = warp % segment_count;
+    panel_in_block = warp / segment_count;
+    panel = block * panels_per_block + panel_in_block;
+    groups = panel < panels_of(w.n) ? w.k / W::kGroup / segment_count : 0;
+  }
+
+  // Depends on weights alone: called before the wait for earlier kernels.
+  __device__ void prefetch() {
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      if (j < groups) ring[j] = w.load(panel, segment * groups + j);
+    }
+  }
+
+  template <class X, class Sink>
+  __device__ void run(int rows, X x, Sink sink, SharedStorage& shared) {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    const float* from[kTiles];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) from[t] = t * 8 + g < rows ? x(t * 8 + g) : nullptr;
+    float sum[kTiles][4] = {}, chain[kTiles][4] = {};
+    for (int start = 0; start < groups; start += kAhead) {
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int group = start + j;
+        if (group >= groups) break;
+        const typename W::Fragment now = ring[j];
+        const int column = (segment * groups + group) * W::kGroup + q * W::kLaneColumns;
+        if (group + kAhead < groups) {
+          ring[j] = w.load(panel, segment * groups + group + kAhead);
+        }
+        multiply(now, from, column, W::kFp8 ? chain : sum);
+        if (W::kFp8 && (group + 1) * W::kGroup % kBlockColumns == 0) {
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) close_chain(sum[t], chain[t], now.block);
+        }
+      }
+    }
+    reduce(rows, sum, sink, shared);
+  }
+
+  __device__ static void multiply(const typename W::Fragment& now, const float* (&from)[kTiles],
+                                  int column, float (&to)[kTiles][4]) {
+#pragma unroll
+    for (int octet = 0; octet < W::Code::kOctets; ++octet) {
+      unsigned first[4], second[4];
+      W::decode(now, octet, first, second);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        float x[8] = {};
+        if (from[t] != nullptr) load_octet(from[t] + column + octet * 8, x);
+        unsigned b[4];
+        W::Code::encode(x, b);
+        ptx::mma(to[t], first, b[0], b[1]);
+        ptx::mma(to[t], second, b[2], b[3]);
+      }
+    }
+  }
+
+  template <class Sink>
+  __device__ void reduce(int rows, const float (&sum)[kTiles][4], Sink sink,
+                         SharedStorage& shared) {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    auto& mine = shared.partial[threadIdx.x / kWarpLanes];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int row = t * 8 + 2 * q;
+      mine[g][row] = sum[t][0], mine[g][row + 1] = sum[t][1];
+      mine[g + 8][row] = sum[t][2], mine[g + 8][row + 1] = sum[t][3];
+    }
+    __syncthreads();  // all segments are there
+    const int first = panel - panel_in_block;
+    for (int item = threadIdx.x; item < panels_per_block * 8 * rows; item += kPanelThreads) {
+      const int at = item % (panels_per_block * 8), row = item / (panels_per_block * 8);
+      const int in_block = at / 8, r = at % 8;
+      if (first + in_block >= panels_of(w.n)) continue;
+      float low = 0.0f, high = 0.0f;
+      for (int s = 0; s < segment_count; ++s) {
+        const auto& part = shared.partial[in_block * segment_count + s];
+        low += part[r][row];
+        high += part[r + 8][row];
+      }
+      sink(first + in_block, r, row, low, high);
+    }
+  }
+};
+
+// 64 rows by `kPanelWarps * kPanels` panels: activations go through shared memory, so that every
+// panel of the block uses them. The arithmetic is `Flat`'s.
+template <Storage kStorage, int kPanels>
+struct Tiled {
+  using W = Matrix<kStorage>;
+  static constexpr int kTiles = 8;
+  static constexpr int kRows = 8 * kTiles;
+  static constexpr int kStep = kBlockColumns;  // columns between barriers
+  static constexpr int kStepGroups = kStep / W::kGroup;
+  static constexpr int kStepOctets = kRows * kStep / 8;
+  static constexpr int kMine = kStepOctets / kPanelThreads;  // octets that a thread brings
+
+  struct SharedStorage {
+    uint4 x[2][kStepOctets];  // (stage, (column octet, row tile, lane))
+  };
+
+  static_assert(kStepOctets % kPanelThreads == 0, "threads bring equal parts of a step");
+
+  static constexpr int kBlockPanels = kPanelWarps * kPanels;
+  static constexpr int kChains = W::kFp8 ? kPanels : 1;
+
+  __host__ __device__ static unsigned blocks(int n) {
+    return (panels_of(n) + kBlockPanels - 1) / kBlockPanels;
+  }
+
+  W w;
+  int first_panel;  // of this warp
+
+  __device__ Tiled(const W& matrix, int block)
+      : w(matrix),
+        first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
+
+  // Nothing: a block has weights of many steps under way.
+  __device__ void prefetch() {}
+
+  __device__ static void fetch(const float* const (&from)[kMine], int step,
+                               float (&to)[kMine][8]) {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int octet = (threadIdx.x + i * kPanelThreads) % (kStep / 8);
+      if (from[i] != nullptr) {
+        load_octet(from[i] + step * kStep + octet * 8, to[i]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) to[i][e] = 0.0f;
+      }
+    }
+  }
+
+  // Where an octet of columns of a row lies in a stage: as the lanes of `multiply` read it.
+  __device__ static int place(int row, int octet) {
+    const int column = octet * 8;
+    const int group = column / W::kGroup, q = column % W::kGroup / W::kLaneColumns;
+    const int part = column % W::kLaneColumns / 8;
+    return ((group * W::Code::kOctets + part) * kTiles + row / 8) * kWarpLanes + row % 8 * 4 + q;
+  }
+
+  __device__ static void put(const float (&from)[kMine][8], uint4 (&stage)[kStepOctets]) {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int octet = threadIdx.x + i * kPanelThreads;
+      unsigned b[4];
+      W::Code::encode(from[i], b);
+      stage[place(octet / (kStep / 8), octet % (kStep / 8))] = make_uint4(b[0], b[1], b[2], b[3]);
+    }
+  }
+
+  template <class X, class Sink>
+  __device__ void run(int rows, X x, Sink sink, SharedStorage& shared) {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    const int steps = w.k / kStep, segment_steps = steps / segments(w.k);
+    float total[kPanels][kTiles][4] = {}, sum[kPanels][kTiles][4] = {};
+    const float* from[kMine];
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int row = (threadIdx.x + i * kPanelThreads) / (kStep / 8);
+      from[i] = row < rows ? x(row) : nullptr;
+    }
+    float next[kMine][8];
+    fetch(from, 0, next);
+    put(next, shared.x[0]);
+    __syncthreads();  // the first stage is written
+    for (int step = 0; step < steps; ++step) {
+      if (step + 1 < steps) fetch(from, step + 1, next);
+      multiply(step, shared.x[step % 2], sum);
+      if ((step + 1) % segment_steps == 0) close_segment(total, sum);
+      if (step + 1 < steps) put(next, shared.x[(step + 1) % 2]);
+      __syncthreads();  // the next stage is written, this one read
+    }
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      if (first_panel + p >= panels_of(w.n)) break;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int row = t * 8 + 2 * q + e;
+          if (row < rows) sink(first_panel + p, g, row, total[p][t][e], total[p][t][e + 2]);
+        }
+      }
+    }
+  }
+
+  __device__ static void close_segment(float (&total)[kPanels][kTiles][4],
+                                       float (&sum)[kPanels][kTiles][4]) {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          total[p][t][e] += sum[p][t][e];
+          sum[p][t][e] = 0.0f;
+        }
+      }
+    }
+  }
+
+  __device__ void multiply(int step, const uint4 (&stage)[kStepOctets],
+                           float (&sum)[kPanels][kTiles][4]) const {
+    const int lane = threadIdx.x % kWarpLanes;
+    float chain[kChains][kTiles][4] = {};
+    float2 block[kPanels];
+#pragma unroll
+    for (int group = 0; group < kStepGroups; ++group) {
+      typename W::Fragment now[kPanels];
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        // A panel behind the last one is the last one again; its sums are dropped.
+        const int panel = min(first_panel + p, panels_of(w.n) - 1);
+        now[p] = w.load(panel, step * kStepGroups + group);
+        if constexpr (W::kFp8) block[p] = now[p].block;
+      }
+#pragma unroll
+      for (int octet = 0; octet < W::Code::kOctets; ++octet) {
+        unsigned first[kPanels][4], second[kPanels][4];
+#pragma unroll
+        for (int p = 0; p < kPanels; ++p) W::decode(now[p], octet, first[p], second[p]);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const uint4 b =
+              stage[((group * W::Code::kOctets + octet) * kTiles + t) * kWarpLanes + lane];
+#pragma unroll
+          for (int p = 0; p < kPanels; ++p) {
+            float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? p : 0][t] : sum[p][t];
+            ptx::mma(to, first[p], b.x, b.y);
+            ptx::mma(to, second[p], b.z, b.w);
+          }
+        }
+      }
+    }
+    if constexpr (W::kFp8) {
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) close_chain(sum[p][t], chain[p][t], block[p]);
+      }
+    }
+  }
+};
+
+}  // namespace atlas::tile

@@ -1,0 +1,70 @@
+//! Recorded device work.
+
+use std::ptr;
+use std::rc::Rc;
+
+use cudarc::driver::sys;
+
+use crate::device::{Context, Device, Stream, check};
+use crate::error::CudaError;
+
+/// Launches that were recorded once and can be replayed as one.
+#[derive(Debug)]
+pub struct Graph {
+    raw: sys::CUgraphExec,
+    _context: Rc<Context>,
+}
+
+impl Graph {
+    /// Records what `work` puts into `stream`, which does not run.
+    ///
+    /// # Errors
+    /// The call that failed; work that cannot be recorded is one.
+    pub fn record(
+        device: &Device,
+        stream: &Stream,
+        work: impl FnOnce(),
+    ) -> Result<Graph, CudaError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is open and records nothing yet.
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };
+        check("cuStreamBeginCapture", begun)?;
+        work();
+        let (mut graph, mut raw) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream records; each call writes one handle, and the graph is freed once.
+        unsafe {
+            check(
+                "cuStreamEndCapture",
+                sys::cuStreamEndCapture(stream.raw(), &mut graph),
+            )?;
+            let made = sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0);
+            let _ = sys::cuGraphDestroy(graph);
+            check("cuGraphInstantiate", made)?;
+        }
+        Ok(Graph {
+            raw,
+            _context: device.context(),
+        })
+    }
+
+    /// Runs the recorded work in `stream`.
+    ///
+    /// # Safety
+    /// All memory that the work was recorded with is alive until the stream has passed it.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        // SAFETY: both handles are open; the caller keeps the memory.
+        check("cuGraphLaunch", unsafe {
+            sys::cuGraphLaunch(self.raw, stream.raw())
+        })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the graph is open; work under way still completes.
+        let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
+    }
+}

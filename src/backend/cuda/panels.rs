@@ -1,0 +1,264 @@
+//! Weights as `cuda/tile/panels.cuh` lays them out, in the checkpoint's bits.
+
+use crate::target::Format;
+use crate::weights::{Bits, Stored};
+
+/// Rows of a panel.
+const PANEL_ROWS: usize = 16;
+/// Bytes of a row that lie side by side.
+const RUN_BYTES: usize = 64;
+/// Columns that share an FP8 scale; every `K` is a multiple of it.
+const BLOCK_COLUMNS: usize = 128;
+/// Rows that share an FP8 scale in the checkpoint.
+const BLOCK_ROWS: usize = 128;
+/// Columns that share an NVFP4 scale.
+const GROUP_COLUMNS: usize = 16;
+/// What decoding an NVFP4 weight leaves out of its value.
+const NVFP4_FACTOR: f32 = 256.0;
+
+/// How weights lie on the device; the numbers are those of `format` in `ffi/ops.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Storage {
+    Bf16 = 0,
+    Nvfp4 = 1,
+    Fp8Block128 = 2,
+}
+
+impl Storage {
+    pub const fn of_format(format: Format) -> Storage {
+        match format {
+            Format::Bf16 => Storage::Bf16,
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
+            Format::Fp8Block128 => Storage::Fp8Block128,
+        }
+    }
+
+    /// Bytes of a matrix with its scales.
+    pub const fn bytes(self, n: usize, k: usize) -> u64 {
+        let (rows, blocks) = (n.next_multiple_of(PANEL_ROWS), k / BLOCK_COLUMNS);
+        let scales = match self {
+            Storage::Bf16 => 0,
+            Storage::Nvfp4 => rows * (k / GROUP_COLUMNS + size_of::<f32>()),
+            Storage::Fp8Block128 => rows / PANEL_ROWS * blocks * 2 * size_of::<f32>(),
+        };
+        (rows * self.row_bytes(k) + scales) as u64
+    }
+
+    const fn of(bits: &Bits) -> Storage {
+        match bits {
+            Bits::Bf16(_) => Storage::Bf16,
+            Bits::Nvfp4 { .. } => Storage::Nvfp4,
+            Bits::Fp8 { .. } => Storage::Fp8Block128,
+        }
+    }
+
+    /// Bytes of the codes of a row of `k` weights.
+    const fn row_bytes(self, k: usize) -> usize {
+        match self {
+            Storage::Bf16 => 2 * k,
+            Storage::Nvfp4 => k / 2,
+            Storage::Fp8Block128 => k,
+        }
+    }
+}
+
+/// A matrix `[n, k]` ready for the device.
+pub struct Panels {
+    pub n: usize,
+    pub k: usize,
+    pub storage: Storage,
+    pub bytes: Vec<u8>,
+}
+
+/// A row of one of several matrices; `None` is a row of zeros.
+type Place = Option<(usize, usize)>;
+
+impl Panels {
+    /// `parts`, which share `k` and storage, one below the other.
+    pub fn stacked(parts: &[Stored]) -> Panels {
+        let rows = |(part, stored): (usize, &Stored)| (0..stored.n).map(move |row| (part, row));
+        let rows: Vec<_> = parts.iter().enumerate().flat_map(rows).map(Some).collect();
+        Panels::new(parts, &rows)
+    }
+
+    /// Gate and up of a SwiGLU, eight rows of each in turn: one lane gets both of a pair.
+    pub fn interleaved(gate_up: &[Stored; 2]) -> Panels {
+        const HALF: usize = PANEL_ROWS / 2;
+        let n = gate_up[0].n;
+        assert!(n == gate_up[1].n && n.is_multiple_of(HALF));
+        let place = |row: usize| {
+            let (panel, at) = (row / PANEL_ROWS, row % PANEL_ROWS);
+            Some((at / HALF, panel * HALF + at % HALF))
+        };
+        let rows: Vec<_> = (0..2 * n).map(place).collect();
+        Panels::new(gate_up, &rows)
+    }
+
+    fn new(parts: &[Stored], rows: &[Place]) -> Panels {
+        let (n, k, storage) = (rows.len(), parts[0].k, Storage::of(&parts[0].bits));
+        assert!(k.is_multiple_of(BLOCK_COLUMNS));
+        let alike = |part: &Stored| part.k == k && Storage::of(&part.bits) == storage;
+        assert!(parts.iter().all(alike));
+        let mut rows = rows.to_vec();
+        rows.resize(n.next_multiple_of(PANEL_ROWS), None);
+        let mut bytes = runs(parts, &rows, storage.row_bytes(k), RUN_BYTES, codes);
+        match storage {
+            Storage::Bf16 => {}
+            Storage::Nvfp4 => {
+                let scales = k / GROUP_COLUMNS;
+                let width = BLOCK_COLUMNS / GROUP_COLUMNS;
+                bytes.extend(runs(parts, &rows, scales, width, scales_of));
+                bytes.extend(
+                    rows.iter()
+                        .flat_map(|place| factor(parts, *place).to_le_bytes()),
+                );
+            }
+            Storage::Fp8Block128 => bytes.extend(block_scales(parts, &rows)),
+        }
+        Panels {
+            n,
+            k,
+            storage,
+            bytes,
+        }
+    }
+}
+
+/// Cuts the `row_bytes` of each row into runs of `run` bytes and puts the runs of a panel's rows
+/// beside each other: `[panel][run][row]`.
+fn runs(
+    parts: &[Stored],
+    rows: &[Place],
+    row_bytes: usize,
+    run: usize,
+    bytes_of: fn(&Bits) -> &[u8],
+) -> Vec<u8> {
+    let mut out = vec![0; rows.len() * row_bytes];
+    for (row, place) in rows.iter().enumerate() {
+        let Some((part, from)) = *place else {
+            continue;
+        };
+        let bytes = &bytes_of(&parts[part].bits)[from * row_bytes..][..row_bytes];
+        let start = row / PANEL_ROWS * PANEL_ROWS * row_bytes + row % PANEL_ROWS * run;
+        let step = PANEL_ROWS * run;
+        for (index, bytes) in bytes.chunks_exact(run).enumerate() {
+            out[start + index * step..][..run].copy_from_slice(bytes);
+        }
+    }
+    out
+}
+
+fn codes(bits: &Bits) -> &[u8] {
+    match bits {
+        Bits::Bf16(codes) | Bits::Nvfp4 { codes, .. } | Bits::Fp8 { codes, .. } => codes,
+    }
+}
+
+fn scales_of(bits: &Bits) -> &[u8] {
+    match bits {
+        Bits::Nvfp4 { scales, .. } => scales,
+        Bits::Bf16(_) | Bits::Fp8 { .. } => &[],
+    }
+}
+
+/// What the sums of a row are multiplied by.
+fn factor(parts: &[Stored], place: Place) -> f32 {
+    match place.map(|(part, _)| &parts[part].bits) {
+        Some(Bits::Nvfp4 { global, .. }) => global.factor() * NVFP4_FACTOR,
+        _ => 0.0,
+    }
+}
+
+/// `[panel][block of columns][half of the panel]`.
+fn block_scales(parts: &[Stored], rows: &[Place]) -> Vec<u8> {
+    let blocks = parts[0].k / BLOCK_COLUMNS;
+    let mut out = Vec::new();
+    for panel in rows.chunks_exact(PANEL_ROWS) {
+        for block in 0..blocks {
+            for half in panel.chunks_exact(PANEL_ROWS / 2) {
+                let scale = match half[0] {
+                    Some((part, row)) => match &parts[part].bits {
+                        Bits::Fp8 { scales, .. } => scales[row / BLOCK_ROWS * blocks + block],
+                        _ => 0.0,
+                    },
+                    None => 0.0,
+                };
+                out.extend(scale.to_le_bytes());
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::Global;
+
+    #[test]
+    fn a_panel_has_runs_of_its_rows_side_by_side() {
+        let (n, k) = (20, 128);
+        let codes: Vec<u8> = (0..n * k).flat_map(|i| (i as u16).to_le_bytes()).collect();
+        let panels = Panels::stacked(&[Stored {
+            n,
+            k,
+            bits: Bits::Bf16(codes.clone()),
+        }]);
+        assert_eq!(panels.bytes.len() as u64, Storage::Bf16.bytes(n, k));
+        // Row 17, columns 32 .. 64: second panel, second run, second row.
+        let at = 16 * 2 * k + (16 + 1) * RUN_BYTES;
+        assert_eq!(
+            panels.bytes[at..][..RUN_BYTES],
+            codes[(17 * k + 32) * 2..][..RUN_BYTES]
+        );
+        assert!(
+            panels.bytes[at + 3 * RUN_BYTES..][..RUN_BYTES]
+                .iter()
+                .all(|&b| b == 0)
+        );
+    }
+
+    #[test]
+    fn gate_and_up_take_turns_of_eight_rows() {
+        let part = |code| {
+            let bits = Bits::Nvfp4 {
+                codes: vec![code; 8 * 64],
+                scales: vec![code; 8 * 8],
+                global: Global::Multiply(f32::from(code)),
+            };
+            Stored { n: 8, k: 128, bits }
+        };
+        let panels = Panels::interleaved(&[part(1), part(2)]);
+        assert_eq!(
+            (panels.n, panels.bytes.len()),
+            (16, 16 * 64 + 16 * 8 + 16 * 4)
+        );
+        assert_eq!((panels.bytes[7 * 64], panels.bytes[8 * 64]), (1, 2));
+        let scales = &panels.bytes[16 * 64..];
+        assert_eq!((scales[7 * 8], scales[8 * 8]), (1, 2));
+        assert_eq!(scales[16 * 8..][..4], 256f32.to_le_bytes());
+        assert_eq!(scales[16 * 8 + 8 * 4..][..4], 512f32.to_le_bytes());
+    }
+
+    #[test]
+    fn a_half_panel_has_its_blocks_scales() {
+        let bits = Bits::Fp8 {
+            codes: vec![0; 256 * 256],
+            scales: vec![1.0, 2.0, 3.0, 4.0],
+        };
+        let panels = Panels::stacked(&[Stored {
+            n: 256,
+            k: 256,
+            bits,
+        }]);
+        let scales = &panels.bytes[256 * 256..];
+        assert_eq!(
+            panels.bytes.len() as u64,
+            Storage::Fp8Block128.bytes(256, 256)
+        );
+        assert_eq!(scales[..4], 1f32.to_le_bytes());
+        assert_eq!(scales[8..12], 2f32.to_le_bytes());
+        assert_eq!(scales[8 * 16..][..4], 3f32.to_le_bytes());
+    }
+}

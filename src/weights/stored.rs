@@ -1,0 +1,80 @@
+//! A matrix in the bits of the checkpoint.
+
+use super::format::{self, E4M3};
+
+/// Weights `[n, k]` as they are stored.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub n: usize,
+    pub k: usize,
+    pub bits: Bits,
+}
+
+/// Elements and scales, row-major.
+#[derive(Clone, Debug)]
+pub enum Bits {
+    /// Little-endian BF16.
+    Bf16(Vec<u8>),
+    /// E2M1 codes, two a byte, the first in the low half; E4M3 for each 16 columns.
+    Nvfp4 {
+        codes: Vec<u8>,
+        scales: Vec<u8>,
+        global: Global,
+    },
+    /// E4M3 codes, and a scale for each block of 128 x 128.
+    Fp8 { codes: Vec<u8>, scales: Vec<f32> },
+}
+
+/// What an NVFP4 scale is combined with.
+#[derive(Clone, Copy, Debug)]
+pub enum Global {
+    Divide(f32),
+    Multiply(f32),
+}
+
+impl Global {
+    /// The factor of every weight, rounded to F32.
+    pub fn factor(self) -> f32 {
+        match self {
+            Global::Divide(global) => 1.0 / global,
+            Global::Multiply(global) => global,
+        }
+    }
+}
+
+impl Stored {
+    /// The weights as exact F32, row-major.
+    pub fn values(&self) -> Vec<f32> {
+        let mut out = Vec::with_capacity(self.n * self.k);
+        match &self.bits {
+            Bits::Bf16(bytes) => format::bf16_values(bytes, &mut out),
+            Bits::Nvfp4 {
+                codes,
+                scales,
+                global,
+            } => {
+                let (global, divide) = match *global {
+                    Global::Divide(global) => (global, true),
+                    Global::Multiply(global) => (global, false),
+                };
+                format::nvfp4_values(codes, scales, global, divide, &mut out);
+            }
+            Bits::Fp8 { codes, scales } => format::fp8_values(codes, scales, self.k, &mut out),
+        }
+        assert_eq!(out.len(), self.n * self.k);
+        out
+    }
+
+    /// Whether the largest products of codes and scales are certainly finite.
+    pub fn is_finite(&self) -> bool {
+        const CODE_MAX: f32 = 448.0;
+        match &self.bits {
+            Bits::Bf16(_) => true,
+            Bits::Nvfp4 { scales, global, .. } => {
+                let finite = scales.iter().all(|&scale| E4M3[scale as usize].is_finite());
+                finite && (CODE_MAX * CODE_MAX * global.factor()).is_finite()
+            }
+            Bits::Fp8 { scales, .. } => scales.iter().all(|scale| (CODE_MAX * scale).is_finite()),
+        }
+    }
+}
