@@ -172,7 +172,12 @@ fn a_program_holds_cubins_of_its_architecture_and_needs_no_cuda_library() {
         assert!(linked.status.success(), "{}", text(&linked));
         let program = folder.0.join("program");
         let code = check(&made.cuobjdump, &program, &made.arch).unwrap();
-        assert_eq!(code.cubins, std::slice::from_ref(&made.arch));
+        assert!(!code.cubins.is_empty());
+        assert!(
+            code.cubins.iter().all(|arch| *arch == made.arch),
+            "{:?}",
+            code.cubins
+        );
         let bytes = fs::read(&program).unwrap();
         let needed = Elf::parse(&bytes).unwrap().needed().unwrap();
         let other = needed.iter().find(|name| {
