@@ -1,33 +1,16 @@
 //! The fields that say what a reply must be: `response_format`, `structured_outputs` with the flat
 //! names that came before it, `tool_choice` and the tools' `strict`.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::constraint::Rule;
-use crate::text::grammar::calls::{self, Calls};
+use crate::http::generate::offer::{Offer, ToolChoice, any_object, combined, json_of};
 use crate::text::grammar::limits::ALTERNATIVES_MAX;
 use crate::text::grammar::{Grammar, JsonGrammar};
 
 use super::messages;
-
-/// Tools that the replies may call, and whether they must.
-#[derive(Debug, Default)]
-pub struct Offer {
-    pub tools: Vec<Value>,
-    pub choice: ToolChoice,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ToolChoice {
-    #[default]
-    Auto,
-    /// At least one of them.
-    Required,
-    /// Exactly this one, by its place.
-    Named(usize),
-}
 
 /// Reads `tools` and `tool_choice`.
 ///
@@ -81,59 +64,6 @@ fn named(choice: &Field<'_>, tools: &[Value]) -> Result<usize, ApiError> {
 /// Names the first field that is not served, or two that exclude each other.
 pub fn rule(object: &Object<'_>, offer: &Offer, parallel: bool) -> Result<Option<Rule>, ApiError> {
     combined(offer, answer(object)?, parallel)
-}
-
-/// What the tools on offer and the form of the answer, with the field that asks for it, make of a
-/// reply, whatever the dialect.
-///
-/// # Errors
-/// Names the first field that is not served.
-pub fn combined(
-    offer: &Offer,
-    answer: Option<(&'static str, Grammar)>,
-    parallel: bool,
-) -> Result<Option<Rule>, ApiError> {
-    let tools = &offer.tools;
-    let several = if parallel { Calls::Several } else { Calls::One };
-    match (offer.choice, answer) {
-        (ToolChoice::Required, _) => {
-            let grammar = call_grammar("tool_choice", tools, several, None)?;
-            Ok(Some(Rule::whole("tool_choice", grammar)))
-        }
-        (ToolChoice::Named(at), _) => {
-            let chosen = std::slice::from_ref(&tools[at]);
-            let grammar = call_grammar("tool_choice", chosen, Calls::One, None)?;
-            Ok(Some(Rule::whole("tool_choice", grammar)))
-        }
-        (ToolChoice::Auto, Some((field, answer))) if !tools.is_empty() => {
-            let grammar = call_grammar(field, tools, several, Some(&answer))?;
-            Ok(Some(Rule::whole(field, grammar)))
-        }
-        (ToolChoice::Auto, Some((field, answer))) => Ok(Some(Rule::whole(field, answer))),
-        (ToolChoice::Auto, None) if tools.iter().any(is_strict) => {
-            let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
-            Ok(Some(Rule::calls_in_text("tools", grammar)))
-        }
-        (ToolChoice::Auto, None) => Ok(None),
-    }
-}
-
-fn is_strict(tool: &Value) -> bool {
-    tool["function"]["strict"] == true
-}
-
-/// Forced calls follow the schemas of their tools even where these are not strict.
-fn call_grammar(
-    field: &str,
-    tools: &[Value],
-    calls: Calls,
-    answer: Option<&Grammar>,
-) -> Result<Grammar, ApiError> {
-    let loose = calls == Calls::BehindTag || answer.is_some();
-    calls::grammar(tools, calls, loose, answer).map_err(|refused| match refused.tool {
-        Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),
-        None => ApiError::field(field, refused.problem),
-    })
 }
 
 /// The fields that each say what the whole answer must be.
@@ -238,35 +168,6 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
     }
 }
 
-/// A schema, as an object or as the text of one.
-///
-/// # Errors
-/// When it is no schema.
-pub fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
-    let schema = match field.value {
-        Value::String(text) => crate::http::json::parse(text.as_bytes())
-            .map_err(|problem| field.error(problem.replacen("the body", "the text", 1)))?,
-        other => other.clone(),
-    };
-    if !schema.is_object() {
-        return Err(field.error("must be a JSON schema: an object"));
-    }
-    Ok(Grammar::Json(JsonGrammar {
-        schema,
-        strict,
-        whitespace: true,
-    }))
-}
-
-/// Any JSON object.
-pub fn any_object() -> Grammar {
-    Grammar::Json(JsonGrammar {
-        schema: json!({"type": "object"}),
-        strict: false,
-        whitespace: true,
-    })
-}
-
 fn choice(field: &Field<'_>) -> Result<Grammar, ApiError> {
     let text = |field: &Field<'_>| field.string().map(str::to_string);
     let choices: Result<_, _> = field.list(ALTERNATIVES_MAX)?.iter().map(text).collect();
@@ -283,6 +184,8 @@ fn lark(field: &Field<'_>) -> Result<Grammar, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::http::chat::request::ChatRequest;
     use crate::text::testing::chat_model;

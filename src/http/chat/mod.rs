@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 pub mod answer;
-pub mod constraint;
+mod constraint;
 pub mod messages;
 pub mod request;
 

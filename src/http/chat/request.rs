@@ -8,6 +8,7 @@ use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
 use crate::http::generate::Ask;
+use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
     Refused, check_model, check_refused, choices, include_usage, max_tokens, prompt_logprobs,
     sampling, stop_tokens, stops,
@@ -15,7 +16,7 @@ use crate::http::generate::parameters::{
 use crate::http::thinking;
 use crate::target;
 
-use super::constraint::{self, ToolChoice};
+use super::constraint;
 use super::messages;
 
 /// A checked request.

@@ -3,6 +3,7 @@
 
 pub mod constraint;
 pub mod generation;
+pub mod offer;
 pub mod parameters;
 pub mod stream;
 

@@ -5,10 +5,10 @@
 use serde_json::{Value, json};
 
 use crate::engine::request::Sampling;
-use crate::http::chat::constraint::{self, json_of};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
+use crate::http::generate::offer::{self, json_of};
 use crate::http::generate::parameters::{Refused, check_refused};
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::random;
@@ -82,7 +82,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         model.string()?;
     }
     let calls = tools::calls(object)?;
-    let rule = constraint::combined(&calls.offer, format(object)?, calls.parallel)?;
+    let rule = offer::combined(&calls.offer, format(object)?, calls.parallel)?;
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {

@@ -4,10 +4,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::constraint::{self, any_object, json_of};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
+use crate::http::generate::offer::{self, any_object, json_of};
 use crate::http::generate::parameters::{Refused, check_refused, max_tokens, sampling};
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
@@ -68,7 +68,7 @@ impl ResponsesRequest {
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
         let (offer, names) = tools::offered(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = constraint::combined(&offer, text_format(&object)?, parallel_tool_calls)?;
+        let rule = offer::combined(&offer, text_format(&object)?, parallel_tool_calls)?;
         let history = history(&object, store)?;
         let stored = object.boolean("store", true)?;
         let ask = Ask {

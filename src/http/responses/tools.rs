@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::constraint::{Offer, ToolChoice};
 use crate::http::chat::messages::check_name;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
+use crate::http::generate::offer::{Offer, ToolChoice};
 use crate::http::limits::TOOLS_MAX;
 use crate::log;
 
