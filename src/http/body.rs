@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt;
 use hyper::StatusCode;
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Bytes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
@@ -12,6 +12,7 @@ use super::error::ApiError;
 use super::limits::{BODY_BYTES_MAX, BODY_IDLE_TIMEOUT, BODY_TIMEOUT};
 
 /// A whole body and its share of the memory for bodies.
+#[derive(Debug)]
 pub struct WholeBody {
     pub bytes: Bytes,
     pub share: OwnedSemaphorePermit,
@@ -22,7 +23,10 @@ pub struct WholeBody {
 /// # Errors
 /// 413 beyond the size, 408 beyond a timeout, 503 beyond the memory, 400 when the client's framing
 /// is broken. The connection is closed after each.
-pub async fn read(body: Incoming, memory: &Arc<Semaphore>) -> Result<WholeBody, ApiError> {
+pub async fn read<B>(body: B, memory: &Arc<Semaphore>) -> Result<WholeBody, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(too_large());
     }
@@ -34,7 +38,10 @@ pub async fn read(body: Incoming, memory: &Arc<Semaphore>) -> Result<WholeBody, 
         .map_err(ApiError::closing)
 }
 
-async fn read_pieces(mut body: Incoming, memory: &Arc<Semaphore>) -> Result<WholeBody, ApiError> {
+async fn read_pieces<B>(mut body: B, memory: &Arc<Semaphore>) -> Result<WholeBody, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let mut whole: Vec<u8> = Vec::new();
     let mut share = reserve(memory, 0)?;
     loop {
@@ -76,4 +83,97 @@ fn too_large() -> ApiError {
 
 fn too_slow() -> ApiError {
     ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body arrives too slowly")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, ready};
+    use std::time::Duration;
+
+    use hyper::body::Frame;
+    use tokio::time::{Instant, Sleep, sleep};
+
+    use super::*;
+    use crate::http::limits::BODIES_BYTES_MAX;
+
+    /// Pieces of a size that come at intervals, so many of them.
+    struct Drip {
+        bytes: usize,
+        interval: Duration,
+        left: usize,
+        next: Pin<Box<Sleep>>,
+    }
+
+    impl Drip {
+        fn new(bytes: usize, interval: Duration, left: usize) -> Drip {
+            let next = Box::pin(sleep(interval));
+            Drip {
+                bytes,
+                interval,
+                left,
+                next,
+            }
+        }
+    }
+
+    impl Body for Drip {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            ready!(self.next.as_mut().poll(cx));
+            let next = Instant::now() + self.interval;
+            self.next.as_mut().reset(next);
+            self.left -= 1;
+            let piece = Bytes::from(vec![b' '; self.bytes]);
+            Poll::Ready(Some(Ok(Frame::data(piece))))
+        }
+    }
+
+    fn memory(bytes: usize) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(bytes))
+    }
+
+    /// The status of the refusal, and how long it took.
+    async fn refused(body: Drip, memory: &Arc<Semaphore>) -> (StatusCode, Duration) {
+        let start = Instant::now();
+        let error = read(body, memory).await.expect_err("it is refused");
+        assert!(error.close);
+        (error.status, start.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_a_deadline_however_steadily_it_comes() {
+        let steady = Drip::new(1, BODY_IDLE_TIMEOUT / 2, usize::MAX);
+        let found = refused(steady, &memory(BODIES_BYTES_MAX)).await;
+        assert_eq!(found, (StatusCode::REQUEST_TIMEOUT, BODY_TIMEOUT));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_a_body_before_its_deadline() {
+        let pausing = Drip::new(1, BODY_IDLE_TIMEOUT * 2, 1);
+        let found = refused(pausing, &memory(BODIES_BYTES_MAX)).await;
+        assert_eq!(found, (StatusCode::REQUEST_TIMEOUT, BODY_IDLE_TIMEOUT));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_share_a_bounded_memory_and_give_it_back() {
+        let memory = memory(100);
+        let body = || Drip::new(50, Duration::ZERO, 2);
+        let held = read(body(), &memory).await.expect("it fits");
+        assert_eq!((held.bytes.len(), memory.available_permits()), (100, 0));
+        let (status, _) = refused(body(), &memory).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        drop(held);
+        assert!(read(body(), &memory).await.is_ok());
+        assert_eq!(memory.available_permits(), 100);
+    }
 }
