@@ -1,6 +1,6 @@
 //! A server process and a client that sends exactly the bytes it is given.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, mpsc};
@@ -245,20 +245,22 @@ impl Connection {
         }
     }
 
-    /// Reads to the end of the connection. A reset is an end like another; silence is not.
+    /// Reads to the end of the connection. A reset is an end like another; silence is not, and an
+    /// interrupted call is none: a socket with a time limit is not read on by the system.
     pub fn rest(mut self) -> String {
         let mut piece = [0; 4096];
         loop {
             match self.stream.read(&mut piece) {
                 Ok(0) => break,
                 Ok(count) => self.received.extend_from_slice(&piece[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    panic!(
-                        "the connection stays open: {}",
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => break,
+                    _ => panic!(
+                        "the connection stays open, {error}: {}",
                         String::from_utf8_lossy(&self.received)
-                    )
-                }
-                Err(_) => break,
+                    ),
+                },
             }
         }
         String::from_utf8(self.received).unwrap()
