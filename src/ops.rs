@@ -16,6 +16,14 @@ mod batch;
 
 pub use batch::{Batch, Span};
 
+/// Positions of a cell of a sequence, counted from its start. What a prompt has of a cell is in one
+/// step.
+pub const CELL: usize = 64;
+/// Rows of a cell that `Ops::gated_delta` takes one by one, at most. If a step has more of a cell,
+/// from its first position on, a backend may take them together, in other arithmetic: the choice
+/// depends on the prompt alone. Decode and verification never have more.
+pub const ONE_BY_ONE: usize = 8;
+
 /// What one call moves and computes at least: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -242,14 +250,15 @@ pub trait Ops {
         out: &mut Self::Tensor,
     );
 
-    /// Gated delta rule, row by row on each sequence's state `S [GDN_KEY_DIM, GDN_VALUE_DIM]` of
+    /// Gated delta rule on each sequence's state `S [GDN_KEY_DIM, GDN_VALUE_DIM]` of
     /// each value head `h`, with key head `h / (GDN_VALUE_HEADS / GDN_KEY_HEADS)`:
     /// `q, k` scaled to unit length (`x * rsqrt(sum x^2 + 1e-6)`), `q /= sqrt(GDN_KEY_DIM)`,
     /// `S *= exp(-exp(a_log[h]) * softplus(a[r, h] + dt_bias[h]))`,
     /// `d = (v - S^T k) * sigmoid(b[r, h])`, `S += k d^T`, `out[r, h] = S^T q`.
     /// `qkv [R, q | k | v]`, `b, a [R, GDN_VALUE_HEADS]`,
     /// `out [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`.
-    /// The state of a row at position 0 starts at zero.
+    /// The state of a row at position 0 starts at zero. Rows are taken one by one, or in cells as
+    /// [`ONE_BY_ONE`] states.
     fn gated_delta(
         &mut self,
         input: GatedDelta<'_, Self>,

@@ -24,6 +24,15 @@ __device__ inline void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// As `mma`, of F16 operands.
+__device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
@@ -83,6 +92,26 @@ __device__ inline void copy_bulk(void* to, const void* from, unsigned bytes,
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(kEvictFirst)
       : "memory");
+}
+
+// Starts two copies as `copy_bulk` does, which together end the barrier's phase. Others will read
+// the same lines: they stay in the second-level cache.
+__device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes, void* to_too,
+                                        const void* from_too, unsigned bytes_too,
+                                        unsigned long long* barrier) {
+  const unsigned at = shared_address(barrier);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at),
+               "r"(bytes + bytes_too)
+               : "memory");
+  const auto copy = [at](void* to, const void* from, unsigned bytes) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(at)
+        : "memory");
+  };
+  copy(to, from, bytes);
+  copy(to_too, from_too, bytes_too);
 }
 
 // Waits for the end of the barrier's phase of that parity.

@@ -29,7 +29,7 @@ use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsErr
 
 use load::{Loader, Wanted};
 use panels::{Order, Panels, Storage};
-use step::Step;
+use step::{CELL_RECORD, RECORDS, Step};
 
 /// Most rows of a step whose kernels stream weights or keys for few rows.
 const FEW_ROWS: usize = 64;
@@ -51,6 +51,7 @@ const PAIRS: usize = target::ROTARY_DIM / 2;
 /// Memory that operations work in beside tensors, bytes.
 pub const WORKSPACE_BYTES: usize = Step::BYTES
     + PLAN_BYTES
+    + RECORDS
     + size_of::<f32>()
         * (MAX_CONTEXT * 2 * PAIRS + PARTIAL + PLACES * (EXPERT_INTERMEDIATE + HIDDEN));
 
@@ -81,6 +82,8 @@ pub struct Cuda {
     angles: DeviceBuf<f32>,
     partial: DeviceBuf<f32>,
     plan: DeviceBuf<u8>,
+    /// What `gated_delta` prepares of a step's cells.
+    records: DeviceBuf<u8>,
     /// `[PLACES][EXPERT_INTERMEDIATE]`.
     act: DeviceBuf<f32>,
     /// `[PLACES][HIDDEN]`.
@@ -207,6 +210,7 @@ impl Cuda {
             angles,
             partial: DeviceBuf::uninit(&device, PARTIAL).map_err(refused)?,
             plan: DeviceBuf::uninit(&device, PLAN_BYTES).map_err(refused)?,
+            records: DeviceBuf::uninit(&device, RECORDS).map_err(refused)?,
             act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
             turns: DeviceBuf::uninit(&device, PLACES * HIDDEN).map_err(refused)?,
             graphs: Vec::new(),
@@ -635,7 +639,8 @@ impl Ops for Cuda {
         assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
         let out = out.shape(rows, GDN_VALUES);
         let step = &self.step;
-        // SAFETY: shapes are checked; `Batch` has checked the slots.
+        // SAFETY: shapes are checked; `Batch` has checked the slots; `records` has room for all
+        // cells of a step.
         self.queue.launch("gated_delta", |stream| unsafe {
             ops::atlas_gated_delta(
                 qkv.as_ptr(),
@@ -645,11 +650,17 @@ impl Ops for Cuda {
                 dt_bias.0.as_ptr(),
                 state.matrices.as_mut_ptr(),
                 step.span_list(),
+                step.cell_list(),
+                step.run_list(),
                 step.positions(),
                 step.slots(),
+                self.records.as_mut_ptr(),
                 out,
                 count(rows),
                 count(step.spans),
+                count(step.cells),
+                count(step.runs),
+                count(CELL_RECORD),
                 stream,
             )
         });

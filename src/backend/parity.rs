@@ -21,6 +21,9 @@ pub use cases::{Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, ma
 pub const F32_CHAIN: f64 = 1e-5;
 /// Largest norm-wise error of results that are right in F32 and stored as BF16: its unit roundoff.
 pub const BF16_STORED: f64 = 1.0 / 512.0;
+/// Largest norm-wise error of results whose operands are rounded to F16 some times on their way:
+/// twice its unit roundoff, which is half of [`BF16_STORED`].
+pub const F16_OPERANDS: f64 = 1.0 / 1024.0;
 
 /// One thing that was compared.
 #[derive(Clone, Debug)]

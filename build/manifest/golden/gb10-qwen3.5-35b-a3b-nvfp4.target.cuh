@@ -166,10 +166,10 @@ struct Experts {
   static constexpr int kSharedBytes = 32768;
 };
 
-// Kernel `columns_f32` of op `gated_delta`.
+// Kernel `chunks_f16` of op `gated_delta`.
 struct GatedDelta {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 18624;
+  static constexpr int kSharedBytes = 64384;
 };
 
 // Kernel `heads_f32` of op `gated_rms_norm`.

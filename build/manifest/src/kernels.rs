@@ -77,7 +77,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16").shared(attend_bytes),
     Kernel::new("conv_silu", "channels_f32"),
-    Kernel::new("gated_delta", "columns_f32").shared(gated_delta_bytes),
+    Kernel::new("gated_delta", "chunks_f16").shared(gated_delta_bytes),
     Kernel::new("gated_rms_norm", "heads_f32"),
     Kernel::new("delta_net", "heads_f32").shared(delta_net_bytes),
     Kernel::new("route", "rows_f32"),
@@ -155,9 +155,20 @@ fn attend_bytes(model: &Model, _: &Block) -> u64 {
     operands + scores + rows * 3 * F32_BYTES
 }
 
-/// 16 rows of query, key, 32 columns of the value, and three numbers.
-fn gated_delta_bytes(model: &Model, _: &Block) -> u64 {
-    16 * (2 * model.gdn.key_dim + 32 + 3) * F32_BYTES
+/// Records of the cells under way, 32 columns of the state and of a cell's rows three times, the
+/// carriers' largest numbers, and a barrier a cell; whole lines.
+fn gated_delta_bytes(model: &Model, block: &Block) -> u64 {
+    let (cell, columns, carriers) = (64, 32, 4);
+    let stages = match block.shared_bytes_max {
+        LARGE_BLOCK.. => 2,
+        _ => 1,
+    };
+    let key = model.gdn.key_dim;
+    // Tiles of the lower triangle, of two matrices.
+    let triangles = 2 * (4 * 5 / 2) * 16 * 16 * BF16_BYTES;
+    let record = 2 * cell * key * BF16_BYTES + triangles + 3 * cell * F32_BYTES;
+    let strips = (key + 3 * cell) * columns * BF16_BYTES;
+    (stages * record + strips + carriers * F32_BYTES + stages * 8).next_multiple_of(128)
 }
 
 /// Every op that a forward pass of the family calls.

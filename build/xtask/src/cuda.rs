@@ -280,7 +280,11 @@ fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, Error> {
     let mut files = BTreeSet::new();
     let mut folders = vec![folder];
     folders.extend(SHARED_HEADERS.map(str::to_string));
+    let mut done = BTreeSet::new();
     while let Some(folder) = folders.pop() {
+        if !done.insert(folder.clone()) {
+            continue;
+        }
         for name in headers(root, &folder)? {
             let file = format!("{folder}/{name}");
             folders.extend(included_ops(&read(root, &file)?));
@@ -290,8 +294,7 @@ fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, Error> {
     Ok(files)
 }
 
-/// Folders of the ops that a header includes, as `cuda/ops/route`. A header includes no op in a
-/// circle: `#pragma once` would leave one of them without the other's names.
+/// Folders of the ops that a header includes, as `cuda/ops/route`.
 fn included_ops(header: &str) -> Vec<String> {
     let includes = header
         .lines()

@@ -1,11 +1,11 @@
-// Implements: Ops::gated_delta
+// Implements: Ops::gated_delta of few rows
 // Match:      F32, keys and values of 128 elements
 // Bound by:   one row: HBM (the state, read and written once); many rows: latency of a row
 // Sync:       two barriers per 16 rows; a block has 32 columns of a head's state; chained launch
 //
-// Rows go one after the other whatever their number, so prefill, decode and verification give the
-// same bits. With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state
-// are summed together, before the update is known.
+// Rows go one after the other whatever their number, so decode and verification give the same bits.
+// With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state are summed
+// together, before the update is known.
 #pragma once
 
 #include "base/launch.cuh"
@@ -23,6 +23,7 @@ using target::GDN_VALUE_HEADS;
 
 inline constexpr int kColumns = 32;   // of a block
 inline constexpr int kColumnLanes = 8;  // that share a column
+inline constexpr int kThreads = kColumns * kColumnLanes;
 inline constexpr int kSplits = GDN_VALUE_DIM / kColumns;
 inline constexpr int kParts = GDN_KEY_DIM / (4 * kColumnLanes);  // vectors of a lane
 inline constexpr int kStage = 16;                                // rows between barriers
@@ -155,11 +156,9 @@ struct Raw {
 static_assert(kColumns == tile::kWarpLanes, "a lane brings one element of the value");
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void columns_f32(Params params) {
-  constexpr int kWarps = Tile::kThreads / tile::kWarpLanes;
+__global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
+  constexpr int kWarps = kThreads / tile::kWarpLanes;
   constexpr int kMine = kStage / kWarps;  // rows of a stage that a warp brings
-  static_assert(Tile::kThreads == kColumns * kColumnLanes, "all columns have their lanes");
-  static_assert(Tile::kSharedBytes == sizeof(SharedStorage), "the manifest plans this storage");
   __shared__ SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
   const int head = blockIdx.y, split = blockIdx.z, warp = threadIdx.x / tile::kWarpLanes;
@@ -216,11 +215,11 @@ struct ColumnsF32 {
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
                             const float* dt_bias, float* state, const unsigned* spans,
                             const unsigned* positions, const unsigned* slots, float* out,
-                            unsigned, unsigned count, cudaStream_t stream) {
+                            unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
     const Params params{qkv, b, a, a_log, dt_bias, state, list, positions, slots, out};
-    return launch_chained(columns_f32<Tile>, {count, Tile::kThreads, 0, GDN_VALUE_HEADS, kSplits},
-                          stream, params);
+    return launch_chained(columns_f32<Tile>, {count, kThreads, 0, GDN_VALUE_HEADS, kSplits}, stream,
+                          params);
   }
 };
 

@@ -6,11 +6,22 @@ use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::FEW_ROWS;
 use crate::model::ROWS_MAX;
-use crate::ops::{Batch, Span};
-use crate::target::{HEADS, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::ops::{Batch, CELL, ONE_BY_ONE, Span};
+use crate::target::{
+    GDN_KEY_DIM, GDN_KEY_HEADS, GDN_VALUE_HEADS, HEADS, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES, PAGE,
+};
 
 /// Rows of a chunk of `conv_silu`.
 const CHUNK_ROWS: usize = 64;
+/// Cells of a step that are taken whole, at most.
+const CELLS_MAX: usize = ROWS_MAX / CELL + MAX_SEQUENCES;
+/// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
+/// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row.
+pub const CELL_RECORD: usize = GDN_KEY_HEADS * 2 * CELL * GDN_KEY_DIM * 2
+    + GDN_VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
+const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
+/// What is prepared of a step's cells, bytes.
+pub const RECORDS: usize = CELLS_MAX * CELL_RECORD;
 /// Query rows of a tile of `attend`, for few rows and for many; heads of a group are rows.
 const TILE_ROWS: [usize; 2] = [16, 32];
 
@@ -36,7 +47,9 @@ const SLOTS: Section = Section::after(POSITIONS, ROWS_MAX);
 const TABLES: Section = Section::after(SLOTS, ROWS_MAX);
 const WANTED: Section = Section::after(TABLES, MAX_SEQUENCES);
 const SPANS: Section = Section::after(WANTED, 2 * MAX_SEQUENCES);
-const CHUNKS: Section = Section::after(SPANS, 4 * (ROWS_MAX / CHUNK_ROWS + MAX_SEQUENCES));
+const CELLS: Section = Section::after(SPANS, 2 * CELLS_MAX);
+const RUNS: Section = Section::after(CELLS, 2 * MAX_SEQUENCES);
+const CHUNKS: Section = Section::after(RUNS, 4 * (ROWS_MAX / CHUNK_ROWS + MAX_SEQUENCES));
 const TILES: Section = Section::after(CHUNKS, 2 * ROWS_MAX);
 /// Last, because a copy ends with the pages in use.
 const PAGES: Section = Section::after(TILES, MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE));
@@ -47,7 +60,11 @@ pub struct Step {
     host: PinnedBuf<u32>,
     pub rows: usize,
     pub wanted: usize,
+    /// Spans whose rows `gated_delta` takes one by one.
     pub spans: usize,
+    pub cells: usize,
+    /// Sequences that have cells.
+    pub runs: usize,
     pub chunks: usize,
     pub tiles: usize,
     /// Tokens of a full tile.
@@ -66,6 +83,8 @@ impl Step {
             rows: 0,
             wanted: 0,
             spans: 0,
+            cells: 0,
+            runs: 0,
             chunks: 0,
             tiles: 0,
             tile_tokens: 0,
@@ -83,8 +102,9 @@ impl Step {
         self.put(POSITIONS, numbers(&batch.positions));
         self.wanted = self.put(WANTED, numbers(&batch.wanted));
         let spans = batch.spans.iter();
-        let pair = |span: &Span| [span.rows.start as u32, span.rows.len() as u32];
-        self.spans = self.put(SPANS, spans.clone().flat_map(pair)) / 2;
+        self.spans = self.put(SPANS, spans.clone().flat_map(one_by_one)) / 2;
+        self.cells = self.put(CELLS, spans.clone().flat_map(cells)) / 2;
+        self.runs = self.put(RUNS, runs(&batch.spans)) / 2;
         self.chunks = self.put(CHUNKS, spans.clone().flat_map(chunks)) / 4;
         let tokens = self.tile_tokens;
         let tiles = spans.clone().flat_map(|span| tiles(span, tokens));
@@ -157,6 +177,14 @@ impl Step {
         self.at(SPANS)
     }
 
+    pub fn cell_list(&self) -> *const u32 {
+        self.at(CELLS)
+    }
+
+    pub fn run_list(&self) -> *const u32 {
+        self.at(RUNS)
+    }
+
     pub fn chunk_list(&self) -> *const u32 {
         self.at(CHUNKS)
     }
@@ -174,6 +202,42 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
     values.iter().map(|&value| value as u32)
 }
 
+/// Rows of a span that are taken in cells: all that begin on the grid, but for a short last cell.
+fn rows_in_cells(span: &Span) -> usize {
+    let rows = span.rows.len();
+    match rows % CELL {
+        _ if !span.start.is_multiple_of(CELL) => 0,
+        short @ 1..=ONE_BY_ONE => rows - short,
+        _ => rows,
+    }
+}
+
+/// First row and rows of what is left of a span, if anything is.
+fn one_by_one(span: &Span) -> impl Iterator<Item = u32> {
+    let first = span.rows.start + rows_in_cells(span);
+    let left = (first < span.rows.end).then(|| [first, span.rows.end - first]);
+    left.into_iter().flatten().map(|number| number as u32)
+}
+
+/// First row and rows of each cell.
+fn cells(span: &Span) -> impl Iterator<Item = u32> {
+    let (first, end) = (span.rows.start, span.rows.start + rows_in_cells(span));
+    let starts = (first..end).step_by(CELL);
+    starts.flat_map(move |start| [start as u32, CELL.min(end - start) as u32])
+}
+
+/// First cell and cells of each span that has any.
+fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
+    let counts = spans.iter().map(|span| rows_in_cells(span).div_ceil(CELL));
+    let run = |first: &mut usize, count: usize| {
+        let run = [*first, count];
+        *first += count;
+        Some(run)
+    };
+    let runs = counts.scan(0, run).filter(|run| run[1] > 0);
+    runs.flatten().map(|number| number as u32)
+}
+
 /// First row and rows of each chunk, first row and rows of its sequence.
 fn chunks(span: &Span) -> impl Iterator<Item = u32> {
     let (first, end) = (span.rows.start, span.rows.end);
@@ -189,4 +253,51 @@ fn tiles(span: &Span, tokens: usize) -> impl Iterator<Item = u32> {
     let end = span.rows.end;
     let starts = span.rows.clone().step_by(tokens);
     starts.flat_map(move |start| [start as u32, tokens.min(end - start) as u32])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::executor::Slot;
+
+    fn span(start: usize, rows: Range<usize>) -> Span {
+        Span {
+            slot: Slot(0),
+            start,
+            rows,
+            pages: 0..0,
+        }
+    }
+
+    fn pairs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+        let numbers: Vec<_> = numbers.collect();
+        numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+
+    #[test]
+    fn a_prompt_is_taken_in_cells_but_for_a_short_end() {
+        let span = span(CELL, 3..3 + 2 * CELL + ONE_BY_ONE);
+        assert_eq!(pairs(cells(&span)), [(3, 64), (67, 64)]);
+        assert_eq!(pairs(one_by_one(&span)), [(131, 8)]);
+    }
+
+    #[test]
+    fn an_end_that_is_long_enough_is_a_cell() {
+        let span = span(0, 0..CELL + ONE_BY_ONE + 1);
+        assert_eq!(pairs(cells(&span)), [(0, 64), (64, 9)]);
+        assert_eq!(pairs(one_by_one(&span)), []);
+    }
+
+    #[test]
+    fn what_begins_off_the_grid_goes_row_by_row() {
+        let span = span(5, 0..100);
+        assert_eq!(pairs(cells(&span)), []);
+        assert_eq!(pairs(one_by_one(&span)), [(0, 100)]);
+    }
+
+    #[test]
+    fn sequences_without_cells_have_no_run() {
+        let spans = [span(0, 0..130), span(7, 130..131), span(64, 131..160)];
+        assert_eq!(pairs(runs(&spans)), [(0, 2), (2, 1)]);
+    }
 }

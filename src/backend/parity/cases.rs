@@ -3,10 +3,10 @@
 //! Inputs are BF16 values, so that rounding the operands of tensor instructions loses nothing; what
 //! is left is rounding inside an op.
 
-use super::{BF16_STORED, F32_CHAIN, Random};
+use super::{BF16_STORED, F16_OPERANDS, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ops};
+use crate::ops::{Batch, ONE_BY_ONE, Ops};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS,
     HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB,
@@ -488,9 +488,20 @@ impl Sequences {
             // Queries, keys and the weights of values are rounded to BF16 behind the norms.
             Memory::Attention => 2.0 * BF16_STORED,
             Memory::ConvSilu => F32_CHAIN,
+            Memory::GatedDelta | Memory::DeltaNet if self.has_cells() => F16_OPERANDS,
             // Errors are carried from row to row.
             Memory::GatedDelta | Memory::DeltaNet => 10.0 * F32_CHAIN,
         }
+    }
+
+    /// Whether a backend may take rows together.
+    fn has_cells(&self) -> bool {
+        self.steps.iter().flatten().any(|part| part.1 > ONE_BY_ONE)
+    }
+
+    /// Whether rows give the same bits one by one and together.
+    pub fn is_by_row(&self) -> bool {
+        matches!(self.memory, Memory::Attention | Memory::ConvSilu)
     }
 
     /// The same sequences in other steps.

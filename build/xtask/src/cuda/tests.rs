@@ -332,6 +332,15 @@ fn a_kernel_without_a_file_names_both_places() {
 }
 
 #[test]
+fn a_header_may_include_another_of_its_folder() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let needed = super::needed(&root, "cuda/ops/delta_net".to_string()).unwrap();
+    for file in ["columns_f32.cuh", "cells_f16.cuh", "chunks_f16.cuh"] {
+        assert!(needed.contains(&format!("cuda/ops/gated_delta/{file}")));
+    }
+}
+
+#[test]
 fn an_op_that_the_table_lacks_is_named() {
     let table = abi::parse("").unwrap();
     let why = compile::unit(&table, "rms_norm", "rows_f32.cuh", "rows_f32").unwrap_err();

@@ -1,0 +1,63 @@
+// 16x16 tiles of F16 in shared memory and the fragments of tensor instructions that lie in them.
+//
+// A tile is four 8x8 matrices of 128 bytes, in the order of an instruction's A operand: the upper
+// left one, the lower left, the upper right, the lower right. Every access of a warp below touches
+// whole matrices, so no two lanes meet in a bank.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::tile {
+
+inline constexpr int kTileRows = 16;
+inline constexpr int kMatrix = 64;  // elements
+
+using TileF16 = __half[4 * kMatrix];
+
+// Tiles of the lower triangle of a square of `kEdge` by `kEdge` tiles, row by row.
+template <int kEdge>
+inline constexpr int kTriangle = kEdge * (kEdge + 1) / 2;
+
+__device__ inline int triangle(int row, int column) { return row * (row + 1) / 2 + column; }
+
+// Where an element lies in a tile.
+__device__ inline int tile_at(int row, int column) {
+  return (row / 8 + column / 8 * 2) * kMatrix + row % 8 * 8 + column % 8;
+}
+
+// The tile as an A operand.
+__device__ inline void load_a(unsigned (&a)[4], const TileF16& tile) {
+  ptx::ldmatrix(a, &tile[threadIdx.x % kWarpLanes * 8]);
+}
+
+// The transposed tile as an A operand.
+__device__ inline void load_a_transposed(unsigned (&a)[4], const TileF16& tile) {
+  const int lane = threadIdx.x % kWarpLanes, matrix = lane / 8;
+  ptx::ldmatrix_transposed(a, &tile[(matrix / 2 + matrix % 2 * 2) * kMatrix + lane % 8 * 8]);
+}
+
+// The tile, its rows along K, as the B operands of two instructions: b[0], b[1] of its left half,
+// b[2], b[3] of its right half.
+__device__ inline void load_b(unsigned (&b)[4], const TileF16& tile) {
+  ptx::ldmatrix_transposed(b, &tile[threadIdx.x % kWarpLanes * 8]);
+}
+
+// The transposed tile, its columns along K, as the B operands of two instructions.
+__device__ inline void load_b_transposed(unsigned (&b)[4], const TileF16& tile) {
+  const int lane = threadIdx.x % kWarpLanes, matrix = lane / 8;
+  ptx::ldmatrix(b, &tile[(matrix / 2 + matrix % 2 * 2) * kMatrix + lane % 8 * 8]);
+}
+
+// Writes a warp's sums of a tile, `left` and `right` being its halves, rounded to F16.
+__device__ inline void store_sums(TileF16& tile, const float (&left)[4], const float (&right)[4]) {
+  auto* to = reinterpret_cast<__half2*>(tile) + threadIdx.x % kWarpLanes;
+  to[0 * kMatrix / 2] = __floats2half2_rn(left[0], left[1]);
+  to[1 * kMatrix / 2] = __floats2half2_rn(left[2], left[3]);
+  to[2 * kMatrix / 2] = __floats2half2_rn(right[0], right[1]);
+  to[3 * kMatrix / 2] = __floats2half2_rn(right[2], right[3]);
+}
+
+}  // namespace atlas::tile
