@@ -1,14 +1,23 @@
 //! Atlas: one binary per hardware, model and quantisation, serving it over HTTP.
+//!
+//! Without the feature `server` this is the model alone: what golden tokens of further targets are
+//! compared with, each in a build of its own.
 
 pub mod backend;
+#[cfg(feature = "server")]
 pub mod bench;
+#[cfg(feature = "server")]
 pub mod calendar;
+#[cfg(feature = "server")]
 pub mod cli;
 pub mod engine;
+#[cfg(feature = "server")]
 pub mod http;
+#[cfg(feature = "server")]
 pub mod log;
 pub mod model;
 pub mod ops;
 pub mod target;
+#[cfg(feature = "server")]
 pub mod text;
 pub mod weights;

@@ -11,7 +11,7 @@ use crate::backend::{self, Backend, GOLDEN_TOLERANCE};
 use crate::engine::{self, EngineError, Handle, Limits};
 use crate::http::state::Loading;
 use crate::log;
-use crate::model::{Report, Runner, selfcheck};
+use crate::model::{Report, Runner, ledger, selfcheck};
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::grammar::Grammars;
@@ -21,7 +21,7 @@ use crate::text::tools::Syntax;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
 
 use super::meter::Meter;
-use super::{Exit, Failure, about, ledger};
+use super::{Exit, Failure, about};
 
 /// Largest tokenizer or template file that is read.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;

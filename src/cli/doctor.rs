@@ -7,11 +7,12 @@ use std::sync::Arc;
 use argh::FromArgs;
 
 use crate::backend::parity;
+use crate::model::ledger;
 use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, about, ledger};
+use super::{Exit, Failure, about};
 
 /// check this machine: memory, port, weights
 #[derive(FromArgs, Debug)]

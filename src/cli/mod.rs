@@ -5,7 +5,6 @@ pub mod boot;
 pub mod doctor;
 pub mod drafts;
 pub mod generate;
-pub mod ledger;
 pub mod logits;
 pub mod meter;
 pub mod selftest;

@@ -23,11 +23,12 @@ use crate::http::settings::Settings;
 use crate::http::state::State;
 use crate::http::tls::Tls;
 use crate::log;
+use crate::model::ledger;
 use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, ledger};
+use super::{Exit, Failure};
 
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -73,7 +73,7 @@ impl Golden {
 #[test]
 fn the_weights_take_no_more_than_the_ledger_says() {
     let Some(runner) = runner(1) else { return };
-    let most = crate::cli::ledger::weights_max();
+    let most = super::ledger::weights_max();
     let taken = runner.matrix_bytes();
     assert!(taken > 0 && taken <= most, "{taken} of {most}");
 }

@@ -3,6 +3,7 @@
 mod acceptance;
 #[cfg(test)]
 mod golden;
+pub mod ledger;
 mod measure;
 mod parts;
 mod qwen3_5_moe;

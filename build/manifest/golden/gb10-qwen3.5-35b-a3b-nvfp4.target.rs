@@ -349,6 +349,7 @@ pub const STOP_TOKENS: &[u32] = &[248046, 248044];
 /// Whether the model calls tools.
 pub const CALLS_TOOLS: bool = true;
 /// Syntax of tool calls; without a meaning where the model calls none.
+#[cfg(feature = "server")]
 pub type ToolSyntax = crate::text::tools::qwen3_coder::Qwen3Coder;
 /// Whether the model reasons when a request does not say.
 pub const THINKING_DEFAULT: bool = true;

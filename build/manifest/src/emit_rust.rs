@@ -155,7 +155,8 @@ impl Target {
         let doc = "Syntax of tool calls; without a meaning where the model calls none.";
         let _ = writeln!(
             out,
-            "/// {doc}\npub type ToolSyntax = crate::text::tools::{reader};"
+            "/// {doc}\n#[cfg(feature = \"server\")]\n\
+             pub type ToolSyntax = crate::text::tools::{reader};"
         );
     }
 

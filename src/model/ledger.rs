@@ -1,7 +1,7 @@
 //! The memory that a server of this target takes, computed from its constants before it is taken.
 
+use super::ROWS_MAX;
 use crate::backend::{self, Backend};
-use crate::model::ROWS_MAX;
 use crate::ops::Ops;
 use crate::target::{self, KvFormat, Mixer};
 use crate::weights::layout;
