@@ -235,11 +235,14 @@ mod tests {
 
     /// The deltas of a reply and the number of tokens that it took.
     fn run(format: ReplyFormat, tokens: &[TokenId]) -> (Vec<Delta>, usize) {
-        let model = chat_model();
-        let mut reply = Reply::<Qwen3Coder>::new(&model, format);
+        read(&chat_model(), format, tokens)
+    }
+
+    fn read(model: &ChatModel, format: ReplyFormat, tokens: &[TokenId]) -> (Vec<Delta>, usize) {
+        let mut reply = Reply::<Qwen3Coder>::new(model, format);
         let mut out = Vec::new();
         for (at, &id) in tokens.iter().enumerate() {
-            if reply.push(&model, id, &mut out) == Flow::Complete {
+            if reply.push(model, id, &mut out) == Flow::Complete {
                 return (out, at + 1);
             }
         }
@@ -331,7 +334,7 @@ mod tests {
             let text: String = (0..random.below(30))
                 .map(|_| parts[random.below(12)])
                 .collect();
-            let whole = run(format(&["STOP"]), &ids(&text)).0;
+            let whole = read(&model, format(&["STOP"]), &ids(&text)).0;
             let mut reply = Reply::<Qwen3Coder>::new(&model, format(&["STOP"]));
             let mut out = Vec::new();
             let mut complete = false;
