@@ -3,11 +3,15 @@ only.
 
     python scripts/tiny_eval.py --url http://127.0.0.1:8000              # everything
     python scripts/tiny_eval.py --url http://127.0.0.1:8000 --short 40   # a seeded subset
+    python scripts/tiny_eval.py --url http://127.0.0.1:8000 --served served.jsonl
 
 The server speaks OpenAI's chat API. Questions are asked greedily; facts and arithmetic with
 thinking off and on, the rest with thinking off. A tool question has two steps: the call, and the
 answer after the tool's result. Exits with 1 when a category is below its threshold, 2 when the
 server cannot be asked.
+
+With --served, each question is also asked by token ids, and a line {"id", "prompt_tokens",
+"reply_tokens"} per reply is written: what `atlas-<target> selftest --drafts` compares drafts with.
 """
 
 import argparse
@@ -160,36 +164,65 @@ def modes(record):
 # ---- asking ----------------------------------------------------------------------------------------------
 
 
-def ask(url, record, messages, thinking):
-    """The assistant's message for one request."""
-    body = {
-        "model": "tiny",
-        "messages": messages,
-        "temperature": 0,
-        "max_tokens": MAX_TOKENS,
-        "chat_template_kwargs": {"enable_thinking": thinking},
-    }
-    if record.get("tools"):
-        body["tools"] = record["tools"]
+def post(url, path, body):
     request = urllib.request.Request(
-        url.rstrip("/") + "/v1/chat/completions",
-        json.dumps(body).encode(),
+        url.rstrip("/") + path,
+        json.dumps({"model": "tiny", **body}).encode(),
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-        return json.load(response)["choices"][0]["message"]
+        return json.load(response)
 
 
-def examine(url, record):
-    """[(question, reply, {category: right})] of one record."""
+def ask(url, conversation):
+    """(the assistant's message, the usage) of one request."""
+    body = {**conversation, "temperature": 0, "max_tokens": MAX_TOKENS}
+    answer = post(url, "/v1/chat/completions", body)
+    return answer["choices"][0]["message"], answer["usage"]
+
+
+def exchange(url, conversation, usage):
+    """The token ids of a conversation's prompt and of the reply that is served to them: of as many
+    tokens as the chat's."""
+    prompt = post(url, "/tokenize", conversation)["tokens"]
+    body = {"prompt": prompt, "temperature": 0, "max_tokens": MAX_TOKENS}
+    shown = {"logprobs": 0, "return_tokens_as_token_ids": True}
+    choice = post(url, "/v1/completions", {**body, **shown})["choices"][0]
+    reply = [int(name.removeprefix("token_id:")) for name in choice["logprobs"]["tokens"]]
+    if (len(prompt), len(reply)) != (usage["prompt_tokens"], usage["completion_tokens"]):
+        raise ValueError(f"{len(prompt)} and {len(reply)} tokens, but the chat says {usage}")
+    return {"prompt_tokens": prompt, "reply_tokens": reply}
+
+
+def turns(record):
+    """[(messages, thinking, grade of the reply)] of one record."""
+    first = [
+        (record["messages"], thinking, lambda m, t=thinking: grade_reply(record, m, t))
+        for thinking in modes(record)
+    ]
+    if record["grade"]["type"] != "tool":
+        return first
+    return first + [(after_result(record), False, lambda m: grade_after_result(record, m))]
+
+
+def examine(url, record, served):
+    """[(question, reply, {category: right}, exchange if `served`)] of one record."""
     out = []
-    for thinking in modes(record):
-        message = ask(url, record, record["messages"], thinking)
-        out.append((record, message, grade_reply(record, message, thinking)))
-    if record["grade"]["type"] == "tool":
-        message = ask(url, record, after_result(record), False)
-        out.append((record, message, grade_after_result(record, message)))
+    for messages, thinking, grade in turns(record):
+        conversation = {
+            "messages": messages,
+            "chat_template_kwargs": {"enable_thinking": thinking},
+            **({"tools": record["tools"]} if record.get("tools") else {}),
+        }
+        message, usage = ask(url, conversation)
+        tokens = exchange(url, conversation, usage) if served else None
+        out.append((record, message, grade(message), tokens))
     return out
+
+
+def write_served(path, graded):
+    lines = [json.dumps({"id": record["id"], **tokens}) for record, _, _, tokens in graded]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def load(short):
@@ -202,7 +235,7 @@ def load(short):
 def tally(graded):
     """{category: (right, asked)}."""
     table = {}
-    for _, _, marks in graded:
+    for _, _, marks, _ in graded:
         for category, right in marks.items():
             good, asked = table.get(category, (0, 0))
             table[category] = (good + bool(right), asked + 1)
@@ -228,18 +261,20 @@ def main():
     parser.add_argument("--url", required=True)
     parser.add_argument("--short", type=int, default=0, help="ask only this many questions")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time")
+    parser.add_argument("--served", type=Path, help="write the token ids of all replies here")
     parser.add_argument("--failures", action="store_true", help="print wrong answers")
     args = parser.parse_args()
     try:
         with ThreadPoolExecutor(args.parallel) as pool:
-            graded = [
-                g for gs in pool.map(lambda r: examine(args.url, r), load(args.short)) for g in gs
-            ]
+            parts = pool.map(lambda r: examine(args.url, r, args.served), load(args.short))
+            graded = [turn for part in parts for turn in part]
     except (urllib.error.URLError, OSError, KeyError, ValueError) as error:
         print(f"cannot ask {args.url}: {error}", file=sys.stderr)
         return 2
+    if args.served:
+        write_served(args.served, graded)
     if args.failures:
-        for record, message, marks in graded:
+        for record, message, marks, _ in graded:
             if not all(marks.values()):
                 print(
                     json.dumps(

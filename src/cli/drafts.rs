@@ -1,28 +1,31 @@
-//! How often the multi-token-prediction layer guesses the next token, over given conversations.
+//! How often the multi-token-prediction layer guesses the next token of replies that were served.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::engine::request::TokenId;
-use crate::model::{Acceptance, acceptance};
+use crate::model::{Acceptance, Exchange, acceptance};
 use crate::target;
-use crate::text::chat::ChatModel;
-use crate::text::template::Conversation;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
 use super::{Exit, Failure};
 
-/// Largest file of conversations that is read.
+/// Largest file of served replies that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Tokens of each reply at most.
-const REPLY_TOKENS: usize = 64;
 
-/// Answers every conversation of `file` greedily and prints the share of right first drafts.
-/// `file` has a JSON object per line, with `messages` and perhaps `tools`.
+/// One line of the file; further fields are for its reader.
+#[derive(Deserialize)]
+struct Line {
+    prompt_tokens: Vec<TokenId>,
+    reply_tokens: Vec<TokenId>,
+}
+
+/// Prints how many first drafts equal the token that was served, over all replies of `file`.
+/// `file` has a JSON object per line, with the token ids `prompt_tokens` and `reply_tokens`.
 ///
 /// # Errors
 /// Names the line that cannot be used, or what the model lacks.
@@ -32,26 +35,26 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Config, message));
     }
     boot::require_serving()?;
+    let exchanges = exchanges(file)?;
     let files = Files::locate(weights)?;
-    let prompts = prompts(&boot::chat_model(&files)?, file)?;
     let progress = Arc::new(Progress::default());
     let (mut runner, _) =
         boot::runner(&files, &progress).map_err(|error| boot::start_failure(error.as_ref()))?;
-    let found = acceptance(&mut runner, &prompts, REPLY_TOKENS)
-        .map_err(|error| Failure::new(Exit::Internal, error))?;
-    boot::print(&line(prompts.len(), found))
+    let found =
+        acceptance(&mut runner, &exchanges).map_err(|error| Failure::new(Exit::Internal, error))?;
+    boot::print(&line(exchanges.len(), found))
 }
 
-fn line(conversations: usize, found: Acceptance) -> String {
+fn line(replies: usize, found: Acceptance) -> String {
     format!(
-        "first drafts: {} of {} accepted ({:.1} %) in {conversations} conversations\n",
+        "first drafts: {} of {} equal the token that was served ({:.1} %) in {replies} replies\n",
         found.accepted,
         found.drafted,
         100.0 * found.rate()
     )
 }
 
-fn prompts(chat: &ChatModel, file: &Path) -> Result<Vec<Vec<TokenId>>, Failure> {
+fn exchanges(file: &Path) -> Result<Vec<Exchange>, Failure> {
     let io = |error| Failure::new(Exit::Io, format!("{}: {error}", file.display()));
     if fs::metadata(file).map_err(io)?.len() > FILE_BYTES_MAX {
         let message = format!("{}: has more than {FILE_BYTES_MAX} bytes", file.display());
@@ -61,7 +64,7 @@ fn prompts(chat: &ChatModel, file: &Path) -> Result<Vec<Vec<TokenId>>, Failure> 
     let lines = text.lines().enumerate();
     lines
         .map(|(index, line)| {
-            prompt(chat, line).map_err(|problem| {
+            exchange(line).map_err(|problem| {
                 let place = format!("{}, line {}", file.display(), index + 1);
                 Failure::new(Exit::Usage, format!("{place}: {problem}"))
             })
@@ -69,35 +72,46 @@ fn prompts(chat: &ChatModel, file: &Path) -> Result<Vec<Vec<TokenId>>, Failure> 
         .collect()
 }
 
-fn prompt(chat: &ChatModel, line: &str) -> Result<Vec<TokenId>, String> {
-    let record: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let list = |name: &str| record[name].as_array().cloned();
-    let messages = list("messages").ok_or("messages: must be a list")?;
-    let conversation = Conversation {
-        messages: chat.place_system_messages(messages),
-        tools: list("tools").unwrap_or_default(),
-        add_generation_prompt: true,
-        enable_thinking: target::THINKING_DEFAULT,
-    };
-    let limit = target::MAX_CONTEXT - REPLY_TOKENS;
-    let prompt = chat.prompt(&conversation, limit);
-    prompt
-        .map(|prompt| prompt.tokens)
-        .map_err(|error| error.to_string())
+fn exchange(line: &str) -> Result<Exchange, String> {
+    let line: Line = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    if line.prompt_tokens.is_empty() {
+        return Err("prompt_tokens: must not be empty".to_string());
+    }
+    let mut tokens = line.prompt_tokens.iter().chain(&line.reply_tokens);
+    if let Some(token) = tokens.find(|token| **token as usize >= target::VOCAB) {
+        return Err(format!("{token} is no token of this model"));
+    }
+    let count = line.prompt_tokens.len() + line.reply_tokens.len();
+    if count > target::MAX_CONTEXT {
+        let most = target::MAX_CONTEXT;
+        return Err(format!("{count} tokens; the context is {most}"));
+    }
+    Ok(Exchange {
+        prompt: line.prompt_tokens,
+        reply: line.reply_tokens,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::chat_model;
 
     #[test]
-    fn a_line_becomes_a_prompt_or_an_error_that_says_why() {
-        let chat = chat_model();
-        let good = r#"{"messages": [{"role": "user", "content": "hi"}], "id": 3}"#;
-        assert!(!prompt(&chat, good).unwrap().is_empty());
-        assert_eq!(prompt(&chat, "{}").unwrap_err(), "messages: must be a list");
-        assert!(prompt(&chat, "{").is_err());
+    fn a_line_becomes_an_exchange_or_an_error_that_says_why() {
+        let good = r#"{"id": 3, "prompt_tokens": [1, 2], "reply_tokens": [3]}"#;
+        let expected = Exchange {
+            prompt: vec![1, 2],
+            reply: vec![3],
+        };
+        assert_eq!(exchange(good).unwrap(), expected);
+        let problem = |prompt: &[usize], reply: &[usize]| {
+            let line = serde_json::json!({"prompt_tokens": prompt, "reply_tokens": reply});
+            exchange(&line.to_string()).unwrap_err()
+        };
+        assert_eq!(problem(&[], &[1]), "prompt_tokens: must not be empty");
+        assert!(problem(&[1], &[target::VOCAB]).ends_with("no token of this model"));
+        assert!(problem(&[1], &vec![1; target::MAX_CONTEXT]).contains("the context is"));
+        assert!(exchange("{}").unwrap_err().contains("prompt_tokens"));
     }
 
     #[test]
@@ -106,7 +120,8 @@ mod tests {
             drafted: 8,
             accepted: 6,
         };
-        let expected = "first drafts: 6 of 8 accepted (75.0 %) in 2 conversations\n";
+        let expected =
+            "first drafts: 6 of 8 equal the token that was served (75.0 %) in 2 replies\n";
         assert_eq!(line(2, found), expected);
     }
 }

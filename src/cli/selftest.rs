@@ -16,8 +16,9 @@ pub struct Selftest {
     #[argh(switch)]
     speed: bool,
 
-    /// measure instead how often the drafting layer is right, on the conversations of this file: a
-    /// JSON object with messages and perhaps tools per line
+    /// count instead how many first drafts of the drafting layer equal the token that a server
+    /// served, over the replies of this file: a JSON object per line, with the token ids
+    /// prompt_tokens and reply_tokens (scripts/tiny_eval.py --served writes one)
     #[argh(option)]
     drafts: Option<PathBuf>,
 

@@ -1,14 +1,23 @@
-//! How often the multi-token-prediction layer guesses the next token.
+//! How often the multi-token-prediction layer guesses the token that was served next.
 
 use crate::engine::executor::{DeviceError, Executor};
 use crate::engine::request::TokenId;
 use crate::ops::Ops;
-use crate::target::{PREFILL_TOKENS, STOP_TOKENS};
+use crate::target::PREFILL_TOKENS;
 
 use super::runner::Runner;
 use super::session::{Session, most_likely};
 
-/// First drafts made, and those that equal the next greedy token.
+/// A prompt and the reply that a server gave to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// Token ids, at least one.
+    pub prompt: Vec<TokenId>,
+    /// Token ids, the one that ended the reply included.
+    pub reply: Vec<TokenId>,
+}
+
+/// First drafts made, and those that equal the token that was served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
     pub drafted: usize,
@@ -22,9 +31,10 @@ impl Acceptance {
     }
 }
 
-/// Answers each prompt greedily with up to `reply_tokens` tokens, drafting at every token.
+/// Follows each exchange and drafts every token of its reply but the first, which no draft
+/// precedes.
 ///
-/// The runner must be idle. Prompts must not be empty.
+/// The runner must be idle. Prompts must not be empty, and an exchange must fit into the context.
 ///
 /// # Errors
 /// `DeviceError` of a step.
@@ -33,44 +43,37 @@ impl Acceptance {
 /// When the target has no multi-token-prediction layer.
 pub fn acceptance<B: Ops>(
     runner: &mut Runner<B>,
-    prompts: &[Vec<TokenId>],
-    reply_tokens: usize,
+    exchanges: &[Exchange],
 ) -> Result<Acceptance, DeviceError> {
     let mut total = Acceptance::default();
-    for prompt in prompts {
-        answer(runner, prompt, reply_tokens, &mut total)?;
+    for exchange in exchanges {
+        follow(runner, exchange, &mut total)?;
     }
     Ok(total)
 }
 
-fn answer<B: Ops>(
+fn follow<B: Ops>(
     runner: &mut Runner<B>,
-    prompt: &[TokenId],
-    reply_tokens: usize,
+    exchange: &Exchange,
     total: &mut Acceptance,
 ) -> Result<(), DeviceError> {
+    let Some((&first, rest)) = exchange.reply.split_first() else {
+        return Ok(());
+    };
     let mut session = Session::new();
-    let mut token = 0;
-    for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
+    for (index, chunk) in exchange.prompt.chunks(PREFILL_TOKENS).enumerate() {
         session.step(runner, chunk)?;
         let end = index * PREFILL_TOKENS + chunk.len();
-        token = prompt
-            .get(end)
-            .copied()
-            .unwrap_or_else(|| most_likely(runner.logits()));
-        let following = [&chunk[1..], &[token]].concat();
-        runner.draft(&following)?;
+        let next = exchange.prompt.get(end).copied().unwrap_or(first);
+        runner.draft(&[&chunk[1..], &[next]].concat())?;
     }
-    for _ in 1..reply_tokens {
-        if STOP_TOKENS.contains(&token) {
-            break;
-        }
-        let guess = most_likely(runner.logits());
-        session.step(runner, &[token])?;
-        token = most_likely(runner.logits());
+    let mut token = first;
+    for &served in rest {
         total.drafted += 1;
-        total.accepted += usize::from(guess == token);
-        runner.draft(&[token])?;
+        total.accepted += usize::from(most_likely(runner.logits()) == served);
+        session.step(runner, &[token])?;
+        runner.draft(&[served])?;
+        token = served;
     }
     Ok(())
 }

@@ -194,11 +194,15 @@ fn acceptance_counts_drafts() {
     let golden = std::fs::read_to_string(folder().join("golden/tokens.json")).unwrap();
     let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
     let sequences = golden["sequences"].as_array().unwrap();
-    let prompt = |sequence: &serde_json::Value| -> Vec<TokenId> {
-        serde_json::from_value(sequence["prompt"].clone()).unwrap()
+    let exchange = |sequence: &serde_json::Value| {
+        let ids = |name: &str| serde_json::from_value(sequence[name].clone()).unwrap();
+        Exchange {
+            prompt: ids("prompt"),
+            reply: ids("tokens"),
+        }
     };
-    let prompts: Vec<_> = sequences.iter().map(prompt).collect();
-    let counted = acceptance(&mut runner, &prompts, 10).unwrap();
+    let exchanges: Vec<Exchange> = sequences.iter().map(exchange).collect();
+    let counted = acceptance(&mut runner, &exchanges).unwrap();
     if target::MODEL == "tiny" {
         assert!(counted.rate() >= ACCEPTANCE_LEAST, "{counted:?}");
     }
@@ -207,9 +211,7 @@ fn acceptance_counts_drafts() {
         target::MODEL,
         counted.rate()
     );
-    assert!(
-        counted.drafted > 0 && counted.drafted <= 9 * prompts.len(),
-        "{counted:?}"
-    );
+    let drafted: usize = exchanges.iter().map(|given| given.reply.len() - 1).sum();
+    assert!(drafted > 0 && counted.drafted == drafted, "{counted:?}");
     assert!(counted.accepted <= counted.drafted, "{counted:?}");
 }

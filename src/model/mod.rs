@@ -13,7 +13,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use acceptance::{Acceptance, acceptance};
+pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use measure::measure;
 pub use runner::{ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
