@@ -153,6 +153,26 @@ fn has_banned_name(path: &str) -> bool {
     })
 }
 
+/// The list of failures of other servers, with a `file test` for each.
+const CASES: &str = "ci/cases.md";
+
+/// The tests of a row of [`CASES`] that do not exist, or the row if it names none.
+fn missing(root: &Path, row: &str) -> Vec<String> {
+    let tests = row.split('`').skip(1).step_by(2);
+    let tests: Vec<&str> = tests.filter(|name| name.contains(".rs ")).collect();
+    if tests.is_empty() {
+        return vec![row.to_string()];
+    }
+    let is_test = |name: &str| {
+        let (file, test) = name.split_once(' ')?;
+        let text = fs::read_to_string(root.join(file)).ok()?;
+        let (before, _) = text.split_once(&format!("fn {test}()"))?;
+        before.trim_end().ends_with("#[test]").then_some(())
+    };
+    let absent = tests.into_iter().filter(|name| is_test(name).is_none());
+    absent.map(String::from).collect()
+}
+
 #[test]
 fn every_file_keeps_the_rules() {
     let root = Site::here().root;
@@ -197,4 +217,23 @@ fn each_rule_finds_what_it_forbids() {
         );
     }
     assert!(has_banned_name("src/string_utils.rs") && !has_banned_name("src/newton.rs"));
+}
+
+#[test]
+fn every_case_names_tests_that_exist() {
+    let root = Site::here().root;
+    let text = fs::read_to_string(root.join(CASES)).expect("the list is there");
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let rows: Vec<&str> = rows.filter(|row| *row != "| case | tests |").collect();
+    let missing = rows.iter().flat_map(|row| missing(&root, row));
+    let missing: Vec<String> = missing.collect();
+    assert!(!rows.is_empty() && missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn a_test_that_does_not_exist_is_missed() {
+    let root = Site::here().root;
+    let row = "| a | `build/xtask/src/tidy.rs missing` `src/none.rs a` |";
+    assert_eq!(missing(&root, row).len(), 2, "a helper and a file");
+    assert_eq!(missing(&root, "| a | none |"), ["| a | none |"]);
 }
