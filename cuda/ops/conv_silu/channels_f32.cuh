@@ -18,7 +18,7 @@ inline constexpr int kTail = target::GDN_CONV - 1;
 // One more than is read: the newest input takes the place of one that no block needs.
 inline constexpr int kRing = target::GDN_CONV;
 // Rows that are loaded together.
-inline constexpr int kAhead = 8;
+inline constexpr int kAhead = 16;
 
 static_assert(target::GDN_CONV == 4, "a channel's taps are one vector");
 static_assert(kChannels % 4 == 0, "a thread has four channels");

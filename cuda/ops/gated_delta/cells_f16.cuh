@@ -62,9 +62,8 @@ struct CellStorage {
     KeyRecord keys;
     Square below[kHeadGroup];  // A
   };
-  ValueRecord values[kHeadGroup];
-  float log[kHeadGroup][kCell];  // G / ln 2
-  float total[kHeadGroup];       // of the first 32 rows
+  ValueRecord values[kHeadGroup];  // `left` is G / ln 2 until A is written
+  float total[kHeadGroup];         // of the first 32 rows
 };
 
 template <class Record>
@@ -75,27 +74,34 @@ __device__ inline void copy_out(Record& to, const Record& from) {
   }
 }
 
-// Four lanes have a row of a head: brings it to unit length and rounds it.
-__device__ inline void store_unit(tile::TileF16 (&to)[kKeyTiles], const float* from, int row) {
-  const int q = threadIdx.x % 4;
+// A row of a head, which four lanes have.
+struct UnitRow {
   float4 part[kKeyTiles];
-  float squares = 0.0f;
+
+  __device__ void load(const float* from) {
 #pragma unroll
-  for (int t = 0; t < kKeyTiles; ++t) {
-    part[t] = from != nullptr ? tile::vector_at(from, 4 * t + q) : float4{};
-    squares += dot(part[t], part[t]);
+    for (int t = 0; t < kKeyTiles; ++t) {
+      part[t] = from != nullptr ? tile::vector_at(from, 4 * t + threadIdx.x % 4) : float4{};
+    }
   }
-  squares += __shfl_xor_sync(tile::kAllLanes, squares, 1);
-  squares += __shfl_xor_sync(tile::kAllLanes, squares, 2);
-  const float scale = rsqrtf(squares + kUnitEps);
+
+  // Brings it to unit length and rounds it.
+  __device__ void store(tile::TileF16 (&to)[kKeyTiles], int row) const {
+    float squares = 0.0f;
 #pragma unroll
-  for (int t = 0; t < kKeyTiles; ++t) {
-    const float4 unit = times(part[t], scale);
-    auto* at = reinterpret_cast<__half2*>(&to[t][tile::tile_at(row, 4 * q)]);
-    at[0] = __floats2half2_rn(unit.x, unit.y);
-    at[1] = __floats2half2_rn(unit.z, unit.w);
+    for (int t = 0; t < kKeyTiles; ++t) squares += dot(part[t], part[t]);
+    squares += __shfl_xor_sync(tile::kAllLanes, squares, 1);
+    squares += __shfl_xor_sync(tile::kAllLanes, squares, 2);
+    const float scale = rsqrtf(squares + kUnitEps);
+#pragma unroll
+    for (int t = 0; t < kKeyTiles; ++t) {
+      const float4 unit = times(part[t], scale);
+      auto* at = reinterpret_cast<__half2*>(&to[t][tile::tile_at(row, threadIdx.x % 4 * 4)]);
+      at[0] = __floats2half2_rn(unit.x, unit.y);
+      at[1] = __floats2half2_rn(unit.z, unit.w);
+    }
   }
-}
+};
 
 struct Cell {
   const CellParams& params;
@@ -106,7 +112,7 @@ struct Cell {
   const int warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
 
-  // Two rows of this lane's four at a time, query and key of each.
+  // Four lanes have two rows of the warp's 16, query and key of each.
   __device__ void load_units() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -115,13 +121,17 @@ struct Cell {
       if (row < rows) {
         from = params.qkv + static_cast<size_t>(first + row) * kWidth + key_head * GDN_KEY_DIM;
       }
-      store_unit(shared.keys.query[warp], from, in_tile);
-      store_unit(shared.keys.key[warp], from == nullptr ? from : from + kKeys, in_tile);
+      UnitRow query, key;
+      query.load(from);
+      key.load(from == nullptr ? from : from + kKeys);
+      query.store(shared.keys.query[warp], in_tile);
+      key.store(shared.keys.key[warp], in_tile);
     }
   }
 
   // A thread has a row of a value head. Behind the last row nothing decays and nothing is added.
-  __device__ void load_gates() {
+  // Returns the row's `left`.
+  __device__ float load_gates() {
     const int group = threadIdx.x / kCell, row = threadIdx.x % kCell;
     const int head = key_head * kHeadGroup + group;
     float log = 0.0f, weight = 0.0f;
@@ -139,11 +149,12 @@ struct Cell {
     if (row == tile::kWarpLanes - 1) shared.total[group] = log;
     __syncthreads();  // the first half's sum is written
     if (row >= tile::kWarpLanes) log += shared.total[group];
-    shared.log[group][row] = log;
-    shared.values[group].weight[row] = weight;
+    ValueRecord& to = shared.values[group];
+    to.left[row] = log;
+    to.weight[row] = weight;
+    to.decayed[row] = exp2f(log);
     __syncthreads();  // the last row's sum is written
-    shared.values[group].decayed[row] = exp2f(log);
-    shared.values[group].left[row] = exp2f(shared.log[group][kCell - 1] - log);
+    return exp2f(to.left[kCell - 1] - log);
   }
 
   // Products of this warp's 16 keys and queries with all keys that are not behind them.
@@ -174,8 +185,8 @@ struct Cell {
 
   // A and M of a value head.
   __device__ void weigh(int group, const Products& products) {
-    const float(&log)[kCell] = shared.log[group];
     ValueRecord& to = shared.values[group];
+    const float(&log)[kCell] = to.left;
 #pragma unroll
     for (int other = 0; other < kRowTiles; ++other) {
       if (other > warp) break;
@@ -236,7 +247,7 @@ struct Cell {
 
 // A block per cell and key head.
 template <class Tile>
-__global__ __launch_bounds__(kCellThreads) void cells_f16(CellParams params) {
+__global__ __launch_bounds__(kCellThreads, 4) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
   auto& shared = *reinterpret_cast<CellStorage*>(cell_shared);
   ptx::griddepcontrol_launch_dependents();
@@ -246,7 +257,7 @@ __global__ __launch_bounds__(kCellThreads) void cells_f16(CellParams params) {
   CellRecord& record = params.records[blockIdx.x];
   Cell cell{params, shared, key_head, static_cast<int>(rows.x), static_cast<int>(rows.y)};
   cell.load_units();
-  cell.load_gates();
+  const float left = cell.load_gates();
   __syncthreads();  // keys, queries and gates are written
   Cell::Products products{};
   cell.multiply(products);
@@ -255,6 +266,7 @@ __global__ __launch_bounds__(kCellThreads) void cells_f16(CellParams params) {
 #pragma unroll
   for (int group = 0; group < kHeadGroup; ++group) cell.weigh(group, products);
   __syncthreads();  // A is written
+  shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
   cell.solve();
   __syncthreads();  // T is written
 #pragma unroll
