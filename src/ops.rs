@@ -19,9 +19,9 @@ pub use batch::{Batch, Span};
 /// Positions of a cell of a sequence, counted from its start. What a prompt has of a cell is in one
 /// step.
 pub const CELL: usize = 64;
-/// Rows of a cell that `Ops::gated_delta` takes one by one, at most. If a step has more of a cell,
-/// from its first position on, a backend may take them together, in other arithmetic: the choice
-/// depends on the prompt alone. Decode and verification never have more.
+/// Rows of a cell that `Ops::gated_delta` and `Ops::attend` take one by one, at most. If a step has
+/// more of a cell, from its first position on, a backend may take them together, in other
+/// arithmetic: the choice depends on the prompt alone. Decode and verification never have more.
 pub const ONE_BY_ONE: usize = 8;
 
 /// What one call moves and computes at least: the numerator of a roofline.
@@ -227,7 +227,8 @@ pub trait Ops {
     /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
     /// over positions `j` up to the row's own, `g = h / (HEADS / KV_HEADS)`, then
     /// `out[r, h] *= sigmoid(gate[r, h])`, element by element. `q` holds a query and a gate per
-    /// head, `[R, HEADS * 2 * HEAD_DIM]`; `out [R, HEADS * HEAD_DIM]`.
+    /// head, `[R, HEADS * 2 * HEAD_DIM]`; `out [R, HEADS * HEAD_DIM]`. Rows are taken one by one,
+    /// or in cells as [`ONE_BY_ONE`] states.
     fn attend(
         &mut self,
         q: &Self::Tensor,

@@ -29,9 +29,9 @@ use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsErr
 
 use load::{Loader, Wanted};
 use panels::{Order, Panels, Storage};
-use step::{CELL_RECORD, RECORDS, Step};
+use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
 
-/// Most rows of a step whose kernels stream weights or keys for few rows.
+/// Most rows of a step, or of what is in no cell of it, whose kernels stream keys for few rows.
 const FEW_ROWS: usize = 64;
 /// Positions of a split of attention.
 const SPLIT: usize = 256;
@@ -569,7 +569,7 @@ impl Ops for Cuda {
         let out = out.shape(q.rows, HEADS * HEAD_DIM);
         let step = &self.step;
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` has room
-        // for the splits of FEW_ROWS, and more rows use none.
+        // for the splits of FEW_ROWS, and more rows behind cells use none.
         self.queue.launch("attend", |stream| unsafe {
             ops::atlas_attend(
                 q.as_ptr(),
@@ -577,10 +577,14 @@ impl Ops for Cuda {
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
+                step.cell_tile_list(),
                 step.tile_list(),
                 self.partial.as_mut_ptr(),
                 out,
                 count(q.rows),
+                count(step.cell_tiles),
+                count(CELL_TILE_TOKENS),
+                count(step.one_by_one),
                 count(step.tiles),
                 count(step.tile_tokens),
                 stream,

@@ -94,10 +94,10 @@ inline constexpr int SMS = 132;
 // Shared memory that one block may ask for, bytes.
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 
-// Kernel `split_kv_bf16` of op `attend`.
+// Kernel `tiles_bf16` of op `attend`.
 struct Attend {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 98176;
+  static constexpr int kSharedBytes = 196608;
 };
 
 // Kernel `vectors_f32` of op `concat`.

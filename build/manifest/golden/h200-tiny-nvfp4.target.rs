@@ -61,9 +61,9 @@ decode = [1, 2, 4, 8, 16]
 prefill = 256
 
 [leaf.op.attend]
-kernel = "split_kv_bf16"
+kernel = "tiles_bf16"
 threads = 256
-why = "eight warps share 64 positions and the 256 dimensions of a head; query heads fill the tile"
+why = "prompts: two warpgroups have 64 queries each; else eight warps share 64 positions"
 
 [leaf.op.concat]
 kernel = "vectors_f32"
@@ -388,11 +388,11 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 /// Kernel of `attend`.
-pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
+pub const OP_ATTEND_KERNEL: &str = "tiles_bf16";
 /// Threads of a block of `attend`.
 pub const OP_ATTEND_THREADS: usize = 256;
 /// Shared memory of a block of `attend`.
-pub const OP_ATTEND_SHARED_BYTES: usize = 98176;
+pub const OP_ATTEND_SHARED_BYTES: usize = 196608;
 /// Kernel of `concat`.
 pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
 /// Threads of a block of `concat`.

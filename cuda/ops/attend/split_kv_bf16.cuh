@@ -52,10 +52,10 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
-  const uint2* tiles;  // (tiles): first row, rows
-  float* partial;      // (rows, HEADS, kSplits, HEAD_DIM), then (rows, HEADS, kSplits, 2)
+  const uint4* tiles;  // (tiles): first row, rows, place of the first row among `places`
+  float* partial;      // (places, HEADS, kSplits, HEAD_DIM), then (places, HEADS, kSplits, 2)
   float* out;          // (rows, HEADS, HEAD_DIM)
-  int rows;
+  int places;          // rows of all tiles
 };
 
 // An element of a head's mix, times the sigmoid of its gate.
@@ -116,12 +116,12 @@ struct Stage {
   const int last;    // largest position of the tile
   float part[kTiles][kDimTiles][4];
 
-  __device__ Stage(const Params& params, Shared& shared, int tile, int kv_head)
+  __device__ Stage(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : params(params),
         shared(shared),
         kv_head(kv_head),
-        first(params.tiles[tile].x),
-        tokens(params.tiles[tile].y),
+        first(first),
+        tokens(tokens),
         last(params.positions[first + tokens - 1]) {}
 
   __device__ void load_queries() {
@@ -318,9 +318,9 @@ struct Stage {
     }
   }
 
-  // Row and head of a row of the tile, as one index.
-  __device__ size_t head_of(int row) const {
-    return static_cast<size_t>(first + row / kGroup) * HEADS + kv_head * kGroup + row % kGroup;
+  // Row and head of a row of the tile, as one index; `first` is the row or the place of its first.
+  __device__ size_t head_of(int row, size_t first) const {
+    return (first + row / kGroup) * HEADS + kv_head * kGroup + row % kGroup;
   }
 };
 
@@ -332,49 +332,58 @@ __global__ __launch_bounds__(kThreads) void splits(Params params) {
   auto& shared = *reinterpret_cast<SharedStorage<kTiles>*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  Stage<kTiles> stage(params, shared, blockIdx.x, blockIdx.y);
-  const size_t values = static_cast<size_t>(params.rows) * HEADS * kSplits * HEAD_DIM;
+  const uint4 tile = params.tiles[blockIdx.x];
+  Stage<kTiles> stage(params, shared, tile.x, tile.y, blockIdx.y);
+  const size_t values = static_cast<size_t>(params.places) * HEADS * kSplits * HEAD_DIM;
   auto* stats = reinterpret_cast<Stats*>(params.partial + values);
   if (static_cast<int>(blockIdx.z) * kSplit <= stage.last) stage.load_queries();
   for (int split = blockIdx.z; split * kSplit <= stage.last; split += gridDim.z) {
     stage.run(split);
     stage.for_each([&](int t, int d, int e, int row, int dim) {
-      params.partial[(stage.head_of(row) * kSplits + split) * HEAD_DIM + dim] =
+      params.partial[(stage.head_of(row, tile.z) * kSplits + split) * HEAD_DIM + dim] =
           stage.part[t][d][e];
     });
     for (int row = threadIdx.x; row < stage.tokens * kGroup; row += kThreads) {
-      stats[stage.head_of(row) * kSplits + split] = stage.stats(row);
+      stats[stage.head_of(row, tile.z) * kSplits + split] = stage.stats(row);
     }
     __syncthreads();  // statistics are read before the next split resets them
   }
 }
 
-// Merges the splits of a row and head, a thread per dimension.
+// Merges the splits of a tile's rows of one head, a thread per dimension.
+template <class Tile>
 __global__ __launch_bounds__(HEAD_DIM) void merge_splits(Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const size_t head = blockIdx.x;
-  const int count = params.positions[head / HEADS] / kSplit + 1;
-  const size_t values = static_cast<size_t>(params.rows) * HEADS * kSplits * HEAD_DIM;
-  const auto* stats =
-      reinterpret_cast<const Stats*>(params.partial + values) + head * kSplits;
-  const float* parts = params.partial + head * kSplits * HEAD_DIM + threadIdx.x;
-  Stats total{-INFINITY, 0.0f};
-  float sum = 0.0f;
-  for (int split = 0; split < count; ++split) {
-    const Merge merge = Merge::of(total, stats[split]);
-    sum = merge.apply(sum, parts[static_cast<size_t>(split) * HEAD_DIM]);
+  const uint4 tile = params.tiles[blockIdx.x];
+  const size_t values = static_cast<size_t>(params.places) * HEADS * kSplits * HEAD_DIM;
+  for (unsigned i = 0; i < tile.y; ++i) {
+    const size_t head = static_cast<size_t>(tile.x + i) * HEADS + blockIdx.y;
+    const size_t place = static_cast<size_t>(tile.z + i) * HEADS + blockIdx.y;
+    const int count = params.positions[tile.x + i] / kSplit + 1;
+    const auto* stats = reinterpret_cast<const Stats*>(params.partial + values) + place * kSplits;
+    const float* parts = params.partial + place * kSplits * HEAD_DIM + threadIdx.x;
+    Stats total{-INFINITY, 0.0f};
+    float sum = 0.0f;
+    for (int split = 0; split < count; ++split) {
+      const Merge merge = Merge::of(total, stats[split]);
+      sum = merge.apply(sum, parts[static_cast<size_t>(split) * HEAD_DIM]);
+    }
+    params.out[head * HEAD_DIM + threadIdx.x] = gated(params, head, threadIdx.x, sum / total.sum);
   }
-  params.out[head * HEAD_DIM + threadIdx.x] = gated(params, head, threadIdx.x, sum / total.sum);
 }
 
-// A block per tile and KV head, all splits in turn.
+// A block per KV head and part of a tile, as many rows as it takes at once, all splits in turn.
 template <int kTiles>
-__global__ __launch_bounds__(kThreads) void whole(Params params) {
+__global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned parts) {
   auto& shared = *reinterpret_cast<SharedStorage<kTiles>*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  Stage<kTiles> stage(params, shared, blockIdx.x, blockIdx.y);
+  constexpr int kTokens = Stage<kTiles>::kTokens;
+  const uint4 tile = params.tiles[blockIdx.x / parts];
+  const int before = blockIdx.x % parts * kTokens, tokens = static_cast<int>(tile.y) - before;
+  if (tokens <= 0) return;
+  Stage<kTiles> stage(params, shared, tile.x + before, min(tokens, kTokens), blockIdx.y);
   stage.load_queries();
   const int g = threadIdx.x % tile::kWarpLanes / 4;
   float sums[kTiles][kDimTiles][4] = {};
@@ -400,44 +409,62 @@ __global__ __launch_bounds__(kThreads) void whole(Params params) {
     __syncthreads();  // statistics are read before the next split resets them
   }
   stage.for_each([&](int t, int d, int e, int row, int dim) {
-    const size_t head = stage.head_of(row);
+    const size_t head = stage.head_of(row, stage.first);
     params.out[head * HEAD_DIM + dim] =
         gated(params, head, dim, sums[t][d][e] / totals[t][e / 2].sum);
   });
 }
 
+// Query rows of a tile, for few rows and for many: of an instruction's M, this many times.
+inline constexpr int kFew = 1;
+inline constexpr int kMany = 2;
+
+// The rows of the list `tiles`, whose tiles have up to `tile_tokens` tokens.
+template <class Tile>
+cudaError_t launch_rows(const Params& params, unsigned count, unsigned tile_tokens,
+                        cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  if (tile_tokens != Stage<kFew>::kTokens) {
+    constexpr unsigned kTokens = Stage<kMany>::kTokens;
+    if (tile_tokens % kTokens != 0) return cudaErrorInvalidValue;
+    const unsigned parts = tile_tokens / kTokens;
+    const Launch shape{count * parts, kThreads, sizeof(SharedStorage<kMany>), KV_HEADS};
+    return launch_chained(whole<kMany>, shape, stream, params, parts);
+  }
+  // The same blocks whatever the context, so that a recorded step can be replayed.
+  const unsigned blocks = blocks_for(kBlocksWanted, count * KV_HEADS);
+  const unsigned turns = blocks < kSplits ? blocks : kSplits;
+  const Launch shape{count, kThreads, sizeof(SharedStorage<kFew>), KV_HEADS, turns};
+  const cudaError_t failed = launch_chained(splits<kFew>, shape, stream, params);
+  if (failed != cudaSuccess) return failed;
+  return launch_chained(merge_splits<Tile>, {count, HEAD_DIM, 0, HEADS}, stream, params);
+}
+
 template <class Tile>
 struct SplitKvBf16 {
-  static constexpr int kFew = 1;
-  static constexpr int kMany = 2;
-
   static_assert(Tile::kThreads == kThreads, "the stages count on these warps");
   static_assert(Tile::kSharedBytes == sizeof(SharedStorage<kMany>),
                 "the manifest plans this storage");
 
-  // `tile_tokens` says which list of tiles is given.
+  // Tiles of cells are tiles of many rows: one arithmetic for all.
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
-                            const unsigned* tables, const unsigned* pages, const unsigned* tiles,
-                            float* partial, float* out, unsigned rows, unsigned count,
-                            unsigned tile_tokens, cudaStream_t stream) {
-    const Params params{q,     device(cache), positions, tables, pages,
-                        reinterpret_cast<const uint2*>(tiles),
-                        partial, out, static_cast<int>(rows)};
-    if (rows == 0) return cudaSuccess;
-    constexpr unsigned kFewBytes = sizeof(SharedStorage<kFew>);
-    if (tile_tokens == Stage<kMany>::kTokens) {
-      return launch_chained(whole<kMany>,
-                            {count, kThreads, sizeof(SharedStorage<kMany>), KV_HEADS}, stream,
-                            params);
-    }
-    if (tile_tokens != Stage<kFew>::kTokens) return cudaErrorInvalidValue;
-    // The same blocks whatever the context, so that a recorded step can be replayed.
-    const unsigned blocks = blocks_for(kBlocksWanted, count * KV_HEADS);
-    const unsigned turns = blocks < kSplits ? blocks : kSplits;
-    const cudaError_t failed = launch_chained(
-        splits<kFew>, {count, kThreads, kFewBytes, KV_HEADS, turns}, stream, params);
+                            const unsigned* tables, const unsigned* pages, const unsigned* cells,
+                            const unsigned* tiles, float* partial, float* out, unsigned,
+                            unsigned cell_count, unsigned cell_tokens, unsigned places,
+                            unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
+    Params params{q,
+                  device(cache),
+                  positions,
+                  tables,
+                  pages,
+                  reinterpret_cast<const uint4*>(cells),
+                  partial,
+                  out,
+                  static_cast<int>(places)};
+    const cudaError_t failed = launch_rows<Tile>(params, cell_count, cell_tokens, stream);
     if (failed != cudaSuccess) return failed;
-    return launch_chained(merge_splits, {rows * HEADS, HEAD_DIM, 0}, stream, params);
+    params.tiles = reinterpret_cast<const uint4*>(tiles);
+    return launch_rows<Tile>(params, tile_count, tile_tokens, stream);
   }
 };
 

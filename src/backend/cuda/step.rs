@@ -24,6 +24,12 @@ const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
 pub const RECORDS: usize = CELLS_MAX * CELL_RECORD;
 /// Query rows of a tile of `attend`, for few rows and for many; heads of a group are rows.
 const TILE_ROWS: [usize; 2] = [16, 32];
+/// Query rows of a tile of cells.
+const CELL_TILE_ROWS: usize = 128;
+/// Query heads of a KV head.
+const GROUP: usize = HEADS / KV_HEADS;
+/// Tokens of a full tile of cells.
+pub const CELL_TILE_TOKENS: usize = CELL_TILE_ROWS / GROUP;
 
 /// Where a list lies in the buffer, in numbers; 16-byte aligned.
 #[derive(Clone, Copy)]
@@ -50,7 +56,9 @@ const SPANS: Section = Section::after(WANTED, 2 * MAX_SEQUENCES);
 const CELLS: Section = Section::after(SPANS, 2 * CELLS_MAX);
 const RUNS: Section = Section::after(CELLS, 2 * MAX_SEQUENCES);
 const CHUNKS: Section = Section::after(RUNS, 4 * (ROWS_MAX / CHUNK_ROWS + MAX_SEQUENCES));
-const TILES: Section = Section::after(CHUNKS, 2 * ROWS_MAX);
+const CELL_TILES: Section =
+    Section::after(CHUNKS, 4 * (ROWS_MAX / CELL_TILE_TOKENS + MAX_SEQUENCES));
+const TILES: Section = Section::after(CELL_TILES, 4 * ROWS_MAX);
 /// Last, because a copy ends with the pages in use.
 const PAGES: Section = Section::after(TILES, MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE));
 
@@ -66,9 +74,12 @@ pub struct Step {
     /// Sequences that have cells.
     pub runs: usize,
     pub chunks: usize,
+    pub cell_tiles: usize,
     pub tiles: usize,
     /// Tokens of a full tile.
     pub tile_tokens: usize,
+    /// Rows that are in no cell.
+    pub one_by_one: usize,
 }
 
 impl Step {
@@ -86,8 +97,10 @@ impl Step {
             cells: 0,
             runs: 0,
             chunks: 0,
+            cell_tiles: 0,
             tiles: 0,
             tile_tokens: 0,
+            one_by_one: 0,
         })
     }
 
@@ -97,7 +110,6 @@ impl Step {
     /// The stream has passed the copy of the batch before.
     pub unsafe fn begin(&mut self, batch: &Batch, stream: &Stream) -> Result<(), CudaError> {
         self.rows = batch.rows();
-        self.tile_tokens = TILE_ROWS[usize::from(self.rows > FEW_ROWS)] / (HEADS / KV_HEADS);
         self.put(TOKENS, batch.tokens.iter().copied());
         self.put(POSITIONS, numbers(&batch.positions));
         self.wanted = self.put(WANTED, numbers(&batch.wanted));
@@ -106,9 +118,12 @@ impl Step {
         self.cells = self.put(CELLS, spans.clone().flat_map(cells)) / 2;
         self.runs = self.put(RUNS, runs(&batch.spans)) / 2;
         self.chunks = self.put(CHUNKS, spans.clone().flat_map(chunks)) / 4;
-        let tokens = self.tile_tokens;
-        let tiles = spans.clone().flat_map(|span| tiles(span, tokens));
-        self.tiles = self.put(TILES, tiles) / 2;
+        let in_cells = tiles(spans.clone().map(in_cells), CELL_TILE_TOKENS);
+        self.cell_tiles = self.put(CELL_TILES, in_cells) / 4;
+        self.one_by_one = spans.clone().map(|span| behind_cells(span).len()).sum();
+        self.tile_tokens = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)] / GROUP;
+        let behind = tiles(spans.map(behind_cells), self.tile_tokens);
+        self.tiles = self.put(TILES, behind) / 4;
         let pages = self.put_pages(batch);
         // SAFETY: the host's numbers are next written when the stream has passed this copy.
         unsafe {
@@ -189,6 +204,10 @@ impl Step {
         self.at(CHUNKS)
     }
 
+    pub fn cell_tile_list(&self) -> *const u32 {
+        self.at(CELL_TILES)
+    }
+
     pub fn tile_list(&self) -> *const u32 {
         self.at(TILES)
     }
@@ -203,32 +222,38 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
 }
 
 /// Rows of a span that are taken in cells: all that begin on the grid, but for a short last cell.
-fn rows_in_cells(span: &Span) -> usize {
+fn in_cells(span: &Span) -> Range<usize> {
     let rows = span.rows.len();
-    match rows % CELL {
+    let taken = match rows % CELL {
         _ if !span.start.is_multiple_of(CELL) => 0,
         short @ 1..=ONE_BY_ONE => rows - short,
         _ => rows,
-    }
+    };
+    span.rows.start..span.rows.start + taken
+}
+
+/// Rows of a span that are taken one by one.
+fn behind_cells(span: &Span) -> Range<usize> {
+    in_cells(span).end..span.rows.end
 }
 
 /// First row and rows of what is left of a span, if anything is.
 fn one_by_one(span: &Span) -> impl Iterator<Item = u32> {
-    let first = span.rows.start + rows_in_cells(span);
-    let left = (first < span.rows.end).then(|| [first, span.rows.end - first]);
+    let rows = behind_cells(span);
+    let left = (!rows.is_empty()).then(|| [rows.start, rows.len()]);
     left.into_iter().flatten().map(|number| number as u32)
 }
 
 /// First row and rows of each cell.
 fn cells(span: &Span) -> impl Iterator<Item = u32> {
-    let (first, end) = (span.rows.start, span.rows.start + rows_in_cells(span));
-    let starts = (first..end).step_by(CELL);
-    starts.flat_map(move |start| [start as u32, CELL.min(end - start) as u32])
+    let rows = in_cells(span);
+    let starts = rows.clone().step_by(CELL);
+    starts.flat_map(move |start| [start as u32, CELL.min(rows.end - start) as u32])
 }
 
 /// First cell and cells of each span that has any.
 fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
-    let counts = spans.iter().map(|span| rows_in_cells(span).div_ceil(CELL));
+    let counts = spans.iter().map(|span| in_cells(span).len().div_ceil(CELL));
     let run = |first: &mut usize, count: usize| {
         let run = [*first, count];
         *first += count;
@@ -248,11 +273,21 @@ fn chunks(span: &Span) -> impl Iterator<Item = u32> {
     })
 }
 
-/// First row and rows of each tile.
-fn tiles(span: &Span, tokens: usize) -> impl Iterator<Item = u32> {
-    let end = span.rows.end;
-    let starts = span.rows.clone().step_by(tokens);
-    starts.flat_map(move |start| [start as u32, tokens.min(end - start) as u32])
+/// First row and rows of each tile of some rows, and the place of its first row among them all; the
+/// last number fills a vector.
+fn tiles(parts: impl Iterator<Item = Range<usize>>, tokens: usize) -> impl Iterator<Item = u32> {
+    let with_places = parts.scan(0, |place, rows| {
+        let first = *place;
+        *place += rows.len();
+        Some((first, rows))
+    });
+    with_places.flat_map(move |(place, rows)| {
+        let starts = rows.clone().step_by(tokens);
+        starts.flat_map(move |start| {
+            let live = tokens.min(rows.end - start);
+            [start, live, place + start - rows.start, 0].map(|number| number as u32)
+        })
+    })
 }
 
 #[cfg(test)]
@@ -293,6 +328,14 @@ mod tests {
         let span = span(5, 0..100);
         assert_eq!(pairs(cells(&span)), []);
         assert_eq!(pairs(one_by_one(&span)), [(0, 100)]);
+    }
+
+    #[test]
+    fn tiles_know_their_place_among_all_rows() {
+        let parts = [3..8, 9..9, 20..21];
+        let tiles: Vec<_> = tiles(parts.into_iter(), 4).collect();
+        let found: Vec<_> = tiles.chunks(4).collect();
+        assert_eq!(found, [[3, 4, 0, 0], [7, 1, 4, 0], [20, 1, 5, 0]]);
     }
 
     #[test]

@@ -501,7 +501,7 @@ impl Sequences {
 
     /// Whether rows give the same bits one by one and together.
     pub fn is_by_row(&self) -> bool {
-        matches!(self.memory, Memory::Attention | Memory::ConvSilu)
+        self.memory == Memory::ConvSilu
     }
 
     /// The same sequences in other steps.
