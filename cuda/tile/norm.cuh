@@ -1,4 +1,4 @@
-// A row of F32 spread over the threads of a block, and its RMS norm.
+// A row of F32 spread over the threads of a block or of a warp, and its RMS norm.
 #pragma once
 
 #include "tile/ptx.cuh"
@@ -82,6 +82,62 @@ struct NormRow {
       part[i].y *= scale * (1.0f + gain.part[i].y);
       part[i].z *= scale * (1.0f + gain.part[i].z);
       part[i].w *= scale * (1.0f + gain.part[i].w);
+    });
+  }
+};
+
+// A row in one warp, normed to the bits of `NormRow` of `kThreads`: a lane has its vectors of every
+// warp.
+template <int kWidth, int kThreads>
+struct WarpNormRow {
+  using Row = NormRow<kWidth, kThreads>;
+
+  float4 part[Row::kWarps][Row::kVectors];
+
+  // `body(vector, part)` for every vector of this lane.
+  template <class Body>
+  __device__ void for_each_vector(Body body) {
+    const int lane = threadIdx.x % kWarpLanes;
+#pragma unroll
+    for (int warp = 0; warp < Row::kWarps; ++warp) {
+#pragma unroll
+      for (int i = 0; i < Row::kVectors; ++i) {
+        const int vector = warp * kWarpLanes + lane + i * kThreads;
+        if (Row::kRowVectors % kThreads == 0 || vector < Row::kRowVectors) {
+          body(vector, part[warp][i]);
+        }
+      }
+    }
+  }
+
+  __device__ void load(const float* row) {
+    for_each_vector([&](int vector, float4& part) {
+      part = reinterpret_cast<const float4*>(row)[vector];
+    });
+  }
+
+  __device__ void normalise(const float* gain, float eps) {
+    float squares[Row::kWarps] = {};
+    for_each_vector([&](int vector, const float4& part) {
+      float& sum = squares[vector % kThreads / kWarpLanes];
+      sum = fmaf(part.x, part.x, sum);
+      sum = fmaf(part.y, part.y, sum);
+      sum = fmaf(part.z, part.z, sum);
+      sum = fmaf(part.w, part.w, sum);
+    });
+    float all = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < Row::kWarps; ++warp) {
+      const float sum = warp_sum(squares[warp]);
+      all = warp == 0 ? sum : all + sum;
+    }
+    const float scale = rsqrtf(all * (1.0f / kWidth) + eps);
+    for_each_vector([&](int vector, float4& part) {
+      const float4 more = __ldg(reinterpret_cast<const float4*>(gain) + vector);
+      part.x *= scale * (1.0f + more.x);
+      part.y *= scale * (1.0f + more.y);
+      part.z *= scale * (1.0f + more.z);
+      part.w *= scale * (1.0f + more.w);
     });
   }
 };

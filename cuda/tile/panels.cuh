@@ -231,6 +231,14 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
+// What becomes of a result.
+struct Stores {
+  __device__ static void put(float& to, float value) { to = value; }
+};
+struct Adds {
+  __device__ static void put(float& to, float value) { to += value; }
+};
+
 // Adds a finished chain to the sum of its segment, and starts the next.
 __device__ inline void close_chain(float (&sum)[4], float (&chain)[4], float2 scale) {
   sum[0] = fmaf(chain[0], scale.x, sum[0]);

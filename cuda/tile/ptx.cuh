@@ -134,4 +134,54 @@ __device__ inline void mbarrier_wait(unsigned long long* barrier, unsigned parit
       : "memory");
 }
 
+// An mbarrier of `arrivals` arriving threads per phase.
+__device__ inline void mbarrier_init(unsigned long long* barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+__device__ inline void mbarrier_arrive(unsigned long long* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
+// Arrives; the phase ends when `bytes` of bulk copies have come, too.
+__device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// As `copy_bulk`, of bytes that the barrier expects already and that other blocks read, too.
+__device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes,
+                                        unsigned long long* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Barrier `index` of `kThreads` threads, some of which arrive and do not wait.
+template <int kThreads>
+__device__ inline void named_sync(int index) {
+  asm volatile("bar.sync %0, %1;" ::"r"(index), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ inline void named_arrive(int index) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(index), "n"(kThreads) : "memory");
+}
+
+// Changes the number of registers of this warpgroup's threads.
+template <int kCount>
+__device__ inline void registers_release() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void registers_take() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 }  // namespace atlas::ptx

@@ -35,14 +35,27 @@ use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
 const FEW_ROWS: usize = 64;
 /// Positions of a split of attention.
 const SPLIT: usize = 256;
-/// Most rows of a step that `norm_linear` takes.
-const STREAM_ROWS: usize = 8;
+/// Rows that lie together as operands, and places of an expert.
+const OPERAND_ROWS: usize = 8;
 /// Turns of all rows at their experts, the shared one included.
-const PLACES: usize = ROWS_MAX * (EXPERTS_PER_TOKEN + 1);
+const TURNS: usize = ROWS_MAX * (EXPERTS_PER_TOKEN + 1);
+/// Places for them: an expert's are whole groups.
+const PLACES: usize =
+    (TURNS + (OPERAND_ROWS - 1) * least(TURNS, EXPERTS_ALL)).next_multiple_of(OPERAND_ROWS);
 /// Routed experts and the shared one.
 const EXPERTS_ALL: usize = EXPERTS + 1;
-/// Bytes of the plan of `experts`: tiles of 16 bytes, two places, and the number of tiles.
-const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 4).next_multiple_of(16);
+/// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
+const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
+/// Bytes of rows as operands, which are BF16: those of the longest sums, those of two storages, or
+/// the places of `experts`.
+const OPERAND_BYTES: usize = match target::OPERANDS {
+    true => {
+        let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
+        let widest = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
+        2 * most(rows * widest, PLACES * HIDDEN)
+    }
+    false => OPERAND_ROWS,
+};
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
 /// Rotated pairs of a head.
@@ -52,8 +65,17 @@ const PAIRS: usize = target::ROTARY_DIM / 2;
 pub const WORKSPACE_BYTES: usize = Step::BYTES
     + PLAN_BYTES
     + RECORDS
+    + OPERAND_BYTES
     + size_of::<f32>()
         * (MAX_CONTEXT * 2 * PAIRS + PARTIAL + PLACES * (EXPERT_INTERMEDIATE + HIDDEN));
+
+const fn most(a: usize, b: usize) -> usize {
+    if a < b { b } else { a }
+}
+
+const fn least(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
+}
 
 /// How near the self-check before serving must come to golden log-probabilities, which are of F32
 /// arithmetic. Here operands of products are rounded to BF16, a relative 2^-9 each, in every layer.
@@ -84,6 +106,8 @@ pub struct Cuda {
     plan: DeviceBuf<u8>,
     /// What `gated_delta` prepares of a step's cells.
     records: DeviceBuf<u8>,
+    /// Rows of a step as tensor instructions read them.
+    operands: DeviceBuf<u8>,
     /// `[PLACES][EXPERT_INTERMEDIATE]`.
     act: DeviceBuf<f32>,
     /// `[PLACES][HIDDEN]`.
@@ -142,7 +166,7 @@ pub struct Experts {
     down: DeviceBuf<u8>,
 }
 
-/// Chosen experts, the shared one last, and their weights: `[PLACES]` each.
+/// Chosen experts, the shared one last, and their weights: `[TURNS]` each.
 pub struct Routing {
     rows: usize,
     chosen: DeviceBuf<u32>,
@@ -211,6 +235,7 @@ impl Cuda {
             partial: DeviceBuf::uninit(&device, PARTIAL).map_err(refused)?,
             plan: DeviceBuf::uninit(&device, PLAN_BYTES).map_err(refused)?,
             records: DeviceBuf::uninit(&device, RECORDS).map_err(refused)?,
+            operands: DeviceBuf::uninit(&device, OPERAND_BYTES).map_err(refused)?,
             act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
             turns: DeviceBuf::uninit(&device, PLACES * HIDDEN).map_err(refused)?,
             graphs: Vec::new(),
@@ -373,8 +398,8 @@ impl Ops for Cuda {
     fn routing(&self) -> Result<Routing, DeviceError> {
         Ok(Routing {
             rows: 0,
-            chosen: DeviceBuf::uninit(&self.device, PLACES).map_err(refused)?,
-            weights: DeviceBuf::uninit(&self.device, PLACES).map_err(refused)?,
+            chosen: DeviceBuf::uninit(&self.device, TURNS).map_err(refused)?,
+            weights: DeviceBuf::uninit(&self.device, TURNS).map_err(refused)?,
         })
     }
 
@@ -482,10 +507,11 @@ impl Ops for Cuda {
         assert_eq!((residual.rows, residual.width), (x.rows, w.n));
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
         let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
-        let residual = residual.as_mut_ptr();
-        // SAFETY: shapes are checked; the matrix is in panels of its storage.
+        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
+        // room for ROWS_MAX rows of the longest sum.
         self.queue.launch("linear_add", |stream| unsafe {
-            ops::atlas_linear_add(x, w, residual, rows, n, k, format, stream)
+            ops::atlas_linear_add(x, w, operands, residual, rows, n, k, format, stream)
         });
     }
 
@@ -496,13 +522,6 @@ impl Ops for Cuda {
         x: &mut Tensor,
         parts: &mut [(&Matrix, &mut Tensor)],
     ) {
-        if residual.rows > STREAM_ROWS {
-            self.rms_norm(residual, norm, x);
-            for (matrix, out) in parts {
-                self.linear(x, matrix, out);
-            }
-            return;
-        }
         assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
         let rows = residual.rows;
         let x = x.shape(rows, HIDDEN);
@@ -521,11 +540,13 @@ impl Ops for Cuda {
             (w3, out3, n3, f3),
         ] = list;
         let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
-        // SAFETY: shapes are checked; matrices are in panels of their storage.
+        let operands = self.operands.as_mut_ptr();
+        // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
+        // room for ROWS_MAX rows for two storages, and parts have no more.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
-                residual, norm, x, w0, out0, n0, f0, w1, out1, n1, f1, w2, out2, n2, f2, w3, out3,
-                n3, f3, rows, stream,
+                residual, norm, x, operands, w0, out0, n0, f0, w1, out1, n1, f1, w2, out2, n2, f2,
+                w3, out3, n3, f3, rows, stream,
             )
         });
     }
@@ -752,7 +773,7 @@ impl Ops for Cuda {
     fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, residual: &mut Tensor) {
         assert_eq!((x.rows, x.width), (routing.rows, HIDDEN));
         assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
-        // SAFETY: shapes are checked; the scratch has room for the turns of ROWS_MAX rows; both
+        // SAFETY: shapes are checked; the scratch has room for the places of ROWS_MAX rows; both
         // arrays hold all experts' matrices in panels of their storage.
         self.queue.launch("experts", |stream| unsafe {
             ops::atlas_experts(
@@ -762,6 +783,7 @@ impl Ops for Cuda {
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
                 self.plan.as_mut_ptr(),
+                self.operands.as_mut_ptr(),
                 self.act.as_mut_ptr(),
                 self.turns.as_mut_ptr(),
                 residual.as_mut_ptr(),

@@ -363,6 +363,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
+/// Whether kernels lay rows out as operands of warpgroup instructions.
+pub const OPERANDS: bool = false;
 /// Kernel of `attend`.
 pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
 /// Threads of a block of `attend`.

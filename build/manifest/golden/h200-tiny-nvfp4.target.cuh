@@ -124,10 +124,10 @@ struct Embed {
   static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `grouped_bf16` of op `experts`.
+// Kernel `warpgroups_bf16` of op `experts`.
 struct Experts {
-  static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 32768;
+  static constexpr int kThreads = 384;
+  static constexpr int kSharedBytes = 204800;
 };
 
 // Kernel `chunks_f16` of op `gated_delta`.
@@ -160,10 +160,10 @@ struct Moe {
   static constexpr int kSharedBytes = 58240;
 };
 
-// Kernel `stream_bf16` of op `norm_linear`.
+// Kernel `warpgroups_bf16` of op `norm_linear`.
 struct NormLinear {
-  static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 62080;
+  static constexpr int kThreads = 384;
+  static constexpr int kSharedBytes = 204800;
 };
 
 // Kernel `rows_f32` of op `rms_norm`.

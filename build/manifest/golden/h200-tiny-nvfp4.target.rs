@@ -86,9 +86,9 @@ threads = 256
 why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
 
 [leaf.op.experts]
-kernel = "grouped_bf16"
-threads = 256
-why = "rows grouped by expert on the device; eight warps as in linear"
+kernel = "warpgroups_bf16"
+threads = 384
+why = "as `norm_linear`, tiles of 128 places of one expert; few rows take panels by eight places"
 
 [leaf.op.gated_delta]
 kernel = "chunks_f16"
@@ -116,9 +116,9 @@ threads = 256
 why = "eight warps, as in `linear`; blocks choose the experts for themselves"
 
 [leaf.op.norm_linear]
-kernel = "stream_bf16"
-threads = 256
-why = "eight warps: one per part of K; every block norms the rows for itself"
+kernel = "warpgroups_bf16"
+threads = 384
+why = "a warp fetches steps of 128 columns, two warpgroups multiply in turns; rows are normed once into operands; few rows are streamed"
 
 [leaf.op.rms_norm]
 kernel = "rows_f32"
@@ -387,6 +387,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
+/// Whether kernels lay rows out as operands of warpgroup instructions.
+pub const OPERANDS: bool = true;
 /// Kernel of `attend`.
 pub const OP_ATTEND_KERNEL: &str = "tiles_bf16";
 /// Threads of a block of `attend`.
@@ -418,11 +420,11 @@ pub const OP_EMBED_THREADS: usize = 256;
 /// Shared memory of a block of `embed`.
 pub const OP_EMBED_SHARED_BYTES: usize = 0;
 /// Kernel of `experts`.
-pub const OP_EXPERTS_KERNEL: &str = "grouped_bf16";
+pub const OP_EXPERTS_KERNEL: &str = "warpgroups_bf16";
 /// Threads of a block of `experts`.
-pub const OP_EXPERTS_THREADS: usize = 256;
+pub const OP_EXPERTS_THREADS: usize = 384;
 /// Shared memory of a block of `experts`.
-pub const OP_EXPERTS_SHARED_BYTES: usize = 32768;
+pub const OP_EXPERTS_SHARED_BYTES: usize = 204800;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
@@ -454,11 +456,11 @@ pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
 pub const OP_MOE_SHARED_BYTES: usize = 58240;
 /// Kernel of `norm_linear`.
-pub const OP_NORM_LINEAR_KERNEL: &str = "stream_bf16";
+pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_bf16";
 /// Threads of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_THREADS: usize = 256;
+pub const OP_NORM_LINEAR_THREADS: usize = 384;
 /// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 62080;
+pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 204800;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.

@@ -171,7 +171,13 @@ impl Target {
                 &text,
             );
         }
-        for choice in self.kernels() {
+        let kernels = self.kernels();
+        let operands = kernels.iter().any(|choice| choice.operands);
+        let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";
+        if self.hardware.gpu.is_some() {
+            item(out, doc, &format!("OPERANDS: bool = {operands}"));
+        }
+        for choice in kernels {
             let op = choice.op.to_uppercase();
             let text = format!("OP_{op}_KERNEL: &str = {:?}", choice.kernel);
             item(out, &format!("Kernel of `{}`.", choice.op), &text);

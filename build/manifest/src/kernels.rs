@@ -16,6 +16,8 @@ pub struct KernelChoice<'a> {
     pub shared_bytes: u64,
     /// Widest row that the threads can hold, elements; `None` when they hold no row.
     pub row_max: Option<u64>,
+    /// Whether it lays rows out as operands of warpgroup instructions.
+    pub operands: bool,
 }
 
 /// What a kernel's block is given.
@@ -33,6 +35,8 @@ struct Kernel {
     shared_bytes: fn(&Model, &Block) -> u64,
     /// Elements of a row that one thread can hold; `None` for a kernel that holds no row.
     elements_per_thread: Option<u64>,
+    /// Whether it lays rows out as operands of warpgroup instructions.
+    operands: bool,
 }
 
 impl Kernel {
@@ -42,6 +46,15 @@ impl Kernel {
             name,
             shared_bytes: |_, _| 0,
             elements_per_thread: None,
+            operands: false,
+        }
+    }
+
+    /// Blocks of warpgroups, which many rows take.
+    const fn warpgroups(self) -> Kernel {
+        Kernel {
+            operands: true,
+            ..self.shared(|_, _| WARPGROUP_BYTES)
         }
     }
 
@@ -68,12 +81,17 @@ const BF16_BYTES: u64 = 2;
 /// Two stages of 64 rows of 128 columns.
 const PANEL_STAGES: u64 = 2 * 64 * 128 * BF16_BYTES;
 
+/// Steps of weights and rows under way, and their barriers.
+const WARPGROUP_BYTES: u64 = 200 * 1024;
+
 const KERNELS: &[Kernel] = &[
     Kernel::new("embed", "rows_f32"),
     Kernel::new("rms_norm", "rows_f32").row(),
     Kernel::new("linear", "panels_bf16").shared(linear_bytes),
     Kernel::new("linear_add", "panels_bf16").shared(linear_bytes),
+    Kernel::new("linear_add", "warpgroups_bf16").warpgroups(),
     Kernel::new("norm_linear", "stream_bf16").shared(norm_linear_bytes),
+    Kernel::new("norm_linear", "warpgroups_bf16").warpgroups(),
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16").shared(attend_bytes),
     Kernel::new("attend", "tiles_bf16").shared(attend_tiles_bytes),
@@ -83,6 +101,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("delta_net", "heads_f32").shared(delta_net_bytes),
     Kernel::new("route", "rows_f32"),
     Kernel::new("experts", "grouped_bf16").shared(|_, _| PANEL_STAGES),
+    Kernel::new("experts", "warpgroups_bf16").warpgroups(),
     Kernel::new("moe", "row_bf16").shared(moe_bytes),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
@@ -224,6 +243,7 @@ impl Target {
             let shared_bytes = (kernel.shared_bytes)(&self.model, &block);
             let elements = kernel.elements_per_thread;
             let row_max = elements.map(|elements| elements * choice.threads);
+            let operands = kernel.operands;
             let (kernel, threads) = (choice.kernel.as_str(), choice.threads);
             Some(KernelChoice {
                 op,
@@ -231,6 +251,7 @@ impl Target {
                 threads,
                 shared_bytes,
                 row_max,
+                operands,
             })
         });
         chosen.collect()

@@ -5,95 +5,15 @@
 // Sync:       four chained launches: plan, gate and up with SwiGLU, down, weighted sum
 #pragma once
 
-#include "base/launch.cuh"
-#include "target.cuh"
-#include "tile/math.cuh"
-#include "tile/panels.cuh"
+#include "ops/experts/plan.cuh"
 
 namespace atlas::experts {
 
-using target::EXPERT_INTERMEDIATE;
-using target::HIDDEN;
-
-// Routed experts and the shared one.
-inline constexpr int kExperts = target::EXPERTS + 1;
-// Experts that a row visits, the shared one last.
-inline constexpr int kTurns = target::EXPERTS_PER_TOKEN + 1;
-
-inline constexpr int kRowsMax = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
-inline constexpr int kPlacesMax = kRowsMax * kTurns;
-inline constexpr int kPlanThreads = 1024;
-inline constexpr int kSumThreads = 256;
 // Rows of a tile: few rows stream the weights, many share them.
 inline constexpr int kFewRows = 8;
 inline constexpr int kManyRows = 64;
 // Up to this many rows in a step, tiles hold `kFewRows`.
 inline constexpr int kFewRowsMax = 64;
-
-static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
-static_assert(target::SHARED_INTERMEDIATE == EXPERT_INTERMEDIATE &&
-                  target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS,
-              "the shared expert is one more expert");
-static_assert(EXPERT_INTERMEDIATE % 8 == 0, "gate and up interleave by 8 rows");
-
-// Rows regrouped by expert. A place is a row's turn at one of its experts.
-struct Plan {
-  uint4 tile[kPlacesMax];         // expert, first place, places
-  unsigned place_of[kPlacesMax];  // (row, rank) -> place
-  unsigned turn_of[kPlacesMax];   // place -> (row, rank)
-  unsigned tiles;
-};
-
-struct Params {
-  const float* x;                // (rows, HIDDEN)
-  const unsigned* chosen;        // (rows, kTurns)
-  const float* weights;          // (rows, kTurns)
-  const unsigned char* gate_up;  // (kExperts) matrices of (2 * EXPERT_INTERMEDIATE, HIDDEN)
-  const unsigned char* down;     // (kExperts) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  Plan* plan;
-  float* act;  // (places, EXPERT_INTERMEDIATE)
-  float* y;         // (places, HIDDEN)
-  float* residual;  // (rows, HIDDEN)
-  int rows;
-};
-
-// The order of the places of an expert depends on which thread counts first; a row's result does
-// not depend on its place.
-__global__ __launch_bounds__(kPlanThreads) void plan(Params params, int tile_rows) {
-  __shared__ unsigned count[kExperts];
-  ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
-  const int turns = params.rows * kTurns, thread = threadIdx.x;
-  Plan& plan = *params.plan;
-  if (thread < kExperts) count[thread] = 0;
-  __syncthreads();  // counts are zero
-  for (int turn = thread; turn < turns; turn += kPlanThreads) {
-    plan.place_of[turn] = atomicAdd(&count[params.chosen[turn]], 1u);
-  }
-  __syncthreads();  // counts are complete
-  unsigned start = 0, tile = 0;
-  if (thread < kExperts) {
-    for (int expert = 0; expert < thread; ++expert) {
-      start += count[expert];
-      tile += (count[expert] + tile_rows - 1) / tile_rows;
-    }
-    for (unsigned done = 0; done < count[thread]; done += tile_rows) {
-      const unsigned places = min(count[thread] - done, static_cast<unsigned>(tile_rows));
-      plan.tile[tile++] = make_uint4(thread, start + done, places, 0);
-    }
-    if (thread == kExperts - 1) plan.tiles = tile;
-  }
-  __syncthreads();  // every count was read
-  if (thread < kExperts) count[thread] = start;
-  __syncthreads();  // starts are written
-  for (int turn = thread; turn < turns; turn += kPlanThreads) {
-    const unsigned place = plan.place_of[turn] + count[params.chosen[turn]];
-    plan.place_of[turn] = place;
-    plan.turn_of[place] = turn;
-  }
-}
-
-
 
 // Rows of `x` that the places of a tile stand for.
 struct Gather {
@@ -158,29 +78,72 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   }
 }
 
-// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns.
-__global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
-  ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
-  constexpr int kVectors = HIDDEN / 4;
-  const int item = blockIdx.x * kSumThreads + threadIdx.x;
-  const int row = item / kVectors, vector = item % kVectors;
-  if (row >= params.rows) return;
-  float4 sum{};
-#pragma unroll
-  for (int rank = 0; rank < kTurns; ++rank) {
-    const int turn = row * kTurns + rank;
-    const float weight = params.weights[turn];
-    const size_t place = params.plan->place_of[turn];
-    const float4 y = reinterpret_cast<const float4*>(params.y + place * HIDDEN)[vector];
-    sum.x = fmaf(weight, y.x, sum.x);
-    sum.y = fmaf(weight, y.y, sum.y);
-    sum.z = fmaf(weight, y.z, sum.z);
-    sum.w = fmaf(weight, y.w, sum.w);
-  }
-  float4& to = tile::vector_at(params.residual, item);
-  to = tile::zip(to, sum, [](float residual, float more) { return residual + more; });
+// Tiles that the plan may make of `rows` rows, at most.
+inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
+  const unsigned turns = rows * kTurns;
+  const unsigned experts = turns < kExperts ? turns : kExperts;
+  return (turns - experts) / tile_rows + experts;
 }
+
+// Both products of a step of few rows.
+template <tile::Storage kStorage>
+cudaError_t few_rows(const Params& params, cudaStream_t stream) {
+  using Stage = tile::Flat<kStorage, 1>;
+  constexpr int kThreads = tile::kPanelThreads;
+  const unsigned count = tiles_max(params.rows, kFewRows);
+  const Launch up{Stage::blocks(2 * EXPERT_INTERMEDIATE, HIDDEN), kThreads, 0, count};
+  const Launch down{Stage::blocks(HIDDEN, EXPERT_INTERMEDIATE), kThreads, 0, count};
+  const cudaError_t failed =
+      launch_chained(product<kStorage, tile::Flat, 1, false>, up, stream, params);
+  if (failed != cudaSuccess) return failed;
+  return launch_chained(product<kStorage, tile::Flat, 1, true>, down, stream, params);
+}
+
+inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream) {
+  return launch_chained(plan, {1, kPlanThreads, 0}, stream, params, tile_rows);
+}
+
+inline cudaError_t launch_sum(const Params& params, cudaStream_t stream) {
+  const unsigned blocks = blocks_for(params.rows * (HIDDEN / 4), kSumThreads);
+  return launch_chained(weighted_sum, {blocks, kSumThreads, 0}, stream, params);
+}
+
+// `Products<storage>::launch(params, stream, more...)` for the storage of `format`.
+template <template <tile::Storage> class Products, class... More>
+cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t stream,
+                          More... more) {
+  using tile::Storage;
+  constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
+  constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
+  if (format == static_cast<unsigned>(kMain)) {
+    return Products<kMain>::launch(params, stream, more...);
+  }
+  if constexpr (kMtp != kMain) {
+    if (format == static_cast<unsigned>(kMtp)) {
+      return Products<kMtp>::launch(params, stream, more...);
+    }
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <tile::Storage kStorage>
+struct GroupedProducts {
+  static cudaError_t launch(const Params& params, cudaStream_t stream) {
+    using W = tile::Matrix<kStorage>;
+    constexpr int kThreads = tile::kPanelThreads;
+    constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
+    if (params.rows <= kFewRowsMax) return few_rows<kStorage>(params, stream);
+    constexpr int kPanels = W::kFp8 ? 1 : 2;
+    using Stage = tile::Tiled<kStorage, kPanels>;
+    const unsigned count = tiles_max(params.rows, kManyRows);
+    const cudaError_t failed =
+        launch_chained(product<kStorage, tile::Tiled, kPanels, false>,
+                       {Stage::blocks(kInner), kThreads, 0, count}, stream, params);
+    if (failed != cudaSuccess) return failed;
+    return launch_chained(product<kStorage, tile::Tiled, kPanels, true>,
+                          {Stage::blocks(HIDDEN), kThreads, 0, count}, stream, params);
+  }
+};
 
 template <class Tile>
 struct GroupedBf16 {
@@ -189,65 +152,19 @@ struct GroupedBf16 {
                     sizeof(typename tile::Tiled<tile::Storage::bf16, 1>::SharedStorage),
                 "the manifest plans this storage");
 
-  // Tiles that the plan may make of `rows` rows, at most.
-  static unsigned tiles(unsigned rows, unsigned tile_rows) {
-    const unsigned turns = rows * kTurns;
-    const unsigned experts = turns < kExperts ? turns : kExperts;
-    return (turns - experts) / tile_rows + experts;
-  }
-
-  template <tile::Storage kStorage>
-  static cudaError_t products(const Params& params, cudaStream_t stream) {
-    using W = tile::Matrix<kStorage>;
-    constexpr int kThreads = tile::kPanelThreads;
-    constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
-    if (params.rows <= kFewRowsMax) {
-      using Stage = tile::Flat<kStorage, 1>;
-      const unsigned count = tiles(params.rows, kFewRows);
-      const cudaError_t failed = launch_chained(
-          product<kStorage, tile::Flat, 1, false>,
-          {Stage::blocks(kInner, HIDDEN), kThreads, 0, count}, stream, params);
-      if (failed != cudaSuccess) return failed;
-      return launch_chained(product<kStorage, tile::Flat, 1, true>,
-                            {Stage::blocks(HIDDEN, EXPERT_INTERMEDIATE), kThreads, 0, count},
-                            stream, params);
-    }
-    constexpr int kPanels = W::kFp8 ? 1 : 2;
-    using Stage = tile::Tiled<kStorage, kPanels>;
-    const unsigned count = tiles(params.rows, kManyRows);
-    const cudaError_t failed =
-        launch_chained(product<kStorage, tile::Tiled, kPanels, false>,
-                       {Stage::blocks(kInner), kThreads, 0, count}, stream, params);
-    if (failed != cudaSuccess) return failed;
-    return launch_chained(product<kStorage, tile::Tiled, kPanels, true>,
-                          {Stage::blocks(HIDDEN), kThreads, 0, count}, stream, params);
-  }
-
-  static cudaError_t of(const Params& params, unsigned format, cudaStream_t stream) {
-    using tile::Storage;
-    constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
-    constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
-    if (format == static_cast<unsigned>(kMain)) return products<kMain>(params, stream);
-    if constexpr (kMtp != kMain) {
-      if (format == static_cast<unsigned>(kMtp)) return products<kMtp>(params, stream);
-    }
-    return cudaErrorInvalidValue;
-  }
-
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,
-                            unsigned char* scratch, float* act, float* y, float* residual,
-                            unsigned rows, unsigned format, cudaStream_t stream) {
+                            unsigned char* scratch, unsigned char* /* operands */, float* act,
+                            float* y, float* residual, unsigned rows, unsigned format,
+                            cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
     const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
                         act, y,      residual, static_cast<int>(rows)};
     const int tile_rows = rows <= kFewRowsMax ? kFewRows : kManyRows;
-    cudaError_t failed = launch_chained(plan, {1, kPlanThreads, 0}, stream, params, tile_rows);
-    if (failed == cudaSuccess) failed = of(params, format, stream);
-    if (failed != cudaSuccess) return failed;
-    const unsigned blocks = blocks_for(rows * (HIDDEN / 4), kSumThreads);
-    return launch_chained(weighted_sum, {blocks, kSumThreads, 0}, stream, params);
+    cudaError_t failed = launch_plan(params, tile_rows, stream);
+    if (failed == cudaSuccess) failed = launch_format<GroupedProducts>(params, format, stream);
+    return failed == cudaSuccess ? launch_sum(params, stream) : failed;
   }
 };
 

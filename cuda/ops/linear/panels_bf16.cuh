@@ -19,14 +19,6 @@ struct Params {
   int k;
 };
 
-// What becomes of a result.
-struct Stores {
-  __device__ static void put(float& to, float value) { to = value; }
-};
-struct Adds {
-  __device__ static void put(float& to, float value) { to += value; }
-};
-
 // Where sums of a panel go.
 template <tile::Storage kStorage, class Put>
 struct Sink {
@@ -109,7 +101,7 @@ constexpr unsigned stream_bytes(int rows, int k) {
   return sizeof(tile::StreamStorage) + tile::StagedRows::bytes(rows, k);
 }
 
-template <class Tile, class Put = Stores>
+template <class Tile, class Put = tile::Stores>
 struct PanelsBf16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
   static constexpr unsigned kTiledBytes =

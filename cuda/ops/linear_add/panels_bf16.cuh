@@ -10,11 +10,11 @@ namespace atlas::linear_add {
 
 template <class Tile>
 struct PanelsBf16 {
-  static cudaError_t launch(const float* x, const unsigned char* weight, float* residual,
-                            unsigned rows, unsigned n, unsigned k, unsigned format,
-                            cudaStream_t stream) {
-    return linear::PanelsBf16<Tile, linear::Adds>::launch(x, weight, residual, rows, n, k, format,
-                                                          stream);
+  static cudaError_t launch(const float* x, const unsigned char* weight,
+                            unsigned char* /* operands */, float* residual, unsigned rows,
+                            unsigned n, unsigned k, unsigned format, cudaStream_t stream) {
+    return linear::PanelsBf16<Tile, tile::Adds>::launch(x, weight, residual, rows, n, k, format,
+                                                        stream);
   }
 };
 

@@ -1,10 +1,12 @@
 // Implements: Ops::norm_linear
-// Match:      at most 8 rows, up to four matrices of any weight format; operands bf16
-// Bound by:   HBM (the weights, once)
-// Sync:       a barrier for the norms, then one a panel; chained launch
+// Match:      up to four matrices of any weight format; operands bf16
+// Bound by:   few rows: HBM (the weights, once); many rows: as `rms_norm` and `linear`
+// Sync:       few rows: a barrier for the norms, then one a panel, chained launch; many rows: as
+//             `rms_norm` and `linear`, which they are left to
 //
-// Every block norms the rows for itself: they are in the second-level cache, and a kernel that did
-// it once would cost more than all blocks doing it. Blocks are dealt to matrices by their panels.
+// Of at most 8 rows every block norms all for itself: they are in the second-level cache, and a
+// kernel that did it once would cost more than all blocks doing it. Blocks are dealt to matrices by
+// their panels.
 #pragma once
 
 #include "base/launch.cuh"
@@ -128,6 +130,38 @@ __global__ __launch_bounds__(tile::kPanelThreads, 2 * kBlocksPerSm) void few(
   run<Storage::bf16>(params, part, block);
 }
 
+// Parameters as the ABI gives them, parts with no rows of weights where there is none.
+inline Params params_of(const float* residual, const float* gain, float* x,
+                        const unsigned char* w0, float* out0, unsigned n0, unsigned format0,
+                        const unsigned char* w1, float* out1, unsigned n1, unsigned format1,
+                        const unsigned char* w2, float* out2, unsigned n2, unsigned format2,
+                        const unsigned char* w3, float* out3, unsigned n3, unsigned format3,
+                        unsigned rows) {
+  const auto part = [](const unsigned char* w, float* out, unsigned n, unsigned format) {
+    return Part{w, out, static_cast<int>(n), format, 0};
+  };
+  return {residual,
+          gain,
+          x,
+          {part(w0, out0, n0, format0), part(w1, out1, n1, format1), part(w2, out2, n2, format2),
+           part(w3, out3, n3, format3)},
+          static_cast<int>(rows),
+          1};
+}
+
+inline cudaError_t launch_few(Params params, cudaStream_t stream) {
+  constexpr int kAtOnce = tile::kPanelWarps / tile::segments(HIDDEN);
+  unsigned grid = 0, all = 0;
+  for (const Part& part : params.part) all += blocks_for(tile::panels_of(part.n), kAtOnce);
+  params.turns = static_cast<int>(blocks_for(all, kBlocksPerSm * target::SMS));
+  for (Part& part : params.part) {
+    part.blocks = static_cast<int>(blocks_for(tile::panels_of(part.n), kAtOnce * params.turns));
+    grid += part.blocks;
+  }
+  const unsigned bytes = sizeof(SharedStorage) + tile::StagedRows::bytes(params.rows, HIDDEN);
+  return launch_chained(few, {grid, tile::kPanelThreads, bytes}, stream, params);
+}
+
 template <class Tile>
 struct StreamBf16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
@@ -135,35 +169,28 @@ struct StreamBf16 {
                     sizeof(SharedStorage) + tile::StagedRows::bytes(tile::kStreamRows, HIDDEN),
                 "the manifest plans this storage");
 
-  static cudaError_t launch(const float* residual, const float* gain, float* x,
-                            const unsigned char* w0, float* out0, unsigned n0, unsigned format0,
-                            const unsigned char* w1, float* out1, unsigned n1, unsigned format1,
-                            const unsigned char* w2, float* out2, unsigned n2, unsigned format2,
-                            const unsigned char* w3, float* out3, unsigned n3, unsigned format3,
-                            unsigned rows, cudaStream_t stream) {
-    if (rows == 0) return cudaSuccess;
-    if (rows > tile::kStreamRows) return cudaErrorInvalidValue;
-    const auto part = [](const unsigned char* w, float* out, unsigned n, unsigned format) {
-      return Part{w, out, static_cast<int>(n), format, 0};
-    };
-    Params params{residual,
-                  gain,
-                  x,
-                  {part(w0, out0, n0, format0), part(w1, out1, n1, format1),
-                   part(w2, out2, n2, format2), part(w3, out3, n3, format3)},
-                  static_cast<int>(rows),
-                  1};
-    constexpr int kAtOnce = tile::kPanelWarps / tile::segments(HIDDEN);
-    unsigned grid = 0, all = 0;
-    for (const Part& part : params.part) all += blocks_for(tile::panels_of(part.n), kAtOnce);
-    params.turns = static_cast<int>(blocks_for(all, kBlocksPerSm * target::SMS));
-    for (Part& part : params.part) {
-      part.blocks = static_cast<int>(blocks_for(tile::panels_of(part.n), kAtOnce * params.turns));
-      grid += part.blocks;
+  // One op after the other, as many rows want it.
+  static int many(const Params& params, cudaStream_t stream) {
+    const auto rows = static_cast<unsigned>(params.rows);
+    int failed = atlas_rms_norm(params.residual, params.gain, params.x, rows, stream);
+    for (const Part& part : params.part) {
+      if (failed != 0 || part.n == 0) break;
+      failed = atlas_linear(params.x, part.weight, part.out, rows, static_cast<unsigned>(part.n),
+                            HIDDEN, part.format, stream);
     }
-    const unsigned bytes =
-        sizeof(SharedStorage) + tile::StagedRows::bytes(static_cast<int>(rows), HIDDEN);
-    return launch_chained(few, {grid, tile::kPanelThreads, bytes}, stream, params);
+    return failed;
+  }
+
+  static int launch(const float* residual, const float* gain, float* x,
+                    unsigned char* /* operands */, const unsigned char* w0, float* out0,
+                    unsigned n0, unsigned format0, const unsigned char* w1, float* out1,
+                    unsigned n1, unsigned format1, const unsigned char* w2, float* out2,
+                    unsigned n2, unsigned format2, const unsigned char* w3, float* out3,
+                    unsigned n3, unsigned format3, unsigned rows, cudaStream_t stream) {
+    const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
+                                    w2, out2, n2, format2, w3, out3, n3, format3, rows);
+    if (rows == 0) return cudaSuccess;
+    return rows > tile::kStreamRows ? many(params, stream) : launch_few(params, stream);
   }
 };
 

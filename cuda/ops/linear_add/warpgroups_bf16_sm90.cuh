@@ -1,0 +1,112 @@
+// Implements: Ops::linear_add
+// Match:      any N, every weight format of the target; operands bf16; many rows: the K of the
+//             model's output projections, others as `linear`
+// Bound by:   few rows: as `linear`; many rows: tensor instructions
+// Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product
+#pragma once
+
+#include "ops/linear/panels_bf16.cuh"
+#include "tile/warpgroups_sm90.cuh"
+
+namespace atlas::linear_add {
+
+// More rows than this are operands of warpgroup instructions.
+inline constexpr unsigned kFewRowsMax = 64;
+// Columns of the output projections of both mixers.
+inline constexpr int kGdn = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+inline constexpr int kAttention = target::HEADS * target::HEAD_DIM;
+
+using linear::dynamic_shared;
+using linear::Params;
+
+template <tile::Storage kStorage>
+__global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
+                                                             tile::Operands<kStorage> to, int rows,
+                                                             int k) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const auto item = tile::RoundItem::of(k);
+  if (item.row < rows) to.round(x + static_cast<size_t>(item.row) * k, item.row, item.part);
+}
+
+template <tile::Storage kStorage, int kK>
+__global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
+    Params params, tile::Operands<kStorage> x, int tile_rows, tile::Divisor across,
+    int tile_count) {
+  ptx::griddepcontrol_launch_dependents();
+  const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
+    const int first = across.quotient(i) * tile_rows;
+    tile = {params.weight,
+            params.n,
+            across.remainder(i) * tile::kTilePanels,
+            x.base + first / tile::kOperandRows * tile::kOperandBytes,
+            x.groups,
+            min(tile_rows, params.rows - first)};
+    return i < tile_count;
+  };
+  const auto sink = [&](int i, int panel, int g) {
+    const tile::Matrix<kStorage> w{params.weight, params.n, kK};
+    const int first = across.quotient(i) * tile_rows;
+    return tile::RowSink<kStorage, tile::Adds>(w, params.out, first, panel, g);
+  };
+  tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, sink);
+}
+
+template <class Tile>
+struct WarpgroupsBf16 {
+  static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
+  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+  using Few = linear::PanelsBf16<target::Linear, tile::Adds>;
+
+  template <tile::Storage kStorage, int kK>
+  static cudaError_t many(const Params& params, unsigned char* operands, cudaStream_t stream) {
+    const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
+    const cudaError_t failed =
+        launch_chained(round<kStorage>,
+                       {tile::round_blocks(params.rows, params.k), tile::kRoundThreads, 0}, stream,
+                       params.x, x, params.rows, params.k);
+    if (failed != cudaSuccess) return failed;
+    const unsigned across = tile::panel_tiles(params.n);
+    const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
+    const int tile_rows = tile::tile_rows_for(count);
+    const unsigned tiles = count(tile_rows);
+    const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
+                       tile::kWarpgroupBytes};
+    return launch_chained(product<kStorage, kK>, shape, stream, params, x, tile_rows,
+                          tile::Divisor(across), static_cast<int>(tiles));
+  }
+
+  static cudaError_t launch(const float* x, const unsigned char* weight, unsigned char* operands,
+                            float* residual, unsigned rows, unsigned n, unsigned k,
+                            unsigned format, cudaStream_t stream) {
+    const Params params{x, weight, residual, static_cast<int>(rows), static_cast<int>(n),
+                        static_cast<int>(k)};
+    if (rows > kFewRowsMax && k == kGdn) return of<kGdn>(params, operands, format, stream);
+    if (rows > kFewRowsMax && k == kAttention) {
+      return of<kAttention>(params, operands, format, stream);
+    }
+    return Few::launch(x, weight, residual, rows, n, k, format, stream);
+  }
+
+  template <int kK>
+  static cudaError_t of(const Params& params, unsigned char* operands, unsigned format,
+                        cudaStream_t stream) {
+    using tile::Storage;
+    if (format == static_cast<unsigned>(Storage::bf16)) {
+      return many<Storage::bf16, kK>(params, operands, stream);
+    }
+    if constexpr (Few::used(Storage::nvfp4)) {
+      if (format == static_cast<unsigned>(Storage::nvfp4)) {
+        return many<Storage::nvfp4, kK>(params, operands, stream);
+      }
+    }
+    if constexpr (Few::used(Storage::fp8_block128)) {
+      if (format == static_cast<unsigned>(Storage::fp8_block128)) {
+        return many<Storage::fp8_block128, kK>(params, operands, stream);
+      }
+    }
+    return cudaErrorInvalidValue;
+  }
+};
+
+}  // namespace atlas::linear_add

@@ -1,0 +1,174 @@
+// Implements: Ops::norm_linear
+// Match:      up to four matrices of any weight format; operands bf16
+// Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
+// Sync:       few rows: as `stream_bf16`; many: a chained launch that norms rows into operands, and
+//             one a weight format
+#pragma once
+
+#include "ops/norm_linear/stream_bf16.cuh"
+#include "tile/warpgroups_sm90.cuh"
+
+namespace atlas::norm_linear {
+
+using NormedRow = tile::WarpNormRow<HIDDEN, tile::kPanelThreads>;
+
+// Normed rows for matrices of each storage; none where no part has it.
+struct Normed {
+  tile::Operands<tile::Storage::bf16> bf16;
+  tile::Operands<tile::Storage::nvfp4> nvfp4;
+  tile::Operands<tile::Storage::fp8_block128> fp8;
+
+  template <tile::Storage kStorage>
+  __host__ __device__ tile::Operands<kStorage>& of() {
+    if constexpr (kStorage == tile::Storage::bf16) {
+      return bf16;
+    } else if constexpr (kStorage == tile::Storage::nvfp4) {
+      return nvfp4;
+    } else {
+      return fp8;
+    }
+  }
+};
+
+inline constexpr int kNormBytes = tile::operand_bytes(tile::kOperandRows, HIDDEN);
+
+// Eight rows, a warp each, in shared memory and from there to their place, whole lines at a time.
+template <tile::Storage kStorage>
+__device__ inline void put(const tile::Operands<kStorage>& to, NormedRow& row) {
+  __syncthreads();  // what was here has been copied
+  const tile::Operands<kStorage> staged{dynamic_shared, 1};
+  row.for_each_vector([&](int vector, const float4& part) {
+    unsigned char* first = staged.at(threadIdx.x / tile::kWarpLanes, vector * 4);
+    *reinterpret_cast<unsigned*>(first) = tile::pack(part.x, part.y);
+    *reinterpret_cast<unsigned*>(first + 128) = tile::pack(part.z, part.w);
+  });
+  __syncthreads();  // all rows are there
+  constexpr int kBlockVectors = tile::kOperandBytes / 16;
+  for (int item = threadIdx.x; item < kNormBytes / 16; item += tile::kPanelThreads) {
+    const size_t block = static_cast<size_t>(item / kBlockVectors) * to.groups + blockIdx.x;
+    reinterpret_cast<uint4*>(to.base)[block * kBlockVectors + item % kBlockVectors] =
+        reinterpret_cast<const uint4*>(dynamic_shared)[item];
+  }
+}
+
+__global__ __launch_bounds__(tile::kPanelThreads) void norm_rows(
+    const __grid_constant__ Params params, Normed to) {
+  static_assert(tile::kPanelWarps == tile::kOperandRows, "a warp has a row");
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const int row = blockIdx.x * tile::kOperandRows + threadIdx.x / tile::kWarpLanes;
+  NormedRow normed{};
+  if (row < params.rows) {
+    normed.load(params.residual + static_cast<size_t>(row) * HIDDEN);
+    normed.normalise(params.gain, target::NORM_EPS);
+    float* x = params.x + static_cast<size_t>(row) * HIDDEN;
+    normed.for_each_vector([&](int vector, const float4& part) {
+      reinterpret_cast<float4*>(x)[vector] = part;
+    });
+  }
+  if (to.bf16.base != nullptr) put(to.bf16, normed);
+  if (to.nvfp4.base != nullptr) put(to.nvfp4, normed);
+  if (to.fp8.base != nullptr) put(to.fp8, normed);
+}
+
+// All parts of one storage, whose `blocks` are their tiles of panels, `across` in all. A part of
+// another storage has none.
+template <tile::Storage kStorage>
+__global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
+    const __grid_constant__ Params params, tile::Operands<kStorage> x, int tile_rows,
+    tile::Divisor across, int tile_count) {
+  ptx::griddepcontrol_launch_dependents();
+  // The part of a tile; `at` becomes its place in it.
+  const auto part_of = [&](int& at) -> const Part& {
+    int p = 0;
+    while (at >= params.part[p].blocks) at -= params.part[p++].blocks;
+    return params.part[p];
+  };
+  const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
+    if (i >= tile_count) return false;
+    int at = across.remainder(i);
+    const Part& part = part_of(at);
+    const int first = across.quotient(i) * tile_rows;
+    tile = {part.weight,
+            part.n,
+            at * tile::kTilePanels,
+            x.base + first / tile::kOperandRows * tile::kOperandBytes,
+            x.groups,
+            min(tile_rows, params.rows - first)};
+    return true;
+  };
+  const auto sink = [&](int i, int panel, int g) {
+    int place = across.remainder(i);
+    const Part& part = part_of(place);
+    const tile::Matrix<kStorage> w{part.weight, part.n, HIDDEN};
+    return tile::RowSink<kStorage, tile::Stores>(w, part.out, across.quotient(i) * tile_rows, panel,
+                                                 g);
+  };
+  tile::Warpgroups<kStorage, HIDDEN>(dynamic_shared).run(tiles, sink);
+}
+
+template <class Tile>
+struct WarpgroupsBf16 {
+  static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
+  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+  static_assert(kNormBytes <= tile::kWarpgroupBytes, "a block has room for eight rows");
+
+  template <tile::Storage kStorage>
+  static cudaError_t multiply(Params params, Normed& x, cudaStream_t stream) {
+    if (x.of<kStorage>().base == nullptr) return cudaSuccess;
+    unsigned across = 0;
+    for (Part& part : params.part) {
+      const bool is = part.format == static_cast<unsigned>(kStorage);
+      part.blocks = is ? tile::panel_tiles(part.n) : 0;
+      across += part.blocks;
+    }
+    const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
+    const int tile_rows = tile::tile_rows_for(count);
+    const unsigned tiles = count(tile_rows);
+    const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
+                       tile::kWarpgroupBytes};
+    return launch_chained(product<kStorage>, shape, stream, params, x.of<kStorage>(), tile_rows,
+                          tile::Divisor(across), static_cast<int>(tiles));
+  }
+
+  static cudaError_t many(const Params& params, unsigned char* operands, cudaStream_t stream) {
+    using tile::Storage;
+    Normed x{};
+    const int groups = tile::operand_groups(params.rows);
+    const auto room = [&](auto& of, Storage storage) {
+      for (const Part& part : params.part) {
+        if (part.n == 0 || part.format != static_cast<unsigned>(storage)) continue;
+        of = {operands, groups};
+        operands += tile::operand_bytes(params.rows, HIDDEN);
+        return;
+      }
+    };
+    room(x.bf16, Storage::bf16);
+    if constexpr (used(Storage::nvfp4)) room(x.nvfp4, Storage::nvfp4);
+    if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
+    const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes};
+    cudaError_t failed = launch_chained(norm_rows, norm, stream, params, x);
+    if (failed == cudaSuccess) failed = multiply<Storage::bf16>(params, x, stream);
+    if constexpr (used(Storage::nvfp4)) {
+      if (failed == cudaSuccess) failed = multiply<Storage::nvfp4>(params, x, stream);
+    }
+    if constexpr (used(Storage::fp8_block128)) {
+      if (failed == cudaSuccess) failed = multiply<Storage::fp8_block128>(params, x, stream);
+    }
+    return failed;
+  }
+
+  static cudaError_t launch(const float* residual, const float* gain, float* x,
+                            unsigned char* operands, const unsigned char* w0, float* out0,
+                            unsigned n0, unsigned format0, const unsigned char* w1, float* out1,
+                            unsigned n1, unsigned format1, const unsigned char* w2, float* out2,
+                            unsigned n2, unsigned format2, const unsigned char* w3, float* out3,
+                            unsigned n3, unsigned format3, unsigned rows, cudaStream_t stream) {
+    const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
+                                    w2, out2, n2, format2, w3, out3, n3, format3, rows);
+    if (rows == 0) return cudaSuccess;
+    return rows > tile::kStreamRows ? many(params, operands, stream) : launch_few(params, stream);
+  }
+};
+
+}  // namespace atlas::norm_linear
