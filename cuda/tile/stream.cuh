@@ -43,9 +43,14 @@ struct StagedRows {
   }
 };
 
+// Whether an SM has room for more than two blocks that stream.
+inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
 // Bytes of weights that a block has under way or not yet used.
-inline constexpr int kRingBytes =
-    (target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 48 : 24) * 1024;
+inline constexpr int kRingBytes = (kLargeSm ? 48 : 24) * 1024;
+// Blocks of a grid on an SM.
+inline constexpr int kStreamBlocks = kLargeSm ? 2 : 1;
+// Blocks that fit there: those of the next kernel start beside them.
+inline constexpr int kResidentBlocks = 2 * kStreamBlocks;
 inline constexpr int kSlots = 3;
 inline constexpr int kSlotBytes = kRingBytes / kPanelWarps / kSlots;
 

@@ -121,8 +121,11 @@ __host__ __device__ constexpr int panel_tiles(int n) {
 
 // Division by a number that is fixed for a launch, in one multiplication and few registers.
 struct Divisor {
+  // Numbers below this are divided exactly.
+  static constexpr unsigned kEnd = 1u << 16;
+
   unsigned by;
-  unsigned factor;  // 2^32 / by, rounded up: exact for quotients of numbers below 2^16
+  unsigned factor;  // 2^32 / by, rounded up
 
   __host__ explicit Divisor(unsigned by) : by(by), factor(by > 1 ? 0xffffffffu / by + 1 : 0) {}
 

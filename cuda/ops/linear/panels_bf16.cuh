@@ -33,14 +33,11 @@ struct Sink {
   }
 };
 
-// Blocks of a grid on an SM. Twice as many fit: those of the next kernel start beside them.
-inline constexpr int kStreamBlocksPerSm = 2;
-
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage, class Put>
-__global__ __launch_bounds__(tile::kPanelThreads, 2 * kStreamBlocksPerSm) void stream(Params params,
-                                                                                 int turns) {
+__global__ __launch_bounds__(tile::kPanelThreads, tile::kResidentBlocks) void stream(Params params,
+                                                                                  int turns) {
   using Stage = tile::Stream<kStorage, tile::Panels>;
   auto& shared = *reinterpret_cast<tile::StreamStorage*>(dynamic_shared);
   auto* x = reinterpret_cast<__nv_bfloat16*>(dynamic_shared + sizeof(tile::StreamStorage));
@@ -121,7 +118,7 @@ struct PanelsBf16 {
   static cudaError_t streamed(const Params& params, cudaStream_t stream) {
     using Stage = tile::Stream<kStorage, tile::Panels>;
     const unsigned units = blocks_for(tile::panels_of(params.n), Stage::at_once(params.k));
-    const unsigned turns = blocks_for(units, kStreamBlocksPerSm * target::SMS);
+    const unsigned turns = blocks_for(units, tile::kStreamBlocks * target::SMS);
     const Launch shape{blocks_for(units, turns), tile::kPanelThreads,
                        stream_bytes(params.rows, params.k)};
     return launch_chained(linear::stream<kStorage, Put>, shape, stream, params,

@@ -21,8 +21,6 @@ using target::HIDDEN;
 
 inline constexpr int kThreads = tile::kPanelThreads;
 inline constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
-// Blocks of a grid on an SM. Twice as many fit: those of the next kernel start beside them.
-inline constexpr int kBlocksPerSm = 2;
 
 struct Params {
   const float* x;                // (HIDDEN)
@@ -122,7 +120,7 @@ struct GateUpStorage {
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(kThreads, 2 * kBlocksPerSm) void gate_up(Params params) {
+__global__ __launch_bounds__(kThreads, tile::kResidentBlocks) void gate_up(Params params) {
   using Stage = tile::Stream<kStorage, GateUpUnits>;
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);
@@ -270,7 +268,7 @@ struct RowBf16 {
                       Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
                   "the manifest plans this storage");
     const unsigned rounds = blocks_for(GateUpUnits::kUnits, Stage::at_once(HIDDEN));
-    constexpr unsigned kBlocks = kBlocksPerSm * target::SMS;
+    constexpr unsigned kBlocks = tile::kStreamBlocks * target::SMS;
     const Launch shape{rounds < kBlocks ? rounds : kBlocks, kThreads, sizeof(GateUpStorage)};
     const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
     if (failed != cudaSuccess) return failed;

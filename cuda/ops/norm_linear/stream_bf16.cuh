@@ -18,8 +18,6 @@ namespace atlas::norm_linear {
 using target::HIDDEN;
 
 inline constexpr int kParts = 4;
-// Blocks of a grid on an SM. Twice as many fit: those of the next kernel start beside them.
-inline constexpr int kBlocksPerSm = 2;
 
 struct Part {
   const unsigned char* weight;  // panels of (n, HIDDEN)
@@ -110,7 +108,7 @@ __host__ __device__ constexpr bool used(tile::Storage storage) {
   return storage == tile::Storage::bf16;  // gates and router
 }
 
-__global__ __launch_bounds__(tile::kPanelThreads, 2 * kBlocksPerSm) void few(
+__global__ __launch_bounds__(tile::kPanelThreads, tile::kResidentBlocks) void few(
     const __grid_constant__ Params params) {
   using tile::Storage;
   ptx::griddepcontrol_launch_dependents();
@@ -153,7 +151,7 @@ inline cudaError_t launch_few(Params params, cudaStream_t stream) {
   constexpr int kAtOnce = tile::kPanelWarps / tile::segments(HIDDEN);
   unsigned grid = 0, all = 0;
   for (const Part& part : params.part) all += blocks_for(tile::panels_of(part.n), kAtOnce);
-  params.turns = static_cast<int>(blocks_for(all, kBlocksPerSm * target::SMS));
+  params.turns = static_cast<int>(blocks_for(all, tile::kStreamBlocks * target::SMS));
   for (Part& part : params.part) {
     part.blocks = static_cast<int>(blocks_for(tile::panels_of(part.n), kAtOnce * params.turns));
     grid += part.blocks;

@@ -125,6 +125,7 @@ struct WarpgroupsBf16 {
     const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
     const int tile_rows = tile::tile_rows_for(count);
     const unsigned tiles = count(tile_rows);
+    if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
     const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
                        tile::kWarpgroupBytes};
     return launch_chained(product<kStorage>, shape, stream, params, x.of<kStorage>(), tile_rows,
