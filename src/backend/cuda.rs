@@ -108,7 +108,7 @@ pub struct Cuda {
     records: DeviceBuf<u8>,
     /// Rows of a step as tensor instructions read them.
     operands: DeviceBuf<u8>,
-    /// `[PLACES][EXPERT_INTERMEDIATE]`.
+    /// `[PLACES][EXPERT_INTERMEDIATE]`, or the same as operands in half of the room.
     act: DeviceBuf<f32>,
     /// `[PLACES][HIDDEN]`.
     turns: DeviceBuf<f32>,
