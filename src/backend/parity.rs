@@ -113,8 +113,13 @@ impl fmt::Display for Report {
 
 /// Compares every op that this binary has with its reference, on inputs made from the clock.
 pub fn run() -> Report {
+    run_seeded(seed())
+}
+
+/// A seed from the clock.
+pub fn seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    run_seeded(since.map_or(0, |since| since.as_nanos() as u64))
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// [`run`] on the inputs of `seed`, to see a failure again.
@@ -187,6 +192,11 @@ impl Random {
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() >> 33) as usize % end
     }
 
     /// `count` bytes of `range`.

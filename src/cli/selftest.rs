@@ -1,10 +1,14 @@
 //! `selftest`: the operations of this binary against their reference.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use argh::FromArgs;
 
-use crate::backend::parity;
+use crate::backend::parity::Report;
+use crate::backend::{self, parity};
+use crate::model::{self, Runner};
+use crate::weights;
 
 use super::{Exit, Failure, boot, drafts};
 
@@ -15,6 +19,12 @@ pub struct Selftest {
     /// measure the speed of the device's operations instead
     #[argh(switch)]
     speed: bool,
+
+    /// run the whole model with drawn weights instead, and count the rows of logits that differ
+    /// between a sequence alone and in every batch, recorded and eager steps, a prompt whole and in
+    /// chunks
+    #[argh(switch)]
+    bits: bool,
 
     /// count instead how many first drafts of the drafting layer equal the token that a server
     /// served, over the replies of this file: a JSON object per line, with the token ids
@@ -41,7 +51,10 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
             .iter()
             .try_for_each(|line| boot::print(&format!("{line}\n")));
     }
-    let report = parity::run();
+    let report = match options.bits {
+        true => bits()?,
+        false => parity::run(),
+    };
     boot::print(&format!("{report}\n"))?;
     if report.passed() {
         return Ok(());
@@ -50,4 +63,14 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
         Exit::Internal,
         "a comparison failed: this device must not serve",
     ))
+}
+
+/// The promise of equal bits on the model of this binary.
+fn bits() -> Result<Report, Failure> {
+    let internal = |error| Failure::new(Exit::Internal, error);
+    let checkpoint = weights::open_seeded(Arc::default());
+    let device = backend::open().map_err(internal)?;
+    let mut runner =
+        Runner::load(device, &checkpoint).map_err(|error| boot::start_failure(&error))?;
+    model::bit_rules(&mut runner, model::WHOLE, parity::seed()).map_err(internal)
 }

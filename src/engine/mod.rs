@@ -21,7 +21,7 @@ mod kv;
 mod limits;
 pub mod request;
 mod rng;
-mod sampler;
+pub(crate) mod sampler;
 mod scheduler;
 mod sequence;
 #[cfg(test)]

@@ -238,8 +238,8 @@ fn maximum(logits: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, larger)
 }
 
-/// The most likely token; the lowest id on a tie.
-fn argmax(logits: &[f32]) -> TokenId {
+/// The most likely token of finite logits; the lowest id on a tie.
+pub fn argmax(logits: &[f32]) -> TokenId {
     let max = maximum(logits);
     logits
         .iter()

@@ -1,6 +1,7 @@
 //! Models: what is computed, in terms of `crate::ops`.
 
 mod acceptance;
+mod bits;
 #[cfg(test)]
 mod golden;
 pub mod ledger;
@@ -14,6 +15,7 @@ mod session;
 mod tests;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
+pub use bits::{Extent, WHOLE, bit_rules};
 pub use measure::measure;
 pub use runner::{ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};

@@ -97,17 +97,39 @@ impl<B: Ops> Runner<B> {
     }
 }
 
-impl<B: Ops> Executor for Runner<B> {
-    const VOCAB: usize = target::VOCAB;
+impl<B: Ops> Runner<B> {
+    /// `step` without what was recorded for it.
+    ///
+    /// # Errors
+    /// As `step`.
+    pub fn step_eagerly(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        self.fill(rows)?;
+        self.ops.begin(&self.batch);
+        qwen3_5_moe::forward(
+            &mut self.ops,
+            &mut self.model,
+            &mut self.scratch,
+            &self.batch,
+        );
+        self.ops.read(&self.scratch.logits, &mut self.logits)
+    }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         let count: usize = rows.iter().map(|sequence| sequence.tokens.len()).sum();
         if count > ROWS_MAX {
             return Err(DeviceError(format!(
                 "step of {count} rows, at most {ROWS_MAX}"
             )));
         }
-        self.batch.fill(rows)?;
+        self.batch.fill(rows)
+    }
+}
+
+impl<B: Ops> Executor for Runner<B> {
+    const VOCAB: usize = target::VOCAB;
+
+    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        self.fill(rows)?;
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
         self.ops.run(Program::Forward, batch, |ops| {
             qwen3_5_moe::forward(ops, model, s, batch);

@@ -111,6 +111,19 @@ fn bits_do_not_depend_on_batch_chunk_slot_or_page() {
     }
 }
 
+#[test]
+fn the_rules_of_a_self_test_hold() {
+    let Some(mut runner) = runner(3) else { return };
+    let extent = Extent {
+        sequences: 3,
+        steps: 1,
+        cuts: 2,
+    };
+    let report = bit_rules(&mut runner, extent, 5).unwrap();
+    assert!(report.passed(), "{report}");
+    assert_eq!(report.lines.len(), 3);
+}
+
 /// Puts the texts on random slots and pages.
 fn deal(texts: &[Vec<TokenId>], random: &mut Random) -> Vec<Sequence> {
     let mut slots: Vec<u32> = (0..MAX_SEQUENCES as u32).collect();

@@ -1,0 +1,322 @@
+//! The promise of equal bits, tried on a whole model: what a sequence's logits are does not depend
+//! on what is beside it, on how its prompt was cut, or on whether its step was recorded.
+//!
+//! Memory is never cleaned in between: slots, pages and rows of activations hold what other trials
+//! left. Rows beyond those of a step are tried op by op, where they are not numbers
+//! (`crate::backend::parity`).
+
+use crate::backend::parity::{Random, Report};
+use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
+use crate::engine::request::TokenId;
+use crate::engine::sampler::{all_finite, argmax};
+use crate::ops::{CELL, Ops};
+use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+
+use super::Runner;
+
+/// How much is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Largest batch; every smaller one is tried too.
+    pub sequences: usize,
+    /// Greedy tokens of each sequence of a batch.
+    pub steps: usize,
+    /// Ways in which a long prompt is cut.
+    pub cuts: usize,
+}
+
+/// What `selftest --bits` tries.
+pub const WHOLE: Extent = Extent {
+    sequences: MAX_SEQUENCES,
+    steps: 4,
+    cuts: 32,
+};
+
+/// Longest prompt of a batch: pages are crossed, and the last cell is full, short or nearly empty.
+const PROMPT_MAX: usize = match 2 * CELL + 3 {
+    longest if longest < PREFILL_TOKENS => longest,
+    _ => PREFILL_TOKENS,
+};
+/// Length of the prompt that is cut.
+const CUT_PROMPT_MAX: usize = 16 * CELL + CELL / 3;
+
+/// What a sequence gave: its greedy tokens, and a digest of the bits of the logits before each.
+type Trace = Vec<(TokenId, u64)>;
+
+/// A prompt at a place of its own.
+struct Sequence {
+    slot: Slot,
+    pages: Vec<PageId>,
+    prompt: Vec<TokenId>,
+}
+
+/// How the steps behind the prompts are run.
+#[derive(Clone, Copy)]
+enum Way {
+    Recorded,
+    Eager,
+}
+
+/// Tries the three rules and reports how many rows were compared and how many differed.
+///
+/// # Errors
+/// `DeviceError` of a step.
+pub fn bit_rules<B: Ops>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    seed: u64,
+) -> Result<Report, DeviceError> {
+    let mut report = Report {
+        seed,
+        ..Report::default()
+    };
+    let mut random = Random::seeded(seed);
+    let sequences = sequences(&mut random, extent);
+    batches(runner, &sequences, extent, &mut report)?;
+    cuts(runner, &mut random, extent, &mut report)?;
+    Ok(report)
+}
+
+fn sequences(random: &mut Random, extent: Extent) -> Vec<Sequence> {
+    let each = (PROMPT_MAX + extent.steps).div_ceil(PAGE);
+    assert!(extent.sequences <= MAX_SEQUENCES && extent.sequences * each <= KV_PAGES);
+    let sequence = |index: usize| Sequence {
+        slot: Slot(index as u32),
+        pages: (index * each..(index + 1) * each)
+            .map(|page| PageId(page as u32))
+            .collect(),
+        prompt: prompt(random, 1 + index * 37 % PROMPT_MAX),
+    };
+    (0..extent.sequences).map(sequence).collect()
+}
+
+fn prompt(random: &mut Random, length: usize) -> Vec<TokenId> {
+    (0..length)
+        .map(|_| random.below(VOCAB) as TokenId)
+        .collect()
+}
+
+/// Every batch from one sequence to all, beginning with another one each time, against each
+/// sequence alone.
+fn batches<B: Ops>(
+    runner: &mut Runner<B>,
+    sequences: &[Sequence],
+    extent: Extent,
+    report: &mut Report,
+) -> Result<(), DeviceError> {
+    let alone = sequences
+        .iter()
+        .map(|sequence| Ok(replies(runner, &[sequence], extent.steps, Way::Recorded)?.remove(0)))
+        .collect::<Result<Vec<_>, DeviceError>>()?;
+    let mut compared = [Compared::default(), Compared::default()];
+    for size in 1..=sequences.len() {
+        let members: Vec<usize> = (0..size).map(|at| (at + size) % sequences.len()).collect();
+        let batch: Vec<_> = members.iter().map(|&member| &sequences[member]).collect();
+        for (way, compared) in [Way::Recorded, Way::Eager].into_iter().zip(&mut compared) {
+            let found = replies(runner, &batch, extent.steps, way)?;
+            for (&member, found) in members.iter().zip(&found) {
+                compared.add(found, &alone[member]);
+            }
+        }
+    }
+    let [recorded, eager] = compared;
+    let case = format!("1 to {} rows", sequences.len());
+    recorded.tell(report, &case, "greedy alone = in every batch");
+    eager.tell(report, &case, "recorded steps = eager ones");
+    Ok(())
+}
+
+/// A long prompt in random chunks of the grid, and two greedy tokens behind it.
+fn cuts<B: Ops>(
+    runner: &mut Runner<B>,
+    random: &mut Random,
+    extent: Extent,
+    report: &mut Report,
+) -> Result<(), DeviceError> {
+    let steps = 2;
+    let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - steps);
+    let sequence = Sequence {
+        slot: Slot(0),
+        pages: (0..(length + steps).div_ceil(PAGE) as u32)
+            .map(PageId)
+            .collect(),
+        prompt: prompt(random, length),
+    };
+    let mut compared = Compared::default();
+    let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
+    let whole = in_chunks(runner, &sequence, steps, || most * CELL)?;
+    for cut in 0..extent.cuts {
+        // First one cell at a time, then anything.
+        let mut chunk = || match cut {
+            0 => CELL,
+            _ => (1 + random.below(most)) * CELL,
+        };
+        let found = in_chunks(runner, &sequence, steps, &mut chunk)?;
+        compared.add(&found, &whole);
+    }
+    let case = format!("{length} tokens, {} cuts", extent.cuts);
+    compared.tell(report, &case, "a prompt in chunks = whole");
+    Ok(())
+}
+
+/// Rows that were compared.
+#[derive(Default)]
+struct Compared {
+    rows: usize,
+    different: usize,
+}
+
+impl Compared {
+    fn add(&mut self, found: &Trace, wanted: &Trace) {
+        assert_eq!(found.len(), wanted.len());
+        self.rows += wanted.len();
+        self.different += found.iter().zip(wanted).filter(|(a, b)| a != b).count();
+    }
+
+    fn tell(&self, report: &mut Report, case: &str, check: &'static str) {
+        let Compared { rows, different } = self;
+        let found = format!("{rows} rows of logits, {different} different");
+        report.push("model", case, check, found, *different == 0 && *rows > 0);
+    }
+}
+
+/// Prefills the sequences of a batch, as many at once as a step takes, then continues all together.
+fn replies<B: Ops>(
+    runner: &mut Runner<B>,
+    batch: &[&Sequence],
+    steps: usize,
+    way: Way,
+) -> Result<Vec<Trace>, DeviceError> {
+    let mut traces = prefill_all(runner, batch)?;
+    for step in 0..steps {
+        let tokens: Vec<_> = traces.iter().map(|trace| trace[step].0).collect();
+        let rows = batch.iter().zip(&tokens).map(|(sequence, token)| Rows {
+            slot: sequence.slot,
+            start: sequence.prompt.len() + step,
+            tokens: std::slice::from_ref(token),
+            pages: &sequence.pages,
+            logits: true,
+        });
+        let rows: Vec<_> = rows.collect();
+        match way {
+            Way::Recorded => runner.step(&rows)?,
+            Way::Eager => runner.step_eagerly(&rows)?,
+        }
+        let logits = runner.logits().chunks_exact(VOCAB);
+        for (trace, logits) in traces.iter_mut().zip(logits) {
+            trace.push(seen(logits)?);
+        }
+    }
+    Ok(traces)
+}
+
+fn prefill_all<B: Ops>(
+    runner: &mut Runner<B>,
+    batch: &[&Sequence],
+) -> Result<Vec<Trace>, DeviceError> {
+    let mut traces = Vec::with_capacity(batch.len());
+    while traces.len() < batch.len() {
+        let mut free = PREFILL_TOKENS;
+        let fits = |sequence: &&&Sequence| {
+            let left = free.checked_sub(sequence.prompt.len());
+            free = left.unwrap_or(0);
+            left.is_some()
+        };
+        let some = batch[traces.len()..].iter().take_while(fits);
+        let rows = some.map(|sequence| Rows {
+            slot: sequence.slot,
+            start: 0,
+            tokens: &sequence.prompt,
+            pages: &sequence.pages,
+            logits: true,
+        });
+        runner.step(&rows.collect::<Vec<_>>())?;
+        for logits in runner.logits().chunks_exact(VOCAB) {
+            traces.push(vec![seen(logits)?]);
+        }
+    }
+    Ok(traces)
+}
+
+/// The sequence alone, its prompt in chunks.
+fn in_chunks<B: Ops>(
+    runner: &mut Runner<B>,
+    sequence: &Sequence,
+    steps: usize,
+    chunk: impl FnMut() -> usize,
+) -> Result<Trace, DeviceError> {
+    let mut trace = vec![prefill(runner, sequence, chunk)?];
+    for step in 0..steps {
+        let rows = Rows {
+            slot: sequence.slot,
+            start: sequence.prompt.len() + step,
+            tokens: &[trace[step].0],
+            pages: &sequence.pages,
+            logits: true,
+        };
+        runner.step(&[rows])?;
+        trace.push(seen(runner.logits())?);
+    }
+    Ok(trace)
+}
+
+/// The prompt in chunks of as many rows as `chunk` says; what its last logits were.
+fn prefill<B: Ops>(
+    runner: &mut Runner<B>,
+    sequence: &Sequence,
+    mut chunk: impl FnMut() -> usize,
+) -> Result<(TokenId, u64), DeviceError> {
+    let length = sequence.prompt.len();
+    let mut done = 0;
+    while done < length {
+        let end = (done + chunk().min(PREFILL_TOKENS)).min(length);
+        let rows = Rows {
+            slot: sequence.slot,
+            start: done,
+            tokens: &sequence.prompt[done..end],
+            pages: &sequence.pages,
+            logits: end == length,
+        };
+        runner.step(&[rows])?;
+        done = end;
+    }
+    seen(runner.logits())
+}
+
+/// The greedy token of a row of logits, and a digest of all its bits (FNV-1a over words).
+fn seen(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
+    if !all_finite(logits) {
+        return Err(DeviceError("a logit is not finite".to_string()));
+    }
+    let fold = |digest: u64, logit: &f32| {
+        (digest ^ u64::from(logit.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
+    };
+    let digest = logits.iter().fold(0xcbf2_9ce4_8422_2325, fold);
+    Ok((argmax(logits), digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_other_bits_fails_the_report() {
+        let row = |logit: f32| vec![seen(&[1.0, logit]).unwrap()];
+        let mut compared = Compared::default();
+        compared.add(&row(0.5), &row(0.5));
+        let mut report = Report::default();
+        compared.tell(&mut report, "", "equal");
+        assert!(report.passed());
+        compared.add(&row(0.5), &row(0.5f32.next_up()));
+        compared.tell(&mut report, "", "one bit");
+        assert!(!report.passed());
+        assert_eq!(report.lines[1].found, "2 rows of logits, 1 different");
+    }
+
+    #[test]
+    fn nothing_compared_is_no_success() {
+        let mut report = Report::default();
+        Compared::default().tell(&mut report, "", "nothing");
+        assert!(!report.passed());
+    }
+}
