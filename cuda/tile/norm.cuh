@@ -20,13 +20,16 @@ struct NormRow {
     float partial[kWarps];  // (kWarps)
   };
 
-  float4 part[kVectors];  // vectors threadIdx.x + i * kThreads of the row
+  float4 part[kVectors];  // vectors thread() + i * kThreads of the row
+
+  // Of the kThreads that have a row; a block may have several times as many.
+  __device__ static int thread() { return threadIdx.x % kThreads; }
 
   template <class Body>
   __device__ static void for_each_vector(Body body) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int vector = threadIdx.x + i * kThreads;
+      const int vector = thread() + i * kThreads;
       if (kRowVectors % kThreads == 0 || vector < kRowVectors) body(i, vector);
     }
   }
@@ -67,7 +70,7 @@ struct NormRow {
       squares = fmaf(part[i].w, part[i].w, squares);
     });
     squares = warp_sum(squares);
-    if (threadIdx.x % kWarpLanes == 0) partial[threadIdx.x / kWarpLanes] = squares;
+    if (thread() % kWarpLanes == 0) partial[thread() / kWarpLanes] = squares;
     if constexpr (kWarps == 1) __syncwarp();
   }
 

@@ -3,9 +3,9 @@
 // A panel is 16 rows of `[N, K]` (the last one padded with zeros), the M of an instruction. Within
 // a panel, `kGroup` columns are 16 runs of 64 bytes, one per row; lane (g, q) of a warp, g = lane /
 // 4 and q = lane % 4, takes bytes 16 q .. 16 q + 15 of rows g and g + 8: a warp reads 512 bytes
-// side by side, twice. Of each 8 columns, FP8 has the order 0 2 1 3 4 6 5 7 and NVFP4 the nibbles
-// 0 2 4 6 1 3 5 7, so that decoding gives pairs of neighbours. The matrix is followed by its
-// scales:
+// side by side, twice. Decoding gives pairs of neighbouring columns: of each four, FP8 has the
+// first two where a BF16 has sign, exponent and mantissa, and the others in the bits between; of
+// each 8, NVFP4 has the nibbles 0 2 4 6 1 3 5 7. The matrix is followed by its scales:
 //   nvfp4:         E4M3 (panel, K / 128, 16 rows, 8), then F32 (panel * 16) of the tensor
 //   fp8_block128:  F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
 //
@@ -76,6 +76,7 @@ struct Codec<Storage::bf16> {
   static constexpr int kOctets = 1;
   struct Scale {};
 
+  template <bool>
   __device__ static void decode(const uint4& run, int, Scale, unsigned (&to)[4]) {
     to[0] = run.x;
     to[1] = run.y;
@@ -90,19 +91,22 @@ struct Codec<Storage::fp8_block128> {
   static constexpr int kOctets = 2;
   struct Scale {};
 
-  // E4M3's exponent and mantissa in a BF16's place are the value times 2^-120.
-  __device__ static unsigned pair(unsigned magnitudes, unsigned signs) {
-    const unsigned bits = (magnitudes & 0x07f007f0u) | (signs & 0x80008000u);
-    return scaled(bits, __float2bfloat162_rn(0x1p120f));
-  }
-
+  // E4M3's exponent and mantissa in a BF16's place are the value times 2^-120, which `kRaw` leaves.
+  template <bool kRaw>
   __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {
+    constexpr unsigned kFirst = 0x87f087f0u, kHigh = 0x07000700u, kLow = 0x80f080f0u;
     const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};
 #pragma unroll
     for (int word = 0; word < 2; ++word) {
       const unsigned codes = words[word];
-      to[2 * word] = pair(codes << 4, codes << 8);
-      to[2 * word + 1] = pair(codes >> 4, codes);
+      to[2 * word] = codes & kFirst;
+      to[2 * word + 1] = ((codes >> 4) & kHigh) | ((codes << 4) & kLow);
+    }
+    if constexpr (!kRaw) {
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        to[pair] = scaled(to[pair], __float2bfloat162_rn(0x1p120f));
+      }
     }
   }
 };
@@ -116,6 +120,7 @@ struct Codec<Storage::nvfp4> {
 
   // E2M1's exponent and mantissa in a BF16's place are the value times 2^-126. The products of code
   // and scale are exact; their factor 2^-8 is in the tensor's scale.
+  template <bool>
   __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
     const unsigned e4m3 = octet < 2 ? scales & 0xffu : static_cast<unsigned>(scales) >> 8;
@@ -141,6 +146,11 @@ struct Matrix {
   static constexpr int kGroupBytes = kPanelRows * kRunBytes;
   static constexpr bool kFp8 = kStorage == Storage::fp8_block128;
   static constexpr bool kNvfp4 = kStorage == Storage::nvfp4;
+  // What is missing in raw operands of FP8. Rows times the first factor and sums times the second
+  // make it up, which saves a multiplication a weight and changes no bit of a sum: all are powers
+  // of two, and rows below 2^27 keep their range.
+  static constexpr float kRawRows = kFp8 ? 0x1p100f : 1.0f;
+  static constexpr float kRawSums = kFp8 ? 0x1p20f : 1.0f;
 
   const unsigned char* base;
   int n;
@@ -175,21 +185,38 @@ struct Matrix {
     return base + (static_cast<size_t>(panel) * (k / kGroup) + group) * kGroupBytes;
   }
 
-  __device__ Scales scales(int panel, int group) const {
+  // Bytes of the scales of a panel's next 128 columns.
+  static constexpr int kBlockScaleBytes =
+      kNvfp4 ? kPanelRows * kBlockColumns / 16 : kFp8 ? static_cast<int>(sizeof(float2)) : 0;
+
+  // The scales of a panel's block of columns; blocks of a panel lie side by side.
+  __device__ const unsigned char* block_scales(int panel, int block) const {
+    const size_t at = static_cast<size_t>(panel) * (k / kBlockColumns) + block;
+    return base + code_bytes(n, k) + at * kBlockScaleBytes;
+  }
+
+  // A lane's part of the scales of a block of columns.
+  __device__ static Scales lane_scales(const unsigned char* of_block) {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
     Scales scales;
     if constexpr (kNvfp4) {
-      const size_t block = static_cast<size_t>(panel) * (k / kBlockColumns) + group;
-      const unsigned char* scale =
-          base + code_bytes(n, k) + (block * kPanelRows + g) * 8 + q * 2;
+      scales.scale[0] = *reinterpret_cast<const Scale*>(of_block + g * 8 + q * 2);
+      scales.scale[1] = *reinterpret_cast<const Scale*>(of_block + g * 8 + q * 2 + 64);
+    }
+    if constexpr (kFp8) scales.block = *reinterpret_cast<const float2*>(of_block);
+    return scales;
+  }
+
+  __device__ Scales scales(int panel, int group) const {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    const unsigned char* of_block = block_scales(panel, group * kGroup / kBlockColumns);
+    Scales scales;
+    if constexpr (kNvfp4) {
+      const unsigned char* scale = of_block + g * 8 + q * 2;
       scales.scale[0] = __ldg(reinterpret_cast<const Scale*>(scale));
       scales.scale[1] = __ldg(reinterpret_cast<const Scale*>(scale + 64));
     }
-    if constexpr (kFp8) {
-      const size_t block =
-          static_cast<size_t>(panel) * (k / kBlockColumns) + group * kGroup / kBlockColumns;
-      scales.block = __ldg(reinterpret_cast<const float2*>(base + code_bytes(n, k)) + block);
-    }
+    if constexpr (kFp8) scales.block = __ldg(reinterpret_cast<const float2*>(of_block));
     return scales;
   }
 
@@ -206,12 +233,13 @@ struct Matrix {
     return {scales(panel, group), {__ldg(run), __ldg(run + kWarpLanes)}};
   }
 
-  // Operands of the two instructions of an octet of a fragment.
+  // Operands of the two instructions of an octet of a fragment; `kRaw`: as `kRawRows` says.
+  template <bool kRaw = false>
   __device__ static void decode(const Fragment& from, int octet, unsigned (&first)[4],
                                 unsigned (&second)[4]) {
     unsigned low[4], high[4];
-    Code::decode(from.run[0], octet, from.scale[0], low);
-    Code::decode(from.run[1], octet, from.scale[1], high);
+    Code::template decode<kRaw>(from.run[0], octet, from.scale[0], low);
+    Code::template decode<kRaw>(from.run[1], octet, from.scale[1], high);
     first[0] = low[0], first[1] = high[0], first[2] = low[1], first[3] = high[1];
     second[0] = low[2], second[1] = high[2], second[2] = low[3], second[3] = high[3];
   }

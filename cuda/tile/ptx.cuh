@@ -85,15 +85,11 @@ __device__ inline void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Starts a copy of `bytes` (a multiple of 16) to shared memory, which ends the barrier's phase. The
-// copied lines are the first to leave the second-level cache: nobody reads weights twice.
+// Starts a copy of `bytes` (a multiple of 16) to shared memory, which the barrier expects already.
+// The copied lines are the first to leave the second-level cache: nobody reads weights twice.
 __device__ inline void copy_bulk(void* to, const void* from, unsigned bytes,
                                  unsigned long long* barrier) {
   constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
@@ -101,8 +97,8 @@ __device__ inline void copy_bulk(void* to, const void* from, unsigned bytes,
       : "memory");
 }
 
-// Starts two copies as `copy_bulk` does, which together end the barrier's phase. Others will read
-// the same lines: they stay in the second-level cache.
+// Starts two copies, which together end the barrier's phase. Others will read the same lines: they
+// stay in the second-level cache.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes, void* to_too,
                                         const void* from_too, unsigned bytes_too,
                                         unsigned long long* barrier) {
@@ -154,7 +150,7 @@ __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned byt
                : "memory");
 }
 
-// As `copy_bulk`, of bytes that the barrier expects already and that other blocks read, too.
+// As `copy_bulk`, of bytes that other blocks read, too.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes,
                                         unsigned long long* barrier) {
   asm volatile(

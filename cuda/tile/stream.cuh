@@ -1,5 +1,5 @@
-// A few rows by panels of weights, for decode: the weights are streamed once through registers and
-// asked for before the rows are there. The arithmetic is that of `Flat` and `Tiled`.
+// Some rows by panels of weights, for decode: the weights are streamed once through shared memory
+// and asked for before the rows are there. The arithmetic is that of `Flat` and `Tiled`.
 #pragma once
 
 #include "tile/norm.cuh"
@@ -8,232 +8,322 @@
 namespace atlas::tile {
 
 // N of an instruction.
-inline constexpr int kStreamRows = 8;
+inline constexpr int kTileRows = 8;
 
-// Rows of bf16 in shared memory as lanes read operands; padded, so that eight of them lie in
-// different banks.
+// Whether an SM has room for a large ring beside the one of the next kernel.
+inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
+// Codes of a piece of a panel that are copied together, and their scales, bytes.
+inline constexpr int kPieceBytes = (kLargeSm ? 2 : 1) * 1024;
+inline constexpr int kScaleBytes = kPieceBytes / 8;
+
+// Warps of a block, and pieces that each has under way or not yet used.
+template <int kWarpCount, int kSlotCount>
+struct Shape {
+  static constexpr int kWarps = kWarpCount;
+  static constexpr int kSlots = kSlotCount;
+  static constexpr int kThreads = kWarps * kWarpLanes;
+};
+
+// A grid has at most a block an SM. Blocks of products with more panels than that are so large that
+// an SM has room for one: the next kernel of that kind starts where the one before has ended, and
+// every SM has the same part of the work. Small products' blocks fit beside them.
+using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2>;
+using Narrow = Shape<8, kLargeSm ? 4 : 2>;
+// With more than one tile of rows, which take the room.
+using Tall = Shape<8, kLargeSm ? 3 : 2>;
+
+// Tiles of rows that a block takes, at most.
+inline constexpr int kRowTilesMax = 4;
+
+// Every warp's own ring and its barriers.
+template <class Shape>
+struct StreamStorage {
+  struct alignas(128) Slot {
+    unsigned char codes[kPieceBytes];
+    // Of FP8 the 16 bytes with the piece's scale, then where it is among them.
+    unsigned char scales[kScaleBytes];
+  };
+
+  Slot ring[Shape::kWarps][Shape::kSlots];
+  unsigned long long full[Shape::kWarps][Shape::kSlots];
+};
+
+// A panel of a matrix.
+struct Unit {
+  const unsigned char* base;
+  int n;
+  int panel;
+};
+
+// Four columns of a row times `factor`, in bf16.
+__device__ inline void put_vector(__nv_bfloat16* row, int vector, const float4& value,
+                                  float factor) {
+  reinterpret_cast<uint2*>(row)[vector] = make_uint2(pack(value.x * factor, value.y * factor),
+                                                     pack(value.z * factor, value.w * factor));
+}
+
+// Rows in bf16 as lanes read operands, padded so that eight of them lie in different banks, and
+// the sums of two turns on their way from warps to the block.
+template <class Shape>
 struct StagedRows {
   __nv_bfloat16* x;  // (rows, pitch)
+  float* partial;    // (turn, warp, panel row, row)
   int pitch;
   int rows;
+  float factor;  // of all rows
 
   __host__ __device__ static constexpr int pitch_of(int k) { return k + 8; }
 
+  __host__ __device__ static constexpr unsigned partial_bytes(int rows) {
+    return static_cast<unsigned>(2 * Shape::kWarps * kPanelRows * rows * sizeof(float));
+  }
+
   __host__ __device__ static constexpr unsigned bytes(int rows, int k) {
-    return static_cast<unsigned>(rows * pitch_of(k) * sizeof(__nv_bfloat16));
+    return static_cast<unsigned>(rows * pitch_of(k) * sizeof(__nv_bfloat16)) + partial_bytes(rows);
+  }
+
+  // `rows` rows of `k` columns in memory that has room for them.
+  __device__ static StagedRows at(unsigned char* memory, int rows, int k, float factor) {
+    auto* x = reinterpret_cast<__nv_bfloat16*>(memory + partial_bytes(rows));
+    return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows, factor};
   }
 
   __device__ void put(int row, int vector, const float4& value) const {
-    reinterpret_cast<uint2*>(x + row * pitch)[vector] =
-        make_uint2(pack(value.x, value.y), pack(value.z, value.w));
+    put_vector(x + row * pitch, vector, value, factor);
   }
 
-  // Octet of columns from `column` on of row `row`; zeros where there is no row.
-  __device__ uint4 octet(int row, int column) const {
-    if (row >= rows) return {};
-    return *reinterpret_cast<const uint4*>(x + row * pitch + column);
-  }
-
-  // Rounds `rows` rows of `k` from global memory, side by side.
+  // Rounds rows of `k` from global memory, side by side.
   __device__ void round(const float* from, int k) const {
     const int vectors = k / 4;
-    for (int item = threadIdx.x; item < rows * vectors; item += kPanelThreads) {
+    for (int item = threadIdx.x; item < rows * vectors; item += Shape::kThreads) {
       put(item / vectors, item % vectors, reinterpret_cast<const float4*>(from)[item]);
     }
   }
 };
 
-// Whether an SM has room for more than two blocks that stream.
-inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
-// Bytes of weights that a block has under way or not yet used.
-inline constexpr int kRingBytes = (kLargeSm ? 48 : 24) * 1024;
-// Blocks of a grid on an SM.
-inline constexpr int kStreamBlocks = kLargeSm ? 2 : 1;
-// Blocks that fit there: those of the next kernel start beside them.
-inline constexpr int kResidentBlocks = 2 * kStreamBlocks;
-inline constexpr int kSlots = 3;
-inline constexpr int kSlotBytes = kRingBytes / kPanelWarps / kSlots;
+// Dynamic shared memory of a block that streams for `rows` rows of `k` columns.
+template <class Shape>
+__host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
+  return static_cast<unsigned>(sizeof(StreamStorage<Shape>)) + StagedRows<Shape>::bytes(rows, k);
+}
 
-// Every warp's own ring, its barriers, and sums of two turns on their way from warps to the block.
-struct StreamStorage {
-  alignas(128) unsigned char ring[kPanelWarps][kSlots][kSlotBytes];
-  float partial[2][kPanelWarps][kPanelRows][kStreamRows];  // (turn, warp, panel row, row)
-  unsigned long long full[kPanelWarps][kSlots];
+// Rows of `k` columns that a block has room for: tiles, up to `kRowTilesMax`.
+__host__ __device__ constexpr int stream_rows(int k) {
+  int rows = kRowTilesMax * kTileRows;
+  while (rows > kTileRows && stream_bytes<Tall>(rows, k) > target::SHARED_BYTES_PER_BLOCK) {
+    rows /= 2;
+  }
+  return rows;
+}
+
+// Blocks on an SM that the registers of one leave room for.
+template <class Shape>
+__host__ __device__ constexpr int resident_blocks(int tiles) {
+  return tiles > 1 ? 1 : 2 * Wide::kWarps / Shape::kWarps;
+}
+
+// The part of `items` of a block: the first blocks have one more than the others.
+struct Share {
+  int first;
+  int count;
+
+  __device__ static Share of(int items, int block, int blocks) {
+    const int each = items / blocks, more = items % blocks;
+    return {block * each + min(block, more), each + (block < more)};
+  }
 };
 
-// Units are panels of matrices of one shape, `at_once` of them in turn for a block's warps: a warp
-// per segment and panel. `at(unit)` gives the unit's matrix base and panel; it may be past the
-// last unit. `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8, before
-// their row scale.
+// `count` units, which are panels of matrices with k columns, `at_once` of them in turn for a
+// block's warps: a warp per segment and panel. `at(unit)` gives the unit's panel and matrix.
+// `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8, before their row
+// scale.
 //
 // Weights come by bulk copies into shared memory: registers would keep the next kernel's blocks
-// off the SM, and with them its weights.
-template <Storage kStorage, class At>
+// off the SM, and with them its weights. The code is small, because most of it runs a few times
+// only: it is read from memory as the weights are.
+template <Storage kStorage, int kTiles, class Shape, class At>
 struct Stream {
   using W = Matrix<kStorage>;
-  static constexpr int kSlotGroups = kSlotBytes / W::kGroupBytes;
+  using Shared = StreamStorage<Shape>;
+  using Slot = typename Shared::Slot;
+  using Rows = StagedRows<Shape>;
+  static constexpr int kPieceGroups = kPieceBytes / W::kGroupBytes;
+  static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
+  static constexpr int kChains = W::kFp8 ? kTiles : 1;
+  static_assert(!W::kFp8 || kBlockColumns % kPieceColumns == 0, "a piece has one scale");
+  static_assert(!W::kNvfp4 || W::kGroup == kBlockColumns, "a group has a block's scales");
 
-  static __host__ __device__ constexpr int at_once(int k) { return kPanelWarps / segments(k); }
+  static __host__ __device__ constexpr int at_once(int k) { return Shape::kWarps / segments(k); }
 
-  StreamStorage& shared;
+  Shared& shared;
   At at;
-  int k, turns, groups, pieces, segment, mine;
-  int ahead_turn = 0, ahead_piece = 0;
+  int k, count, groups, pieces, segment, mine;
+  int slot = 0;
   unsigned parity = 0;
-  W ahead;
-  int ahead_panel = 0;
-  typename W::Scales scales[kSlots][kSlotGroups];
+  int ahead_unit, ahead_piece = 0;
+  Unit ahead{};
 
-  // The block takes `at_once` units in each of `turns`, its warps' `mine` following each other.
-  __device__ Stream(StreamStorage& shared, const At& at, int n, int k, int turns)
+  __device__ Stream(Shared& shared, const At& at, int k, int count)
       : shared(shared),
         at(at),
         k(k),
-        turns(turns),
+        count(count),
         groups(k / W::kGroup / segments(k)),
-        pieces((groups + kSlotGroups - 1) / kSlotGroups),
-        ahead{nullptr, n, k} {
-    const int warp = threadIdx.x / kWarpLanes;
-    segment = warp % segments(k);
-    mine = warp / segments(k);
-  }
+        pieces((groups + kPieceGroups - 1) / kPieceGroups),
+        segment(warp() % segments(k)),
+        mine(warp() / segments(k)),
+        ahead_unit(mine) {}
 
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
   __device__ static int warp() { return threadIdx.x / kWarpLanes; }
 
-  __device__ void aim() {
-    const auto unit = at(mine + ahead_turn * at_once(k));
-    ahead.base = unit.base;
-    ahead_panel = unit.panel;
-  }
-
   // Asks for the next piece of this warp, if there is one.
-  template <int kSlot>
-  __device__ void ask() {
-    if (ahead_turn >= turns) return;
-    const int first = ahead_piece * kSlotGroups, count = min(kSlotGroups, groups - first);
-    const int group = segment * groups + first;
-    if (lane() == 0) {
-      ptx::copy_bulk(shared.ring[warp()][kSlot], ahead.codes(ahead_panel, group),
-                     count * W::kGroupBytes, &shared.full[warp()][kSlot]);
-    }
-#pragma unroll
-    for (int i = 0; i < kSlotGroups; ++i) {
-      if (i < count) scales[kSlot][i] = ahead.scales(ahead_panel, group + i);
-    }
+  __device__ void ask(int into) {
+    if (ahead_unit >= count) return;
+    if (ahead_piece == 0) ahead = at(ahead_unit);
+    if (lane() == 0) copy(shared.ring[warp()][into], &shared.full[warp()][into]);
     if (++ahead_piece < pieces) return;
     ahead_piece = 0;
-    if (++ahead_turn < turns) aim();
+    ahead_unit += at_once(k);
+  }
+
+  __device__ void copy(Slot& to, unsigned long long* full) const {
+    const W w{ahead.base, ahead.n, k};
+    const int first = ahead_piece * kPieceGroups, group = segment * groups + first;
+    const int live = min(kPieceGroups, groups - first), codes = live * W::kGroupBytes;
+    const unsigned char* scales = w.block_scales(ahead.panel, group * W::kGroup / kBlockColumns);
+    int scale_bytes = 0;
+    if constexpr (W::kNvfp4) scale_bytes = live * W::kBlockScaleBytes;
+    if constexpr (W::kFp8) {
+      const auto place = static_cast<int>(reinterpret_cast<size_t>(scales) % kVectorBytes);
+      scales -= place, scale_bytes = kVectorBytes;
+      *reinterpret_cast<int*>(to.scales + kVectorBytes) = place;
+    }
+    ptx::mbarrier_expect(full, codes + scale_bytes);
+    ptx::copy_bulk(to.codes, w.codes(ahead.panel, group), codes, full);
+    if (scale_bytes > 0) ptx::copy_bulk(to.scales, scales, scale_bytes, full);
   }
 
   // Reads weights alone. At most once.
   __device__ void prefetch() {
     if (lane() == 0) {
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) ptx::mbarrier_init(&shared.full[warp()][slot]);
+      for (int i = 0; i < Shape::kSlots; ++i) ptx::mbarrier_init(&shared.full[warp()][i]);
       ptx::mbarrier_init_fence();
     }
     __syncwarp();  // the barriers can be waited for
-    if (turns > 0) aim();
-    ask<0>();
-    ask<1>();
-    ask<2>();
-    static_assert(kSlots == 3, "all slots are asked for");
+#pragma unroll 1
+    for (int i = 0; i < Shape::kSlots; ++i) ask(i);
   }
 
-  // Adds the products of the piece in a slot.
-  template <int kSlot>
-  __device__ void multiply(const StagedRows& rows, int piece, float (&sum)[4], float (&chain)[4]) {
-    const int g = lane() / 4, q = lane() % 4;
-    ptx::mbarrier_wait(&shared.full[warp()][kSlot], parity);
+  // Adds the products of a piece; `x` are the lane's octets of the segment's columns.
+  __device__ void multiply(const __nv_bfloat16* const (&x)[kTiles], int piece,
+                           float (&sum)[kTiles][4], float (&chain)[kChains][4]) {
+    const Slot& from = shared.ring[warp()][slot];
+    ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
 #pragma unroll
-    for (int i = 0; i < kSlotGroups; ++i) {
-      const int group = piece * kSlotGroups + i;
-      if (group >= groups) break;
-      const auto now = W::fragment(shared.ring[warp()][kSlot] + i * W::kGroupBytes,
-                                   scales[kSlot][i]);
-      const int column = (segment * groups + group) * W::kGroup + q * W::kLaneColumns;
+    for (int i = 0; i < kPieceGroups; ++i) {
+      if (!W::kFp8 && piece * kPieceGroups + i >= groups) break;
+      typename W::Scales scales;
+      if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
+      const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
 #pragma unroll
       for (int octet = 0; octet < W::Code::kOctets; ++octet) {
         unsigned first[4], second[4];
-        W::decode(now, octet, first, second);
-        const uint4 b = rows.octet(g, column + octet * 8);
-        float(&to)[4] = W::kFp8 ? chain : sum;
-        ptx::mma(to, first, b.x, b.y);
-        ptx::mma(to, second, b.z, b.w);
+        W::template decode<true>(now, octet, first, second);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const __nv_bfloat16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
+          const uint4 b = *reinterpret_cast<const uint4*>(columns);
+          float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
+          ptx::mma(to, first, b.x, b.y);
+          ptx::mma(to, second, b.z, b.w);
+        }
       }
-      if (W::kFp8 && (group + 1) * W::kGroup % kBlockColumns == 0) {
-        close_chain(sum, chain, now.block);
+    }
+    if (W::kFp8 && (piece + 1) * kPieceColumns % kBlockColumns == 0) {
+      const int place = *reinterpret_cast<const int*>(from.scales + kVectorBytes);
+      const float2 scale = W::lane_scales(from.scales + place).block;
+#pragma unroll
+      for (int t = 0; t < kChains; ++t) {
+        close_chain(sum[t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
       }
     }
     __syncwarp();  // the slot is read
   }
 
-  // The piece in a slot, and behind a turn's last its sums.
-  template <int kSlot, class Sink>
-  __device__ void take(const StagedRows& rows, int& turn, int& piece, float (&sum)[4],
-                       float (&chain)[4], Sink& sink) {
-    if (turn >= turns) return;
-    multiply<kSlot>(rows, piece, sum, chain);
-    ask<kSlot>();
-    if (++piece < pieces) return;
-    finish(turn, rows.rows, sum, sink);
-    piece = 0;
-    ++turn;
+  // `begin(unit)` of a turn's first unit may stage other rows: those before have been read.
+  template <class Begin, class Sink>
+  __device__ void run(const Rows& rows, Begin begin, Sink sink) {
+    const int g = lane() / 4, q = lane() % 4;
+    const __nv_bfloat16* x[kTiles];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[e] = 0.0f;
+    for (int t = 0; t < kTiles; ++t) {
+      // A row behind the last one is the last one again: its sums go nowhere.
+      const int row = min(t * kTileRows + g, rows.rows - 1);
+      x[t] = rows.x + row * rows.pitch + segment * groups * W::kGroup + q * W::kLaneColumns;
+    }
+    float chain[kChains][4] = {};
+    int turn = 0;
+#pragma unroll 1
+    for (int first = 0; first < count; first += at_once(k), ++turn) {
+      begin(first);
+      float sum[kTiles][4] = {};
+      if (first + mine < count) {
+#pragma unroll 1
+        for (int piece = 0; piece < pieces; ++piece) {
+          multiply(x, piece, sum, chain);
+          ask(slot);
+          if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
+        }
+      }
+      finish(first, turn % 2, rows, sum, sink);
+    }
   }
 
   template <class Sink>
-  __device__ void run(const StagedRows& rows, Sink sink) {
-    float sum[4] = {}, chain[4] = {};
-    int turn = 0, piece = 0;
-    while (turn < turns) {
-      take<0>(rows, turn, piece, sum, chain, sink);
-      take<1>(rows, turn, piece, sum, chain, sink);
-      take<2>(rows, turn, piece, sum, chain, sink);
-      parity ^= 1;
-    }
+  __device__ void run(const Rows& rows, Sink sink) {
+    run(rows, [](int) {}, sink);
   }
 
   // Adds the segments of a turn's panels, in order.
   template <class Sink>
-  __device__ void finish(int turn, int rows, const float (&sum)[4], Sink& sink) const {
-    const int g = lane() / 4, q = lane() % 4;
-    auto& partial = shared.partial[turn % 2];
-    auto& own = partial[warp()];
-    if (2 * q < rows) {
-      own[g][2 * q] = sum[0], own[g][2 * q + 1] = sum[1];
-      own[g + 8][2 * q] = sum[2], own[g + 8][2 * q + 1] = sum[3];
+  __device__ void finish(int first, int odd_turn, const Rows& rows, const float (&sum)[kTiles][4],
+                         Sink& sink) const {
+    const int g = lane() / 4, q = lane() % 4, pitch = rows.rows;
+    float* partial = rows.partial + odd_turn * (Shape::kWarps * kPanelRows) * pitch;
+    float* own = partial + (warp() * kPanelRows + g) * pitch;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int row = t * kTileRows + 2 * q + odd;
+        if (row < rows.rows) own[row] = sum[t][odd], own[8 * pitch + row] = sum[t][odd + 2];
+      }
     }
     __syncthreads();  // all segments are there; the other turn's were read before
-    const int count = segments(k), panels = at_once(k);
-    for (int item = threadIdx.x; item < panels * 8 * rows; item += kPanelThreads) {
+    const int parts = segments(k), panels = min(at_once(k), count - first);
+#pragma unroll 1
+    for (int item = threadIdx.x; item < panels * 8 * rows.rows; item += Shape::kThreads) {
       const int r = item % 8, in_block = item / 8 % panels, row = item / (8 * panels);
+      const float* from = partial + (in_block * parts * kPanelRows + r) * pitch + row;
       float low = 0.0f, high = 0.0f;
-      for (int s = 0; s < count; ++s) {
-        low += partial[in_block * count + s][r][row];
-        high += partial[in_block * count + s][r + 8][row];
+#pragma unroll 4
+      for (int s = 0; s < parts; ++s, from += kPanelRows * pitch) {
+        low += from[0];
+        high += from[8 * pitch];
       }
-      sink(in_block + turn * panels, r, row, low, high);
+      sink(first + in_block, r, row, low, high);
     }
   }
 };
 
-// A unit of `Stream`.
-struct Unit {
-  const unsigned char* base;
-  int panel;
-};
-
-// `count` panels of one matrix from `first` on. Behind them comes the last one again, whose sums a
-// sink must drop.
+// Panels of one matrix from `first` on.
 struct Panels {
   const unsigned char* base;
+  int n;
   int first;
-  int count;
 
-  __device__ Unit operator()(int unit) const { return {base, first + min(unit, count - 1)}; }
+  __device__ Unit operator()(int unit) const { return {base, n, first + unit}; }
 };
 
 }  // namespace atlas::tile

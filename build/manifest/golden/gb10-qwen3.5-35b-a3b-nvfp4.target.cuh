@@ -163,7 +163,7 @@ struct Embed {
 // Kernel `grouped_bf16` of op `experts`.
 struct Experts {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 32768;
+  static constexpr int kSharedBytes = 59648;
 };
 
 // Kernel `chunks_f16` of op `gated_delta`.
@@ -181,25 +181,25 @@ struct GatedRmsNorm {
 // Kernel `panels_bf16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 98688;
+  static constexpr int kSharedBytes = 100736;
 };
 
 // Kernel `panels_bf16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 98688;
+  static constexpr int kSharedBytes = 100736;
 };
 
 // Kernel `row_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 37888;
+  static constexpr int kSharedBytes = 23808;
 };
 
 // Kernel `stream_bf16` of op `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 66176;
+  static constexpr int kSharedBytes = 59904;
 };
 
 // Kernel `rows_f32` of op `rms_norm`.

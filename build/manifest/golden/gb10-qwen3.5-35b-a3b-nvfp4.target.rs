@@ -400,7 +400,7 @@ pub const OP_EXPERTS_KERNEL: &str = "grouped_bf16";
 /// Threads of a block of `experts`.
 pub const OP_EXPERTS_THREADS: usize = 256;
 /// Shared memory of a block of `experts`.
-pub const OP_EXPERTS_SHARED_BYTES: usize = 32768;
+pub const OP_EXPERTS_SHARED_BYTES: usize = 59648;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
@@ -418,25 +418,25 @@ pub const OP_LINEAR_KERNEL: &str = "panels_bf16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `linear`.
-pub const OP_LINEAR_SHARED_BYTES: usize = 98688;
+pub const OP_LINEAR_SHARED_BYTES: usize = 100736;
 /// Kernel of `linear_add`.
 pub const OP_LINEAR_ADD_KERNEL: &str = "panels_bf16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
-pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 98688;
+pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 100736;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "row_bf16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
-pub const OP_MOE_SHARED_BYTES: usize = 37888;
+pub const OP_MOE_SHARED_BYTES: usize = 23808;
 /// Kernel of `norm_linear`.
 pub const OP_NORM_LINEAR_KERNEL: &str = "stream_bf16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 66176;
+pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 59904;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.

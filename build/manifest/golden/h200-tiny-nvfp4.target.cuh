@@ -145,19 +145,19 @@ struct GatedRmsNorm {
 // Kernel `panels_bf16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 74112;
+  static constexpr int kSharedBytes = 154368;
 };
 
 // Kernel `panels_bf16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 74112;
+  static constexpr int kSharedBytes = 154368;
 };
 
 // Kernel `row_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 58240;
+  static constexpr int kSharedBytes = 113664;
 };
 
 // Kernel `warpgroups_bf16` of op `norm_linear`.

@@ -442,19 +442,19 @@ pub const OP_LINEAR_KERNEL: &str = "panels_bf16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `linear`.
-pub const OP_LINEAR_SHARED_BYTES: usize = 74112;
+pub const OP_LINEAR_SHARED_BYTES: usize = 154368;
 /// Kernel of `linear_add`.
 pub const OP_LINEAR_ADD_KERNEL: &str = "panels_bf16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
-pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 74112;
+pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 154368;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "row_bf16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
-pub const OP_MOE_SHARED_BYTES: usize = 58240;
+pub const OP_MOE_SHARED_BYTES: usize = 113664;
 /// Kernel of `norm_linear`.
 pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_bf16";
 /// Threads of a block of `norm_linear`.

@@ -100,27 +100,49 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("gated_rms_norm", "heads_f32"),
     Kernel::new("delta_net", "heads_f32").shared(delta_net_bytes),
     Kernel::new("route", "rows_f32"),
-    Kernel::new("experts", "grouped_bf16").shared(|_, _| PANEL_STAGES),
+    Kernel::new("experts", "grouped_bf16").shared(experts_bytes),
     Kernel::new("experts", "warpgroups_bf16").warpgroups(),
     Kernel::new("moe", "row_bf16").shared(moe_bytes),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
 ];
 
-/// Rows that a step streams weights for, at most.
-const STREAM_ROWS: u64 = 8;
-/// Blocks that may have this much have the large ring of weights.
+/// Rows of a tile that weights are streamed for, and most rows of a block.
+const TILE_ROWS: u64 = 8;
+const STREAM_ROWS_MAX: u64 = 32;
+/// Blocks that may have this much have large rings of weights.
 const LARGE_BLOCK: u64 = 128 * 1024;
 
-/// The ring of weights, two turns' sums of eight warps (16 rows of weights by the rows of a step),
-/// and three barriers a warp; whole lines.
-fn stream_bytes(block: &Block) -> u64 {
-    let ring = match block.shared_bytes_max {
-        LARGE_BLOCK.. => 48 * 1024,
-        _ => 24 * 1024,
-    };
-    let sums = 2 * 8 * 16 * STREAM_ROWS * F32_BYTES;
-    (ring + sums + 8 * 3 * 8_u64).next_multiple_of(128)
+/// Warps of a block that streams, and slots of each one's ring.
+#[derive(Clone, Copy)]
+struct Shape(u64, u64);
+
+impl Shape {
+    /// Of products with many panels, with few, and for more than a tile of rows.
+    fn all(block: &Block) -> [Shape; 3] {
+        match block.shared_bytes_max {
+            LARGE_BLOCK.. => [Shape(16, 3), Shape(8, 4), Shape(8, 3)],
+            _ => [Shape(8, 2); 3],
+        }
+    }
+
+    /// Rings of codes with their scales, and a barrier a slot; whole lines.
+    fn ring(self, block: &Block) -> u64 {
+        let piece = match block.shared_bytes_max {
+            LARGE_BLOCK.. => 2 * 1024,
+            _ => 1024,
+        };
+        (self.0 * self.1 * (piece + piece / 8 + 8)).next_multiple_of(128)
+    }
+
+    /// The rows, and two turns' sums of all warps, 16 rows of weights each.
+    const fn staged(self, rows: u64, width: u64) -> u64 {
+        rows * (staged_row(width) + 2 * self.0 * 16 * F32_BYTES)
+    }
+
+    fn bytes(self, block: &Block, rows: u64, width: u64) -> u64 {
+        self.ring(block) + self.staged(rows, width)
+    }
 }
 
 /// A row of BF16, padded by a vector.
@@ -128,18 +150,38 @@ const fn staged_row(width: u64) -> u64 {
     (width + 8) * BF16_BYTES
 }
 
-/// Stages of many rows, or the longest rows that weights are streamed for.
+/// What a block that streams needs for a tile of rows, or for as many as it has room for.
+fn streaming(block: &Block, width: u64) -> u64 {
+    let [wide, narrow, tiled] = Shape::all(block);
+    let mut rows = STREAM_ROWS_MAX;
+    while rows > TILE_ROWS && tiled.bytes(block, rows, width) > block.shared_bytes_max {
+        rows /= 2;
+    }
+    let one = [wide, narrow].map(|shape| shape.bytes(block, TILE_ROWS, width));
+    one.into_iter()
+        .fold(tiled.bytes(block, rows, width), u64::max)
+}
+
+/// Stages of many rows, or the rows that weights are streamed for, of any product.
 fn linear_bytes(model: &Model, block: &Block) -> u64 {
     let attention = model.attention.heads * model.attention.head_dim;
     let values = model.gdn.value_heads * model.gdn.value_dim;
-    let widest = (2 * model.hidden).max(attention).max(values);
-    PANEL_STAGES.max(stream_bytes(block) + STREAM_ROWS * staged_row(widest))
+    let widths = [model.hidden, 2 * model.hidden, attention, values];
+    let streaming = widths.map(|width| streaming(block, width));
+    streaming.into_iter().fold(PANEL_STAGES, u64::max)
 }
 
-/// Sums of squares of a row's warps, the stream, and the rows.
+/// Sums of squares of rows' warps, the stream, and a tile of rows.
 fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
-    let squares = STREAM_ROWS * (block.threads / WARP) * F32_BYTES;
-    squares.next_multiple_of(128) + stream_bytes(block) + STREAM_ROWS * staged_row(model.hidden)
+    let [wide, ..] = Shape::all(block);
+    let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
+    squares.next_multiple_of(128) + wide.bytes(block, TILE_ROWS, model.hidden)
+}
+
+/// Stages of many rows, or the stream and a tile of rows.
+fn experts_bytes(model: &Model, block: &Block) -> u64 {
+    let [wide, ..] = Shape::all(block);
+    PANEL_STAGES.max(wide.bytes(block, TILE_ROWS, model.hidden))
 }
 
 /// Channels of a head, unit query and key, the result, three numbers; whole vectors.
@@ -152,8 +194,7 @@ fn delta_net_bytes(model: &Model, _: &Block) -> u64 {
 fn moe_bytes(model: &Model, block: &Block) -> u64 {
     let moe = &model.moe;
     let turns = moe.experts_per_token + 1;
-    let candidates = moe.experts.div_ceil(WARP) * moe.experts_per_token.min(WARP);
-    let chosen = (2 * (candidates + moe.experts_per_token) + 2 * turns) * F32_BYTES;
+    let chosen = 2 * turns * F32_BYTES;
     let inner = moe.intermediate;
     let segments = match inner / 128 {
         8.. => 8,
@@ -161,7 +202,8 @@ fn moe_bytes(model: &Model, block: &Block) -> u64 {
         2.. => 2,
         _ => 1,
     };
-    let first = stream_bytes(block) + chosen.next_multiple_of(16) + staged_row(model.hidden);
+    let [wide, ..] = Shape::all(block);
+    let first = (wide.ring(block) + chosen).next_multiple_of(16) + wide.staged(1, model.hidden);
     let sums = turns * segments * 16 * F32_BYTES;
     let second = (chosen + sums).next_multiple_of(16) + turns * staged_row(inner);
     first.max(second).next_multiple_of(128)

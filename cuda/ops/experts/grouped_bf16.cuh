@@ -6,11 +6,12 @@
 #pragma once
 
 #include "ops/experts/plan.cuh"
+#include "tile/stream.cuh"
 
 namespace atlas::experts {
 
 // Rows of a tile: few rows stream the weights, many share them.
-inline constexpr int kFewRows = 8;
+inline constexpr int kFewRows = tile::kTileRows;
 inline constexpr int kManyRows = 64;
 // Up to this many rows in a step, tiles hold `kFewRows`.
 inline constexpr int kFewRowsMax = 64;
@@ -85,18 +86,97 @@ inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
   return (turns - experts) / tile_rows + experts;
 }
 
+// The panels of the plan's tiles, tile by tile, from `first` on.
+template <tile::Storage kStorage, bool kDown>
+struct TilePanels {
+  using W = tile::Matrix<kStorage>;
+  static constexpr int kN = kDown ? HIDDEN : 2 * EXPERT_INTERMEDIATE;
+  static constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  static constexpr int kPanels = tile::panels_of(kN);
+
+  const unsigned char* weights;
+  const Plan* plan;
+  int first;
+  int held = -1;  // number of `tile`
+  uint4 tile{};
+
+  // Takes the tile of a unit, and says whether it is another one than before.
+  __device__ bool hold(int unit) {
+    const int number = (first + unit) / kPanels;
+    if (number == held) return false;
+    held = number;
+    tile = plan->tile[number];
+    return true;
+  }
+
+  __device__ W matrix() const { return {weights + tile.x * W::bytes(kN, kK), kN, kK}; }
+
+  __device__ tile::Unit operator()(int unit) {
+    hold(unit);
+    return {matrix().base, kN, (first + unit) % kPanels};
+  }
+};
+
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+// Few rows: each block has a part of all panels of all tiles, and the rows of one tile at a time.
+template <tile::Storage kStorage, bool kDown>
+__global__ __launch_bounds__(tile::Wide::kThreads, 1) void streamed(Params params) {
+  using Units = TilePanels<kStorage, kDown>;
+  using Stage = tile::Stream<kStorage, 1, tile::Wide, Units>;
+  using W = tile::Matrix<kStorage>;
+  using Shared = tile::StreamStorage<tile::Wide>;
+  constexpr int kK = Units::kK, kAtOnce = Stage::at_once(kK);
+  static_assert(Units::kPanels % kAtOnce == 0, "a turn's units are of one tile");
+  // The plan was made two kernels before `down`, whose weights need not wait: the one between them
+  // lets it start only behind its own wait.
+  if constexpr (!kDown) ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  const int panels = static_cast<int>(__ldcg(&params.plan->tiles)) * Units::kPanels;
+  const auto share = tile::Share::of(panels / kAtOnce, blockIdx.x, gridDim.x);
+  Units units{kDown ? params.down : params.gate_up, params.plan, share.first * kAtOnce};
+  Stage stage(*reinterpret_cast<Shared*>(dynamic_shared), units, kK, share.count * kAtOnce);
+  stage.prefetch();
+  if constexpr (kDown) ptx::griddepcontrol_wait();
+  const auto staged = tile::StagedRows<tile::Wide>::at(dynamic_shared + sizeof(Shared),
+                                                        tile::kTileRows, kK, W::kRawRows);
+  const auto begin = [&](int unit) {
+    if (!units.hold(unit)) return;
+    constexpr int kVectors = kK / 4;
+    const int places = static_cast<int>(units.tile.z);
+    for (int item = threadIdx.x; item < places * kVectors; item += tile::Wide::kThreads) {
+      const int place = static_cast<int>(units.tile.y) + item / kVectors;
+      const float* from = kDown ? params.act + static_cast<size_t>(place) * kK
+                                : Gather{params, place}(0);
+      staged.put(item / kVectors, item % kVectors, tile::vector_at(from, item % kVectors));
+    }
+    __syncthreads();  // the tile's rows are staged
+  };
+  const auto sink = [&](int unit, int g, int at, float low, float high) {
+    if (at >= static_cast<int>(units.tile.z)) return;
+    const size_t first = units.tile.y;
+    const int panel = (units.first + unit) % Units::kPanels;
+    const W w = units.matrix();
+    if constexpr (kDown) {
+      Store<kStorage>{w, params.y + first * HIDDEN}(panel, g, at, low, high);
+    } else {
+      SwiGlu<kStorage>{w, params.act + first * EXPERT_INTERMEDIATE}(panel, g, at, low, high);
+    }
+  };
+  stage.run(staged, begin, sink);
+}
+
 // Both products of a step of few rows.
 template <tile::Storage kStorage>
 cudaError_t few_rows(const Params& params, cudaStream_t stream) {
-  using Stage = tile::Flat<kStorage, 1>;
-  constexpr int kThreads = tile::kPanelThreads;
-  const unsigned count = tiles_max(params.rows, kFewRows);
-  const Launch up{Stage::blocks(2 * EXPERT_INTERMEDIATE, HIDDEN), kThreads, 0, count};
-  const Launch down{Stage::blocks(HIDDEN, EXPERT_INTERMEDIATE), kThreads, 0, count};
+  const auto shape = [](int k) -> Launch {
+    return {target::SMS, tile::Wide::kThreads,
+            tile::stream_bytes<tile::Wide>(tile::kTileRows, k)};
+  };
   const cudaError_t failed =
-      launch_chained(product<kStorage, tile::Flat, 1, false>, up, stream, params);
+      launch_chained(streamed<kStorage, false>, shape(HIDDEN), stream, params);
   if (failed != cudaSuccess) return failed;
-  return launch_chained(product<kStorage, tile::Flat, 1, true>, down, stream, params);
+  return launch_chained(streamed<kStorage, true>, shape(EXPERT_INTERMEDIATE), stream, params);
 }
 
 inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream) {
@@ -148,8 +228,10 @@ struct GroupedProducts {
 template <class Tile>
 struct GroupedBf16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static_assert(Tile::kSharedBytes ==
-                    sizeof(typename tile::Tiled<tile::Storage::bf16, 1>::SharedStorage),
+  static constexpr unsigned kTiledBytes =
+      sizeof(typename tile::Tiled<tile::Storage::bf16, 1>::SharedStorage);
+  static constexpr unsigned kStreamBytes = tile::stream_bytes<tile::Wide>(tile::kTileRows, HIDDEN);
+  static_assert(Tile::kSharedBytes == (kTiledBytes > kStreamBytes ? kTiledBytes : kStreamBytes),
                 "the manifest plans this storage");
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,

@@ -11,8 +11,6 @@
 
 namespace atlas::experts {
 
-extern __shared__ __align__(128) unsigned char dynamic_shared[];
-
 // A plan's tiles by the tiles of panels, as tiles of warpgroups.
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {

@@ -35,25 +35,25 @@ struct Sink {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-template <tile::Storage kStorage, class Put>
-__global__ __launch_bounds__(tile::kPanelThreads, tile::kResidentBlocks) void stream(Params params,
-                                                                                  int turns) {
-  using Stage = tile::Stream<kStorage, tile::Panels>;
-  auto& shared = *reinterpret_cast<tile::StreamStorage*>(dynamic_shared);
-  auto* x = reinterpret_cast<__nv_bfloat16*>(dynamic_shared + sizeof(tile::StreamStorage));
-  const tile::StagedRows staged{x, tile::StagedRows::pitch_of(params.k), params.rows};
+template <tile::Storage kStorage, int kTiles, class Shape, class Put>
+__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(kTiles)) void stream(
+    Params params) {
+  using W = tile::Matrix<kStorage>;
+  using Shared = tile::StreamStorage<Shape>;
+  const auto staged = tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Shared), params.rows,
+                                                   params.k, W::kRawRows);
   ptx::griddepcontrol_launch_dependents();
-  const int at_once = Stage::at_once(params.k), first = blockIdx.x * turns * at_once;
-  const int count = min(tile::panels_of(params.n) - first, turns * at_once);
-  Stage stage(shared, {params.weight, first, count}, params.n, params.k,
-              (count + at_once - 1) / at_once);
+  const auto share = tile::Share::of(tile::panels_of(params.n), blockIdx.x, gridDim.x);
+  tile::Stream<kStorage, kTiles, Shape, tile::Panels> stage(
+      *reinterpret_cast<Shared*>(dynamic_shared), {params.weight, params.n, share.first}, params.k,
+      share.count);
   stage.prefetch();
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   staged.round(params.x, params.k);
   __syncthreads();  // the rows are staged
   const Sink<kStorage, Put> to{{params.weight, params.n, params.k}, params.out};
   const auto sink = [&](int unit, int g, int row, float low, float high) {
-    if (unit < count) to(first + unit, g, row, low, high);
+    to(share.first + unit, g, row, low, high);
   };
   stage.run(staged, sink);
 }
@@ -84,27 +84,29 @@ __global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
   Stage(w, blockIdx.x).run(min(params.rows - first, Stage::kRows), x, sink, shared);
 }
 
-// Longest sum of this model.
-constexpr int widest() {
+// What a block needs to stream for rows of any length in this model.
+constexpr unsigned streaming() {
   using namespace target;
-  int widest = 2 * HIDDEN;
-  for (int k : {GDN_VALUE_HEADS * GDN_VALUE_DIM, HEADS * HEAD_DIM}) {
-    widest = k > widest ? k : widest;
+  unsigned most = 0;
+  for (int k : {HIDDEN, 2 * HIDDEN, GDN_VALUE_HEADS * GDN_VALUE_DIM, HEADS * HEAD_DIM}) {
+    for (unsigned bytes : {tile::stream_bytes<tile::Wide>(tile::kTileRows, k),
+                           tile::stream_bytes<tile::Narrow>(tile::kTileRows, k),
+                           tile::stream_bytes<tile::Tall>(tile::stream_rows(k), k)}) {
+      most = bytes > most ? bytes : most;
+    }
   }
-  return widest;
+  return most;
 }
 
-constexpr unsigned stream_bytes(int rows, int k) {
-  return sizeof(tile::StreamStorage) + tile::StagedRows::bytes(rows, k);
-}
+// With so many rows and fewer weights, registers are the better place for them.
+inline constexpr int kFlatRowsMax = 64;
 
 template <class Tile, class Put = tile::Stores>
 struct PanelsBf16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
   static constexpr unsigned kTiledBytes =
       sizeof(typename tile::Tiled<tile::Storage::bf16, 1>::SharedStorage);
-  static constexpr unsigned kStreamBytes = stream_bytes(tile::kStreamRows, widest());
-  static_assert(Tile::kSharedBytes == (kTiledBytes > kStreamBytes ? kTiledBytes : kStreamBytes),
+  static_assert(Tile::kSharedBytes == (kTiledBytes > streaming() ? kTiledBytes : streaming()),
                 "the manifest plans this storage");
 
   template <tile::Storage kStorage, int kTiles>
@@ -114,23 +116,52 @@ struct PanelsBf16 {
                           params);
   }
 
-  template <tile::Storage kStorage>
+  template <tile::Storage kStorage, int kTiles, class Shape>
   static cudaError_t streamed(const Params& params, cudaStream_t stream) {
-    using Stage = tile::Stream<kStorage, tile::Panels>;
-    const unsigned units = blocks_for(tile::panels_of(params.n), Stage::at_once(params.k));
-    const unsigned turns = blocks_for(units, tile::kStreamBlocks * target::SMS);
-    const Launch shape{blocks_for(units, turns), tile::kPanelThreads,
-                       stream_bytes(params.rows, params.k)};
-    return launch_chained(linear::stream<kStorage, Put>, shape, stream, params,
-                          static_cast<int>(turns));
+    const auto panels = static_cast<unsigned>(tile::panels_of(params.n));
+    const Launch shape{min(panels, static_cast<unsigned>(target::SMS)), Shape::kThreads,
+                       tile::stream_bytes<Shape>(params.rows, params.k)};
+    return launch_chained(linear::stream<kStorage, kTiles, Shape, Put>, shape, stream, params);
+  }
+
+  // Up to a tile of rows.
+  template <tile::Storage kStorage>
+  static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {
+    return tile::panels_of(params.n) > target::SMS
+               ? streamed<kStorage, 1, tile::Wide>(params, stream)
+               : streamed<kStorage, 1, tile::Narrow>(params, stream);
+  }
+
+  // Many weights, as often as a block has no room for all rows.
+  template <tile::Storage kStorage>
+  static cudaError_t tiles_streamed(Params params, cudaStream_t stream) {
+    const int at_once = tile::stream_rows(params.k);
+    cudaError_t failed = cudaSuccess;
+    for (int left = params.rows; left > 0 && failed == cudaSuccess; left -= params.rows) {
+      params.rows = min(left, at_once);
+      if (params.rows <= tile::kTileRows) {
+        failed = tile_streamed<kStorage>(params, stream);
+      } else {
+        failed = params.rows <= 2 * tile::kTileRows
+                     ? streamed<kStorage, 2, tile::Tall>(params, stream)
+                     : streamed<kStorage, 4, tile::Tall>(params, stream);
+      }
+      params.x += static_cast<size_t>(params.rows) * params.k;
+      params.out += static_cast<size_t>(params.rows) * params.n;
+    }
+    return failed;
   }
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, cudaStream_t stream) {
-    if (params.rows <= tile::kStreamRows) return streamed<kStorage>(params, stream);
+    if (params.rows <= tile::kTileRows) return tile_streamed<kStorage>(params, stream);
+    if constexpr (tile::kLargeSm) {
+      const bool large = tile::panels_of(params.n) > 2 * target::SMS;
+      if (large && params.rows <= kFlatRowsMax) return tiles_streamed<kStorage>(params, stream);
+    }
     if (params.rows <= 16) return few<kStorage, 2>(params, stream);
     if (params.rows <= 32) return few<kStorage, 4>(params, stream);
-    if (params.rows <= 64) return few<kStorage, 8>(params, stream);
+    if (params.rows <= kFlatRowsMax) return few<kStorage, 8>(params, stream);
     // Decoding takes registers, and FP8 a third set of sums: such a warp holds one panel.
     constexpr int kPanels = kStorage == tile::Storage::bf16 ? 2 : 1;
     using Stage = tile::Tiled<kStorage, kPanels>;

@@ -19,7 +19,7 @@ using target::EXPERTS;
 using target::EXPERTS_PER_TOKEN;
 using target::HIDDEN;
 
-inline constexpr int kThreads = tile::kPanelThreads;
+inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
 inline constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
 
 struct Params {
@@ -31,69 +31,77 @@ struct Params {
   float* residual;               // (HIDDEN)
 };
 
-// A logit and its expert. Before another is the larger logit, or the lower index on a tie.
-struct Candidate {
-  float logit;
-  int expert;
-
-  __device__ bool is_before(const Candidate& other) const {
-    return logit > other.logit || (logit == other.logit && expert < other.expert);
-  }
-};
-
-// The row's experts and their weights, the shared one last. The arithmetic is that of `route`: an
-// expert's rank is the number of experts before it, counted among a warp's, then among the best of
-// all warps.
+// The row's experts and their weights, the shared one last; one warp chooses. The arithmetic is
+// that of `route`.
 struct Chosen {
-  static constexpr int kPerWarp =
-      EXPERTS_PER_TOKEN < tile::kWarpLanes ? EXPERTS_PER_TOKEN : tile::kWarpLanes;
-  static constexpr int kWarps = (EXPERTS + tile::kWarpLanes - 1) / tile::kWarpLanes;
-  static constexpr int kCandidates = kWarps * kPerWarp;
+  // Logits of a lane.
+  static constexpr int kParts = (EXPERTS + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
-  Candidate candidate[kCandidates];
-  Candidate best[EXPERTS_PER_TOKEN];
   int expert[kTurns];
   float weight[kTurns];
 
-  __device__ void choose(const float* logits) {
-    const int lane = threadIdx.x % tile::kWarpLanes;
-    for (int warp = threadIdx.x / tile::kWarpLanes; warp < kWarps; warp += tile::kPanelWarps) {
-      const int expert = warp * tile::kWarpLanes + lane;
-      const float logit = expert < EXPERTS ? __ldcg(logits + expert) : -INFINITY;
-      // What is no number is never the best.
-      const Candidate mine{logit == logit ? logit : -INFINITY, expert};
-      int rank = 0;
-#pragma unroll
-      for (int other = 0; other < tile::kWarpLanes; ++other) {
-        const float value = __shfl_sync(tile::kAllLanes, mine.logit, other);
-        rank += Candidate{value, warp * tile::kWarpLanes + other}.is_before(mine);
-      }
-      if (rank < kPerWarp) candidate[warp * kPerWarp + rank] = mine;
-    }
-    __syncthreads();  // every warp's best are there
-    for (int at = threadIdx.x; at < kCandidates; at += kThreads) {
-      const Candidate mine = candidate[at];
-      int rank = 0;
-#pragma unroll 8
-      for (int other = 0; other < kCandidates; ++other) rank += candidate[other].is_before(mine);
-      if (rank < EXPERTS_PER_TOKEN) best[rank] = mine;
-    }
-    __syncthreads();  // every rank is taken
-    if (threadIdx.x < EXPERTS_PER_TOKEN) {
-      float total = 0.0f;
-      for (int rank = 0; rank < EXPERTS_PER_TOKEN; ++rank) total += raised(rank);
-      weight[threadIdx.x] = raised(threadIdx.x) / total;
-      expert[threadIdx.x] = best[threadIdx.x].expert;
-    } else if (threadIdx.x == EXPERTS_PER_TOKEN) {
-      weight[EXPERTS_PER_TOKEN] = tile::sigmoid(__ldcg(logits + EXPERTS));
-      expert[EXPERTS_PER_TOKEN] = EXPERTS;
-    }
-    __syncthreads();  // the choice is complete
+  // The order of logits as an order of numbers above 0; what is no number is never the best, and
+  // both zeros are one.
+  __device__ static unsigned rank_of(float logit) {
+    const unsigned bits = __float_as_uint((logit == logit ? logit : -INFINITY) + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   }
 
- private:
-  __device__ float raised(int rank) const { return expf(best[rank].logit - best[0].logit); }
+  // The largest logit that is left, the lowest index on a tie; takes it away.
+  __device__ static int best_of_warp(unsigned (&rank)[kParts]) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    unsigned best = rank[0];
+    int part = 0;
+#pragma unroll
+    for (int i = 1; i < kParts; ++i) {
+      if (rank[i] > best) best = rank[i], part = i;
+    }
+    const unsigned largest = __reduce_max_sync(tile::kAllLanes, best);
+    const unsigned mine = best == largest ? part * tile::kWarpLanes + lane : ~0u;
+    const int expert = static_cast<int>(__reduce_min_sync(tile::kAllLanes, mine));
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      if (i * tile::kWarpLanes + lane == expert) rank[i] = 0;
+    }
+    return expert;
+  }
+
+  // The first warp chooses; a barrier must follow.
+  template <bool kWeights>
+  __device__ void choose(const float* logits) {
+    if (threadIdx.x >= tile::kWarpLanes) return;
+    const int lane = threadIdx.x;
+    unsigned rank[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int of = i * tile::kWarpLanes + lane;
+      rank[i] = of < EXPERTS ? rank_of(__ldcg(logits + of)) : 0;
+    }
+    const float shared_logit = kWeights ? __ldcg(logits + EXPERTS) : 0.0f;
+    int chosen = EXPERTS;
+#pragma unroll 1
+    for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+      const int expert = best_of_warp(rank);
+      if (lane == turn) chosen = expert;
+    }
+    if (lane < kTurns) expert[lane] = chosen;
+    if constexpr (kWeights) {
+      float logit = chosen < EXPERTS ? __ldcg(logits + chosen) : 0.0f;
+      if (logit != logit) logit = -INFINITY;
+      const float first = __shfl_sync(tile::kAllLanes, logit, 0);
+      const float raised = expf(logit - first);
+      float total = 0.0f;
+#pragma unroll
+      for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+        total += __shfl_sync(tile::kAllLanes, raised, turn);
+      }
+      if (lane < EXPERTS_PER_TOKEN) weight[lane] = raised / total;
+      if (lane == EXPERTS_PER_TOKEN) weight[lane] = tile::sigmoid(shared_logit);
+    }
+  }
 };
+
+static_assert(kTurns <= tile::kWarpLanes, "a lane keeps a chosen expert");
 
 // Panels of gate and up of the chosen experts, turn by turn.
 struct GateUpUnits {
@@ -106,44 +114,42 @@ struct GateUpUnits {
   int first;
 
   __device__ tile::Unit operator()(int unit) const {
-    const int all = min(first + unit, kUnits - 1);
-    return {base + expert[all / kPanels] * bytes, all % kPanels};
+    const int all = first + unit;
+    return {base + expert[all / kPanels] * bytes, kInner, all % kPanels};
   }
 };
 
 struct GateUpStorage {
-  tile::StreamStorage stream;
+  tile::StreamStorage<tile::Wide> stream;
   Chosen chosen;
-  alignas(16) __nv_bfloat16 x[tile::StagedRows::pitch_of(HIDDEN)];
+  alignas(16) unsigned char x[tile::StagedRows<tile::Wide>::bytes(1, HIDDEN)];
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(kThreads, tile::kResidentBlocks) void gate_up(Params params) {
-  using Stage = tile::Stream<kStorage, GateUpUnits>;
+__global__ __launch_bounds__(tile::Wide::kThreads, tile::resident_blocks<tile::Wide>(1)) void
+gate_up(Params params) {
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);
-  constexpr int kAtOnce = Stage::at_once(HIDDEN);
-  constexpr int kRounds = (GateUpUnits::kUnits + kAtOnce - 1) / kAtOnce;
-  const int begin = kRounds * blockIdx.x / gridDim.x;
-  const int turns = kRounds * (blockIdx.x + 1) / gridDim.x - begin, first = begin * kAtOnce;
-  const int count = min(GateUpUnits::kUnits - first, turns * kAtOnce);
-  const GateUpUnits units{params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert, first};
-  Stage stage(shared.stream, units, kInner, HIDDEN, turns);
+  const auto share = tile::Share::of(GateUpUnits::kUnits, blockIdx.x, gridDim.x);
+  const GateUpUnits units{params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert,
+                          share.first};
+  tile::Stream<kStorage, 1, tile::Wide, GateUpUnits> stage(shared.stream, units, HIDDEN,
+                                                            share.count);
+  const auto staged = tile::StagedRows<tile::Wide>::at(shared.x, 1, HIDDEN, W::kRawRows);
   ptx::griddepcontrol_wait();
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
-  shared.chosen.choose(params.logits);
-  stage.prefetch();
-  const tile::StagedRows staged{shared.x, tile::StagedRows::pitch_of(HIDDEN), 1};
+  shared.chosen.choose<false>(params.logits);
   staged.round(params.x, HIDDEN);
-  __syncthreads();  // the row is staged
+  __syncthreads();  // the choice is complete, the row staged
+  stage.prefetch();
   const auto sink = [&](int unit, int g, int, float gate, float up) {
-    if (unit >= count) return;
-    const auto [base, panel] = units(unit);
-    const W w{base, kInner, HIDDEN};
-    const int row = panel * tile::kPanelRows + g, turn = (first + unit) / GateUpUnits::kPanels;
+    const auto [base, n, panel] = units(unit);
+    const W w{base, n, HIDDEN};
+    const int row = panel * tile::kPanelRows + g;
+    const int turn = (share.first + unit) / GateUpUnits::kPanels;
     params.act[turn * EXPERT_INTERMEDIATE + panel * 8 + g] =
         tile::silu(gate * w.row_scale(row)) * (up * w.row_scale(row + 8));
   };
@@ -159,11 +165,12 @@ struct Down {
   static constexpr int kAtOnce = tile::kPanelWarps / kSegments;
   static constexpr int kRounds = (kTurns + kAtOnce - 1) / kAtOnce;
   static constexpr int kGroups = EXPERT_INTERMEDIATE / W::kGroup / kSegments;
+  static constexpr int kPitch = tile::StagedRows<tile::Narrow>::pitch_of(EXPERT_INTERMEDIATE);
 
   struct SharedStorage {
     Chosen chosen;
     float sum[kTurns][kSegments][tile::kPanelRows];
-    alignas(16) __nv_bfloat16 act[kTurns][tile::StagedRows::pitch_of(EXPERT_INTERMEDIATE)];
+    alignas(16) __nv_bfloat16 act[kTurns][kPitch];
   };
 
   const Params& params;
@@ -196,8 +203,6 @@ struct Down {
     for (int round = 0; round < kRounds; ++round) {
       const int turn = begin + round * kAtOnce;
       if (turn >= kTurns) break;
-      const tile::StagedRows staged{shared.act[turn],
-                                    tile::StagedRows::pitch_of(EXPERT_INTERMEDIATE), 1};
       float sum[4] = {}, chain[4] = {};
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
@@ -205,14 +210,16 @@ struct Down {
 #pragma unroll
         for (int octet = 0; octet < W::Code::kOctets; ++octet) {
           unsigned first[4], second[4];
-          W::decode(part[round][group], octet, first, second);
-          const uint4 b = staged.octet(g, column + octet * 8);
+          W::template decode<true>(part[round][group], octet, first, second);
+          // Columns of an instruction without a row have the first one: their sums go nowhere.
+          const uint4 b = *reinterpret_cast<const uint4*>(shared.act[turn] + column + octet * 8);
           float(&to)[4] = W::kFp8 ? chain : sum;
           ptx::mma(to, first, b.x, b.y);
           ptx::mma(to, second, b.z, b.w);
         }
         if (W::kFp8 && (group + 1) * W::kGroup % tile::kBlockColumns == 0) {
-          tile::close_chain(sum, chain, part[round][group].block);
+          const float2 scale = part[round][group].block;
+          tile::close_chain(sum, chain, {scale.x * W::kRawSums, scale.y * W::kRawSums});
         }
       }
       if (q == 0) {
@@ -241,15 +248,16 @@ __global__ __launch_bounds__(kThreads) void down(Params params) {
   using Stage = Down<kStorage>;
   __shared__ typename Stage::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
-  shared.chosen.choose(params.logits);
+  shared.chosen.choose<true>(params.logits);
+  __syncthreads();  // the choice is complete
   Stage stage{params, shared};
   stage.ask();
   ptx::griddepcontrol_wait();  // for `act`
   constexpr int kVectors = EXPERT_INTERMEDIATE / 4;
+  constexpr float kFactor = Stage::W::kRawRows;
   for (int item = threadIdx.x; item < kTurns * kVectors; item += kThreads) {
-    const tile::StagedRows staged{shared.act[item / kVectors],
-                                  tile::StagedRows::pitch_of(EXPERT_INTERMEDIATE), 1};
-    staged.put(0, item % kVectors, reinterpret_cast<const float4*>(params.act)[item]);
+    tile::put_vector(shared.act[item / kVectors], item % kVectors,
+                     reinterpret_cast<const float4*>(params.act)[item], kFactor);
   }
   __syncthreads();  // the rows are staged
   stage.multiply();
@@ -263,13 +271,11 @@ struct RowBf16 {
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, cudaStream_t stream) {
-    using Stage = tile::Stream<kStorage, GateUpUnits>;
     static_assert(Tile::kSharedBytes >= sizeof(GateUpStorage) &&
                       Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
                   "the manifest plans this storage");
-    const unsigned rounds = blocks_for(GateUpUnits::kUnits, Stage::at_once(HIDDEN));
-    constexpr unsigned kBlocks = tile::kStreamBlocks * target::SMS;
-    const Launch shape{rounds < kBlocks ? rounds : kBlocks, kThreads, sizeof(GateUpStorage)};
+    constexpr unsigned kUnits = GateUpUnits::kUnits, kSms = target::SMS;
+    const Launch shape{min(kUnits, kSms), tile::Wide::kThreads, sizeof(GateUpStorage)};
     const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
     if (failed != cudaSuccess) return failed;
     constexpr unsigned kPanels = tile::panels_of(HIDDEN);

@@ -4,8 +4,8 @@
 // Sync:       few rows: a barrier for the norms, then one a panel, chained launch; many rows: as
 //             `rms_norm` and `linear`, which they are left to
 //
-// Of at most 8 rows every block norms all for itself: they are in the second-level cache, and a
-// kernel that did it once would cost more than all blocks doing it. Blocks are dealt to matrices by
+// Of few rows every block norms all for itself: they are in the second-level cache, and a kernel
+// that did it once would cost more than all blocks doing it. Blocks are dealt to weight formats by
 // their panels.
 #pragma once
 
@@ -18,6 +18,7 @@ namespace atlas::norm_linear {
 using target::HIDDEN;
 
 inline constexpr int kParts = 4;
+inline constexpr int kStorages = 3;
 
 struct Part {
   const unsigned char* weight;  // panels of (n, HIDDEN)
@@ -33,38 +34,53 @@ struct Params {
   float* x;               // (rows, HIDDEN)
   Part part[kParts];
   int rows;
-  int turns;  // of a block
+  int blocks[kStorages];  // of each weight format
 };
 
 using Row = tile::NormRow<HIDDEN, tile::kPanelThreads>;
 
+// Rows that weights are streamed for, at most.
+inline constexpr int kFewRowsMax = tile::kTileRows;
 // Rows whose squares are added together.
 inline constexpr int kBatch = 4;
 
+template <class Shape>
 struct SharedStorage {
-  float squares[tile::kStreamRows][Row::kWarps];
-  tile::StreamStorage stream;
+  float squares[tile::kTileRows][Row::kWarps];
+  tile::StreamStorage<Shape> stream;
+
+  __host__ __device__ static constexpr unsigned bytes(int rows) {
+    return static_cast<unsigned>(sizeof(SharedStorage)) +
+           tile::StagedRows<Shape>::bytes(rows, HIDDEN);
+  }
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// Norms all rows into shared memory; the first block also writes them to `x`.
-__device__ inline void norm(const Params& params, const Row& gain, const tile::StagedRows& staged,
-                            SharedStorage& shared) {
+// Norms all rows into shared memory, `Row`'s threads one at a time; the first block also writes
+// them to `x`.
+template <class Shape>
+__device__ inline void norm(const Params& params, const Row& gain,
+                            const tile::StagedRows<Shape>& staged,
+                            SharedStorage<Shape>& shared) {
+  constexpr int kGroups = Shape::kThreads / tile::kPanelThreads;
+  const int group = threadIdx.x / tile::kPanelThreads;
   const auto row_of = [&](int r) { return params.residual + static_cast<size_t>(r) * HIDDEN; };
-  for (int first = 0; first < params.rows; first += kBatch) {
+  for (int first = group; first < params.rows; first += kBatch * kGroups) {
     Row row[kBatch];
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) {
-      if (first + r < params.rows) row[r].load(row_of(first + r));
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * kGroups < params.rows) row[i].load(row_of(first + i * kGroups));
     }
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) {
-      if (first + r < params.rows) row[r].put_squares(shared.squares[first + r]);
+    for (int i = 0; i < kBatch; ++i) {
+      const int r = first + i * kGroups;
+      if (r < params.rows) row[i].put_squares(shared.squares[r]);
     }
   }
   __syncthreads();  // every warp's squares are written
-  for (int r = 0; r < params.rows; ++r) {
+#pragma unroll 1
+  for (int r = group; r < params.rows; r += kGroups) {
     Row row;
     row.load(row_of(r));  // the first-level cache has it
     row.scale(gain, target::NORM_EPS, shared.squares[r]);
@@ -74,28 +90,63 @@ __device__ inline void norm(const Params& params, const Row& gain, const tile::S
   __syncthreads();  // the rows are staged
 }
 
+// The panels of all parts of a storage, part by part, from `first` on.
 template <tile::Storage kStorage>
-__device__ inline void run(const Params& params, const Part& part, int block) {
-  using Stage = tile::Stream<kStorage, tile::Panels>;
-  auto& shared = *reinterpret_cast<SharedStorage*>(dynamic_shared);
-  auto* x = reinterpret_cast<__nv_bfloat16*>(dynamic_shared + sizeof(SharedStorage));
-  const tile::StagedRows staged{x, tile::StagedRows::pitch_of(HIDDEN), params.rows};
-  const int each = params.turns * Stage::at_once(HIDDEN), first = block * each;
-  const int count = min(tile::panels_of(part.n) - first, each);
-  const int turns = (count + Stage::at_once(HIDDEN) - 1) / Stage::at_once(HIDDEN);
-  Stage stage(shared.stream, {part.weight, first, count}, part.n, HIDDEN, turns);
+struct PartPanels {
+  const Params& params;
+  int first;
+
+  // The part of a panel; `panel` becomes its place there.
+  __device__ const Part& part_of(int& panel) const {
+    int p = 0;
+    for (;; ++p) {
+      if (params.part[p].format != static_cast<unsigned>(kStorage)) continue;
+      const int panels = tile::panels_of(params.part[p].n);
+      if (panel < panels) return params.part[p];
+      panel -= panels;
+    }
+  }
+
+  __device__ tile::Unit operator()(int unit) const {
+    int panel = first + unit;
+    const Part& part = part_of(panel);
+    return {part.weight, part.n, panel};
+  }
+};
+
+// Panels of all parts of a storage.
+__host__ __device__ inline int panels_of(const Params& params, tile::Storage storage) {
+  int panels = 0;
+  for (int p = 0; p < kParts; ++p) {
+    const Part& part = params.part[p];
+    if (part.format == static_cast<unsigned>(storage)) panels += tile::panels_of(part.n);
+  }
+  return panels;
+}
+
+template <tile::Storage kStorage, class Shape>
+__device__ inline void run(const Params& params, int block, int blocks) {
+  using At = PartPanels<kStorage>;
+  using W = tile::Matrix<kStorage>;
+  auto& shared = *reinterpret_cast<SharedStorage<Shape>*>(dynamic_shared);
+  const auto staged = tile::StagedRows<Shape>::at(dynamic_shared + sizeof(SharedStorage<Shape>),
+                                                   params.rows, HIDDEN, W::kRawRows);
+  const auto share = tile::Share::of(panels_of(params, kStorage), block, blocks);
+  const At at{params, share.first};
+  tile::Stream<kStorage, 1, Shape, At> stage(shared.stream, at, HIDDEN, share.count);
   stage.prefetch();
   Row gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   norm(params, gain, staged, shared);
-  const tile::Matrix<kStorage> w{part.weight, part.n, HIDDEN};
   const auto sink = [&](int unit, int g, int row, float low, float high) {
-    const int at = (first + unit) * tile::kPanelRows + g;
-    float* to = part.out + static_cast<size_t>(row) * part.n;
-    if (unit >= count) return;
-    if (at < part.n) to[at] = low * w.row_scale(at);
-    if (at + 8 < part.n) to[at + 8] = high * w.row_scale(at + 8);
+    int panel = at.first + unit;
+    const Part& part = at.part_of(panel);
+    const W w{part.weight, part.n, HIDDEN};
+    const int to = panel * tile::kPanelRows + g;
+    float* out = part.out + static_cast<size_t>(row) * part.n;
+    if (to < part.n) out[to] = low * w.row_scale(to);
+    if (to + 8 < part.n) out[to + 8] = high * w.row_scale(to + 8);
   };
   stage.run(staged, sink);
 }
@@ -108,24 +159,30 @@ __host__ __device__ constexpr bool used(tile::Storage storage) {
   return storage == tile::Storage::bf16;  // gates and router
 }
 
-__global__ __launch_bounds__(tile::kPanelThreads, tile::kResidentBlocks) void few(
+template <class Shape>
+__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(1)) void few(
     const __grid_constant__ Params params) {
   using tile::Storage;
   ptx::griddepcontrol_launch_dependents();
-  int block = blockIdx.x, p = 0;
-  while (block >= params.part[p].blocks) block -= params.part[p++].blocks;
-  const Part& part = params.part[p];
+  int block = blockIdx.x;
+  const auto is_of = [&](Storage storage) {
+    const int blocks = params.blocks[static_cast<int>(storage)];
+    if (block < blocks) return true;
+    block -= blocks;
+    return false;
+  };
+  const auto blocks = [&](Storage storage) { return params.blocks[static_cast<int>(storage)]; };
   if constexpr (used(Storage::nvfp4)) {
-    if (part.format == static_cast<unsigned>(Storage::nvfp4)) {
-      return run<Storage::nvfp4>(params, part, block);
+    if (is_of(Storage::nvfp4)) {
+      return run<Storage::nvfp4, Shape>(params, block, blocks(Storage::nvfp4));
     }
   }
   if constexpr (used(Storage::fp8_block128)) {
-    if (part.format == static_cast<unsigned>(Storage::fp8_block128)) {
-      return run<Storage::fp8_block128>(params, part, block);
+    if (is_of(Storage::fp8_block128)) {
+      return run<Storage::fp8_block128, Shape>(params, block, blocks(Storage::fp8_block128));
     }
   }
-  run<Storage::bf16>(params, part, block);
+  run<Storage::bf16, Shape>(params, block, blocks(Storage::bf16));
 }
 
 // Parameters as the ABI gives them, parts with no rows of weights where there is none.
@@ -144,27 +201,57 @@ inline Params params_of(const float* residual, const float* gain, float* x,
           {part(w0, out0, n0, format0), part(w1, out1, n1, format1), part(w2, out2, n2, format2),
            part(w3, out3, n3, format3)},
           static_cast<int>(rows),
-          1};
+          {}};
 }
 
-inline cudaError_t launch_few(Params params, cudaStream_t stream) {
-  constexpr int kAtOnce = tile::kPanelWarps / tile::segments(HIDDEN);
-  unsigned grid = 0, all = 0;
-  for (const Part& part : params.part) all += blocks_for(tile::panels_of(part.n), kAtOnce);
-  params.turns = static_cast<int>(blocks_for(all, tile::kStreamBlocks * target::SMS));
-  for (Part& part : params.part) {
-    part.blocks = static_cast<int>(blocks_for(tile::panels_of(part.n), kAtOnce * params.turns));
-    grid += part.blocks;
+// Bytes of a panel's codes.
+constexpr int panel_bytes(tile::Storage storage) {
+  const int bits = storage == tile::Storage::bf16 ? 16 : storage == tile::Storage::nvfp4 ? 4 : 8;
+  return tile::kPanelRows * HIDDEN * bits / 8;
+}
+
+// Deals blocks to the weight formats by their bytes; the one with most has what others leave.
+inline unsigned deal(Params& params, int all_blocks) {
+  int panels[kStorages], bytes[kStorages], all = 0, main = 0;
+  for (int storage = 0; storage < kStorages; ++storage) {
+    panels[storage] = panels_of(params, static_cast<tile::Storage>(storage));
+    bytes[storage] = panels[storage] * panel_bytes(static_cast<tile::Storage>(storage));
+    all += bytes[storage];
+    if (bytes[storage] > bytes[main]) main = storage;
   }
-  const unsigned bytes = sizeof(SharedStorage) + tile::StagedRows::bytes(params.rows, HIDDEN);
-  return launch_chained(few, {grid, tile::kPanelThreads, bytes}, stream, params);
+  const unsigned each = blocks_for(all, all_blocks);
+  int others = 0;
+  for (int storage = 0; storage < kStorages; ++storage) {
+    if (storage == main) continue;
+    const auto blocks = static_cast<int>(blocks_for(bytes[storage], each));
+    params.blocks[storage] = min(panels[storage], blocks);
+    others += params.blocks[storage];
+  }
+  params.blocks[main] = min(panels[main], max(1, all_blocks - others));
+  return static_cast<unsigned>(others + params.blocks[main]);
+}
+
+template <class Shape>
+cudaError_t launch_shape(Params params, cudaStream_t stream) {
+  const unsigned grid = deal(params, target::SMS);
+  return launch_chained(few<Shape>,
+                        {grid, Shape::kThreads, SharedStorage<Shape>::bytes(params.rows)}, stream,
+                        params);
+}
+
+// Up to `kFewRowsMax` rows. Few panels of one row take small blocks; more rows are normed sooner by
+// more threads.
+inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
+  int panels = 0;
+  for (const Part& part : params.part) panels += tile::panels_of(part.n);
+  return panels > target::SMS || params.rows > 1 ? launch_shape<tile::Wide>(params, stream)
+                                                 : launch_shape<tile::Narrow>(params, stream);
 }
 
 template <class Tile>
 struct StreamBf16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static_assert(Tile::kSharedBytes ==
-                    sizeof(SharedStorage) + tile::StagedRows::bytes(tile::kStreamRows, HIDDEN),
+  static_assert(Tile::kSharedBytes == SharedStorage<tile::Wide>::bytes(kFewRowsMax),
                 "the manifest plans this storage");
 
   // One op after the other, as many rows want it.
@@ -188,7 +275,7 @@ struct StreamBf16 {
     const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
-    return rows > tile::kStreamRows ? many(params, stream) : launch_few(params, stream);
+    return rows > kFewRowsMax ? many(params, stream) : launch_few(params, stream);
   }
 };
 

@@ -168,7 +168,7 @@ struct WarpgroupsBf16 {
     const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
-    return rows > tile::kStreamRows ? many(params, operands, stream) : launch_few(params, stream);
+    return rows > kFewRowsMax ? many(params, operands, stream) : launch_few(params, stream);
   }
 };
 

@@ -208,9 +208,14 @@ fn in_words(codes: &mut [u8], order: fn(u32) -> u32) {
     }
 }
 
-/// Columns 0 1 2 3 to 0 2 1 3: decoding takes every other byte of a word.
+/// Columns 0 and 1 into the low and high half of a word, each as a BF16 holds it: the sign in bit
+/// 15, exponent and mantissa in bits 10 .. 4. Columns 2 and 3 into the bits that are left: the sign
+/// in bit 11, the rest in bits 14 .. 12 and 3 .. 0.
 fn fp8_word(word: u32) -> u32 {
-    word & 0xff00_00ff | (word & 0xff00) << 8 | (word >> 8) & 0xff00
+    let [a, b, c, d] = word.to_le_bytes().map(u32::from);
+    let first = |code: u32| (code & 0x80) << 8 | (code & 0x7f) << 4;
+    let second = |code: u32| (code & 0x80) << 4 | (code & 0x70) << 8 | code & 0x0f;
+    first(a) | second(c) | (first(b) | second(d)) << 16
 }
 
 /// Columns 0 .. 8 to the even ones, then the odd ones: decoding takes nibbles that are half a word
@@ -295,7 +300,11 @@ mod tests {
 
     #[test]
     fn codes_of_a_word_are_in_the_order_of_decoding() {
-        assert_eq!(fp8_word(0x3322_1100), 0x3311_2200);
+        assert_eq!(fp8_word(0x0000_00ff), 0x0000_87f0);
+        assert_eq!(fp8_word(0x0000_ff00), 0x87f0_0000);
+        assert_eq!(fp8_word(0x00ff_0000), 0x0000_780f);
+        assert_eq!(fp8_word(0xff00_0000), 0x780f_0000);
+        assert_eq!(fp8_word(0x0091_0000), 0x0000_1801);
         assert_eq!(nvfp4_word(0x7654_3210), 0x7531_6420);
     }
 
