@@ -160,6 +160,33 @@ __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned byt
       : "memory");
 }
 
+// Adds to memory, rounding as `+` does; numbers below the normal ones are zeros. Nothing waits for
+// what was there.
+__device__ inline void add(float* to, float value) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
+}
+
+// Rank of this block in its cluster.
+__device__ inline unsigned cluster_rank() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Barrier of all threads of a cluster; what they wrote before is visible behind it.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::
+               "memory");
+}
+
+// A number in the shared memory of block `rank` of the cluster, at the address of this block's.
+__device__ inline unsigned cluster_load(const unsigned* mine, unsigned rank) {
+  unsigned at, value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return value;
+}
+
 // Barrier `index` of `kThreads` threads, some of which arrive and do not wait.
 template <int kThreads>
 __device__ inline void named_sync(int index) {

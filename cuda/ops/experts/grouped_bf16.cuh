@@ -180,7 +180,11 @@ cudaError_t few_rows(const Params& params, cudaStream_t stream) {
 }
 
 inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream) {
-  return launch_chained(plan, {1, kPlanThreads, 0}, stream, params, tile_rows);
+  if (params.rows * kTurns <= kFewTurns) {
+    return launch_chained(plan<1>, {1, kPlanThreads, 0}, stream, params, tile_rows);
+  }
+  return launch_chained(plan<kPlanBlocks>, {kPlanBlocks, kPlanThreads, 0}, stream, params,
+                        tile_rows);
 }
 
 inline cudaError_t launch_sum(const Params& params, cudaStream_t stream) {

@@ -78,41 +78,80 @@ __device__ inline unsigned before(unsigned value, unsigned (&sums)[tile::kWarpLa
   return sum - value;
 }
 
-// The order of the places of an expert depends on which thread counts first; a row's result does
-// not depend on its place.
-__global__ __launch_bounds__(kPlanThreads) void plan(Params params, int tile_rows) {
+// Barrier of the blocks that plan.
+template <int kBlocks>
+__device__ inline void sync() {
+  if constexpr (kBlocks > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// Blocks that plan many turns together, a cluster; few turns are one block's.
+inline constexpr int kPlanBlocks = 8;
+inline constexpr int kFewTurns = 2 * kPlanThreads;
+// Turns of a thread, at most.
+template <int kBlocks>
+inline constexpr int kTurnsEach = ((kBlocks > 1 ? kRowsMax * kTurns : kFewTurns) +
+                                   kBlocks * kPlanThreads - 1) / (kBlocks * kPlanThreads);
+
+// Blocks count the turns of each expert and learn of each other's counts. The order of the places
+// of an expert depends on which thread counts first; a row's result does not depend on its place.
+template <int kBlocks>
+__global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
+                                                                               int tile_rows) {
   static_assert(kPlanThreads == tile::kWarpLanes * tile::kWarpLanes, "a lane's sum a warp");
   __shared__ unsigned count[kExperts];
   __shared__ unsigned sums[tile::kWarpLanes];
   ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
   const int turns = params.rows * kTurns, thread = threadIdx.x;
+  const int first = blockIdx.x * kPlanThreads + thread;
   Plan& plan = *params.plan;
   if (thread < kExperts) count[thread] = 0;
+  ptx::griddepcontrol_wait();
   __syncthreads();  // counts are zero
-#pragma unroll 4
-  for (int turn = thread; turn < turns; turn += kPlanThreads) {
-    plan.place_of[turn] = atomicAdd(&count[params.chosen[turn]], 1u);
+  unsigned expert[kTurnsEach<kBlocks>], at[kTurnsEach<kBlocks>];
+#pragma unroll
+  for (int i = 0; i < kTurnsEach<kBlocks>; ++i) {
+    const int turn = first + i * kBlocks * kPlanThreads;
+    if (turn < turns) expert[i] = params.chosen[turn];
   }
-  __syncthreads();  // counts are complete
-  const unsigned mine = thread < kExperts ? count[thread] : 0;
+#pragma unroll
+  for (int i = 0; i < kTurnsEach<kBlocks>; ++i) {
+    if (first + i * kBlocks * kPlanThreads < turns) at[i] = atomicAdd(&count[expert[i]], 1u);
+  }
+  sync<kBlocks>();  // counts are complete
+  unsigned mine = 0, before_this = 0;
+  if (thread < kExperts) {
+#pragma unroll
+    for (unsigned block = 0; block < kBlocks; ++block) {
+      if (block == blockIdx.x) before_this = mine;
+      mine += kBlocks > 1 ? ptx::cluster_load(&count[thread], block) : count[thread];
+    }
+  }
   const unsigned room = (mine + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
   const unsigned start = before(room, sums);
   unsigned tile = before((mine + tile_rows - 1) / tile_rows, sums);
-  for (unsigned done = 0; done < mine; done += tile_rows) {
-    const unsigned places = min(mine - done, static_cast<unsigned>(tile_rows));
-    plan.tile[tile++] = make_uint4(thread, start + done, places, 0);
+  if (blockIdx.x == 0) {
+    for (unsigned done = 0; done < mine; done += tile_rows) {
+      const unsigned places = min(mine - done, static_cast<unsigned>(tile_rows));
+      plan.tile[tile++] = make_uint4(thread, start + done, places, 0);
+    }
+    for (unsigned at = start + mine; at < start + room; ++at) plan.turn_of[at] = kNoTurn;
+    if (thread == kExperts - 1) {
+      plan.tiles = tile;
+      plan.places = start + room;
+    }
   }
-  for (unsigned place = start + mine; place < start + room; ++place) plan.turn_of[place] = kNoTurn;
-  if (thread == kExperts - 1) {
-    plan.tiles = tile;
-    plan.places = start + room;
-  }
-  if (thread < kExperts) count[thread] = start;
+  sync<kBlocks>();  // counts are read
+  if (thread < kExperts) count[thread] = start + before_this;
   __syncthreads();  // starts are written
-#pragma unroll 4
-  for (int turn = thread; turn < turns; turn += kPlanThreads) {
-    const unsigned place = plan.place_of[turn] + count[params.chosen[turn]];
+#pragma unroll
+  for (int i = 0; i < kTurnsEach<kBlocks>; ++i) {
+    const int turn = first + i * kBlocks * kPlanThreads;
+    if (turn >= turns) break;
+    const unsigned place = at[i] + count[expert[i]];
     plan.place_of[turn] = place;
     plan.turn_of[place] = turn;
   }
