@@ -263,8 +263,9 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
 struct Stores {
   __device__ static void put(float& to, float value) { to = value; }
 };
+// An element is added to once in a launch: there is no order to depend on.
 struct Adds {
-  __device__ static void put(float& to, float value) { to += value; }
+  __device__ static void put(float& to, float value) { ptx::add(&to, value); }
 };
 
 // Adds a finished chain to the sum of its segment, and starts the next.

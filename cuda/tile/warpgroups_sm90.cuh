@@ -51,49 +51,55 @@ struct Operands {
         static_cast<size_t>(column / kBlockColumns) * groups + row / kOperandRows;
     return base + block * kOperandBytes + offset(column % kBlockColumns) + row % kOperandRows * 16;
   }
-
-  // Rounds 32 columns of a row, the `part`-th that one pair of instructions takes: four octets.
-  __device__ void round(const float* from, int row, int part) const {
-    const int column = part / W::Code::kOctets * W::kGroup + part % W::Code::kOctets * 8;
-    unsigned words[4][4];  // (half of an instruction, octet)
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      float x[8];
-      load_octet(from + column + q * W::kLaneColumns, x);
-      const uint4 octet = encode(x);
-      words[0][q] = octet.x, words[1][q] = octet.y, words[2][q] = octet.z, words[3][q] = octet.w;
-    }
-    unsigned char* to = at(row, column);
-#pragma unroll
-    for (int half = 0; half < 4; ++half) {
-      *reinterpret_cast<uint4*>(to + half * 128) =
-          make_uint4(words[half][0], words[half][1], words[half][2], words[half][3]);
-    }
-  }
 };
 
-// Threads of a block that rounds rows: eight rows by 32 parts.
+// Rows that become operands: a block has eight rows by 512 columns.
 inline constexpr int kRoundThreads = 256;
+inline constexpr int kRoundColumns = 512;
 
-// Blocks that round `rows` rows, one item a thread.
-__host__ inline unsigned round_blocks(int rows, int k) {
-  const size_t items = static_cast<size_t>(operand_groups(rows)) * kOperandRows * (k / 32);
-  return static_cast<unsigned>((items + kRoundThreads - 1) / kRoundThreads);
+__host__ __device__ constexpr unsigned round_parts(int k) {
+  return (k + kRoundColumns - 1) / kRoundColumns;
 }
 
-// Row and part of a thread: eight rows side by side, then parts.
-struct RoundItem {
-  int row;
-  int part;
-
-  __device__ static RoundItem of(int k) {
-    const size_t item = static_cast<size_t>(blockIdx.x) * kRoundThreads + threadIdx.x;
-    const size_t rest = item / kOperandRows;
-    const int parts = k / 32;
-    return {static_cast<int>(rest / parts * kOperandRows + item % kOperandRows),
-            static_cast<int>(rest % parts)};
+// Rounds this block's part, blockIdx.y, of the eight rows blockIdx.x: `row(i)` is the address of
+// the i-th of all rows, or null where there is none. A warp reads a row; through shared memory, a
+// thread writes 16 bytes, and eight threads what eight rows have side by side.
+template <Storage kStorage, class Row>
+__device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
+  using W = Matrix<kStorage>;
+  // Eight rows' pairs of columns are in different banks.
+  __shared__ float4 staged[kOperandRows][kRoundColumns / 4 + 1];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int first = blockIdx.y * kRoundColumns, columns = min(k - first, kRoundColumns);
+  const float* from = row(blockIdx.x * kOperandRows + warp);
+#pragma unroll
+  for (int i = 0; i < kRoundColumns / 4 / kWarpLanes; ++i) {
+    const int vector = i * kWarpLanes + lane;
+    if (from == nullptr || vector * 4 >= columns) continue;
+    staged[warp][vector] = reinterpret_cast<const float4*>(from + first)[vector];
   }
-};
+  __syncthreads();  // the rows are staged
+  constexpr int kPieces = kBlockColumns / 8;  // 16 bytes each, of a row's block
+  const int of_row = threadIdx.x % kOperandRows;
+  const float* x = &staged[of_row][0].x;
+#pragma unroll
+  for (int i = 0; i < kRoundColumns / 8 * kOperandRows / kRoundThreads; ++i) {
+    const int piece = (threadIdx.x + i * kRoundThreads) / kOperandRows;
+    const int block = piece / kPieces, pair = piece % kPieces / 4;
+    const int column = block * kBlockColumns + pair / W::Code::kOctets * W::kGroup +
+                       pair % W::Code::kOctets * 8 + piece % 4 * 2;
+    if (block * kBlockColumns >= columns) break;
+    unsigned words[4];
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const auto both = *reinterpret_cast<const float2*>(x + column + q * W::kLaneColumns);
+      words[q] = pack(both.x, both.y);
+    }
+    const size_t at = static_cast<size_t>(first / kBlockColumns + block) * to.groups + blockIdx.x;
+    unsigned char* octets = to.base + at * kOperandBytes + piece % kPieces * 128;
+    reinterpret_cast<uint4*>(octets)[of_row] = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
 
 // A tile of a product: rows by the panels of a block from `panel` on.
 struct WarpgroupTile {
@@ -111,8 +117,8 @@ inline constexpr int kTilePanels = 4 * kConsumers;
 // Rows of a tile, at most.
 inline constexpr int kTileRowsMax = 128;
 inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
-// Shared memory of a block, bytes: steps under way and their barriers.
-inline constexpr int kWarpgroupBytes = 200 * 1024;
+// Shared memory of a block, bytes: steps under way, their barriers, operands on their way out.
+inline constexpr int kWarpgroupBytes = 227 * 1024;
 
 // Tiles that cover `n` weights.
 __host__ __device__ constexpr int panel_tiles(int n) {
@@ -152,27 +158,65 @@ __host__ inline int tile_rows_for(Count of_rows) {
   return best;
 }
 
-// Where the sums of a panel's rows g and g + 8 go in `(rows, n)`.
-template <Storage kStorage, class Put>
-struct RowSink {
-  float* to;  // of the tile's first row
-  size_t pitch;
-  bool has_low, has_high;
-  float low_scale, high_scale;
+// Barrier of all warpgroups that multiply; 1 and 2 are their turns.
+inline constexpr int kConsumersBarrier = 3;
 
-  __device__ RowSink(const Matrix<kStorage>& w, float* out, int first, int panel, int g)
-      : to(out + static_cast<size_t>(first) * w.n + panel * kPanelRows + g), pitch(w.n) {
-    const int at = panel * kPanelRows + g;
-    has_low = at < w.n, has_high = at + 8 < w.n;
-    low_scale = w.row_scale(at), high_scale = w.row_scale(at + 8);
+// Operands on their way out, of `kTilePanels` octets of columns; one is written while the other is
+// read.
+struct OutStorage {
+  uint4 operands[2][kTileRowsMax * kTilePanels * 8 * 2 / 16];
+};
+
+// A thread of those that multiply.
+struct Consumer {
+  OutStorage& shared;
+
+  // Computed again wherever it is used: nothing is kept of it in registers.
+  __device__ static int thread() {
+    int thread = threadIdx.x - 128;
+    asm volatile("" : "+r"(thread));
+    return thread;
   }
 
-  __device__ void operator()(int row, float low, float high) const {
-    float* of_row = to + row * pitch;
-    if (has_low) Put::put(of_row[0], low * low_scale);
-    if (has_high) Put::put(of_row[8], high * high_scale);
+  __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
+  __device__ static int lane() { return thread() % kWarpLanes; }
+
+  __device__ static void sync() { ptx::named_sync<kConsumers * 128>(kConsumersBarrier); }
+};
+
+// Sums go to rows of F32, `first_row(i)` being the first one of tile i, which they replace or are
+// added to.
+template <class Put, class FirstRow>
+struct RowSink {
+  FirstRow first_row;
+
+  template <class W, int kSums>
+  __device__ void operator()(const Consumer& self, const W& w, const WarpgroupTile& tile, int index,
+                             const float (&sums)[kSums]) const {
+    const int lane = self.lane(), at = (tile.panel + self.panel()) * kPanelRows + lane / 4;
+    const int last = panels_of(w.n) * kPanelRows - 1;  // a row that is not there has some scale
+    const float low_scale = w.row_scale(min(at, last));
+    const float high_scale = w.row_scale(min(at + 8, last));
+    const bool has_low = at < w.n, has_high = at + 8 < w.n;
+    float* to = first_row(index) + at + static_cast<size_t>(lane % 4 * 2) * w.n;
+    const int rows = tile.rows - lane % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < kSums; e += 4) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const bool is_row = e * 2 + odd < rows;
+        if (has_low && is_row) Put::put(to[0], sums[e + odd] * low_scale);
+        if (has_high && is_row) Put::put(to[8], sums[e + odd + 2] * high_scale);
+        to += odd == 0 ? w.n : 7 * w.n;
+      }
+    }
   }
 };
+
+template <class Put, class FirstRow>
+__device__ inline RowSink<Put, FirstRow> row_sink(const FirstRow& first_row) {
+  return {first_row};
+}
 
 // Products with matrices of kK columns.
 template <Storage kStorage, int kK>
@@ -183,16 +227,20 @@ struct Warpgroups {
   static constexpr int kSegmentSteps = kSteps / segments(kK);
   static constexpr int kStepGroups = kStep / W::kGroup;
   static constexpr int kOctets = kStep / 32;
-  // Octets whose operands a warp has decoded when its turn comes.
-  static constexpr int kTurnOctets = W::kNvfp4 ? 2 : 4;
+  // Instructions of a step.
+  static constexpr int kInstructions = kStep / 16;
   static constexpr int kPanelBytes = kStepGroups * W::kGroupBytes;
   static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
-  static constexpr int kStages = (kWarpgroupBytes - 256) / kStageBytes;
+  static constexpr int kStages = (kWarpgroupBytes - sizeof(OutStorage) - 256) / kStageBytes;
+  // Rows of a tile whose steps are decoded while others are multiplied: FP8's sums, of the matrix,
+  // a segment and a block, leave no registers for two steps of more.
+  static constexpr int kAheadRows = W::kFp8 ? 64 : kTileRowsMax;
 
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
     unsigned char rows[kStages][kTileGroups][kOperandBytes];
+    OutStorage out;
     unsigned long long full[kStages];
     unsigned long long empty[kStages];
   };
@@ -216,10 +264,11 @@ struct Warpgroups {
   }
 
   // All tiles of this block: `tiles(i, tile)` gives the i-th of the grid, false behind the last.
-  // `sink(i, panel, g)` is what takes the sums of the panel's rows g and g + 8 by the tile's `row`,
-  // before their row scale, as `(row, low, high)`. Waits for the kernels before this one.
+  // `sink(consumer, w, tile, i, sums)` takes a thread's sums of that tile, before their row scale.
+  // Waits for the kernels before this one; `beside` the one just before, which has started because
+  // those before it are done, it waits at its end alone, so that what follows finds both done.
   template <class Tiles, class Sink>
-  __device__ void run(const Tiles& tiles, const Sink& sink) {
+  __device__ void run(const Tiles& tiles, const Sink& sink, bool beside = false) {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < kStages; ++stage) {
         ptx::mbarrier_init(&shared.full[stage], 1);
@@ -228,7 +277,8 @@ struct Warpgroups {
       ptx::mbarrier_init_fence();
     }
     __syncthreads();  // the barriers can be waited for
-    ptx::griddepcontrol_wait();
+    if (!beside) ptx::griddepcontrol_wait();
+    ptx::griddepcontrol_launch_dependents();
     WarpgroupTile tile;
     if (warp() < 4) {
       // 24 and 240 a thread are all that the block was started with.
@@ -238,19 +288,21 @@ struct Warpgroups {
     } else {
       ptx::registers_take<240>();
       if (consumer() == 1) give_turn();
+      const Consumer self{shared.out};
       for (int i = blockIdx.x; tiles(i, tile); i += gridDim.x) {
         if (tile.rows > 64) {
-          consume<128>(tile, i, sink);
+          consume<128>(self, tiles, i, sink);
         } else if (tile.rows > 32) {
-          consume<64>(tile, i, sink);
+          consume<64>(self, tiles, i, sink);
         } else if (tile.rows > 16) {
-          consume<32>(tile, i, sink);
+          consume<32>(self, tiles, i, sink);
         } else if (tile.rows > 8) {
-          consume<16>(tile, i, sink);
+          consume<16>(self, tiles, i, sink);
         } else {
-          consume<8>(tile, i, sink);
+          consume<8>(self, tiles, i, sink);
         }
       }
+      if (beside) ptx::griddepcontrol_wait();
     }
   }
 
@@ -276,104 +328,154 @@ struct Warpgroups {
     }
   }
 
-  __device__ void take_turn() const { ptx::named_sync<kConsumers * 128>(1 + consumer()); }
-  __device__ void give_turn() const { ptx::named_arrive<kConsumers * 128>(2 - consumer()); }
-
-  template <int kN, class Sink>
-  __device__ void consume(const WarpgroupTile& tile, int index, const Sink& sink) {
-    constexpr int kSums = kN / 2;
-    const int mine = warp() - 4, panels = panels_of(tile.n);
-    const int panel = min(tile.panel + mine, panels - 1);
-    const W w{tile.weights, tile.n, kK};
-    float total[kSums], sum[kSums], chain[W::kFp8 ? kSums : 1];
-#pragma unroll
-    for (int e = 0; e < kSums; ++e) total[e] = 0.0f;
-    typename W::Scales scales[kStepGroups], next[kStepGroups];
-    load(w, panel, 0, next);
-#pragma unroll 1
-    for (int step = 0; step < kSteps;) {
-      if constexpr (W::kFp8) {
-#pragma unroll
-        for (int e = 0; e < kSums; ++e) sum[e] = 0.0f;
+  template <int kN, class Tiles, class Sink>
+  __device__ void consume(const Consumer& self, const Tiles& tiles, int index, const Sink& sink) {
+    float total[kN / 2] = {};
+    {
+      WarpgroupTile tile;
+      tiles(index, tile);
+      const W w{tile.weights, tile.n, kK};
+      const int panel = min(tile.panel + self.panel(), panels_of(tile.n) - 1);
+      if constexpr (kN <= kAheadRows) {
+        sum_ahead<kN>(w, panel, total);
+      } else {
+        sum_in_turns<kN>(w, panel, total);
       }
-#pragma unroll 1
-      for (int i = 0; i < kSegmentSteps; ++i, ++step) {
-#pragma unroll
-        for (int group = 0; group < kStepGroups; ++group) scales[group] = next[group];
-        if (step + 1 < kSteps) load(w, panel, step + 1, next);
-        if constexpr (W::kFp8) {
-          multiply<kN>(scales, chain, false);
-#pragma unroll
-          for (int e = 0; e < kSums; e += 4) {
-            const float2 scale = scales[0].block;
-            sum[e] = fmaf(chain[e], scale.x, sum[e]);
-            sum[e + 1] = fmaf(chain[e + 1], scale.x, sum[e + 1]);
-            sum[e + 2] = fmaf(chain[e + 2], scale.y, sum[e + 2]);
-            sum[e + 3] = fmaf(chain[e + 3], scale.y, sum[e + 3]);
-          }
-        } else {
-          multiply<kN>(scales, sum, i > 0);
-        }
-      }
-#pragma unroll
-      for (int e = 0; e < kSums; ++e) total[e] += sum[e];
     }
-    if (tile.panel + mine >= panels) return;
-    // What the sink computes from here on lives in registers that the sums leave free.
+    // The tile is computed again, in registers that the sums leave free.
     asm volatile("" : "+r"(index));
-    const auto put = sink(index, tile.panel + mine, lane() / 4);
-#pragma unroll
-    for (int e = 0; e < kSums; e += 4) {
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int row = e * 2 + lane() % 4 * 2 + odd;
-        if (row < tile.rows) put(row, total[e + odd], total[e + odd + 2]);
-      }
-      // Loads of a sink that adds stay this near: all at once they would not fit in registers.
-      if (e % 16 == 12) asm volatile("" ::: "memory");
-    }
+    WarpgroupTile tile;
+    tiles(index, tile);
+    sink(self, W{tile.weights, tile.n, kK}, tile, index, total);
   }
 
-  __device__ static void load(const W& w, int panel, int step,
-                              typename W::Scales (&to)[kStepGroups]) {
+  using StepScales = typename W::Scales[kStepGroups];
+  using StepOperands = unsigned[kInstructions][4];
+
+  __device__ static void load(const W& w, int panel, int step, StepScales& to) {
+    if (step >= kSteps) return;
 #pragma unroll
     for (int group = 0; group < kStepGroups; ++group) {
       to[group] = w.scales(panel, step * kStepGroups + group);
     }
   }
 
-  // The step in this slot by this warp's panel; frees the slot.
-  template <int kN>
-  __device__ void multiply(const typename W::Scales (&scales)[kStepGroups], float (&to)[kN / 2],
-                           bool accumulate) {
+  // This warp's panel of the step in this slot, when it is there.
+  __device__ void decode(const StepScales& scales, StepOperands& to) {
     ptx::mbarrier_wait(&shared.full[slot], parity);
 #pragma unroll
-    for (int first = 0; first < kOctets; first += kTurnOctets) {
-      unsigned a[kTurnOctets][2][4];
-#pragma unroll
-      for (int i = 0; i < kTurnOctets; ++i) {
-        const int octet = first + i, group = octet / W::Code::kOctets;
-        const auto fragment =
-            W::fragment(shared.codes[slot][warp() - 4] + group * W::kGroupBytes, scales[group]);
-        W::decode(fragment, octet % W::Code::kOctets, a[i][0], a[i][1]);
-      }
-      take_turn();
-      wgmma::fence();
-#pragma unroll
-      for (int i = 0; i < 2 * kTurnOctets; ++i) {
-        const int instruction = 2 * first + i;
-        const auto b =
-            wgmma::describe_plain(shared.rows[slot][0] + instruction * 256, 128, kOperandBytes);
-        wgmma::multiply<kN>(to, a[i / 2][i % 2], b, instruction > 0 || accumulate);
-      }
-      wgmma::commit();
-      give_turn();
-      wgmma::wait<0>();
-      wgmma::keep(to);
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int group = octet / W::Code::kOctets;
+      const auto fragment = W::fragment(
+          shared.codes[slot][warp() - 4] + group * W::kGroupBytes, scales[group]);
+      W::decode(fragment, octet % W::Code::kOctets, to[2 * octet], to[2 * octet + 1]);
     }
-    // The instructions end for all four warps together, and with them what those read before.
-    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(&shared.empty[slot]);
-    advance();
+  }
+
+  // Starts the instructions of the step in this slot.
+  template <int kN>
+  __device__ void multiply(const StepOperands& a, float (&to)[kN / 2], bool accumulate) {
+    wgmma::fence();
+#pragma unroll
+    for (int i = 0; i < kInstructions; ++i) {
+      const auto b = wgmma::describe_plain(shared.rows[slot][0] + i * 256, 128, kOperandBytes);
+      wgmma::multiply<kN>(to, a[i], b, i > 0 || accumulate);
+    }
+    wgmma::commit();
+  }
+
+  // Waits for the instructions of a slot and frees it: they end for all four warps together, and
+  // with them what those read before.
+  template <int kCount>
+  __device__ void finish(float (&sums)[kCount], int used) {
+    wgmma::wait<0>();
+    wgmma::keep(sums);
+    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(&shared.empty[used]);
+  }
+
+  template <int kCount>
+  __device__ static void add_chain(float (&sum)[kCount], const float (&chain)[kCount],
+                                   float2 scale, bool first) {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      sum[e] = fmaf(chain[e], e % 4 < 2 ? scale.x : scale.y, first ? 0.0f : sum[e]);
+    }
+  }
+
+  // A step is decoded while the one before is multiplied.
+  template <int kN>
+  __device__ void sum_ahead(const W& w, int panel, float (&total)[kN / 2]) {
+    // Without a first value they would take registers of every other path to this one.
+    float sum[kN / 2] = {}, chain[W::kFp8 ? kN / 2 : 1] = {};
+    StepOperands a[2];
+    StepScales scales, next;
+    load(w, panel, 0, scales);
+    load(w, panel, 1, next);
+    decode(scales, a[0]);
+    const auto turn = [&](int step, const StepOperands& now, StepOperands& later) {
+      const bool first = kSegmentSteps == 1 || step % kSegmentSteps == 0;
+      const int used = slot;
+      if constexpr (W::kFp8) {
+        multiply<kN>(now, chain, false);
+      } else {
+        multiply<kN>(now, sum, !first);
+      }
+      const float2 block = scales[0].block;
+      advance();
+      if (step + 1 < kSteps) {
+#pragma unroll
+        for (int group = 0; group < kStepGroups; ++group) scales[group] = next[group];
+        load(w, panel, step + 2, next);
+        decode(scales, later);
+      }
+      if constexpr (W::kFp8) {
+        finish(chain, used);
+        add_chain(sum, chain, block, first);
+      } else {
+        finish(sum, used);
+      }
+      if (kSegmentSteps > 1 && (step + 1) % kSegmentSteps != 0) return;
+#pragma unroll
+      for (int e = 0; e < kN / 2; ++e) total[e] += sum[e];
+    };
+#pragma unroll 1
+    for (int step = 0; step < kSteps; step += 2) {
+      turn(step, a[0], a[1]);
+      if (step + 1 < kSteps) turn(step + 1, a[1], a[0]);
+    }
+  }
+
+  __device__ void take_turn() const { ptx::named_sync<kConsumers * 128>(1 + consumer()); }
+  __device__ void give_turn() const { ptx::named_arrive<kConsumers * 128>(2 - consumer()); }
+
+  // One warpgroup multiplies a step while the other decodes its next.
+  template <int kN>
+  __device__ void sum_in_turns(const W& w, int panel, float (&total)[kN / 2]) {
+    static_assert(W::kFp8, "the others have registers to decode ahead");
+    float sum[kN / 2], chain[kN / 2] = {};
+    StepScales scales, next;
+    load(w, panel, 0, next);
+#pragma unroll 1
+    for (int step = 0; step < kSteps;) {
+#pragma unroll
+      for (float& of_segment : sum) of_segment = 0.0f;
+#pragma unroll 1
+      for (int i = 0; i < kSegmentSteps; ++i, ++step) {
+#pragma unroll
+        for (int group = 0; group < kStepGroups; ++group) scales[group] = next[group];
+        load(w, panel, step + 1, next);
+        StepOperands a;
+        decode(scales, a);
+        take_turn();
+        multiply<kN>(a, chain, false);
+        give_turn();
+        finish(chain, slot);
+        advance();
+        add_chain(sum, chain, scales[0].block, false);
+      }
+#pragma unroll
+      for (int e = 0; e < kN / 2; ++e) total[e] += sum[e];
+    }
   }
 };
 

@@ -127,7 +127,7 @@ struct Embed {
 // Kernel `warpgroups_bf16` of op `experts`.
 struct Experts {
   static constexpr int kThreads = 384;
-  static constexpr int kSharedBytes = 204800;
+  static constexpr int kSharedBytes = 232448;
 };
 
 // Kernel `chunks_f16` of op `gated_delta`.
@@ -163,7 +163,7 @@ struct Moe {
 // Kernel `warpgroups_bf16` of op `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 384;
-  static constexpr int kSharedBytes = 204800;
+  static constexpr int kSharedBytes = 232448;
 };
 
 // Kernel `rows_f32` of op `rms_norm`.

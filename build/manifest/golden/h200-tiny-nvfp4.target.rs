@@ -424,7 +424,7 @@ pub const OP_EXPERTS_KERNEL: &str = "warpgroups_bf16";
 /// Threads of a block of `experts`.
 pub const OP_EXPERTS_THREADS: usize = 384;
 /// Shared memory of a block of `experts`.
-pub const OP_EXPERTS_SHARED_BYTES: usize = 204800;
+pub const OP_EXPERTS_SHARED_BYTES: usize = 232448;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
@@ -460,7 +460,7 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_bf16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 384;
 /// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 204800;
+pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 232448;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.

@@ -81,8 +81,8 @@ const BF16_BYTES: u64 = 2;
 /// Two stages of 64 rows of 128 columns.
 const PANEL_STAGES: u64 = 2 * 64 * 128 * BF16_BYTES;
 
-/// Steps of weights and rows under way, and their barriers.
-const WARPGROUP_BYTES: u64 = 200 * 1024;
+/// Steps of weights and rows under way, their barriers, and operands on their way out.
+const WARPGROUP_BYTES: u64 = 227 * 1024;
 
 const KERNELS: &[Kernel] = &[
     Kernel::new("embed", "rows_f32"),

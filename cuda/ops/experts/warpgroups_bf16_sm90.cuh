@@ -6,6 +6,8 @@
 //             expert, gate and up with SwiGLU, down, weighted sum
 #pragma once
 
+#include <type_traits>
+
 #include "ops/experts/grouped_bf16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
@@ -41,9 +43,6 @@ struct ExpertTiles {
     return true;
   }
 
-  __device__ W matrix(int i) const {
-    return {weights + plan->tile[i / kAcross].x * W::bytes(kN, kK), kN, kK};
-  }
   __device__ int first(int i) const { return static_cast<int>(plan->tile[i / kAcross].y); }
 };
 
@@ -53,37 +52,73 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params,
                                                               unsigned char* operands) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const auto item = tile::RoundItem::of(HIDDEN);
   const Plan& plan = *params.plan;
-  if (item.row >= static_cast<int>(plan.places)) return;
-  const unsigned turn = plan.turn_of[item.row];
-  if (turn == kNoTurn) return;  // whatever lies there, no row's sums see it
-  const tile::Operands<kStorage> to{operands,
-                                    static_cast<int>(plan.places) / tile::kOperandRows};
-  to.round(params.x + static_cast<size_t>(turn / kTurns) * HIDDEN, item.row, item.part);
+  const int places = static_cast<int>(plan.places);
+  if (static_cast<int>(blockIdx.x) * tile::kOperandRows >= places) return;
+  const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
+  tile::round_rows(to, HIDDEN, [&](int place) -> const float* {
+    const unsigned turn = plan.turn_of[place];
+    if (turn == kNoTurn) return nullptr;  // whatever lies there, no row's sums see it
+    return params.x + static_cast<size_t>(turn / kTurns) * HIDDEN;
+  });
 }
 
-// SwiGLU of a panel's gate rows g and up rows g + 8, rounded into the operands of `down`.
+// SwiGLU of a tile's gate rows g and up rows g + 8 of a panel, rounded into the operands of `down`.
+// A warp has an octet of columns, the tile eight: they meet in shared memory, so that a thread
+// writes what lies side by side.
 template <tile::Storage kStorage>
 struct Activates {
-  unsigned char* to;  // of the tile's first place, which starts a group
-  float gate_scale, up_scale;
+  using W = tile::Matrix<kStorage>;
+  static constexpr int kColumns = tile::kTilePanels * 8;
+  // Of the four pairs of columns that lie side by side, those of a tile.
+  static constexpr int kPairs = kColumns / W::kLaneColumns < 4 ? kColumns / W::kLaneColumns : 4;
+  static constexpr int kPieces = kColumns / 2 / kPairs;  // of such, in a row
+  using Piece = std::conditional_t<kPairs == 4, uint4, uint2>;
 
-  __device__ Activates(const ExpertTiles<kStorage, false>& tiles, const Params& params, int i,
-                       int panel, int g) {
-    auto* base = reinterpret_cast<unsigned char*>(params.act);
-    const tile::Operands<kStorage> act{base, tiles.groups()};
-    const int column = panel * 8 + g, at = panel * tile::kPanelRows + g;
-    to = act.at(tiles.first(i), column / 2 * 2) + column % 2 * 2;
-    const auto w = tiles.matrix(i);
-    gate_scale = w.row_scale(at), up_scale = w.row_scale(at + 8);
+  static_assert(sizeof(Piece) == kPairs * 4, "a tile has two or four pairs");
+  static_assert(tile::kBlockColumns % kColumns == 0, "a tile's columns are of one block");
+  static_assert(EXPERT_INTERMEDIATE % kColumns == 0, "tiles are full");
+
+  const ExpertTiles<kStorage, false>& tiles;
+  unsigned char* act;
+
+  template <int kSums>
+  __device__ void operator()(const tile::Consumer& self, const W& w,
+                             const tile::WarpgroupTile& tile, int index,
+                             const float (&sums)[kSums]) const {
+    auto* staged = self.shared.operands[index / gridDim.x % 2];
+    const int lane = self.lane(), g = lane / 4, at = (tile.panel + self.panel()) * 16 + g;
+    const float gate_scale = w.row_scale(at), up_scale = w.row_scale(at + 8);
+    const auto activated = [&](int e) {
+      return tile::silu(sums[e] * gate_scale) * (sums[e + 2] * up_scale);
+    };
+    // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
+    auto* words = reinterpret_cast<unsigned*>(staged) + word(self.panel() * 8 + g / 2 * 2) +
+                  (lane % 4 * 2 + g % 2) * kPairs;
+#pragma unroll
+    for (int e = 0; e < kSums; e += 4) {
+      const float even = activated(e), odd = activated(e + 1);
+      const float other = __shfl_xor_sync(tile::kAllLanes, g % 2 == 0 ? odd : even, 4);
+      words[e / 4 * kPieces * tile::kOperandRows * kPairs] =
+          g % 2 == 0 ? tile::pack(even, other) : tile::pack(other, odd);
+    }
+    self.sync();  // the tile is staged, the round before is copied
+    const int first = tiles.first(index), column = tile.panel * 8;
+    const tile::Operands<kStorage> operands{act, tiles.groups()};
+    unsigned char* to = operands.at(first, column);
+    const int count = tile::operand_groups(tile.rows) * kPieces * tile::kOperandRows;
+    for (int i = self.thread(); i < count; i += tile::kConsumers * 128) {
+      const int group = i / (kPieces * tile::kOperandRows);
+      const int within = i % (kPieces * tile::kOperandRows);
+      *reinterpret_cast<Piece*>(to + group * tile::kOperandBytes + within * 16) =
+          reinterpret_cast<const Piece*>(staged)[i];
+    }
   }
 
-  __device__ void operator()(int row, float gate, float up) const {
-    const float activated = tile::silu(gate * gate_scale) * (up * up_scale);
-    unsigned char* of_row = to + row / tile::kOperandRows * tile::kOperandBytes +
-                            row % tile::kOperandRows * 16;
-    *reinterpret_cast<__nv_bfloat16*>(of_row) = __float2bfloat16_rn(activated);
+  // Where the word of an even column and its neighbour is staged, of the first row.
+  __device__ static int word(int column) {
+    const int at = tile::Operands<kStorage>::offset(column);
+    return at / 128 * tile::kOperandRows * kPairs + at % 16 / 4;
   }
 };
 
@@ -91,23 +126,18 @@ template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
     Params params, const unsigned char* operands) {
   using Tiles = ExpertTiles<kStorage, false>;
-  ptx::griddepcontrol_launch_dependents();
   const Tiles tiles(params, operands);
-  const auto sink = [&](int i, int panel, int g) {
-    return Activates<kStorage>(tiles, params, i, panel, g);
-  };
+  const Activates<kStorage> sink{tiles, reinterpret_cast<unsigned char*>(params.act)};
   tile::Warpgroups<kStorage, Tiles::kK>(dynamic_shared).run(tiles, sink);
 }
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params) {
   using Tiles = ExpertTiles<kStorage, true>;
-  ptx::griddepcontrol_launch_dependents();
   const Tiles tiles(params, reinterpret_cast<const unsigned char*>(params.act));
-  const auto sink = [&](int i, int panel, int g) {
-    return tile::RowSink<kStorage, tile::Stores>(tiles.matrix(i), params.y, tiles.first(i), panel,
-                                                 g);
-  };
+  const auto sink = tile::row_sink<tile::Stores>([&](int i) {
+    return params.y + static_cast<size_t>(tiles.first(i)) * HIDDEN;
+  });
   tile::Warpgroups<kStorage, Tiles::kK>(dynamic_shared).run(tiles, sink);
 }
 
@@ -121,8 +151,8 @@ struct FewProducts {
 template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
-    const unsigned blocks = tile::round_blocks(places_of(params.rows), HIDDEN);
-    const Launch all{blocks, tile::kRoundThreads, 0};
+    const unsigned groups = tile::operand_groups(places_of(params.rows));
+    const Launch all{groups, tile::kRoundThreads, 0, tile::round_parts(HIDDEN)};
     cudaError_t failed = launch_chained(gather<kStorage>, all, stream, params, operands);
     if (failed != cudaSuccess) return failed;
     constexpr Launch kShape{target::SMS, tile::kWarpgroupThreads, tile::kWarpgroupBytes};

@@ -25,15 +25,15 @@ __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
                                                              int k) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const auto item = tile::RoundItem::of(k);
-  if (item.row < rows) to.round(x + static_cast<size_t>(item.row) * k, item.row, item.part);
+  tile::round_rows(to, k, [&](int row) {
+    return row < rows ? x + static_cast<size_t>(row) * k : nullptr;
+  });
 }
 
 template <tile::Storage kStorage, int kK>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     Params params, tile::Operands<kStorage> x, int tile_rows, tile::Divisor across,
     int tile_count) {
-  ptx::griddepcontrol_launch_dependents();
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
     const int first = across.quotient(i) * tile_rows;
     tile = {params.weight,
@@ -44,11 +44,9 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
             min(tile_rows, params.rows - first)};
     return i < tile_count;
   };
-  const auto sink = [&](int i, int panel, int g) {
-    const tile::Matrix<kStorage> w{params.weight, params.n, kK};
-    const int first = across.quotient(i) * tile_rows;
-    return tile::RowSink<kStorage, tile::Adds>(w, params.out, first, panel, g);
-  };
+  const auto sink = tile::row_sink<tile::Adds>([&](int i) {
+    return params.out + static_cast<size_t>(across.quotient(i)) * tile_rows * params.n;
+  });
   tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, sink);
 }
 
@@ -61,10 +59,10 @@ struct WarpgroupsBf16 {
   template <tile::Storage kStorage, int kK>
   static cudaError_t many(const Params& params, unsigned char* operands, cudaStream_t stream) {
     const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
+    const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,
+                        tile::round_parts(kK)};
     const cudaError_t failed =
-        launch_chained(round<kStorage>,
-                       {tile::round_blocks(params.rows, params.k), tile::kRoundThreads, 0}, stream,
-                       params.x, x, params.rows, params.k);
+        launch_chained(round<kStorage>, rounds, stream, params.x, x, params.rows, kK);
     if (failed != cudaSuccess) return failed;
     const unsigned across = tile::panel_tiles(params.n);
     const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };

@@ -5,6 +5,8 @@
 //             one a weight format
 #pragma once
 
+#include <utility>
+
 #include "ops/norm_linear/stream_bf16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
@@ -72,12 +74,11 @@ __global__ __launch_bounds__(tile::kPanelThreads) void norm_rows(
 }
 
 // All parts of one storage, whose `blocks` are their tiles of panels, `across` in all. A part of
-// another storage has none.
+// another storage has none. `beside` the product of another storage.
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     const __grid_constant__ Params params, tile::Operands<kStorage> x, int tile_rows,
-    tile::Divisor across, int tile_count) {
-  ptx::griddepcontrol_launch_dependents();
+    tile::Divisor across, int tile_count, bool beside) {
   // The part of a tile; `at` becomes its place in it.
   const auto part_of = [&](int& at) -> const Part& {
     int p = 0;
@@ -97,14 +98,12 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
             min(tile_rows, params.rows - first)};
     return true;
   };
-  const auto sink = [&](int i, int panel, int g) {
+  const auto sink = tile::row_sink<tile::Stores>([&](int i) {
     int place = across.remainder(i);
     const Part& part = part_of(place);
-    const tile::Matrix<kStorage> w{part.weight, part.n, HIDDEN};
-    return tile::RowSink<kStorage, tile::Stores>(w, part.out, across.quotient(i) * tile_rows, panel,
-                                                 g);
-  };
-  tile::Warpgroups<kStorage, HIDDEN>(dynamic_shared).run(tiles, sink);
+    return part.out + static_cast<size_t>(across.quotient(i)) * tile_rows * part.n;
+  });
+  tile::Warpgroups<kStorage, HIDDEN>(dynamic_shared).run(tiles, sink, beside);
 }
 
 template <class Tile>
@@ -113,8 +112,9 @@ struct WarpgroupsBf16 {
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
   static_assert(kNormBytes <= tile::kWarpgroupBytes, "a block has room for eight rows");
 
+  // `beside` becomes true.
   template <tile::Storage kStorage>
-  static cudaError_t multiply(Params params, Normed& x, cudaStream_t stream) {
+  static cudaError_t multiply(Params params, Normed& x, bool& beside, cudaStream_t stream) {
     if (x.of<kStorage>().base == nullptr) return cudaSuccess;
     unsigned across = 0;
     for (Part& part : params.part) {
@@ -128,8 +128,9 @@ struct WarpgroupsBf16 {
     if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
     const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
                        tile::kWarpgroupBytes};
+    const bool is_beside = std::exchange(beside, true);
     return launch_chained(product<kStorage>, shape, stream, params, x.of<kStorage>(), tile_rows,
-                          tile::Divisor(across), static_cast<int>(tiles));
+                          tile::Divisor(across), static_cast<int>(tiles), is_beside);
   }
 
   static cudaError_t many(const Params& params, unsigned char* operands, cudaStream_t stream) {
@@ -149,13 +150,17 @@ struct WarpgroupsBf16 {
     if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
     const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes};
     cudaError_t failed = launch_chained(norm_rows, norm, stream, params, x);
-    if (failed == cudaSuccess) failed = multiply<Storage::bf16>(params, x, stream);
+    bool beside = false;
     if constexpr (used(Storage::nvfp4)) {
-      if (failed == cudaSuccess) failed = multiply<Storage::nvfp4>(params, x, stream);
+      if (failed == cudaSuccess) failed = multiply<Storage::nvfp4>(params, x, beside, stream);
     }
     if constexpr (used(Storage::fp8_block128)) {
-      if (failed == cudaSuccess) failed = multiply<Storage::fp8_block128>(params, x, stream);
+      if (failed == cudaSuccess) {
+        failed = multiply<Storage::fp8_block128>(params, x, beside, stream);
+      }
     }
+    // Gates have few tiles: they take the SMs that the others leave.
+    if (failed == cudaSuccess) failed = multiply<Storage::bf16>(params, x, beside, stream);
     return failed;
   }
 
