@@ -133,7 +133,7 @@ refused!(context_above_the_models: LEAF_FILE, "context = 32_768" => "context = 5
     "limits.context = 524288: must be at most the model's max_position = 262144");
 refused!(no_sequences: LEAF_FILE, "sequences = 64" => "sequences = 0",
     "limits.sequences = 0: must be at least 1");
-refused!(prefill_off_the_pages: LEAF_FILE, "prefill = 4096" => "prefill = 4000",
+refused!(prefill_off_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4000",
     "steps.prefill = 4000: must be a multiple of limits.page = 64");
 refused!(decode_steps_that_do_not_ascend: LEAF_FILE, "[1, 2, 4, " => "[1, 4, 2, ",
     "steps.decode = [1, 4, 2, 8, 16, 32, 64]: must ascend from at least 1");
