@@ -2,7 +2,13 @@
 //!
 //! Nothing in a value is escaped, so it may hold the very tags that end it. A closing tag counts
 //! where the call goes on behind it, with another argument or with its end; and not inside a string
-//! of a value that is JSON. What may be such a tag is held back until that is known.
+//! of a value that is JSON. A value may even hold the whole end of a call, as files about such calls
+//! do: of several ends the last one before another call or the end of the reply counts. What may be
+//! such a tag is held back until that is known: behind the end of a call one token shows it, unless
+//! the model writes on.
+//!
+//! What stays ambiguous: text in a value that looks like the end of a call and the beginning of
+//! another, or like the end of this value and the beginning of another argument.
 
 use super::json::Scan;
 use super::schemas::Types;
@@ -83,23 +89,79 @@ fn argument<T: Tags>(text: &str) -> Named<'_> {
     }
 }
 
-/// Whether a call goes on behind a value: with another argument, or with its end.
-fn goes_on<T: Tags>(text: &str) -> Head {
+/// What stands behind a closing tag.
+#[derive(Debug, PartialEq)]
+enum Behind {
+    /// The call goes on, with another argument or function.
+    More,
+    /// The end of the call, so many bytes long.
+    End(usize),
+    /// It may be one of them once more text is.
+    Unfinished,
+    Other,
+}
+
+/// Looks behind a closing tag, with which a value may end.
+fn behind<T: Tags>(text: &str) -> Behind {
     match argument::<T>(text) {
-        Named::Found { length, .. } => return Head::Found(length),
-        Named::Unfinished => return Head::Unfinished,
+        Named::Found { .. } => return Behind::More,
+        Named::Unfinished => return Behind::Unfinished,
         Named::Other => {}
     }
-    let behind = match head(text, T::FUNCTION.2) {
-        Head::Found(behind) => behind,
-        other => return other,
+    let length = match head(text, T::FUNCTION.2) {
+        Head::Found(length) => length,
+        Head::Unfinished => return Behind::Unfinished,
+        Head::Other => return Behind::Other,
     };
-    let rest = &text[behind..];
+    let rest = &text[length..];
     let next = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
     match (head(rest, T::CALL.1), head(rest, next)) {
-        (Head::Found(length), _) | (_, Head::Found(length)) => Head::Found(behind + length),
-        (Head::Unfinished, _) | (_, Head::Unfinished) => Head::Unfinished,
-        (Head::Other, Head::Other) => Head::Other,
+        (Head::Found(end), _) => Behind::End(length + end),
+        (_, Head::Found(_)) => Behind::More,
+        (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
+        (Head::Other, Head::Other) => Behind::Other,
+    }
+}
+
+/// Whether the end of a call is the one that counts.
+#[derive(Debug, PartialEq)]
+enum Last {
+    Yes,
+    /// Another closing tag stands at this place: what looked like the end is part of the value.
+    No(usize),
+    /// Known once there is more text; nothing stands before this place.
+    Unknown(usize),
+}
+
+/// Looks from byte `from` of a text on, somewhere behind the end of a call, for another end before
+/// the next call begins. `end`: there will be no more text.
+fn is_last<T: Tags>(text: &str, mut from: usize, end: bool) -> Last {
+    // All tags begin so.
+    while let Some(found) = text[from..].find('<') {
+        let at = from + found;
+        let rest = &text[at..];
+        let (open, close) = (
+            rest.strip_prefix(T::CALL.0),
+            rest.strip_prefix(T::ARGUMENT.2),
+        );
+        let cut = T::CALL.0.starts_with(rest) || T::ARGUMENT.2.starts_with(rest);
+        let unfinished = match (open.map(T::function), close.map(behind::<T>)) {
+            (Some(Named::Found { .. }), _) => return Last::Yes,
+            (_, Some(Behind::More | Behind::End(_))) => return Last::No(at),
+            // Of a reply that was cut short the value goes on to the last tag there is.
+            (_, Some(Behind::Unfinished)) if end => return Last::No(at),
+            (Some(Named::Unfinished), _) | (_, Some(Behind::Unfinished)) => true,
+            (Some(Named::Other), _) | (_, Some(Behind::Other)) => false,
+            (None, None) => cut,
+        };
+        if unfinished && !end {
+            return Last::Unknown(at);
+        }
+        from = at + 1;
+    }
+    match end {
+        true => Last::Yes,
+        false => Last::Unknown(text.len()),
     }
 }
 
@@ -125,6 +187,8 @@ struct Argument {
     streaming: bool,
     /// The value so far, while it is not streamed.
     value: String,
+    /// Behind an end of the call that is held: where the search for another one goes on.
+    searched: usize,
     /// Follows a value that is JSON.
     scan: Option<Scan>,
 }
@@ -220,6 +284,7 @@ impl<T: Tags> Markup<T> {
             started: !T::OWN_LINES,
             streaming: false,
             value: String::new(),
+            searched: 0,
             scan: (!types.is_text() && !self.plain).then(Scan::default),
         }
     }
@@ -246,35 +311,55 @@ impl<T: Tags> Markup<T> {
                 break held.len() - held_prefix(&held[from..], tag);
             };
             let at = from + found;
-            let behind = at + tag.len();
+            let after = at + tag.len();
             if let Some(scan) = &mut scan {
                 scan.push(&held[scanned..at]);
                 scanned = at;
                 if scan.is_in_string() {
-                    from = behind;
+                    from = after;
                     continue;
                 }
             }
-            match goes_on::<T>(&held[behind..]) {
-                Head::Unfinished if !end => break at,
-                Head::Other => from = behind,
-                // An object without an end is no JSON: its tags count wherever they stand.
-                _ if scan.as_ref().is_some_and(Scan::is_open) => {
-                    return self.read_again(argument, held);
+            let length = match behind::<T>(&held[after..]) {
+                Behind::Other => {
+                    from = after;
+                    continue;
                 }
-                Head::Found(_) | Head::Unfinished => {
-                    let piece = held[..without_line_break::<T>(&held[..at])].to_string();
-                    held.drain(..behind);
-                    argument.close(piece, sink);
-                    self.state = State::Arguments;
-                    return Step::Again;
+                Behind::Unfinished if !end => break at,
+                Behind::End(length) => Some(length),
+                Behind::More | Behind::Unfinished => None,
+            };
+            // An object without an end is no JSON: its tags count wherever they stand.
+            if scan.as_ref().is_some_and(Scan::is_open) {
+                return self.read_again(argument, held);
+            }
+            // JSON is complete here; its strings, where such tags may stand, were passed over.
+            if let Some(length) = length.filter(|_| scan.is_none()) {
+                let searched = argument.searched.max(after + length);
+                match is_last::<T>(held, searched, end) {
+                    Last::Yes => {}
+                    Last::No(next) => {
+                        argument.searched = 0;
+                        from = next;
+                        continue;
+                    }
+                    Last::Unknown(searched) => {
+                        argument.searched = searched;
+                        break at;
+                    }
                 }
             }
+            let piece = held[..without_line_break::<T>(&held[..at])].to_string();
+            held.drain(..after);
+            argument.close(piece, sink);
+            self.state = State::Arguments;
+            return Step::Again;
         };
         if end && argument.ends_in_string(held) {
             return self.read_again(argument, held);
         }
         let free = without_line_break::<T>(&held[..free]);
+        argument.searched = argument.searched.saturating_sub(free);
         argument.extend(held.drain(..free).collect(), sink);
         self.state = State::Value(argument);
         Step::Wait
@@ -284,6 +369,7 @@ impl<T: Tags> Markup<T> {
     fn read_again(&mut self, mut argument: Argument, held: &mut String) -> Step {
         self.plain = true;
         argument.scan = None;
+        argument.searched = 0;
         held.insert_str(0, &std::mem::take(&mut argument.value));
         self.state = State::Value(argument);
         Step::Again

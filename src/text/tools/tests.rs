@@ -324,6 +324,44 @@ fn whatever_arguments_hold_they_are_read_as_they_were_written() {
     for_each_syntax!(run());
 }
 
+/// A file about tool calls holds their tags, the whole end of a call among them. Gemma's are tokens
+/// that stand for no text, so that none can hold them.
+#[test]
+fn a_value_may_hold_the_whole_end_of_a_call() {
+    fn run<S: Written>() {
+        let written = S::write("edit", &object(json!({"path": "SPLIT"})));
+        let end = written.split("SPLIT").nth(1).unwrap();
+        let mut random = Random::new(9);
+        for value in [
+            format!("a{end}\nb"),
+            format!("a{end}"),
+            format!("a{end}b{end}\n"),
+        ] {
+            let arguments = object(json!({"path": value, "line": 7, "note": value}));
+            let call = S::write("edit", &arguments);
+            for (before, behind) in [("", ""), ("See.", "\n"), ("", " That is all.")] {
+                let text = format!("{before}{call}{behind}");
+                let (deltas, completed) = streamed::<S>(&[&text]);
+                let expected = [("edit".to_string(), Some(Value::Object(arguments.clone())))];
+                assert_eq!(calls(&deltas), expected, "{}: {text}", S::NAME);
+                let told = deltas.iter().any(|delta| *delta == content(behind));
+                assert_eq!(told, behind.len() > 1, "{}: {deltas:?}", S::NAME);
+                let cut = streamed::<S>(&rechunk_text(&text, &mut random));
+                assert_eq!(cut, (deltas, completed), "{}: {text}", S::NAME);
+            }
+            let two = format!("{call}\n{}", S::write("edit", &object(json!({"line": 1}))));
+            let (deltas, completed) = streamed::<S>(&[&two]);
+            assert_eq!(completed, 2, "{}: {two}", S::NAME);
+            assert_eq!(calls(&deltas)[0].1, Some(Value::Object(arguments)));
+        }
+    }
+    run::<Qwen3Coder>();
+    run::<MinimaxXml>();
+    run::<Glm>();
+    run::<Hermes>();
+    run::<Mistral>();
+}
+
 #[test]
 fn the_cut_of_any_text_never_changes_what_is_read() {
     fn run<S: Written>() {
@@ -453,14 +491,20 @@ fn time_is_linear_in_the_reply() {
         let listed = S::write("edit", &object(json!({"tags": ["SPLIT"]})));
         let inside = open.split("SPLIT").next().unwrap();
         let in_list = listed.split("SPLIT").next().unwrap();
-        let (open, part) = (S::PARTS[0], S::PARTS[S::PARTS.len() - 1]);
+        let end = open.split("SPLIT").nth(1).unwrap();
+        let ended = format!("{inside}x{end}");
+        let (opening, part) = (S::PARTS[0], S::PARTS[S::PARTS.len() - 1]);
         for (start, unit) in [
-            ("", open),
+            ("", opening),
             ("", part),
             ("", "\n"),
             (S::OPEN, " "),
             (S::OPEN, "{\""),
             (inside, S::CLOSE),
+            (inside, end),
+            (&ended, "x"),
+            (&ended, "<"),
+            (&ended, S::CLOSE),
             (inside, part),
             (in_list, S::CLOSE),
         ] {
