@@ -45,11 +45,24 @@ fn with_key(server: &Server, key: &str) -> u16 {
 }
 
 #[test]
-fn every_route_but_health_asks_for_a_key() {
+fn every_route_but_health_and_the_page_asks_for_a_key() {
     let file = KeyFile::new("routes", KEY);
     let server = Server::start_with(&["--api-keys-file", file.path()]);
-    assert_eq!(status(&server, "/health", ""), 200);
-    for path in ["/", "/v1/models", "/metrics", "/version", "/nothing"] {
+    for path in ["/health", "/"] {
+        assert_eq!(status(&server, path, ""), 200, "{path}");
+    }
+    for path in [
+        "/v1/models",
+        "/v1/models/tiny",
+        "/v1/responses/resp_1",
+        "/metrics",
+        "/version",
+        "/openapi.json",
+        "/tokenizer_info",
+        "/nothing",
+        "//",
+        "/health/",
+    ] {
         assert_eq!(status(&server, path, ""), 401, "{path}");
     }
     let bearer = format!("authorization: Bearer {KEY}\r\n");

@@ -136,6 +136,12 @@ impl Route<'_> {
         }
     }
 
+    /// Whether anyone may ask. A probe has no key, and a browser sends none for a page: that one is
+    /// the same in every binary of a version, and what it asks of the server needs the key.
+    fn is_open(self) -> bool {
+        matches!(self, Route::Health | Route::Page)
+    }
+
     fn allows(self, method: &Method) -> bool {
         match self {
             Route::Body(_) | Route::CancelResponse(_) => method == Method::POST,
@@ -192,7 +198,7 @@ async fn answer(
         .settings
         .keys
         .as_ref()
-        .filter(|_| route != Some(Route::Health))
+        .filter(|_| !route.is_some_and(Route::is_open))
     {
         keys.check(request.headers())?;
     }

@@ -11,7 +11,7 @@ use super::origins::Origin;
 /// Nothing is asked for and nothing is recorded by default.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// Every request but those for `/health` must bring one of them.
+    /// Every request but those for `/health` and the page at `/` must bring one of them.
     pub keys: Option<Keys>,
     /// Gets a line about each request.
     pub access_log: Option<Arc<Journal>>,
