@@ -97,6 +97,21 @@ fn doctor_names_what_is_to_be_fixed() {
 }
 
 #[test]
+fn serving_begins_with_what_memory_is_needed_and_free() {
+    // No machine has this address, which is for documents: the server ends before it loads.
+    let said = run(&["serve", "--host", "203.0.113.1"]);
+    assert_eq!(said.status.code(), Some(69));
+    let log = String::from_utf8(said.stderr).unwrap();
+    let line = log
+        .lines()
+        .find(|line| line.contains("of memory are needed"));
+    assert!(
+        line.is_some_and(|line| line.ends_with(" MiB free")),
+        "{log}"
+    );
+}
+
+#[test]
 fn generate_prints_the_reply() {
     let said = run(&[
         "generate",

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use argh::FromArgs;
 
 use crate::backend::parity;
-use crate::model::ledger;
 use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, about};
+use super::{Exit, Failure, about, memory};
 
 /// check this machine: memory, port, weights
 #[derive(FromArgs, Debug)]
@@ -39,7 +38,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
         serving(),
         processor(),
         parity::describe(),
-        memory(),
+        memory::check(),
         port(options.port),
         weights(options.weights.as_deref()),
     ];
@@ -68,35 +67,6 @@ fn processor() -> Finding {
         "{cores} processor cores ({})",
         std::env::consts::ARCH
     ))
-}
-
-/// Whether the ledger's sum is free.
-fn memory() -> Finding {
-    let needed: u64 = ledger::entries().iter().map(|entry| entry.bytes).sum();
-    let needed_mib = needed.div_ceil(1024 * 1024);
-    match available_bytes() {
-        None => Ok(format!(
-            "{needed_mib} MiB of memory are needed; what is free is not known"
-        )),
-        Some(free) if free < needed => Err(format!(
-            "memory: {needed_mib} MiB are needed and {} MiB are free; stop other programs",
-            free / (1024 * 1024)
-        )),
-        Some(free) => Ok(format!(
-            "{needed_mib} MiB of memory are needed, {} MiB free",
-            free / (1024 * 1024)
-        )),
-    }
-}
-
-/// `MemAvailable` of `/proc/meminfo`, which counts caches that can be given up.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kibibytes.checked_mul(1024)
 }
 
 fn port(port: u16) -> Finding {

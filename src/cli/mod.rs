@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod drafts;
 pub mod generate;
 pub mod logits;
+mod memory;
 pub mod meter;
 pub mod selftest;
 pub mod serve;
@@ -170,6 +171,18 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn serving_needs_no_flag() {
+        let Parsed::Run(verb) = parsed("serve") else {
+            panic!("it is refused")
+        };
+        let Verb::Serve(serve) = *verb else {
+            panic!("another verb")
+        };
+        assert_eq!(serve.model_name, crate::target::MODEL_ID);
+        assert!(serve.weights.is_none() && serve.host.is_none() && serve.port.is_none());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
-use super::{Exit, Failure};
+use super::{Exit, Failure, memory};
 
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -116,6 +116,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     let files = Files::locate(options.weights.as_deref())?;
     log::line(format_args!("{}, memory:", super::about::version_line()));
     ledger::lines().iter().for_each(log::line);
+    log::line(memory::require()?);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(IO_THREADS)
         .max_blocking_threads(PARSERS_MAX)

@@ -12,6 +12,8 @@ pub const BINARY: &str = "atlas-gb10-qwen3.5-35b-a3b-nvfp4";
 pub const MODEL_ID: &str = "qwen3.5-35b-a3b";
 /// Whether every op has an implementation, so that requests can be answered.
 pub const SERVES: bool = false;
+/// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
+pub const IN_HOST_MEMORY: bool = true;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "gb10/qwen3.5-35b-a3b/nvfp4"
 binary = "atlas-gb10-qwen3.5-35b-a3b-nvfp4"

@@ -12,6 +12,8 @@ pub const BINARY: &str = "atlas-h200-tiny-nvfp4";
 pub const MODEL_ID: &str = "tiny";
 /// Whether every op has an implementation, so that requests can be answered.
 pub const SERVES: bool = true;
+/// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
+pub const IN_HOST_MEMORY: bool = false;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "h200/tiny/nvfp4"
 binary = "atlas-h200-tiny-nvfp4"

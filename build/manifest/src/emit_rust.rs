@@ -57,6 +57,13 @@ impl Target {
             "Whether every op has an implementation, so that requests can be answered.",
             &format!("SERVES: bool = {}", self.serves()),
         );
+        let gpu = self.hardware.gpu.as_ref();
+        let in_host_memory = gpu.is_none_or(|gpu| gpu.memory_shared_with_host);
+        item(
+            out,
+            "Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.",
+            &format!("IN_HOST_MEMORY: bool = {in_host_memory}"),
+        );
         item(
             out,
             "The expanded manifest (TOML), as `show` prints it.",
