@@ -1,7 +1,9 @@
 //! A server process and a client that sends exactly the bytes it is given.
 
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -115,6 +117,26 @@ impl Server {
     /// The lines of the log that were not read yet.
     pub fn lines_so_far(&self) -> Vec<String> {
         self.lines.lock().unwrap().try_iter().collect()
+    }
+
+    /// Internet sockets of the process, as lines of the system's tables.
+    pub fn sockets(&self) -> Vec<String> {
+        let process = format!("/proc/{}", self.child.id());
+        let files = fs::read_dir(format!("{process}/fd")).unwrap();
+        let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        let inode = |link: PathBuf| {
+            let link = link.to_str()?.strip_prefix("socket:[")?;
+            Some(link.strip_suffix(']')?.to_string())
+        };
+        let inodes: Vec<String> = links.filter_map(inode).collect();
+        let tables = ["tcp", "tcp6", "udp", "udp6"].map(|table| format!("{process}/net/{table}"));
+        let texts = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
+        let lines = texts.iter().flat_map(|text| text.lines().skip(1));
+        let of_process = |line: &&str| {
+            let inode = line.split_whitespace().nth(9);
+            inode.is_some_and(|inode| inodes.iter().any(|known| known == inode))
+        };
+        lines.filter(of_process).map(str::to_string).collect()
     }
 
     /// Sends `signal` to the process, as `kill` names it.

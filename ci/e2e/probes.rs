@@ -1,6 +1,8 @@
 //! Raw bytes that HTTP servers are known to stumble over.
 
-use crate::harness::Server;
+use serde_json::json;
+
+use crate::harness::{Server, question, with};
 
 const CHAT: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n";
 /// Chunk data that would be a request of its own to a reader who frames differently.
@@ -207,6 +209,32 @@ fn errors_are_json_with_the_right_methods_named() {
     assert!(trace.answer().head.contains("allow: get"));
     let head = b"HEAD /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     assert_eq!(server.send(head).answer().body, "");
+}
+
+/// State of a listening socket in the system's tables.
+const LISTENS: &str = "0A";
+
+#[test]
+fn a_server_listens_once_and_calls_nobody() {
+    let server = Server::start();
+    assert_eq!(server.chat(&question("Hi", 2)).status, 200);
+    let body = with(
+        question("Hi", 500),
+        json!({"stream": true, "ignore_eos": true}),
+    );
+    let mut open = server.open_chat(&body);
+    open.read_until("role");
+    let sockets = server.sockets();
+    let port = format!(":{:04X}", server.address.port());
+    let (listening, others): (Vec<_>, Vec<_>) = sockets
+        .iter()
+        .partition(|line| line.split_whitespace().nth(3) == Some(LISTENS));
+    assert_eq!(listening.len(), 1, "{listening:?}");
+    assert!(!others.is_empty(), "the client's connection is seen");
+    for line in &sockets {
+        let here = line.split_whitespace().nth(1).unwrap();
+        assert!(here.ends_with(&port), "not of the server's port: {line}");
+    }
 }
 
 #[test]

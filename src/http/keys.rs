@@ -89,7 +89,7 @@ impl Keys {
         let (mut sent, mut known) = (false, false);
         for key in bearer.chain(plain) {
             sent = true;
-            known |= is_known(&digests, &Sha256::digest(key).into());
+            known |= is_known(digests.iter(), &Sha256::digest(key).into());
         }
         match (known, sent) {
             (true, _) => Ok(()),
@@ -101,15 +101,18 @@ impl Keys {
     }
 }
 
-/// Looks at every byte of every digest, so that time tells nothing.
-fn is_known(digests: &[Sha256Digest], presented: &Sha256Digest) -> bool {
-    let differs = |digest: &Sha256Digest| {
-        let pairs = digest.iter().zip(presented);
-        pairs.fold(0, |differs, (a, b)| differs | (a ^ b))
-    };
-    digests.iter().fold(false, |known, digest| {
-        known | (std::hint::black_box(differs(digest)) == 0)
+/// Looks at every digest, so that time does not tell which one matches.
+fn is_known<'d>(digests: impl Iterator<Item = &'d Sha256Digest>, presented: &Sha256Digest) -> bool {
+    digests.fold(false, |known, digest| {
+        known | are_equal(digest.iter().zip(presented))
     })
+}
+
+/// Looks at every pair, so that time does not tell where the first difference is.
+fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
+    let differs = pairs.fold(0, |differs, (a, b)| differs | (a ^ b));
+    // Known only behind the last pair, whatever the compiler makes of the loop.
+    std::hint::black_box(differs) == 0
 }
 
 /// The key of `Authorization: Bearer KEY`.
@@ -212,6 +215,29 @@ mod tests {
         let mut headers = with("authorization", "Bearer placeholder");
         headers.insert("x-api-key", HeaderValue::from_static(KEY));
         assert!(keys(KEY).check(&headers).is_ok());
+    }
+
+    /// Steps are counted, for time is too noisy to test.
+    #[test]
+    fn a_key_takes_as_many_steps_wherever_it_differs() {
+        let known: Sha256Digest = Sha256::digest(KEY).into();
+        for at in 0..=known.len() {
+            let mut presented = known;
+            if let Some(byte) = presented.get_mut(at) {
+                *byte ^= 1;
+            }
+            let mut steps = 0;
+            let pairs = known.iter().zip(&presented).inspect(|_| steps += 1);
+            assert_eq!(are_equal(pairs), at == known.len(), "{at}");
+            assert_eq!(steps, known.len(), "a difference at byte {at}");
+        }
+        let digests = [[1; 32], known, [2; 32], [3; 32]];
+        for presented in digests.iter().chain(&[[4; 32]]) {
+            let mut steps = 0;
+            let all = digests.iter().inspect(|_| steps += 1);
+            assert_eq!(is_known(all, presented), digests.contains(presented));
+            assert_eq!(steps, digests.len());
+        }
     }
 
     #[test]

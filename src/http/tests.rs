@@ -215,6 +215,29 @@ fn one_call_at_a_time_ends_the_reply_behind_it() {
     assert_eq!(finish(&answer), "tool_calls");
 }
 
+/// A device that became slow shows in them.
+#[test]
+fn the_time_of_steps_is_told() {
+    let server = TestServer::start(Script::endless());
+    assert_eq!(server.chat(json!({"max_tokens": 5})).status, 200);
+    let page = server.get("/metrics").body;
+    let figure = |name: &str| -> f64 {
+        let mut lines = page.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.expect(name).parse().unwrap()
+    };
+    let (steps, seconds) = (
+        figure("atlas_steps_total"),
+        figure("atlas_step_seconds_total"),
+    );
+    // A step of this script takes a millisecond.
+    assert!(
+        steps >= 5.0 && seconds >= steps * 1e-3,
+        "{steps}, {seconds}"
+    );
+    assert!(seconds < PATIENCE.as_secs_f64());
+}
+
 #[test]
 fn while_loading_health_tells_progress_and_chat_says_when_to_retry() {
     let server = TestServer::start_loading();

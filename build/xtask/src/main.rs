@@ -1,5 +1,7 @@
 //! `cargo xtask`: plan, action graph, verbs. `build/README.md` explains all three.
 
+#[cfg(test)]
+mod advisories;
 mod binary;
 mod cli;
 mod cmd;

@@ -306,6 +306,31 @@ mod tests {
         assert_eq!(refused(call), "messages[0].tool_calls[0].function.name");
     }
 
+    /// However it is said where they are, and however many there are.
+    #[test]
+    fn no_picture_is_fetched_or_decoded() {
+        let pictures = [
+            "http://169.254.169.254/latest/meta-data",
+            "https://a.example\\@127.0.0.1/x.png",
+            "file:///etc/passwd",
+            "data:image/png;base64,AAAA",
+            "data:video/mp4;base64,AAAA",
+        ];
+        let part = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+        let text = json!({"type": "text", "text": "look"});
+        for url in pictures {
+            let content = json!([{"role": "user", "content": [text, part(url)]}]);
+            assert_eq!(refused(content), "messages[0].content[1].type", "{url}");
+        }
+        let many = vec![part(pictures[3]); CONTENT_PARTS_MAX];
+        let many = json!([{"role": "user", "content": many}]);
+        assert_eq!(refused(many), "messages[0].content[0].type");
+        for kind in ["input_audio", "video_url", "file"] {
+            let content = json!([{"role": "user", "content": [{"type": kind}]}]);
+            assert_eq!(refused(content), "messages[0].content[0].type", "{kind}");
+        }
+    }
+
     #[test]
     fn the_number_of_messages_is_bounded_at_the_limit() {
         let many = |count| Value::from(vec![json!({"role": "user", "content": "x"}); count]);

@@ -101,6 +101,17 @@ fn unknown_fields_are_ignored() {
     parsed("some_future_field", json!(5));
 }
 
+/// There is no cache that a client could name an entry of.
+#[test]
+fn keys_of_caches_mean_nothing() {
+    let salts = ["", "\0", "é\r\n", &"x".repeat(1 << 20)].map(Value::from);
+    for salt in salts.into_iter().chain([json!(-1), json!([null])]) {
+        for field in ["cache_salt", "prompt_cache_key", "mm_hashes"] {
+            parsed(field, salt.clone());
+        }
+    }
+}
+
 #[test]
 fn another_model_is_not_found() {
     let error = refused("model", json!("gpt-4"));
