@@ -18,8 +18,12 @@ use atlas::http::files;
 use client::{Outcome, idle, stream};
 use server::Sent;
 
-/// Says that the process is the server; the next argument is the time of a step in microseconds.
+/// Says that the process is the server; the next arguments are the time of a step in microseconds
+/// and `TIMES` if it shall note when each token was computed, in memory that is not the server's.
 const SERVE: &str = "serve-null-model";
+const TIMES: &str = "times";
+/// Says that the process is plain sockets.
+const SERVE_PLAIN: &str = "serve-plain-sockets";
 
 const IDLE_CONNECTIONS: usize = 2000;
 const STREAMS: usize = 1000;
@@ -31,10 +35,14 @@ const SETTLING: usize = 100;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, micros] = &arguments[..]
+    if let [first, micros, rest @ ..] = &arguments[..]
         && first == SERVE
     {
-        return server::serve(Duration::from_micros(micros.parse().expect("a number")));
+        let step = Duration::from_micros(micros.parse().expect("a number"));
+        return server::serve(step, rest.iter().any(|word| word == TIMES));
+    }
+    if arguments.first().is_some_and(|first| first == SERVE_PLAIN) {
+        return server::serve_plain(PACE, PACED_STREAMS, 3 * SETTLING);
     }
     files::connections();
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -71,8 +79,12 @@ struct Null {
 
 impl Null {
     fn start(step: Duration) -> Null {
+        Null::launch(&[SERVE, &step.as_micros().to_string()])
+    }
+
+    fn launch(arguments: &[&str]) -> Null {
         let mut child = Command::new(std::env::current_exe().expect("its own path"))
-            .args([SERVE, &step.as_micros().to_string()])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -197,8 +209,29 @@ async fn throughput() {
 }
 
 async fn latency() {
-    let server = Null::start(PACE);
+    let server = Null::launch(&[SERVE, &PACE.as_micros().to_string(), TIMES]);
     streams(server.address, 8, 16, false).await;
+    let served = delays(server).await;
+    let plain = delays(Null::launch(&[SERVE_PLAIN])).await;
+    let at = |delays: &[u64], share: f64| {
+        delays[((delays.len() - 1) as f64 * share) as usize] as f64 / 1e6
+    };
+    println!(
+        "latency: {PACED_STREAMS} streams, a token reaches its client {:.2} ms after it was \
+         computed (p50), {:.2} (p99), {:.2} (most); over plain sockets {:.2}, {:.2} and {:.2}: \
+         {:.2} ms are added (p99)",
+        at(&served, 0.5),
+        at(&served, 0.99),
+        at(&served, 1.0),
+        at(&plain, 0.5),
+        at(&plain, 0.99),
+        at(&plain, 1.0),
+        at(&served, 0.99) - at(&plain, 0.99)
+    );
+}
+
+/// How long tokens of many streams take to their clients, in nanoseconds, ascending.
+async fn delays(server: Null) -> Vec<u64> {
     let outcomes = streams(server.address, PACED_STREAMS, 3 * SETTLING, true).await;
     let sent = server.stop();
     let mut delays: Vec<u64> = Vec::new();
@@ -212,12 +245,5 @@ async fn latency() {
         delays.extend(pairs.map(|(came, sent)| came.saturating_sub(*sent)));
     }
     delays.sort_unstable();
-    let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize] as f64 / 1e6;
-    println!(
-        "latency: {PACED_STREAMS} streams, a token reaches its client {:.2} ms after it was \
-         computed (p50), {:.2} (p99), {:.2} (most)",
-        at(0.5),
-        at(0.99),
-        at(1.0)
-    );
+    delays
 }

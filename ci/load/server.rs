@@ -1,9 +1,9 @@
-//! A server over a model that always says the same.
+//! A server over a model that always says the same, and one that is nothing but its sockets.
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::Read;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,6 +21,8 @@ use atlas::target;
 
 /// Sequences at once, far more than a real model of this size has.
 const SEQUENCES: usize = 1024;
+/// What an event of one token has beside the token.
+const EVENT_BYTES: usize = 200;
 /// What the model says, of one token.
 pub const WORD: &str = "a";
 
@@ -35,6 +37,8 @@ pub fn nanos() -> u64 {
 
 struct Null {
     step: Duration,
+    /// Whether `sent` is kept.
+    times: bool,
     next: Instant,
     /// Of as many rows as there can be, all alike.
     logits: Vec<f32>,
@@ -55,7 +59,7 @@ impl Executor for Null {
         }
         let wanted = rows.iter().filter(|row| row.logits);
         self.rows = wanted.clone().count();
-        if self.step.is_zero() {
+        if !self.times {
             return Ok(());
         }
         let (now, mut sent) = (nanos(), self.sent.lock().expect("no panic"));
@@ -80,9 +84,9 @@ impl Executor for Null {
     }
 }
 
-/// Serves with steps of the time `step` until standard input ends; tells its address first and its
-/// times at last.
-pub fn serve(step: Duration) {
+/// Serves with steps of the time `step` until standard input ends; tells its address first and at
+/// last when tokens were computed, if it shall keep these `times`.
+pub fn serve(step: Duration, times: bool) {
     let chat = boot::chat_model(&Files::Embedded).expect("a model inside the binary");
     let token = chat.tokenizer.encode(WORD).expect("a text")[0];
     let mut row = vec![-1.0; target::VOCAB];
@@ -98,6 +102,7 @@ pub fn serve(step: Duration) {
     // Before the address is told: a client measures memory from there on.
     let null = Null {
         step,
+        times,
         next: Instant::now(),
         logits: row.repeat(SEQUENCES),
         rows: 0,
@@ -128,4 +133,61 @@ pub fn serve(step: Duration) {
     let _ = std::io::stdin().read_to_end(&mut rest);
     let sent = sent.lock().expect("no panic");
     println!("{}", serde_json::to_string(&*sent).expect("numbers"));
+}
+
+/// What a stream is without a server: as many sockets, to each of which every `step` an event of
+/// the usual length is written, by as many threads as the server has. What tokens take here is the
+/// system's and the clients' share of what they take through the server.
+pub fn serve_plain(step: Duration, streams: usize, tokens: usize) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = TcpListener::bind(any).expect("a free port");
+    println!("{}", listener.local_addr().expect("an address"));
+    let accept = |_| {
+        let (mut socket, _) = listener.accept().expect("a client");
+        socket.set_nodelay(true).expect("a socket");
+        let _ = socket.read(&mut [0; 4096]).expect("a question");
+        socket
+    };
+    let mut sockets: Vec<TcpStream> = (0..streams).map(accept).collect();
+    let each = streams.div_ceil(IO_THREADS);
+    let sent: Sent = thread::scope(|scope| {
+        let halves = sockets.chunks_mut(each).enumerate();
+        let halves = halves.map(|(half, sockets)| {
+            scope.spawn(move || plain_events(step, half * each, sockets, tokens))
+        });
+        let halves: Vec<_> = halves.collect();
+        let sent = halves
+            .into_iter()
+            .map(|half| half.join().expect("no panic"));
+        sent.flatten().collect()
+    });
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    println!("{}", serde_json::to_string(&sent).expect("numbers"));
+}
+
+/// Writes `tokens` events to each socket; the first of them is named `first` as if it were the
+/// length of its prompt. Returns when they were due.
+fn plain_events(step: Duration, first: usize, sockets: &mut [TcpStream], tokens: usize) -> Sent {
+    let event = format!(
+        "data: {{\"pad\":\"{}\",\"delta\":{{\"content\":\"{WORD}\"}}}}\n\n",
+        "x".repeat(EVENT_BYTES)
+    );
+    let (mut next, mut due) = (Instant::now(), Vec::with_capacity(tokens));
+    for _ in 0..tokens {
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        next = next.max(Instant::now()) + step;
+        due.push(nanos());
+        for socket in &mut *sockets {
+            socket.write_all(event.as_bytes()).expect("a client");
+        }
+    }
+    for (at, socket) in sockets.iter_mut().enumerate() {
+        let prompt = first + at + 1;
+        let end = format!("data: {{\"prompt_tokens\":{prompt}}}\n\ndata: [DONE]\n\n");
+        socket.write_all(end.as_bytes()).expect("a client");
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+    }
+    (1..=sockets.len())
+        .map(|at| (first + at, due.clone()))
+        .collect()
 }

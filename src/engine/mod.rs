@@ -477,7 +477,7 @@ fn refuse(request: &Request, stats: &Stats, text: &str) {
     stats.waiting.subtract(1);
     stats.failed.add(1);
     // The only way for this to fail is that the reader has left.
-    let _ = request.events.try_send(Event::Failed(text.to_owned()));
+    let _ = request.events.try_send(Event::Failed(text.into()));
 }
 
 /// Closes the inbox and fails what it still holds; later requests are turned away.

@@ -117,17 +117,20 @@ pub enum FinishReason {
 pub enum Event {
     /// Scores of the next tokens of the prompt, the first of which is its second token. All of them
     /// come before the first token of the reply.
-    Prompt(Vec<Scored>),
+    Prompt(Box<[Scored]>),
     /// The next token of the reply.
     Token {
         id: TokenId,
-        logprobs: Option<TokenLogprobs>,
+        logprobs: Option<Box<TokenLogprobs>>,
     },
     /// The reply is complete; nothing follows.
     Done(FinishReason),
     /// The request failed; nothing follows. The text is fit for the client.
-    Failed(String),
+    Failed(Box<str>),
     /// The reply cannot go on under the request's constraint; nothing follows. The text is fit for
     /// the client, whose constraint is at fault.
-    Refused(String),
+    Refused(Box<str>),
 }
+
+// A channel of a reply holds blocks of 32 events, whatever their number.
+const _: () = assert!(size_of::<Event>() <= 24);

@@ -150,7 +150,7 @@ impl Sequence {
     fn send_scores(&mut self) {
         if !self.scores.is_empty() {
             let scores = std::mem::take(&mut self.scores);
-            self.send(Event::Prompt(scores));
+            self.send(Event::Prompt(scores.into()));
         }
     }
 
@@ -222,10 +222,10 @@ impl Sequence {
         threads: &MaskThreads,
     ) -> Result<(), Event> {
         if !sampler::all_finite(logits) {
-            return Err(Event::Failed(NOT_FINITE.to_owned()));
+            return Err(Event::Failed(NOT_FINITE.into()));
         }
         let allowed = match &mut self.guide {
-            Some(guide) => guide.allowed(&self.stop_tokens).map_err(Event::Refused)?,
+            Some(guide) => guide.allowed(&self.stop_tokens).map_err(refused)?,
             None => Allowed::All,
         };
         let mut restricted = std::mem::take(&mut scratch.restricted);
@@ -233,10 +233,10 @@ impl Sequence {
         let id = self.sampler.next(logits, self.tokens.len(), scratch);
         let logprobs = self
             .logprobs
-            .map(|count| sampler::logprobs(logits, id, count));
+            .map(|count| Box::new(sampler::logprobs(logits, id, count)));
         scratch.restricted = restricted;
         self.tokens.push(id);
-        let reason = self.finish_reason(id, threads).map_err(Event::Refused)?;
+        let reason = self.finish_reason(id, threads).map_err(refused)?;
         self.send(Event::Token { id, logprobs });
         if let Some(reason) = reason {
             self.finish(reason);
@@ -269,7 +269,7 @@ impl Sequence {
 
     /// Ends the sequence with a text that the client may see.
     pub fn fail(&mut self, text: &str) -> End {
-        self.break_off(Event::Failed(text.to_owned()))
+        self.break_off(Event::Failed(text.into()))
     }
 
     fn break_off(&mut self, event: Event) -> End {
@@ -283,4 +283,8 @@ impl Sequence {
             self.end = Some(End::Cancelled);
         }
     }
+}
+
+fn refused(text: String) -> Event {
+    Event::Refused(text.into())
 }

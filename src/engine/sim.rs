@@ -273,14 +273,14 @@ impl Spec {
             logits.clear();
             digest.logits::<VOCAB>(self.prompt[digest.probe()], &mut logits);
             if logits.iter().any(|logit| !logit.is_finite()) {
-                events.push(Event::Failed(super::sequence::NOT_FINITE.to_owned()));
+                events.push(Event::Failed(super::sequence::NOT_FINITE.into()));
                 return events;
             }
             let own = logits[pair[1] as usize];
             let above = logits.iter().filter(|&&logit| logit > own);
             let rank = above.count() as u32 + 1;
             let logprobs = sampler::logprobs(&logits, pair[1], count);
-            events.push(Event::Prompt(vec![Scored { logprobs, rank }]));
+            events.push(Event::Prompt([Scored { logprobs, rank }].into()));
         }
         events
     }
@@ -288,7 +288,7 @@ impl Spec {
     /// The events that the request must give, from a plain loop over the hash model.
     pub fn expected(&self, limits: &Limits) -> Vec<Event> {
         if let Err(text) = limits.check_request(&self.request(2).0, VOCAB) {
-            return vec![Event::Failed(text)];
+            return vec![Event::Failed(text.into())];
         }
         let mut events = self.expected_scores();
         if matches!(events.last(), Some(Event::Failed(_))) {
@@ -310,12 +310,12 @@ impl Spec {
             logits.clear();
             digest.logits::<VOCAB>(tokens[digest.probe()], &mut logits);
             if logits.iter().any(|logit| !logit.is_finite()) {
-                events.push(Event::Failed(super::sequence::NOT_FINITE.to_owned()));
+                events.push(Event::Failed(super::sequence::NOT_FINITE.into()));
                 return events;
             }
             if let Some(toy) = &toy {
                 let Some(allowed) = toy.allowed(&self.stop_tokens) else {
-                    events.push(Event::Refused(TOY_BROKE.to_owned()));
+                    events.push(Event::Refused(TOY_BROKE.into()));
                     return events;
                 };
                 for id in (0..VOCAB).filter(|id| !allowed.contains(&(*id as TokenId))) {
@@ -325,7 +325,7 @@ impl Spec {
             let id = sampler.next(&logits, tokens.len(), &mut scratch);
             let logprobs = self
                 .logprobs
-                .map(|count| sampler::logprobs(&logits, id, count));
+                .map(|count| Box::new(sampler::logprobs(&logits, id, count)));
             events.push(Event::Token { id, logprobs });
             tokens.push(id);
             let mut stop = self.stop_tokens.contains(&id);
@@ -347,7 +347,7 @@ impl Spec {
 pub fn singles(event: Event) -> Vec<Event> {
     match event {
         Event::Prompt(scores) => {
-            let single = |score| Event::Prompt(vec![score]);
+            let single = |score| Event::Prompt([score].into());
             scores.into_iter().map(single).collect()
         }
         event => vec![event],
@@ -493,7 +493,7 @@ impl Client {
             let Ok(event) = receiver.try_recv() else {
                 return;
             };
-            if device_failed && event == Event::Failed(DEVICE_FAILED.to_owned()) {
+            if device_failed && event == Event::Failed(DEVICE_FAILED.into()) {
                 self.expected.truncate(self.read);
                 self.expected.push(event.clone());
             }

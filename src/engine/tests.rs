@@ -302,7 +302,7 @@ fn a_device_error_fails_everyone_and_stops_the_engine() {
     for receiver in receivers {
         assert_eq!(
             read_all(receiver).pop(),
-            Some(Event::Failed(DEVICE_FAILED.to_owned()))
+            Some(Event::Failed(DEVICE_FAILED.into()))
         );
     }
     let (request, _receiver) = spec(1).request(2);
@@ -323,7 +323,7 @@ fn a_model_that_does_not_start_fails_what_waits_for_it() {
     go.send(()).unwrap();
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.to_string().contains("no such file"));
-    assert_eq!(read_all(receiver), [Event::Failed(START_FAILED.to_owned())]);
+    assert_eq!(read_all(receiver), [Event::Failed(START_FAILED.into())]);
     assert_eq!(handle.phase(), Phase::Stopped);
 }
 
@@ -352,7 +352,7 @@ fn a_broken_invariant_fails_everyone_and_stops_the_engine() {
     let (handle, thread) = spawn(LIMITS, || Ok(Silent));
     let receiver = submit(&handle, &spec(1), 2);
     assert!(matches!(thread.join().unwrap(), Err(EngineError::Panicked)));
-    assert_eq!(read_all(receiver), [Event::Failed(INTERNAL.to_owned())]);
+    assert_eq!(read_all(receiver), [Event::Failed(INTERNAL.into())]);
 }
 
 #[test]

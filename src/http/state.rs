@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Semaphore, watch};
@@ -18,7 +19,25 @@ use super::responses::store::Store;
 use super::settings::Settings;
 
 /// Completes when open replies must end at once.
-pub type Abort = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub struct Abort {
+    told: watch::Receiver<bool>,
+    wait: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Abort {
+    /// False: to poll it would change nothing for whoever has done so.
+    pub fn may_be_due(&self) -> bool {
+        self.told.has_changed().unwrap_or(false)
+    }
+}
+
+impl Future for Abort {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.wait.as_mut().poll(cx)
+    }
+}
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,10 +138,13 @@ impl State {
 
     pub fn abort(&self) -> Abort {
         let mut aborted = self.aborted.subscribe();
-        Box::pin(async move {
-            if aborted.wait_for(|aborted| *aborted).await.is_err() {
-                std::future::pending().await
-            }
-        })
+        Abort {
+            told: aborted.clone(),
+            wait: Box::pin(async move {
+                if aborted.wait_for(|aborted| *aborted).await.is_err() {
+                    std::future::pending().await
+                }
+            }),
+        }
     }
 }

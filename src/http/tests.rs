@@ -63,6 +63,21 @@ fn a_streamed_answer_concatenates_to_the_whole_one() {
     );
 }
 
+/// However many are ready when they are written.
+#[test]
+fn each_token_is_told_by_an_event_of_its_own() {
+    let text = "0123456789".repeat(5);
+    let server = TestServer::start(Script::text(&text));
+    let events = server.chat(json!({"stream": true})).events();
+    let contents = events.iter().filter_map(|event| {
+        let content = event["choices"][0]["delta"]["content"].as_str()?;
+        (!content.is_empty()).then(|| content.to_string())
+    });
+    let contents: Vec<String> = contents.collect();
+    assert_eq!(contents.concat(), text);
+    assert_eq!(contents.len(), text.len());
+}
+
 #[test]
 fn a_length_ends_the_reply_and_is_named() {
     let server = TestServer::start(Script::endless());

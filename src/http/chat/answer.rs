@@ -240,13 +240,13 @@ impl ChunkWriter {
             }
             _ => out.extend_from_slice(b"null"),
         }
-        let _ = match finish {
+        match finish {
             Some(finish) => {
                 let name = self.identity.finish_name(finish);
-                write!(out, ",\"finish_reason\":\"{name}\"}}")
+                let _ = write!(out, ",\"finish_reason\":\"{name}\"}}");
             }
-            None => write!(out, ",\"finish_reason\":null}}"),
-        };
+            None => out.extend_from_slice(b",\"finish_reason\":null}"),
+        }
         out.extend_from_slice(self.tail.as_bytes());
     }
 }

@@ -1,7 +1,7 @@
 //! The replies to one request while they are generated: events in, settled pieces out.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use hyper::StatusCode;
@@ -53,6 +53,16 @@ pub struct Settled {
     pub finish: Option<Finish>,
 }
 
+impl Settled {
+    /// Nothing of reply `index` yet.
+    fn of(index: usize) -> Settled {
+        Settled {
+            index,
+            ..Settled::default()
+        }
+    }
+}
+
 /// One reply.
 #[derive(Debug)]
 pub struct Choice {
@@ -66,7 +76,7 @@ pub struct Choice {
     /// Those of them that are reasoning, tags included.
     reasoning_tokens: usize,
     finish: Option<Finish>,
-    /// Log-probabilities are of the answer's text alone, and events are taken one by one.
+    /// Log-probabilities are of the answer's text alone, and each token settles for itself.
     text_alone: bool,
 }
 
@@ -115,7 +125,8 @@ impl Choice {
                 let in_text =
                     matches!(before, Part::Text | Part::Between) && self.reply.part() == Part::Text;
                 if has_text && (in_text || !self.text_alone) {
-                    out.logprobs.extend(logprobs.map(|logprobs| (id, logprobs)));
+                    out.logprobs
+                        .extend(logprobs.map(|logprobs| (id, *logprobs)));
                 }
                 if flow == Flow::Complete {
                     self.end(FinishReason::Stop, out);
@@ -150,26 +161,36 @@ impl Choice {
         out.finish = self.finish;
     }
 
-    /// Takes all events that are ready.
+    /// Takes the events that are ready and hands out what they settle: each by itself where they
+    /// come `apart`, else all together.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         service: &Service,
-        buffer: &mut Vec<Event>,
-        out: &mut Settled,
+        index: usize,
+        apart: bool,
+        each: &mut dyn FnMut(&Service, Settled),
     ) -> Poll<Result<(), ApiError>> {
-        let Some(events) = &mut self.events else {
-            return Poll::Pending;
-        };
-        let most = if self.text_alone { 1 } else { EVENTS_MAX };
-        buffer.clear();
-        if ready!(events.poll_recv_many(cx, buffer, most)) == 0 {
-            return Poll::Ready(Err(internal("the engine stopped")));
-        }
-        for event in buffer.drain(..) {
-            if self.events.is_some() {
-                self.take(service, event, out)?;
+        let mut piece = Settled::of(index);
+        let mut taken = 0;
+        while taken < EVENTS_MAX
+            && let Some(events) = &mut self.events
+            && let Poll::Ready(event) = events.poll_recv(cx)
+        {
+            let Some(event) = event else {
+                return Poll::Ready(Err(internal("the engine stopped")));
+            };
+            self.take(service, event, &mut piece)?;
+            taken += 1;
+            if apart || self.text_alone {
+                each(service, std::mem::replace(&mut piece, Settled::of(index)));
             }
+        }
+        if taken == 0 {
+            return Poll::Pending;
+        }
+        if !(apart || self.text_alone) {
+            each(service, piece);
         }
         Poll::Ready(Ok(()))
     }
@@ -186,7 +207,8 @@ pub struct Generation {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     failed: bool,
-    buffer: Vec<Event>,
+    /// What a token settles is handed out by itself.
+    apart: bool,
 }
 
 impl Generation {
@@ -206,8 +228,14 @@ impl Generation {
             first_token: None,
             last_token: None,
             failed: false,
-            buffer: Vec::new(),
+            apart: false,
         }
+    }
+
+    /// The same, where what a token settles is handed out by itself, however many there are.
+    pub fn token_by_token(mut self) -> Generation {
+        self.apart = true;
+        self
     }
 
     pub fn service(&self) -> &Service {
@@ -236,20 +264,20 @@ impl Generation {
         }
     }
 
-    /// Takes the events that are ready and hands out what they settle, reply by reply.
+    /// Takes the events that are ready and hands what they settle to `each`, reply by reply.
     ///
     /// # Errors
     /// In the engine's words, when a reply failed; the request is over then.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Settled>, ApiError>> {
-        let mut settled = Vec::new();
-        let tokens_before = self.usage().completion;
+    pub fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        each: &mut dyn FnMut(&Service, Settled),
+    ) -> Poll<Result<(), ApiError>> {
+        let tokens_before = self.tokens();
+        let mut settled = false;
         for (index, choice) in self.choices.iter_mut().enumerate() {
-            let mut piece = Settled {
-                index,
-                ..Settled::default()
-            };
-            match choice.poll(cx, &self.service, &mut self.buffer, &mut piece) {
-                Poll::Ready(Ok(())) => settled.push(piece),
+            match choice.poll(cx, &self.service, index, self.apart, each) {
+                Poll::Ready(Ok(())) => settled = true,
                 Poll::Ready(Err(error)) => {
                     self.failed = true;
                     return Poll::Ready(Err(error));
@@ -257,11 +285,15 @@ impl Generation {
                 Poll::Pending => {}
             }
         }
-        if settled.is_empty() {
+        if !settled {
             return Poll::Pending;
         }
-        self.measure(self.usage().completion - tokens_before);
-        Poll::Ready(Ok(settled))
+        self.measure(self.tokens() - tokens_before);
+        Poll::Ready(Ok(()))
+    }
+
+    fn tokens(&self) -> usize {
+        self.choices.iter().map(|choice| choice.tokens).sum()
     }
 
     fn measure(&mut self, tokens: usize) {

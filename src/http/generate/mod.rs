@@ -367,14 +367,13 @@ pub async fn follow(
     mut each: impl FnMut(Settled),
 ) -> Result<Usage, ApiError> {
     while !generation.is_finished() {
-        let settled = tokio::select! {
+        tokio::select! {
             biased;
-            settled = poll_fn(|cx| generation.poll(cx)) => settled,
+            polled = poll_fn(|cx| generation.poll(cx, &mut |_, piece| each(piece))) => polled?,
             () = &mut abort => {
                 return Err(ApiError::unavailable("draining", "the server is shutting down"));
             }
-        };
-        settled?.into_iter().for_each(&mut each);
+        }
     }
     Ok(generation.usage())
 }

@@ -3,15 +3,14 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
 use hyper::body::{Body, Bytes, Frame};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::http::error::ApiError;
 use crate::http::limits::KEEP_ALIVE_INTERVAL;
-use crate::http::state::Abort;
-
+use crate::http::state::{Abort, Service};
 use crate::text::chat::ChatModel;
 
 use super::generation::{Generation, Settled, Usage};
@@ -36,7 +35,8 @@ pub trait Writer: Send {
     fn write_keep_alive(&mut self, out: &mut Vec<u8>);
 }
 
-/// Writes what is ready as one frame; dropping it ends the replies in the engine.
+/// Writes what is ready as one frame, an event for each token; dropping it ends the replies in the
+/// engine.
 ///
 /// The first frame is there at once: a client learns that its request was taken however long the
 /// queue and the prompt are, and keep-alives may follow.
@@ -47,6 +47,8 @@ pub struct ReplyStream {
     /// Rings at the earliest moment at which nothing may have been written for too long.
     keep_alive: Pin<Box<Sleep>>,
     last_frame: Instant,
+    /// Whom the abort and the timer wake; None before they were asked.
+    woken: Option<Waker>,
     started: bool,
     ended: bool,
 }
@@ -56,28 +58,34 @@ impl ReplyStream {
         let keep_alive = Box::pin(sleep(KEEP_ALIVE_INTERVAL));
         let last_frame = Instant::now();
         ReplyStream {
-            generation,
+            generation: generation.token_by_token(),
             writer,
             abort,
             keep_alive,
             last_frame,
+            woken: None,
             started: false,
             ended: false,
         }
     }
 
-    /// The events that tell `settled`; none when all of it is held back.
-    fn write(&mut self, settled: Vec<Settled>) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(FRAME_BYTES);
-        for piece in settled {
-            self.writer
-                .write(&self.generation.service().chat, piece, &mut bytes);
-        }
+    /// The events that tell what the replies have settled; none when all of it is held back.
+    ///
+    /// # Errors
+    /// As the replies fail; `bytes` has what was settled before.
+    fn write(&mut self, cx: &mut Context<'_>, bytes: &mut Vec<u8>) -> Poll<Result<(), ApiError>> {
+        let writer = &mut self.writer;
+        let mut each = |service: &Service, piece| {
+            // Most polls write nothing.
+            bytes.reserve(FRAME_BYTES);
+            writer.write(&service.chat, piece, bytes);
+        };
+        ready!(self.generation.poll(cx, &mut each))?;
         if self.generation.is_finished() {
-            self.writer.write_end(self.generation.usage(), &mut bytes);
+            self.writer.write_end(self.generation.usage(), bytes);
             self.ended = true;
         }
-        bytes
+        Poll::Ready(Ok(()))
     }
 
     fn frame(&mut self, bytes: Vec<u8>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
@@ -86,10 +94,13 @@ impl ReplyStream {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(bytes)))))
     }
 
-    /// The last frame of a stream that cannot be completed.
-    fn failure(&mut self, error: &ApiError) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    /// The last frame of a stream that cannot be completed, behind what it holds already.
+    fn failure(
+        &mut self,
+        error: &ApiError,
+        mut bytes: Vec<u8>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.ended = true;
-        let mut bytes = Vec::with_capacity(FRAME_BYTES);
         self.writer.write_error(error, &mut bytes);
         self.frame(bytes)
     }
@@ -114,19 +125,27 @@ impl Body for ReplyStream {
                 return this.frame(bytes);
             }
         }
-        while let Poll::Ready(settled) = this.generation.poll(cx) {
-            let settled = match settled {
-                Ok(settled) => settled,
-                Err(error) => return this.failure(&error),
-            };
-            let bytes = this.write(settled);
+        let mut bytes = Vec::new();
+        while let Poll::Ready(written) = this.write(cx, &mut bytes) {
+            if let Err(error) = written {
+                return this.failure(&error, bytes);
+            }
             if !bytes.is_empty() {
                 return this.frame(bytes);
             }
         }
-        if this.abort.as_mut().poll(cx).is_ready() {
+        // To ask both of them at every token would cost as much as writing its event.
+        let asked = this
+            .woken
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()));
+        if asked && !this.abort.may_be_due() && !this.keep_alive.is_elapsed() {
+            return Poll::Pending;
+        }
+        this.woken = Some(cx.waker().clone());
+        if Pin::new(&mut this.abort).poll(cx).is_ready() {
             let error = ApiError::unavailable("draining", "the server is shutting down");
-            return this.failure(&error);
+            return this.failure(&error, bytes);
         }
         // Setting the timer at every frame would cost more than writing the frame.
         while this.keep_alive.as_mut().poll(cx).is_ready() {
@@ -135,7 +154,6 @@ impl Body for ReplyStream {
                 this.keep_alive
                     .as_mut()
                     .reset(Instant::now() + KEEP_ALIVE_INTERVAL);
-                let mut bytes = Vec::new();
                 this.writer.write_keep_alive(&mut bytes);
                 return this.frame(bytes);
             }
