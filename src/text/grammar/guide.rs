@@ -144,8 +144,11 @@ impl Constraint for Guide {
                 Ok(may_stop)
             }
             Stage::Bound { matcher, newlines } => {
+                let handle = matcher.cancellation_handle();
+                let watched = handle.map(|handle| self.compiled.watch.over(handle));
                 let allowed = matcher.compute_mask().map_err(|error| failed(&error))?;
                 let may_stop = matcher.is_accepting().map_err(|error| failed(&error))?;
+                drop(watched);
                 mask.copy_from(allowed.as_slice());
                 self.compiled.vocabulary.without_end(mask);
                 self.compiled.vocabulary.add_newlines(mask, *newlines);
@@ -165,7 +168,10 @@ impl Constraint for Guide {
             return Ok(());
         }
         *newlines = 0;
+        let handle = matcher.cancellation_handle();
+        let watched = handle.map(|handle| self.compiled.watch.over(handle));
         matcher.consume_token(id).map_err(|error| failed(&error))?;
+        drop(watched);
         if !matcher.is_stopped() {
             return Ok(());
         }

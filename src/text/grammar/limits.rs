@@ -9,6 +9,9 @@ use super::{Grammar, GrammarError};
 
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
+/// CPU time that a grammar's first mask, any later one, or one token may take; what takes twice as
+/// long is surely ended.
+pub const WORK_TIME: Duration = Duration::from_millis(20);
 /// Compiled grammars that are kept, of some 100 kB each.
 pub const CACHED_MAX: usize = 64;
 /// Bytes of their texts together; compiled they take some thirty times that.
@@ -38,6 +41,14 @@ pub const LARK_DEPTH_MAX: usize = 128;
 pub const CONJUNCTIONS_MAX: usize = 12;
 /// Bytes of a regular expression.
 pub const REGEX_BYTES_MAX: usize = 8 * 1024;
+/// Parts that a repetition must have at least, in a regular expression: the repeated ones times the
+/// lower bound. The lexer has a state for each.
+pub const REPEATED_MAX: usize = 2_000;
+/// Parts that a repetition may have at most, in the rules of a Lark grammar, which are written out.
+pub const LARK_REPEATED_MAX: usize = 2_000;
+/// Repeated or optional parts one behind the other in a regular expression: a state holds every
+/// rest of them, and so does what may follow each.
+pub const REPETITIONS_IN_A_ROW_MAX: usize = 16;
 /// Characters of an error's text.
 pub const ERROR_CHARS_MAX: usize = 200;
 
@@ -63,7 +74,7 @@ pub const PARSER: ParserLimits = ParserLimits {
 pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
     match grammar {
         Grammar::Json(json) => check_schemas([&json.schema]),
-        Grammar::Regex(pattern) => at_most(pattern.len(), REGEX_BYTES_MAX, "bytes"),
+        Grammar::Regex(pattern) => check_expression(pattern),
         Grammar::Lark(text) => {
             at_most(text.len(), GRAMMAR_BYTES_MAX, "bytes")?;
             at_most(
@@ -77,6 +88,7 @@ pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
                 CONJUNCTIONS_MAX,
                 "conjunctions and complements",
             )?;
+            check_repetitions(&lark_repetitions(text))?;
             check_schemas(&schemas_in_lark(text)?)
         }
         Grammar::Calls { lark, .. } => at_most(lark.len(), GRAMMAR_BYTES_MAX, "bytes"),
@@ -86,6 +98,28 @@ pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
             at_most(bytes, GRAMMAR_BYTES_MAX, "bytes")
         }
     }
+}
+
+fn check_expression(pattern: &str) -> Result<(), GrammarError> {
+    at_most(pattern.len(), REGEX_BYTES_MAX, "bytes in one expression")?;
+    let found = repetitions(pattern);
+    at_most(found.most, REPEATED_MAX, "repeated parts in one expression")?;
+    let row = found.row_most;
+    at_most(
+        row,
+        REPETITIONS_IN_A_ROW_MAX,
+        "repetitions in a row in one expression",
+    )
+}
+
+fn check_repetitions(found: &Repetitions) -> Result<(), GrammarError> {
+    at_most(found.most, LARK_REPEATED_MAX, "parts of one repetition")?;
+    let row = found.row_most;
+    at_most(
+        row,
+        REPETITIONS_IN_A_ROW_MAX,
+        "repetitions in a row in one expression",
+    )
 }
 
 fn at_most(found: usize, most: usize, what: &str) -> Result<(), GrammarError> {
@@ -112,6 +146,227 @@ pub fn check_schemas<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Result
             "has multipleOf whose common multiple is above {MULTIPLE_OF_MAX}"
         ))),
     }
+}
+
+/// Counts what repetitions are made of, while a grammar is read.
+#[derive(Default)]
+struct Repetitions {
+    open: Vec<Group>,
+    group: Group,
+    /// Parts of the largest repetition.
+    most: usize,
+    /// Repetitions of the longest row of them.
+    row_most: usize,
+}
+
+/// What stands between brackets so far.
+#[derive(Default)]
+struct Group {
+    parts: usize,
+    /// Parts of the last one.
+    last: usize,
+    /// Repetitions that it ends with, and those before the last part.
+    row: usize,
+    row_before: usize,
+    /// A part is neither repeated nor optional.
+    plain: bool,
+    /// One was, before the last part.
+    plain_before: bool,
+}
+
+impl Repetitions {
+    fn part(&mut self, size: usize) {
+        let group = &mut self.group;
+        group.parts = group.parts.saturating_add(size);
+        group.last = size;
+        group.row_before = std::mem::take(&mut group.row);
+        group.plain_before = std::mem::replace(&mut group.plain, true);
+    }
+
+    fn open(&mut self) {
+        self.open.push(std::mem::take(&mut self.group));
+    }
+
+    fn close(&mut self) {
+        let outer = self.open.pop().unwrap_or_default();
+        let inner = std::mem::replace(&mut self.group, outer);
+        self.part(inner.parts);
+        if !inner.plain && inner.parts > 0 {
+            self.in_a_row();
+        }
+    }
+
+    /// What follows is another alternative.
+    fn alternative(&mut self) {
+        self.group.row = 0;
+    }
+
+    /// The last part is there `times` times, and perhaps more often.
+    fn repeat(&mut self, times: usize) {
+        if times > 1 {
+            let group = &mut self.group;
+            let size = group.last.saturating_mul(times);
+            group.parts = group.parts.saturating_sub(group.last).saturating_add(size);
+            group.last = size;
+            self.most = self.most.max(size);
+        }
+    }
+
+    /// The last part is a repetition or optional.
+    fn in_a_row(&mut self) {
+        let group = &mut self.group;
+        group.row = group.row_before + 1;
+        group.plain = group.plain_before;
+        self.row_most = self.row_most.max(group.row);
+    }
+}
+
+/// The numbers of `{m}`, `{m,}` or `{m,n}` at the head of a text.
+fn bounds(text: &str) -> Option<(usize, usize)> {
+    let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
+    let (least, most) = inside.split_once(',').unwrap_or((inside, inside));
+    // What is too large for a number is too large for a repetition.
+    let number = |digits: &str| {
+        let digits = digits.trim();
+        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        plain.then(|| digits.parse().unwrap_or(usize::MAX))
+    };
+    let least = number(least)?;
+    Some((least, number(most).unwrap_or(least)))
+}
+
+/// What a regular expression repeats, by lower bounds.
+fn repetitions(pattern: &str) -> Repetitions {
+    let mut found = Repetitions::default();
+    let mut rest = pattern;
+    while let Some(char) = rest.chars().next() {
+        let mut length = char.len_utf8();
+        match char {
+            '\\' => {
+                length += rest[1..].chars().next().map_or(0, char::len_utf8);
+                found.part(1);
+            }
+            '[' => {
+                length = class(rest);
+                found.part(1);
+            }
+            '(' => {
+                length = opening(rest);
+                found.open();
+            }
+            ')' => found.close(),
+            '|' => found.alternative(),
+            '*' | '+' | '?' => found.in_a_row(),
+            '{' => match bounds(rest) {
+                Some((least, most)) => {
+                    length = rest.find('}').map_or(1, |at| at + 1);
+                    found.repeat(least);
+                    if least != most {
+                        found.in_a_row();
+                    }
+                }
+                None => found.part(1),
+            },
+            _ => found.part(1),
+        }
+        rest = &rest[length..];
+    }
+    found
+}
+
+/// Length of a class of characters, brackets included. One inside another ends it early, and the
+/// rest counts as parts, which is stricter than need be.
+fn class(text: &str) -> usize {
+    // A bracket at its head is one of the characters.
+    let head = 1 + usize::from(text[1..].starts_with('^'));
+    let mut escaped = false;
+    for (at, char) in text.char_indices().skip(1) {
+        match char {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ']' if at > head => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Length of what opens a group, with its flags or its name.
+fn opening(text: &str) -> usize {
+    let end = |text: &str| {
+        text.find([':', '>', ')'])
+            .filter(|_| text.starts_with("(?"))
+    };
+    match end(text) {
+        Some(at) if text[at..].starts_with(')') => at,
+        Some(at) => at + 1,
+        None => 1,
+    }
+}
+
+/// What the rules of a Lark grammar repeat, by upper bounds, and its expressions by lower ones.
+fn lark_repetitions(text: &str) -> Repetitions {
+    let mut found = Repetitions::default();
+    let mut at = 0;
+    while let Some(char) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let mut length = char.len_utf8();
+        match char {
+            '"' => {
+                length = literal(rest);
+                found.part(1);
+            }
+            '/' => {
+                length = literal(rest);
+                let inside = repetitions(rest[..length].trim_matches('/'));
+                found.most = found.most.max(inside.most);
+                found.row_most = found.row_most.max(inside.row_most);
+                found.part(inside.most.max(1));
+            }
+            '(' | '[' => found.open(),
+            ')' | ']' => found.close(),
+            '{' => {
+                if let Some((least, most)) = bounds(rest) {
+                    length = rest.find('}').map_or(1, |at| at + 1);
+                    found.repeat(least.max(most));
+                }
+            }
+            '~' => found.repeat(tilde(&rest[1..])),
+            _ if char.is_alphanumeric() || char == '_' => {
+                let name = |char: char| char.is_alphanumeric() || char == '_';
+                length = rest.find(|char| !name(char)).unwrap_or(rest.len());
+                found.part(1);
+            }
+            // Parts of one line belong together, whatever stands between them.
+            _ => {}
+        }
+        at += length;
+    }
+    found
+}
+
+/// Length of a string or an expression, with what closes it.
+fn literal(text: &str) -> usize {
+    let quote = text.chars().next();
+    let mut escaped = false;
+    for (at, char) in text.char_indices().skip(1) {
+        match char {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if Some(char) == quote || char == '\n' => return at + char.len_utf8(),
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The upper bound of `~ m` or `~ m..n`, behind the tilde; 1 where it is a complement.
+fn tilde(text: &str) -> usize {
+    let text = text.trim_start();
+    let numbers = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.');
+    let last = text[..text.len() - numbers.len()].rsplit("..").next();
+    let digits = last.filter(|digits| !digits.is_empty());
+    digits.map_or(1, |digits| digits.parse().unwrap_or(usize::MAX))
 }
 
 /// How deep brackets stand in each other; those in strings count as well, which is stricter than
@@ -218,10 +473,11 @@ impl Size {
             }
             ("patternProperties", Value::Object(names)) => {
                 at_most(names.len(), PATTERN_PROPERTIES_MAX, "patternProperties")?;
+                for pattern in names.keys() {
+                    check_expression(pattern)?;
+                }
             }
-            ("pattern", Value::String(pattern)) => {
-                at_most(pattern.len(), REGEX_BYTES_MAX, "bytes in one pattern")?;
-            }
+            ("pattern", Value::String(pattern)) => check_expression(pattern)?,
             _ => {}
         }
         Ok(())

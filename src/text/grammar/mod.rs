@@ -9,6 +9,7 @@ pub mod calls;
 mod guide;
 pub mod limits;
 mod vocabulary;
+mod watch;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,6 +27,7 @@ use super::tokenizer::Tokenizer;
 use self::guide::Guide;
 pub use self::guide::Scope;
 use self::vocabulary::Vocabulary;
+use self::watch::Watch;
 
 /// White space between the parts of a JSON text: one line break and an indentation at most. With
 /// more, a model that is not sure would never have to go on.
@@ -135,6 +137,7 @@ impl Grammar {
 pub struct Grammars {
     factory: ParserFactory,
     vocabulary: Arc<Vocabulary>,
+    watch: Arc<Watch>,
     /// The last ones, oldest first, by their keys.
     cache: Mutex<VecDeque<(String, Arc<Compiled>)>>,
 }
@@ -166,6 +169,7 @@ impl Grammars {
         let grammars = Grammars {
             factory,
             vocabulary,
+            watch: Arc::new(Watch::new()),
             cache: Mutex::new(VecDeque::with_capacity(limits::CACHED_MAX)),
         };
         // The first mask of all fills what later ones share.
@@ -227,7 +231,12 @@ impl Grammars {
         let mut parser = parser.map_err(|error| refused(&error))?;
         let warnings = parser.grammar_warnings();
         // A grammar without a first token is known here rather than in the engine.
-        let first = Matcher::new(Ok(parser.deep_clone())).compute_mask();
+        let mut matcher = Matcher::new(Ok(parser.deep_clone())).into_cancellable();
+        let watched = matcher
+            .cancellation_handle()
+            .map(|handle| self.watch.over(handle));
+        let first = matcher.compute_mask();
+        drop(watched);
         let mut mask = Mask::default();
         mask.copy_from(first.map_err(|error| refused(&error))?.as_slice());
         self.vocabulary.without_end(&mut mask);
@@ -239,6 +248,7 @@ impl Grammars {
         Ok(Compiled {
             parser,
             vocabulary: self.vocabulary.clone(),
+            watch: self.watch.clone(),
             warnings: warnings.iter().map(|text| explained(text)).collect(),
         })
     }
@@ -250,6 +260,7 @@ pub struct Compiled {
     /// lexer's states included, is seen by another.
     parser: TokenParser,
     vocabulary: Arc<Vocabulary>,
+    watch: Arc<Watch>,
     /// What is not enforced.
     warnings: Vec<String>,
 }
@@ -272,7 +283,7 @@ impl Compiled {
     }
 
     fn matcher(&self) -> Matcher {
-        Matcher::new(Ok(self.parser.deep_clone()))
+        Matcher::new(Ok(self.parser.deep_clone())).into_cancellable()
     }
 }
 
@@ -293,7 +304,13 @@ fn explained(text: &str) -> String {
     if text.contains("oneOf constraints are not supported") || text.contains("oneOf not fully") {
         return "oneOf whose alternatives may overlap is not enforced; send anyOf".to_string();
     }
+    if text.starts_with("panic: ") {
+        return "it cannot be compiled".to_string();
+    }
     let line = first_line(text);
+    if text.contains("operation cancelled") {
+        return "it takes too long to find what may come next".to_string();
+    }
     if line.starts_with("NoExtension") {
         return "nothing matches it".to_string();
     }

@@ -2,8 +2,8 @@
 //!
 //! Nothing in a value is escaped, so it may hold the very tags that end it. A closing tag counts
 //! where the call goes on behind it, with another argument or with its end; and not inside a string
-//! of a value that is JSON. A value may even hold the whole end of a call, as files about such calls
-//! do: of several ends the last one before another call or the end of the reply counts. What may be
+//! of a value that is JSON. A value may even hold the whole end of a call, as files about calls do:
+//! of several ends the last one before another call or the end of the reply counts. What may be
 //! such a tag is held back until that is known: behind the end of a call one token shows it, unless
 //! the model writes on.
 //!

@@ -504,7 +504,6 @@ fn time_is_linear_in_the_reply() {
             (inside, end),
             (&ended, "x"),
             (&ended, "<"),
-            (&ended, S::CLOSE),
             (inside, part),
             (in_list, S::CLOSE),
         ] {

@@ -1,0 +1,214 @@
+//! Ends work on a grammar that takes too long.
+//!
+//! Limits of size and fuel bound what is known to cost much; this bounds the rest. A thread looks
+//! at the work that is going on and cancels what has used too much CPU time of its thread: a
+//! machine that is busy with other things refuses nothing. It sleeps while there is nothing.
+
+use std::cell::OnceCell;
+use std::fs;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use llguidance::CancellationHandle;
+
+use super::limits::WORK_TIME;
+
+/// How often the thread looks while there is work.
+const TICK: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// Where the system tells this thread's CPU time.
+    static TIMES: OnceCell<Arc<str>> = const { OnceCell::new() };
+}
+
+fn times_of_this_thread() -> Arc<str> {
+    TIMES.with(|times| {
+        let find = || {
+            let thread = fs::read_link("/proc/thread-self").unwrap_or_default();
+            format!("/proc/{}/schedstat", thread.display()).into()
+        };
+        times.get_or_init(find).clone()
+    })
+}
+
+/// CPU time of a thread; None where the system does not tell.
+fn cpu_time(times: &str) -> Option<Duration> {
+    let text = fs::read_to_string(times).ok()?;
+    let nanos = text.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
+}
+
+/// Work that is going on.
+struct Work {
+    number: u64,
+    times: Arc<str>,
+    /// Nothing is known before.
+    look_at: Instant,
+    /// CPU time of the thread at which the work has lasted too long, once that was looked up.
+    end: Option<Duration>,
+    cancel: CancellationHandle,
+}
+
+impl Work {
+    /// Whether it has lasted too long. No thread uses more CPU time than passes, so the first look
+    /// comes when it could have, and counts from there: work lasts one to two times its limit.
+    fn is_over(&mut self, now: Instant) -> bool {
+        if now < self.look_at {
+            return false;
+        }
+        let used = cpu_time(&self.times);
+        match (used, self.end) {
+            (Some(used), Some(end)) if used < end => {
+                self.look_at = now + (end - used);
+                false
+            }
+            (_, Some(_)) => true,
+            (used, None) => {
+                self.end = Some(used.unwrap_or_default() + WORK_TIME);
+                self.look_at = now + WORK_TIME;
+                false
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    work: Vec<Work>,
+    numbers: u64,
+    /// The thread waits for work.
+    sleeps: bool,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Desk {
+    shared: Mutex<Shared>,
+    changed: Condvar,
+}
+
+impl Desk {
+    /// Nothing panics with the lock held.
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self) {
+        let mut shared = self.lock();
+        while !shared.ended {
+            shared.sleeps = shared.work.is_empty();
+            let wait = if shared.sleeps { Duration::MAX } else { TICK };
+            let waited = self.changed.wait_timeout(shared, wait);
+            (shared, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            shared.sleeps = false;
+            let now = Instant::now();
+            for work in &mut shared.work {
+                if work.is_over(now) {
+                    work.cancel.cancel();
+                }
+            }
+        }
+    }
+}
+
+/// The thread that looks; it ends with this.
+pub struct Watch {
+    desk: Arc<Desk>,
+}
+
+impl Watch {
+    /// # Panics
+    /// If the system refuses a thread.
+    pub fn new() -> Watch {
+        let desk = Arc::new(Desk::default());
+        let shared = desk.clone();
+        let builder = thread::Builder::new().name("grammars".to_owned());
+        builder
+            .spawn(move || shared.look())
+            .expect("the system refuses a thread");
+        Watch { desk }
+    }
+
+    /// Watches what this thread does until the guard is dropped.
+    pub fn over(&self, cancel: CancellationHandle) -> Watched<'_> {
+        let work = Work {
+            number: 0,
+            times: times_of_this_thread(),
+            look_at: Instant::now() + WORK_TIME,
+            end: None,
+            cancel,
+        };
+        let mut shared = self.desk.lock();
+        shared.numbers += 1;
+        let number = shared.numbers;
+        shared.work.push(Work { number, ..work });
+        if shared.sleeps {
+            shared.sleeps = false;
+            self.desk.changed.notify_one();
+        }
+        Watched {
+            desk: &self.desk,
+            number,
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.desk.lock().ended = true;
+        self.desk.changed.notify_one();
+    }
+}
+
+/// Work under watch.
+pub struct Watched<'w> {
+    desk: &'w Desk,
+    number: u64,
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        let mut shared = self.desk.lock();
+        shared.work.retain(|work| work.number != self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than any test waits.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn used() -> Duration {
+        cpu_time(&times_of_this_thread()).unwrap()
+    }
+
+    #[test]
+    fn work_without_end_is_cancelled() {
+        let watch = Watch::new();
+        for _ in 0..2 {
+            let cancel = CancellationHandle::default();
+            let (begun, started) = (Instant::now(), used());
+            let watched = watch.over(cancel.clone());
+            while !cancel.is_cancelled() {
+                assert!(begun.elapsed() < PATIENCE, "nobody looks");
+            }
+            drop(watched);
+            let took = used() - started;
+            assert!(took >= WORK_TIME, "{took:?}");
+            assert!(watch.desk.lock().work.is_empty());
+        }
+    }
+
+    #[test]
+    fn waiting_is_no_work() {
+        let watch = Watch::new();
+        let cancel = CancellationHandle::default();
+        let watched = watch.over(cancel.clone());
+        thread::sleep(4 * WORK_TIME);
+        drop(watched);
+        assert!(!cancel.is_cancelled());
+    }
+}
