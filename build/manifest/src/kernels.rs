@@ -113,17 +113,22 @@ const STREAM_ROWS_MAX: u64 = 32;
 /// Blocks that may have this much have large rings of weights.
 const LARGE_BLOCK: u64 = 128 * 1024;
 
-/// Warps of a block that streams, and slots of each one's ring.
+/// A block that streams.
 #[derive(Clone, Copy)]
-struct Shape(u64, u64);
+struct Shape {
+    warps: u64,
+    /// Of each warp's ring.
+    slots: u64,
+}
 
 impl Shape {
     /// Of products with many panels, with few, and for more than a tile of rows.
     fn all(block: &Block) -> [Shape; 3] {
-        match block.shared_bytes_max {
-            LARGE_BLOCK.. => [Shape(16, 3), Shape(8, 4), Shape(8, 3)],
-            _ => [Shape(8, 2); 3],
-        }
+        let shapes = match block.shared_bytes_max {
+            LARGE_BLOCK.. => [(16, 3), (8, 4), (8, 3)],
+            _ => [(8, 2); 3],
+        };
+        shapes.map(|(warps, slots)| Shape { warps, slots })
     }
 
     /// Rings of codes with their scales, and a barrier a slot; whole lines.
@@ -132,12 +137,12 @@ impl Shape {
             LARGE_BLOCK.. => 2 * 1024,
             _ => 1024,
         };
-        (self.0 * self.1 * (piece + piece / 8 + 8)).next_multiple_of(128)
+        (self.warps * self.slots * (piece + piece / 8 + 8)).next_multiple_of(128)
     }
 
     /// The rows, and two turns' sums of all warps, 16 rows of weights each.
     const fn staged(self, rows: u64, width: u64) -> u64 {
-        rows * (staged_row(width) + 2 * self.0 * 16 * F32_BYTES)
+        rows * (staged_row(width) + 2 * self.warps * 16 * F32_BYTES)
     }
 
     fn bytes(self, block: &Block, rows: u64, width: u64) -> u64 {

@@ -88,7 +88,8 @@ pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
                 CONJUNCTIONS_MAX,
                 "conjunctions and complements",
             )?;
-            check_repetitions(&lark_repetitions(text))?;
+            let repetitions = lark_repetitions(text);
+            check_repetitions(&repetitions, LARK_REPEATED_MAX, "parts of one repetition")?;
             check_schemas(&schemas_in_lark(text)?)
         }
         Grammar::Calls { lark, .. } => at_most(lark.len(), GRAMMAR_BYTES_MAX, "bytes"),
@@ -102,24 +103,14 @@ pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
 
 fn check_expression(pattern: &str) -> Result<(), GrammarError> {
     at_most(pattern.len(), REGEX_BYTES_MAX, "bytes in one expression")?;
-    let found = repetitions(pattern);
-    at_most(found.most, REPEATED_MAX, "repeated parts in one expression")?;
-    let row = found.row_most;
-    at_most(
-        row,
-        REPETITIONS_IN_A_ROW_MAX,
-        "repetitions in a row in one expression",
-    )
+    let what = "repeated parts in one expression";
+    check_repetitions(&repetitions(pattern), REPEATED_MAX, what)
 }
 
-fn check_repetitions(found: &Repetitions) -> Result<(), GrammarError> {
-    at_most(found.most, LARK_REPEATED_MAX, "parts of one repetition")?;
-    let row = found.row_most;
-    at_most(
-        row,
-        REPETITIONS_IN_A_ROW_MAX,
-        "repetitions in a row in one expression",
-    )
+fn check_repetitions(found: &Repetitions, most: usize, what: &str) -> Result<(), GrammarError> {
+    at_most(found.most, most, what)?;
+    let what = "repetitions in a row in one expression";
+    at_most(found.row_most, REPETITIONS_IN_A_ROW_MAX, what)
 }
 
 fn at_most(found: usize, most: usize, what: &str) -> Result<(), GrammarError> {
