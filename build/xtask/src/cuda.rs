@@ -7,7 +7,7 @@ use std::path::Path;
 
 use manifest::Target;
 
-use crate::graph::{Action, ActionId, Code, Input, Source};
+use crate::graph::{Action, ActionId, Input, Source};
 use crate::graph::{Error as GraphError, Graph};
 use crate::toolchain::{CargoAdditions, Toolchain};
 
@@ -249,7 +249,7 @@ fn compile_action(
     let header = kernel_header(&toolchain.root, &folder, kernel, &target.arch)?;
     let unit = compile::unit(table, op, &header, kernel).map_err(Error::Source)?;
     let label = format!("nvcc {} {op}", target.name);
-    let mut action = Action::built_in(label, "nvcc", compile::nvcc, Code::Executable)
+    let mut action = Action::built_in(label, "nvcc", compile::nvcc, compile::CODE)
         .input(folders.toolkit.clone(), compile::TOOLKIT)
         .input(folders.cutlass.clone(), compile::CUTLASS)
         .input(Source::Text(unit), compile::UNIT)

@@ -27,6 +27,9 @@ const SOURCES: [&str; 8] = [
     "src",
 ];
 
+/// Cache of all targets that the host's own rustc compiles.
+const SHARED: &str = "host";
+
 /// Manifest of xtask: a member of the workspace that the binary does not contain. Cargo gets an
 /// empty program for it.
 const XTASK_MANIFEST: &str = "build/xtask/Cargo.toml";
@@ -138,12 +141,25 @@ fn cargo(
     let cache = if rustc.is_some() {
         &target.leaf.hw
     } else {
-        "host"
+        SHARED
     };
     let folder = additions.profile_folder.as_deref().unwrap_or("release");
     Ok(action
         .cache(&format!("cargo/{cache}"))
         .output_in_cache(&format!("{folder}/{CARGO_BINARY}")))
+}
+
+/// Variables of a cargo outside the graph that shall find the dependencies that actions compiled:
+/// their folder of intermediate files, which holds no binary, and their flags.
+pub fn sharing(toolchain: &Toolchain, atlas: &Path) -> [(&'static str, String); 2] {
+    let (root, atlas) = (toolchain.root.display(), atlas.display());
+    let flags = flags(toolchain)
+        .replace("{root}", &root.to_string())
+        .replace("{atlas}", &atlas.to_string());
+    [
+        ("CARGO_BUILD_BUILD_DIR", format!("{atlas}/cargo/{SHARED}")),
+        ("CARGO_ENCODED_RUSTFLAGS", flags),
+    ]
 }
 
 /// Flags of rustc that keep paths of this machine out of the binary; of several that match the last

@@ -2,6 +2,7 @@
 
 use argh::FromArgs;
 
+use super::steps::steps;
 use super::test::{Policy, suite};
 use crate::site::{Failure, Site};
 
@@ -13,6 +14,6 @@ pub struct Ci {}
 
 impl Ci {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
-        suite(site, None, Policy::PackagesRequired)
+        suite(site, steps(site, None)?, Policy::PackagesRequired)
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::build::{build, make_only, plan};
 use super::check::checks;
-use super::test::Suite;
+use super::test::{Optimised, Suite};
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
 use crate::toolchain::on_path;
@@ -93,23 +93,25 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     let leaves = site.leaves()?;
     let mut steps = vec![
         cargo_step("format", "one layout of all Rust code", "fmt --all --check"),
+        Step::new("clippy", "no warning in any crate", |suite, name| {
+            clippy(suite, name).into()
+        }),
         cargo_step(
-            "clippy",
-            "no warning in any crate",
-            "clippy --workspace --exclude ffi --all-targets --locked -- -D warnings",
+            "pipeline tests",
+            "manifests, build actions, tidy rules",
+            "test -p manifest -p xtask --locked --lib --bins --no-fail-fast",
         ),
-        cargo_step(
+        product_step(
             "unit tests",
-            "every crate's own tests but those of the model, tidy rules included",
-            "test --workspace --exclude ffi --locked --lib --bins --no-fail-fast -- \
-             --skip model::",
+            "the crate's own tests but those of the model",
+            "--lib --bins --no-fail-fast -- --skip model::",
+        ),
+        product_step(
+            "fuzz checks",
+            "what holds for any bytes, over mixtures of the seeds",
+            "--test fuzz",
         ),
     ];
-    steps.push(cargo_step(
-        "fuzz checks",
-        "what holds for any bytes, over mixtures of the seeds",
-        "test --workspace --exclude ffi --locked --test fuzz",
-    ));
     let golden = |leaf: &&String| {
         leaf.starts_with("cpu/random-")
             || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
@@ -137,9 +139,22 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
     })
 }
 
-/// Optimises this crate too: the model on the CPU takes six times as long without. Everything else
-/// is the same, so dependencies are compiled once.
-const OPTIMISED: &str = "--config profile.dev.package.atlas.opt-level=1";
+/// Tests of the binary's crate.
+fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
+    Step::new(name, protects, move |suite, name| {
+        let run = |mut cargo| suite.run(name, &mut cargo);
+        let cargo = suite.product_cargo("test", Optimised::No, args);
+        cargo.and_then(run).map(drop).into()
+    })
+}
+
+fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
+    const REST: &str = "--all-targets -- -D warnings";
+    let pipeline = format!("clippy -p manifest -p xtask --locked {REST}");
+    suite.run(name, &mut suite.cargo(&pipeline))?;
+    let mut product = suite.product_cargo("clippy", Optimised::No, REST)?;
+    suite.run(name, &mut product).map(drop)
+}
 
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
 /// code. Each target is another build; without the server it takes a third of the time. The default
@@ -154,11 +169,11 @@ fn golden_step(leaf: &str) -> Step {
         format!("golden {leaf}"),
         "the tokens and logprobs of an outside reference",
         move |suite, name| {
-            let mut cargo = suite.cargo(&format!(
-                "test --workspace --exclude ffi --no-default-features --locked {OPTIMISED} \
-                 --lib {tests}"
-            ));
-            let run = suite.run(name, cargo.env("ATLAS_TARGET", &target));
+            let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
+            let args = format!("--no-default-features --lib {tests}");
+            let run = suite
+                .product_cargo("test", Optimised::Yes, &args)
+                .and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
         },
     )
@@ -222,7 +237,7 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let mut cargo = suite.cargo("test --workspace --exclude ffi --locked --test e2e");
+    let mut cargo = suite.product_cargo("test", Optimised::No, "--test e2e")?;
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
@@ -381,11 +396,11 @@ fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> 
     let plan = plan(suite.site, Some(target))?;
     let libclang = plan.device.as_ref().map(|device| &device.libclang);
     let built = make_only(suite.site, &plan, &libclang.into_iter().collect::<Vec<_>>())?;
-    for args in [
-        "clippy --locked -p ffi --all-targets -- -D warnings",
-        "test --locked -p ffi",
+    for (verb, args) in [
+        ("clippy", "-p ffi --all-targets -- -D warnings"),
+        ("test", "-p ffi"),
     ] {
-        let mut cargo = suite.cargo(args);
+        let mut cargo = suite.product_cargo(verb, Optimised::No, args)?;
         suite.run(
             name,
             cargo.envs(built.iter().map(|path| ("LIBCLANG_PATH", path))),

@@ -8,7 +8,9 @@ use std::time::Instant;
 use argh::FromArgs;
 
 use super::steps::{self, Outcome, Step};
+use crate::plan::sharing;
 use crate::site::{Failure, Site};
+use crate::toolchain::Toolchain;
 
 /// Bytes of a failed step's output that are shown.
 const SHOWN_BYTES: usize = 16 << 10;
@@ -27,17 +29,26 @@ pub struct Test {
     /// print the steps and what each protects, and run none
     #[argh(switch)]
     list: bool,
+    /// run only the steps whose name begins with this
+    #[argh(option, default = "String::new()")]
+    step: String,
 }
 
 impl Test {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
+        let mut steps = steps::steps(site, self.target.as_deref())?;
+        steps.retain(|step| step.name.starts_with(&self.step));
+        if steps.is_empty() {
+            let why = format!("no step begins with `{}`; --list prints them", self.step);
+            return Err(Failure::Usage(why));
+        }
         if self.list {
-            for step in steps::steps(site, self.target.as_deref())? {
+            for step in steps {
                 println!("{:<32} {}", step.name, step.protects);
             }
             return Ok(());
         }
-        suite(site, self.target.as_deref(), Policy::SkipsAllowed)
+        suite(site, steps, Policy::SkipsAllowed)
     }
 }
 
@@ -46,6 +57,15 @@ impl Test {
 pub enum Policy {
     SkipsAllowed,
     PackagesRequired,
+}
+
+/// How much the binary's crate is optimised where it is tested.
+#[derive(Clone, Copy, Debug)]
+pub enum Optimised {
+    /// Compiled in a fifth of the time.
+    No = 0,
+    /// For the model on the CPU, which takes six times as long without.
+    Yes = 1,
 }
 
 /// What steps work with.
@@ -77,6 +97,39 @@ impl Suite<'_> {
             }
         }
         command
+    }
+
+    /// A cargo over the crates of the binary. Dependencies are those that the pipeline compiles for
+    /// the host's binaries: a clean clone compiles them once, and tests run the code that is shipped.
+    /// Our own crates are checked for overflow and optimised as much as `optimised` says.
+    ///
+    /// # Errors
+    /// If a program of the toolchain is missing.
+    pub fn product_cargo(
+        &self,
+        verb: &str,
+        optimised: Optimised,
+        args: &str,
+    ) -> Result<Command, String> {
+        let toolchain = Toolchain::find(&self.site.root)?;
+        let mut command = self.cargo(verb);
+        let level = optimised as u8;
+        for package in ["atlas", "ffi"] {
+            for setting in [
+                &format!("opt-level={level}"),
+                "debug-assertions=true",
+                "overflow-checks=true",
+                "debug='line-tables-only'",
+            ] {
+                let setting = format!("profile.release.package.{package}.{setting}");
+                command.args(["--config", &setting]);
+            }
+        }
+        command
+            .args(["--release", "--locked"])
+            .args(args.split_whitespace())
+            .envs(sharing(&toolchain, &self.site.atlas()));
+        Ok(command)
     }
 
     /// Runs a command to its end; its output if it succeeds.
@@ -111,12 +164,12 @@ impl Suite<'_> {
 ///
 /// # Errors
 /// If a step failed.
-pub fn suite(site: &Site, target: Option<&str>, policy: Policy) -> Result<(), Failure> {
+pub fn suite(site: &Site, steps: Vec<Step>, policy: Policy) -> Result<(), Failure> {
     let log = site.atlas().join("log");
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
     let suite = Suite { site };
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    for step in steps::steps(site, target)? {
+    for step in steps {
         match outcome(&suite, &step, policy) {
             Outcome::Passed => passed += 1,
             Outcome::Failed(why) => failed.push((step.name, why)),

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::abi;
 use super::host::Host;
+use crate::graph::Code;
 use crate::graph::run::Sandbox;
 
 /// Folder of the unpacked compiler in the action's folder.
@@ -16,6 +17,12 @@ pub const CUTLASS: &str = "cutlass";
 pub const UNIT: &str = "unit.cu";
 /// Folder in which the executor puts links to an action's tools.
 const TOOLS: &str = ".tools";
+
+/// What decides the command and what is done with its output: this file, and the version of `cc`.
+pub const CODE: Code = Code::Sources(&[
+    include_str!("compile.rs"),
+    include_str!("../../../../Cargo.lock"),
+]);
 
 /// Highest optimisation level of host and device compiler.
 const OPTIMISATION: u32 = 3;

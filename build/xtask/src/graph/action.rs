@@ -108,6 +108,9 @@ pub enum Code {
     /// A number that whoever changes the function raises. For costly actions (downloads,
     /// unpacking).
     Version(u32),
+    /// The text of the files that decide what the function does. For costly actions whose function
+    /// changes; tests of the pipeline, which are another executable, share their outputs.
+    Sources(&'static [&'static str]),
 }
 
 /// What the action does.

@@ -124,6 +124,9 @@ fn walk(action: &Action, inputs: &[String], executable: &Digest, out: &mut impl 
             let code = match code {
                 Code::Executable => format!("xtask {executable}"),
                 Code::Version(number) => format!("version {number}"),
+                Code::Sources(texts) => {
+                    format!("sources {}", Digest::of(texts.concat().as_bytes()))
+                }
             };
             out.fact("function", name, &code);
             args.iter()

@@ -377,6 +377,19 @@ fn built_in_actions_get_their_arguments_and_leave_outputs() {
 }
 
 #[test]
+fn a_built_in_action_runs_again_when_a_source_of_it_changes() {
+    fn nothing(sandbox: &Sandbox<'_>) -> Result<(), String> {
+        fs::write(sandbox.path("b"), "").map_err(|why| why.to_string())
+    }
+    let place = Place::new("sources");
+    let action =
+        |texts| Action::built_in("nothing", "nothing", nothing, Code::Sources(texts)).output("b");
+    assert_eq!(place.run(vec![action(&["x", "y"])]).ran.len(), 1);
+    assert_eq!(place.run(vec![action(&["x", "y"])]).ran.len(), 0);
+    assert_eq!(place.run(vec![action(&["x", "z"])]).ran.len(), 1);
+}
+
+#[test]
 fn a_plan_with_a_path_that_leaves_its_folder_is_refused() {
     let mut graph = Graph::new();
     let error = graph.add(shell("out", "true").output("../b")).unwrap_err();
