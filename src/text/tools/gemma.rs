@@ -4,7 +4,7 @@
 
 use super::markup::{Named, named};
 use super::schemas::Types;
-use super::{Head, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted};
+use super::{Head, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front};
 use crate::text::held_prefix;
 
 pub const CALL: (&str, &str) = ("<|tool_call>", "<tool_call|>");
@@ -162,7 +162,7 @@ impl Gemma {
         if self.inside.len() == DEPTH_MAX {
             return Step::Broken;
         }
-        sink.arguments(held.drain(..1).collect());
+        sink.arguments(take_front(held, 1));
         self.inside.push(kind);
         self.has_items = false;
         self.place = match kind {
@@ -175,7 +175,7 @@ impl Gemma {
 
     /// Ends the innermost object or list with its bracket, which `held` begins with.
     fn leave(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        sink.arguments(held.drain(..1).collect());
+        sink.arguments(take_front(held, 1));
         self.inside.pop();
         self.has_items = true;
         self.place = Place::Behind;
@@ -189,7 +189,7 @@ impl Gemma {
     fn text(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
         let found = held.find(QUOTE);
         let end = found.unwrap_or_else(|| held.len() - held_prefix(held, QUOTE));
-        let piece: String = held.drain(..end).collect();
+        let piece = take_front(held, end);
         sink.arguments(escaped(&piece));
         if found.is_none() {
             return Step::Wait;
@@ -203,7 +203,9 @@ impl Gemma {
     /// Gathers a value without marks, up to what cannot be part of it.
     fn bare(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
         let end = held.find([',', '}', ']']);
-        self.bare.extend(held.drain(..end.unwrap_or(held.len())));
+        let length = end.unwrap_or(held.len());
+        self.bare.push_str(&held[..length]);
+        held.drain(..length);
         if end.is_none() {
             return Step::Wait;
         }

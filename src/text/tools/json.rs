@@ -1,6 +1,6 @@
 //! Arguments that a model writes as JSON are passed on as they come.
 
-use super::{Sink, is_json};
+use super::{Sink, is_json, take_front};
 
 /// Follows one object or list of JSON, to know where it ends.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ impl Arguments {
     /// Passes on what `held` has of them; returns whether they are at their end.
     pub fn read(&mut self, held: &mut String, sink: &mut Sink<'_>) -> bool {
         let end = self.scan.push(held);
-        let piece: String = held.drain(..end.unwrap_or(held.len())).collect();
+        let piece = take_front(held, end.unwrap_or(held.len()));
         self.text.push_str(&piece);
         sink.arguments(piece);
         // What is not JSON was passed on already; the call does not count then.

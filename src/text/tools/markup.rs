@@ -14,6 +14,7 @@ use super::json::Scan;
 use super::schemas::Types;
 use super::{
     Head, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, escaped, head, name_at, quoted,
+    take_front,
 };
 use crate::text::held_prefix;
 
@@ -360,7 +361,7 @@ impl<T: Tags> Markup<T> {
         }
         let free = without_line_break::<T>(&held[..free]);
         argument.searched = argument.searched.saturating_sub(free);
-        argument.extend(held.drain(..free).collect(), sink);
+        argument.extend(take_front(held, free), sink);
         self.state = State::Value(argument);
         Step::Wait
     }

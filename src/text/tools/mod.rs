@@ -229,7 +229,7 @@ impl<S: Syntax> ToolParser<S> {
         let found = self.held.find(S::OPEN);
         let end = found.unwrap_or_else(|| self.held.len() - held_prefix(&self.held, S::OPEN));
         let free = end - newlines_at_end(&self.held[..end]);
-        let text: String = self.held.drain(..free).collect();
+        let text = take_front(&mut self.held, free);
         let after_call = after_call && text.is_empty();
         append(out, Delta::Content(text));
         self.state = match found {
@@ -255,7 +255,7 @@ impl<S: Syntax> ToolParser<S> {
             }
             Opening::Unfinished => false,
             Opening::Other => {
-                let text: String = self.held.drain(..tag_end).collect();
+                let text = take_front(&mut self.held, tag_end);
                 append(out, Delta::Content(text));
                 self.state = State::Text { after_call: false };
                 true
@@ -335,6 +335,16 @@ fn name_at(text: &str) -> Option<&str> {
     let length = text.bytes().take_while(is_name_byte).count();
     let ends = length < text.len() || length > NAME_BYTES_MAX;
     ends.then(|| &text[..length])
+}
+
+/// Takes out the first `length` bytes, which are most often all.
+fn take_front(held: &mut String, length: usize) -> String {
+    if length == held.len() {
+        return std::mem::take(held);
+    }
+    let front = held[..length].to_string();
+    held.drain(..length);
+    front
 }
 
 /// Drops the newlines and the tag that end a call, of which the tag may be missing.
