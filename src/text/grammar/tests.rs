@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::engine::constraint::{Mask, Next};
-use crate::text::testing::Random;
+use crate::text::testing::{Random, cpu};
 use schemas::{is_valid, schemas};
 
 mod bombs;
@@ -12,12 +12,6 @@ mod schemas;
 
 /// Unoptimised code takes this much longer.
 const SLOWER: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
-
-/// CPU time of this thread: other processes do not count.
-fn cpu() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
-}
 
 /// A tokenizer with merges, as models have them.
 const TOKENIZER: &[u8] = include_bytes!("../../../targets/_model/tiny/tokenizer.json");

@@ -201,11 +201,17 @@ fn large_grammars_compile_in_time() {
             Grammar::Regex("(((((a{0,99}){0,99}){0,99}){0,99}){0,99}){0,99}".into()),
         ),
     ] {
-        let begun = cpu();
-        let compiled = grammars.compile(&grammar);
-        let took = cpu() - begun;
+        limits::check(&grammar).unwrap();
+        // The least of some: a cache that other processes fill makes the same work take longer.
+        let took = (0..3).map(|_| {
+            let begun = cpu();
+            let compiled = grammars.compile_new(&grammar);
+            let took = cpu() - begun;
+            assert!(compiled.is_ok(), "{name}: {compiled:?}");
+            took
+        });
+        let took = took.min().unwrap();
         println!("{name}: {took:?}");
-        assert!(compiled.is_ok(), "{name}: {compiled:?}");
         assert!(took < limits::COMPILE_TIME * SLOWER, "{name} took {took:?}");
     }
 }
