@@ -208,8 +208,12 @@ struct Matrix {
   }
 
   __device__ Scales scales(int panel, int group) const {
+    return scales_at(block_scales(panel, group * kGroup / kBlockColumns));
+  }
+
+  // A lane's part of the scales of a block of columns, in device memory.
+  __device__ static Scales scales_at(const unsigned char* of_block) {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
-    const unsigned char* of_block = block_scales(panel, group * kGroup / kBlockColumns);
     Scales scales;
     if constexpr (kNvfp4) {
       const unsigned char* scale = of_block + g * 8 + q * 2;

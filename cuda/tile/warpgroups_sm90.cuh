@@ -93,7 +93,7 @@ __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       const auto both = *reinterpret_cast<const float2*>(x + column + q * W::kLaneColumns);
-      words[q] = pack(both.x, both.y);
+      words[q] = pack(both.x * W::kRawRows, both.y * W::kRawRows);
     }
     const size_t at = static_cast<size_t>(first / kBlockColumns + block) * to.groups + blockIdx.x;
     unsigned char* octets = to.base + at * kOperandBytes + piece % kPieces * 128;
@@ -233,9 +233,11 @@ struct Warpgroups {
   static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
   static constexpr int kStages = (kWarpgroupBytes - sizeof(OutStorage) - 256) / kStageBytes;
-  // Rows of a tile whose steps are decoded while others are multiplied: FP8's sums, of the matrix,
-  // a segment and a block, leave no registers for two steps of more.
-  static constexpr int kAheadRows = W::kFp8 ? 64 : kTileRowsMax;
+  // FP8's sums of a step wait for its scale, and for those of a segment, if it has more steps.
+  static constexpr bool kThreeSums = W::kFp8 && kSegmentSteps > 1;
+  // Rows of a tile whose steps are decoded while others are multiplied: three sums leave no
+  // registers for two steps of more.
+  static constexpr int kAheadRows = kThreeSums ? 64 : kTileRowsMax;
 
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
@@ -337,9 +339,9 @@ struct Warpgroups {
       const W w{tile.weights, tile.n, kK};
       const int panel = min(tile.panel + self.panel(), panels_of(tile.n) - 1);
       if constexpr (kN <= kAheadRows) {
-        sum_ahead<kN>(w, panel, total);
+        sum_ahead<kN>(w.block_scales(panel, 0), total);
       } else {
-        sum_in_turns<kN>(w, panel, total);
+        sum_in_turns<kN>(w.block_scales(panel, 0), total);
       }
     }
     // The tile is computed again, in registers that the sums leave free.
@@ -349,37 +351,37 @@ struct Warpgroups {
     sink(self, W{tile.weights, tile.n, kK}, tile, index, total);
   }
 
-  using StepScales = typename W::Scales[kStepGroups];
+  using Scales = typename W::Scales;
   using StepOperands = unsigned[kInstructions][4];
 
-  __device__ static void load(const W& w, int panel, int step, StepScales& to) {
-    if (step >= kSteps) return;
-#pragma unroll
-    for (int group = 0; group < kStepGroups; ++group) {
-      to[group] = w.scales(panel, step * kStepGroups + group);
-    }
+  // The scales of a step: of the panel whose first are at `scales`.
+  __device__ static Scales scales_at(const unsigned char* scales, int step) {
+    return W::scales_at(scales + step * W::kBlockScaleBytes);
   }
 
   // This warp's panel of the step in this slot, when it is there.
-  __device__ void decode(const StepScales& scales, StepOperands& to) {
+  __device__ void decode(const Scales& scales, StepOperands& to) {
     ptx::mbarrier_wait(&shared.full[slot], parity);
 #pragma unroll
     for (int octet = 0; octet < kOctets; ++octet) {
       const int group = octet / W::Code::kOctets;
-      const auto fragment = W::fragment(
-          shared.codes[slot][warp() - 4] + group * W::kGroupBytes, scales[group]);
-      W::decode(fragment, octet % W::Code::kOctets, to[2 * octet], to[2 * octet + 1]);
+      const auto fragment =
+          W::fragment(shared.codes[slot][warp() - 4] + group * W::kGroupBytes, scales);
+      W::template decode<true>(fragment, octet % W::Code::kOctets, to[2 * octet],
+                               to[2 * octet + 1]);
     }
+#pragma unroll
+    for (auto& operand : to) wgmma::keep(operand);
   }
 
   // Starts the instructions of the step in this slot.
   template <int kN>
   __device__ void multiply(const StepOperands& a, float (&to)[kN / 2], bool accumulate) {
+    const auto rows = wgmma::describe_plain(shared.rows[slot][0], 128, kOperandBytes);
     wgmma::fence();
 #pragma unroll
     for (int i = 0; i < kInstructions; ++i) {
-      const auto b = wgmma::describe_plain(shared.rows[slot][0] + i * 256, 128, kOperandBytes);
-      wgmma::multiply<kN>(to, a[i], b, i > 0 || accumulate);
+      wgmma::multiply<kN>(to, a[i], wgmma::moved(rows, i * 256), i > 0 || accumulate);
     }
     wgmma::commit();
   }
@@ -393,55 +395,60 @@ struct Warpgroups {
     if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(&shared.empty[used]);
   }
 
+  // A step's sums times its scale become the first of a segment's or are added to them.
   template <int kCount>
-  __device__ static void add_chain(float (&sum)[kCount], const float (&chain)[kCount],
-                                   float2 scale, bool first) {
+  __device__ static void add_step(float (&sum)[kCount], const float (&step)[kCount], float2 scale,
+                                  bool first) {
+    const float low = scale.x * W::kRawSums, high = scale.y * W::kRawSums;
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      sum[e] = fmaf(chain[e], e % 4 < 2 ? scale.x : scale.y, first ? 0.0f : sum[e]);
+      const float factor = e % 4 < 2 ? low : high;
+      sum[e] = first ? step[e] * factor : fmaf(step[e], factor, sum[e]);
     }
+  }
+
+  template <int kCount>
+  __device__ static void add(float (&total)[kCount], const float (&sum)[kCount]) {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) total[e] = __fadd_rn(total[e], sum[e]);
   }
 
   // A step is decoded while the one before is multiplied.
   template <int kN>
-  __device__ void sum_ahead(const W& w, int panel, float (&total)[kN / 2]) {
-    // Without a first value they would take registers of every other path to this one.
-    float sum[kN / 2] = {}, chain[W::kFp8 ? kN / 2 : 1] = {};
+  __device__ void sum_ahead(const unsigned char* of_panel, float (&total)[kN / 2]) {
+    float sum[kThreeSums ? kN / 2 : 1] = {}, part[kN / 2] = {};
     StepOperands a[2];
-    StepScales scales, next;
-    load(w, panel, 0, scales);
-    load(w, panel, 1, next);
+    Scales scales = scales_at(of_panel, 0), next = scales;
+    if constexpr (kSteps > 1) next = scales_at(of_panel, 1);
     decode(scales, a[0]);
-    const auto turn = [&](int step, const StepOperands& now, StepOperands& later) {
-      const bool first = kSegmentSteps == 1 || step % kSegmentSteps == 0;
+    const auto turn = [&](int step, bool first, const StepOperands& now, StepOperands& later) {
       const int used = slot;
-      if constexpr (W::kFp8) {
-        multiply<kN>(now, chain, false);
-      } else {
-        multiply<kN>(now, sum, !first);
-      }
-      const float2 block = scales[0].block;
+      multiply<kN>(now, part, !W::kFp8 && !first);
+      const float2 scale = scales.block;
       advance();
       if (step + 1 < kSteps) {
-#pragma unroll
-        for (int group = 0; group < kStepGroups; ++group) scales[group] = next[group];
-        load(w, panel, step + 2, next);
+        scales = next;
+        if (step + 2 < kSteps) next = scales_at(of_panel, step + 2);
         decode(scales, later);
       }
-      if constexpr (W::kFp8) {
-        finish(chain, used);
-        add_chain(sum, chain, block, first);
+      finish(part, used);
+      const bool last = (step + 1) % kSegmentSteps == 0;
+      if constexpr (kThreeSums) {
+        add_step(sum, part, scale, first);
+        if (last) add(total, sum);
       } else {
-        finish(sum, used);
+        if constexpr (W::kFp8) add_step(part, part, scale, true);
+        if (last) add(total, part);
       }
-      if (kSegmentSteps > 1 && (step + 1) % kSegmentSteps != 0) return;
-#pragma unroll
-      for (int e = 0; e < kN / 2; ++e) total[e] += sum[e];
     };
+    constexpr int kTurns = kSteps == 1 ? 1 : kSegmentSteps > 2 ? kSegmentSteps : 2;
+    static_assert(kSteps % kTurns == 0, "operands change places every turn");
 #pragma unroll 1
-    for (int step = 0; step < kSteps; step += 2) {
-      turn(step, a[0], a[1]);
-      if (step + 1 < kSteps) turn(step + 1, a[1], a[0]);
+    for (int step = 0; step < kSteps; step += kTurns) {
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        turn(step + i, i % kSegmentSteps == 0, a[i % 2], a[(i + 1) % 2]);
+      }
     }
   }
 
@@ -450,31 +457,26 @@ struct Warpgroups {
 
   // One warpgroup multiplies a step while the other decodes its next.
   template <int kN>
-  __device__ void sum_in_turns(const W& w, int panel, float (&total)[kN / 2]) {
-    static_assert(W::kFp8, "the others have registers to decode ahead");
-    float sum[kN / 2], chain[kN / 2] = {};
-    StepScales scales, next;
-    load(w, panel, 0, next);
+  __device__ void sum_in_turns(const unsigned char* of_panel, float (&total)[kN / 2]) {
+    static_assert(kThreeSums, "the others have registers to decode ahead");
+    float sum[kN / 2], part[kN / 2] = {};
+    const auto turn = [&](int step, bool first) {
+      StepOperands a;
+      decode({}, a);
+      take_turn();
+      multiply<kN>(a, part, false);
+      give_turn();
+      const float2 scale = scales_at(of_panel, step).block;
+      finish(part, slot);
+      advance();
+      add_step(sum, part, scale, first);
+    };
 #pragma unroll 1
-    for (int step = 0; step < kSteps;) {
-#pragma unroll
-      for (float& of_segment : sum) of_segment = 0.0f;
+    for (int step = 0; step < kSteps; step += kSegmentSteps) {
+      turn(step, true);
 #pragma unroll 1
-      for (int i = 0; i < kSegmentSteps; ++i, ++step) {
-#pragma unroll
-        for (int group = 0; group < kStepGroups; ++group) scales[group] = next[group];
-        load(w, panel, step + 1, next);
-        StepOperands a;
-        decode(scales, a);
-        take_turn();
-        multiply<kN>(a, chain, false);
-        give_turn();
-        finish(chain, slot);
-        advance();
-        add_chain(sum, chain, scales[0].block, false);
-      }
-#pragma unroll
-      for (int e = 0; e < kN / 2; ++e) total[e] += sum[e];
+      for (int i = 1; i < kSegmentSteps; ++i) turn(step + i, false);
+      add(total, sum);
     }
   }
 };

@@ -124,6 +124,11 @@ __device__ inline void keep(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Operands in registers are made before this, not among later instructions.
+__device__ inline void keep(unsigned (&a)[4]) {
+  asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+}
+
 // An operand along K in the plain mode: 8x8 matrices of 128 bytes, `along_k` and `along_n` bytes
 // from one to the next.
 __device__ inline unsigned long long describe_plain(const void* first, unsigned along_k,
@@ -131,6 +136,11 @@ __device__ inline unsigned long long describe_plain(const void* first, unsigned 
   return static_cast<unsigned long long>((ptx::shared_address(first) & 0x3ffffu) >> 4) |
          static_cast<unsigned long long>(along_k >> 4) << 16 |
          static_cast<unsigned long long>(along_n >> 4) << 32;
+}
+
+// The same operand, `bytes` further on.
+__device__ inline unsigned long long moved(unsigned long long operand, int bytes) {
+  return operand + (bytes >> 4);
 }
 
 // D (+)= A B for one 64 x kN x 16 tile of a warpgroup, asynchronously: A bf16 in registers, as for

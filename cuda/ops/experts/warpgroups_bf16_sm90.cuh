@@ -97,7 +97,7 @@ struct Activates {
                   (lane % 4 * 2 + g % 2) * kPairs;
 #pragma unroll
     for (int e = 0; e < kSums; e += 4) {
-      const float even = activated(e), odd = activated(e + 1);
+      const float even = activated(e) * W::kRawRows, odd = activated(e + 1) * W::kRawRows;
       const float other = __shfl_xor_sync(tile::kAllLanes, g % 2 == 0 ? odd : even, 4);
       words[e / 4 * kPieces * tile::kOperandRows * kPairs] =
           g % 2 == 0 ? tile::pack(even, other) : tile::pack(other, odd);

@@ -39,10 +39,11 @@ template <tile::Storage kStorage>
 __device__ inline void put(const tile::Operands<kStorage>& to, NormedRow& row) {
   __syncthreads();  // what was here has been copied
   const tile::Operands<kStorage> staged{dynamic_shared, 1};
+  constexpr float kFactor = tile::Matrix<kStorage>::kRawRows;
   row.for_each_vector([&](int vector, const float4& part) {
     unsigned char* first = staged.at(threadIdx.x / tile::kWarpLanes, vector * 4);
-    *reinterpret_cast<unsigned*>(first) = tile::pack(part.x, part.y);
-    *reinterpret_cast<unsigned*>(first + 128) = tile::pack(part.z, part.w);
+    *reinterpret_cast<unsigned*>(first) = tile::pack(part.x * kFactor, part.y * kFactor);
+    *reinterpret_cast<unsigned*>(first + 128) = tile::pack(part.z * kFactor, part.w * kFactor);
   });
   __syncthreads();  // all rows are there
   constexpr int kBlockVectors = tile::kOperandBytes / 16;
