@@ -3,7 +3,18 @@
 
 namespace atlas::tile {
 
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// `1 / d` for d from 1 to 2^126, as division rounds it, without its branch for other numbers.
+__device__ inline float reciprocal(float d) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
+  return fmaf(fmaf(-d, y, 1.0f), y, y);
+}
+
+// At least 2^-126.
+__device__ inline float sigmoid(float x) {
+  const float d = 1.0f + expf(-x);
+  return reciprocal(d > 0x1p126f ? 0x1p126f : d);
+}
 
 __device__ inline float silu(float x) { return x * sigmoid(x); }
 
