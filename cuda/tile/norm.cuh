@@ -6,6 +6,15 @@
 
 namespace atlas::tile {
 
+// Four columns times their row's factor and their gain.
+__device__ inline float4 scaled(float4 part, float scale, const float4& gain) {
+  part.x *= scale * (1.0f + gain.x);
+  part.y *= scale * (1.0f + gain.y);
+  part.z *= scale * (1.0f + gain.z);
+  part.w *= scale * (1.0f + gain.w);
+  return part;
+}
+
 template <int kWidth, int kThreads>
 struct NormRow {
   static constexpr int kWarps = kThreads / kWarpLanes;
@@ -80,12 +89,7 @@ struct NormRow {
 #pragma unroll
     for (int warp = 1; warp < kWarps; ++warp) squares += partial[warp];
     const float scale = rsqrtf(squares * (1.0f / kWidth) + eps);
-    for_each_vector([&](int i, int) {
-      part[i].x *= scale * (1.0f + gain.part[i].x);
-      part[i].y *= scale * (1.0f + gain.part[i].y);
-      part[i].z *= scale * (1.0f + gain.part[i].z);
-      part[i].w *= scale * (1.0f + gain.part[i].w);
-    });
+    for_each_vector([&](int i, int) { part[i] = scaled(part[i], scale, gain.part[i]); });
   }
 };
 
@@ -119,7 +123,8 @@ struct WarpNormRow {
     });
   }
 
-  __device__ void normalise(const float* gain, float eps) {
+  // Factor of all columns.
+  __device__ float factor(float eps) {
     float squares[Row::kWarps] = {};
     for_each_vector([&](int vector, const float4& part) {
       float& sum = squares[vector % kThreads / kWarpLanes];
@@ -134,13 +139,13 @@ struct WarpNormRow {
       const float sum = warp_sum(squares[warp]);
       all = warp == 0 ? sum : all + sum;
     }
-    const float scale = rsqrtf(all * (1.0f / kWidth) + eps);
+    return rsqrtf(all * (1.0f / kWidth) + eps);
+  }
+
+  __device__ void normalise(const float* gain, float eps) {
+    const float scale = factor(eps);
     for_each_vector([&](int vector, float4& part) {
-      const float4 more = __ldg(reinterpret_cast<const float4*>(gain) + vector);
-      part.x *= scale * (1.0f + more.x);
-      part.y *= scale * (1.0f + more.y);
-      part.z *= scale * (1.0f + more.z);
-      part.w *= scale * (1.0f + more.w);
+      part = scaled(part, scale, __ldg(reinterpret_cast<const float4*>(gain) + vector));
     });
   }
 };

@@ -263,14 +263,37 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// What becomes of a result.
+// What becomes of a result, or of four side by side.
 struct Stores {
-  __device__ static void put(float& to, float value) { to = value; }
+  template <class T>
+  __device__ static void put(T& to, const T& value) {
+    to = value;
+  }
 };
 // An element is added to once in a launch: there is no order to depend on.
 struct Adds {
-  __device__ static void put(float& to, float value) { ptx::add(&to, value); }
+  template <class T>
+  __device__ static void put(T& to, const T& value) {
+    ptx::add(&to, value);
+  }
 };
+
+// Results of a row that starts at `to`: sums of rows `at` .. `at` + 3 of the matrix, four or none
+// of which a panel has, before their row scale.
+template <class Put, class W>
+__device__ inline void put_quad(const W& w, float* to, int at, const float4& sums) {
+  if (at >= w.n) return;
+  const float results[4] = {sums.x * w.row_scale(at), sums.y * w.row_scale(at + 1),
+                            sums.z * w.row_scale(at + 2), sums.w * w.row_scale(at + 3)};
+  if (w.n % 4 == 0) {
+    const float4 all{results[0], results[1], results[2], results[3]};
+    return Put::put(*reinterpret_cast<float4*>(to + at), all);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (at + i < w.n) Put::put(to[at + i], results[i]);
+  }
+}
 
 // Adds a finished chain to the sum of its segment, and starts the next.
 __device__ inline void close_chain(float (&sum)[4], float (&chain)[4], float2 scale) {

@@ -150,6 +150,16 @@ __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned byt
                : "memory");
 }
 
+// Starts a copy of 8 bytes to shared memory, and the arrival of this thread when all that it has
+// started is there.
+__device__ inline void copy_small(void* to, const void* from, unsigned long long* barrier) {
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 8;\n"
+      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%2];" ::"r"(shared_address(to)),
+      "l"(from), "r"(shared_address(barrier))
+      : "memory");
+}
+
 // As `copy_bulk`, of bytes that other blocks read, too.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes,
                                         unsigned long long* barrier) {
@@ -166,6 +176,12 @@ __device__ inline void add(float* to, float value) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
 
+__device__ inline void add(float4* to, const float4& value) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 // Barrier of all threads of a cluster; what they wrote before is visible behind it.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::
@@ -178,6 +194,26 @@ __device__ inline unsigned cluster_load(const unsigned* mine, unsigned rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
+}
+
+// As `cluster_load`, of four numbers.
+__device__ inline float4 cluster_load(const float* mine, unsigned rank) {
+  unsigned at;
+  float4 value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(at)
+               : "memory");
+  return value;
+}
+
+// Writes a number to the shared memory of block `rank` of the cluster, at the address of this
+// block's.
+__device__ inline void cluster_store(float* mine, unsigned rank, float value) {
+  unsigned at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
 }
 
 // Barrier `index` of `kThreads` threads, some of which arrive and do not wait.

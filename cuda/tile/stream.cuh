@@ -29,18 +29,12 @@ struct Shape {
 // every SM has the same part of the work. Small products' blocks fit beside them.
 using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2>;
 using Narrow = Shape<8, kLargeSm ? 4 : 2>;
-// With more than one tile of rows, which take the room.
-using Tall = Shape<8, kLargeSm ? 3 : 2>;
-
-// Tiles of rows that a block takes, at most.
-inline constexpr int kRowTilesMax = 4;
 
 // Every warp's own ring and its barriers.
 template <class Shape>
 struct StreamStorage {
   struct alignas(128) Slot {
     unsigned char codes[kPieceBytes];
-    // Of FP8 the 16 bytes with the piece's scale, then where it is among them.
     unsigned char scales[kScaleBytes];
   };
 
@@ -107,15 +101,6 @@ __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
   return static_cast<unsigned>(sizeof(StreamStorage<Shape>)) + StagedRows<Shape>::bytes(rows, k);
 }
 
-// Rows of `k` columns that a block has room for: tiles, up to `kRowTilesMax`.
-__host__ __device__ constexpr int stream_rows(int k) {
-  int rows = kRowTilesMax * kTileRows;
-  while (rows > kTileRows && stream_bytes<Tall>(rows, k) > target::SHARED_BYTES_PER_BLOCK) {
-    rows /= 2;
-  }
-  return rows;
-}
-
 // Blocks on an SM that the registers of one leave room for.
 template <class Shape>
 __host__ __device__ constexpr int resident_blocks(int tiles) {
@@ -150,6 +135,8 @@ struct Stream {
   static constexpr int kPieceGroups = kPieceBytes / W::kGroupBytes;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
   static constexpr int kChains = W::kFp8 ? kTiles : 1;
+  // Of a piece: its bulk copies are expected; a scale, too small for one, is copied by a thread.
+  static constexpr unsigned kArrivals = W::kFp8 ? 2 : 1;
   static_assert(!W::kFp8 || kBlockColumns % kPieceColumns == 0, "a piece has one scale");
   static_assert(!W::kNvfp4 || W::kGroup == kBlockColumns, "a group has a block's scales");
 
@@ -192,22 +179,19 @@ struct Stream {
     const int first = ahead_piece * kPieceGroups, group = segment * groups + first;
     const int live = min(kPieceGroups, groups - first), codes = live * W::kGroupBytes;
     const unsigned char* scales = w.block_scales(ahead.panel, group * W::kGroup / kBlockColumns);
-    int scale_bytes = 0;
-    if constexpr (W::kNvfp4) scale_bytes = live * W::kBlockScaleBytes;
-    if constexpr (W::kFp8) {
-      const auto place = static_cast<int>(reinterpret_cast<size_t>(scales) % kVectorBytes);
-      scales -= place, scale_bytes = kVectorBytes;
-      *reinterpret_cast<int*>(to.scales + kVectorBytes) = place;
-    }
+    const int scale_bytes = W::kNvfp4 ? live * W::kBlockScaleBytes : 0;
     ptx::mbarrier_expect(full, codes + scale_bytes);
     ptx::copy_bulk(to.codes, w.codes(ahead.panel, group), codes, full);
-    if (scale_bytes > 0) ptx::copy_bulk(to.scales, scales, scale_bytes, full);
+    if constexpr (W::kNvfp4) ptx::copy_bulk(to.scales, scales, scale_bytes, full);
+    if constexpr (W::kFp8) ptx::copy_small(to.scales, scales, full);
   }
 
   // Reads weights alone. At most once.
   __device__ void prefetch() {
     if (lane() == 0) {
-      for (int i = 0; i < Shape::kSlots; ++i) ptx::mbarrier_init(&shared.full[warp()][i]);
+      for (int i = 0; i < Shape::kSlots; ++i) {
+        ptx::mbarrier_init(&shared.full[warp()][i], kArrivals);
+      }
       ptx::mbarrier_init_fence();
     }
     __syncwarp();  // the barriers can be waited for
@@ -241,8 +225,7 @@ struct Stream {
       }
     }
     if (W::kFp8 && (piece + 1) * kPieceColumns % kBlockColumns == 0) {
-      const int place = *reinterpret_cast<const int*>(from.scales + kVectorBytes);
-      const float2 scale = W::lane_scales(from.scales + place).block;
+      const float2 scale = W::lane_scales(from.scales).block;
 #pragma unroll
       for (int t = 0; t < kChains; ++t) {
         close_chain(sum[t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});

@@ -181,13 +181,13 @@ struct GatedRmsNorm {
 // Kernel `panels_bf16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 100736;
+  static constexpr int kSharedBytes = 92416;
 };
 
 // Kernel `panels_bf16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 100736;
+  static constexpr int kSharedBytes = 92416;
 };
 
 // Kernel `row_bf16` of op `moe`.

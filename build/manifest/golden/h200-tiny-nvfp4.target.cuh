@@ -145,13 +145,13 @@ struct GatedRmsNorm {
 // Kernel `panels_bf16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 154368;
+  static constexpr int kSharedBytes = 189056;
 };
 
 // Kernel `panels_bf16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 154368;
+  static constexpr int kSharedBytes = 189056;
 };
 
 // Kernel `row_bf16` of op `moe`.

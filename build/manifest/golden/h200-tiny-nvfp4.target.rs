@@ -444,13 +444,13 @@ pub const OP_LINEAR_KERNEL: &str = "panels_bf16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `linear`.
-pub const OP_LINEAR_SHARED_BYTES: usize = 154368;
+pub const OP_LINEAR_SHARED_BYTES: usize = 189056;
 /// Kernel of `linear_add`.
 pub const OP_LINEAR_ADD_KERNEL: &str = "panels_bf16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
-pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 154368;
+pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 189056;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "row_bf16";
 /// Threads of a block of `moe`.

@@ -107,9 +107,12 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("select", "vectors_f32"),
 ];
 
-/// Rows of a tile that weights are streamed for, and most rows of a block.
+/// Rows of a tile that weights are streamed for.
 const TILE_ROWS: u64 = 8;
-const STREAM_ROWS_MAX: u64 = 32;
+/// Most rows that a block holds in registers.
+const BLOCK_ROWS: u64 = 32;
+/// Registers of a thread for rows that its block holds, at most.
+const HELD_REGISTERS: u64 = 128;
 /// Blocks that may have this much have large rings of weights.
 const LARGE_BLOCK: u64 = 128 * 1024;
 
@@ -122,11 +125,11 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of products with many panels, with few, and for more than a tile of rows.
-    fn all(block: &Block) -> [Shape; 3] {
+    /// Of products with many panels, and with few.
+    fn all(block: &Block) -> [Shape; 2] {
         let shapes = match block.shared_bytes_max {
-            LARGE_BLOCK.. => [(16, 3), (8, 4), (8, 3)],
-            _ => [(8, 2); 3],
+            LARGE_BLOCK.. => [(16, 3), (8, 4)],
+            _ => [(8, 2); 2],
         };
         shapes.map(|(warps, slots)| Shape { warps, slots })
     }
@@ -155,25 +158,44 @@ const fn staged_row(width: u64) -> u64 {
     (width + 8) * BF16_BYTES
 }
 
-/// What a block that streams needs for a tile of rows, or for as many as it has room for.
+/// What a block that streams needs for a tile of rows.
 fn streaming(block: &Block, width: u64) -> u64 {
-    let [wide, narrow, tiled] = Shape::all(block);
-    let mut rows = STREAM_ROWS_MAX;
-    while rows > TILE_ROWS && tiled.bytes(block, rows, width) > block.shared_bytes_max {
-        rows /= 2;
-    }
-    let one = [wide, narrow].map(|shape| shape.bytes(block, TILE_ROWS, width));
-    one.into_iter()
-        .fold(tiled.bytes(block, rows, width), u64::max)
+    let shapes = Shape::all(block).map(|shape| shape.bytes(block, TILE_ROWS, width));
+    shapes.into_iter().fold(0, u64::max)
 }
 
-/// Stages of many rows, or the rows that weights are streamed for, of any product.
+/// Parts of a sum over K.
+const fn segments(width: u64) -> u64 {
+    match width / 128 {
+        8.. => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
+}
+
+/// The ring of a block that holds rows, two turns' sums of all warps, padded, and their barrier.
+fn holding(block: &Block, width: u64) -> u64 {
+    let shape = Shape { warps: 8, slots: 8 };
+    let mut rows = BLOCK_ROWS;
+    while rows > TILE_ROWS && width / segments(width) / 64 * rows > HELD_REGISTERS {
+        rows /= 2;
+    }
+    let sums = 2 * shape.warps * rows * (16 + 4) * F32_BYTES;
+    (shape.ring(block) + sums + 16).next_multiple_of(128)
+}
+
+/// Stages of many rows, rows that are held, or those that weights are streamed for, of any product.
 fn linear_bytes(model: &Model, block: &Block) -> u64 {
     let attention = model.attention.heads * model.attention.head_dim;
     let values = model.gdn.value_heads * model.gdn.value_dim;
     let widths = [model.hidden, 2 * model.hidden, attention, values];
     let streaming = widths.map(|width| streaming(block, width));
-    streaming.into_iter().fold(PANEL_STAGES, u64::max)
+    let few = streaming.into_iter().fold(PANEL_STAGES, u64::max);
+    match block.shared_bytes_max {
+        LARGE_BLOCK.. => few.max(holding(block, model.hidden)),
+        _ => few,
+    }
 }
 
 /// Sums of squares of rows' warps, the stream, and a tile of rows.
@@ -201,15 +223,9 @@ fn moe_bytes(model: &Model, block: &Block) -> u64 {
     let turns = moe.experts_per_token + 1;
     let chosen = 2 * turns * F32_BYTES;
     let inner = moe.intermediate;
-    let segments = match inner / 128 {
-        8.. => 8,
-        4.. => 4,
-        2.. => 2,
-        _ => 1,
-    };
     let [wide, ..] = Shape::all(block);
     let first = (wide.ring(block) + chosen).next_multiple_of(16) + wide.staged(1, model.hidden);
-    let sums = turns * segments * 16 * F32_BYTES;
+    let sums = turns * segments(inner) * 16 * F32_BYTES;
     let second = (chosen + sums).next_multiple_of(16) + turns * staged_row(inner);
     first.max(second).next_multiple_of(128)
 }

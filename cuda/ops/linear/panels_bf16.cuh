@@ -1,12 +1,14 @@
 // Implements: Ops::linear
 // Match:      any N, K a multiple of 128, every weight format of the target; operands bf16
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
-// Sync:       one barrier a block (few rows) or a step of 128 columns (many); chained launch
+// Sync:       few rows: a barrier a panel, of a block's warps, or two of a cluster's blocks; many:
+//             one a step of 128 columns; chained launch
 #pragma once
 
 #include "base/launch.cuh"
 #include "target.cuh"
-#include "tile/stream.cuh"
+#include "tile/held.cuh"
+#include "tile/split.cuh"
 
 namespace atlas::linear {
 
@@ -35,8 +37,8 @@ struct Sink {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-template <tile::Storage kStorage, int kTiles, class Shape, class Put>
-__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(kTiles)) void stream(
+template <tile::Storage kStorage, class Shape, class Put>
+__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(1)) void stream(
     Params params) {
   using W = tile::Matrix<kStorage>;
   using Shared = tile::StreamStorage<Shape>;
@@ -44,7 +46,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(kTile
                                                    params.k, W::kRawRows);
   ptx::griddepcontrol_launch_dependents();
   const auto share = tile::Share::of(tile::panels_of(params.n), blockIdx.x, gridDim.x);
-  tile::Stream<kStorage, kTiles, Shape, tile::Panels> stage(
+  tile::Stream<kStorage, 1, Shape, tile::Panels> stage(
       *reinterpret_cast<Shared*>(dynamic_shared), {params.weight, params.n, share.first}, params.k,
       share.count);
   stage.prefetch();
@@ -56,6 +58,66 @@ __global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(kTile
     to(share.first + unit, g, row, low, high);
   };
   stage.run(staged, sink);
+}
+
+// Rows of HIDDEN columns, `groups` of 8 * kTiles of them side by side in the grid: blocks that take
+// the same weights run together.
+template <tile::Storage kStorage, int kTiles, class Put>
+__global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params params, int groups) {
+  constexpr int kK = target::HIDDEN, kRows = kTiles * tile::kTileRows;
+  using W = tile::Matrix<kStorage>;
+  auto& shared = *reinterpret_cast<tile::HeldStorage<kRows>*>(dynamic_shared);
+  ptx::griddepcontrol_launch_dependents();
+  const int block = blockIdx.x / groups, blocks = gridDim.x / groups;
+  const int first = blockIdx.x % groups * kRows, rows = min(params.rows - first, kRows);
+  const auto share = tile::Share::of(tile::panels_of(params.n), block, blocks);
+  tile::Held<kStorage, kK, kTiles, tile::Panels> stage(
+      shared.stream, {params.weight, params.n, share.first}, share.count);
+  stage.prefetch();
+  ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
+  const float* x = params.x + static_cast<size_t>(first) * kK;
+  stage.hold(rows, [&](int row, int column) {
+    float octet[8];
+    tile::load_octet(x + static_cast<size_t>(row) * kK + column, octet);
+#pragma unroll
+    for (float& value : octet) value *= W::kRawRows;
+    return tile::encode(octet);
+  });
+  const W w{params.weight, params.n, kK};
+  float* out = params.out + static_cast<size_t>(first) * params.n;
+  stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
+    const int at = (share.first + unit) * tile::kPanelRows + quad * 4;
+    tile::put_quad<Put>(w, out + static_cast<size_t>(row) * params.n, at, sums);
+  });
+}
+
+// Tiles of rows that a block holds, and of fewer rows.
+inline constexpr int kTiles = tile::held_rows(target::HIDDEN) / tile::kTileRows;
+inline constexpr int kFewTiles = kTiles > 2 ? 2 : kTiles;
+
+// Panels of a cluster, and tiles of rows: an SM has room for two blocks, since clusters cannot be
+// placed on all SMs at one block each.
+inline constexpr int kSplitPanels = 8;
+inline constexpr int kSplitTiles = 4;
+
+template <tile::Storage kStorage, int kK, int kRowTiles>
+using SplitStage = tile::Split<kStorage, kK, kSplitPanels, kRowTiles>;
+
+template <tile::Storage kStorage, int kK, int kRowTiles, class Put>
+__global__ __cluster_dims__(tile::segments(kK)) __launch_bounds__(tile::kSplitThreads) void split(
+    Params params) {
+  using Stage = SplitStage<kStorage, kK, kRowTiles>;
+  const tile::Matrix<kStorage> w{params.weight, params.n, kK};
+  ptx::griddepcontrol_launch_dependents();
+  Stage stage(*reinterpret_cast<typename Stage::SharedStorage*>(dynamic_shared), w);
+  stage.prefetch();
+  ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
+  const int first = blockIdx.y * Stage::kRows, rows = min(params.rows - first, Stage::kRows);
+  stage.round(params.x + static_cast<size_t>(first) * kK, rows);
+  stage.run(rows, [&](int panel, int quad, int row, const float4& sums) {
+    float* out = params.out + static_cast<size_t>(first + row) * params.n;
+    tile::put_quad<Put>(w, out, panel * tile::kPanelRows + quad * 4, sums);
+  });
 }
 
 template <tile::Storage kStorage, int kTiles, class Put>
@@ -84,18 +146,29 @@ __global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
   Stage(w, blockIdx.x).run(min(params.rows - first, Stage::kRows), x, sink, shared);
 }
 
-// What a block needs to stream for rows of any length in this model.
+// Columns of the output projections of both mixers.
+inline constexpr int kValues = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+inline constexpr int kHeads = target::HEADS * target::HEAD_DIM;
+
+// What a block needs to stream, for rows of any length in this model.
 constexpr unsigned streaming() {
   using namespace target;
   unsigned most = 0;
-  for (int k : {HIDDEN, 2 * HIDDEN, GDN_VALUE_HEADS * GDN_VALUE_DIM, HEADS * HEAD_DIM}) {
+  for (int k : {HIDDEN, 2 * HIDDEN, kValues, kHeads}) {
     for (unsigned bytes : {tile::stream_bytes<tile::Wide>(tile::kTileRows, k),
-                           tile::stream_bytes<tile::Narrow>(tile::kTileRows, k),
-                           tile::stream_bytes<tile::Tall>(tile::stream_rows(k), k)}) {
+                           tile::stream_bytes<tile::Narrow>(tile::kTileRows, k)}) {
       most = bytes > most ? bytes : most;
     }
   }
   return most;
+}
+
+constexpr unsigned shared_bytes() {
+  constexpr unsigned kTiled = sizeof(tile::Tiled<tile::Storage::bf16, 1>::SharedStorage);
+  constexpr unsigned kHeld =
+      tile::kLargeSm ? sizeof(tile::HeldStorage<kTiles * tile::kTileRows>) : 0;
+  constexpr unsigned kMost = kTiled > kHeld ? kTiled : kHeld;
+  return streaming() > kMost ? streaming() : kMost;
 }
 
 // With so many rows and fewer weights, registers are the better place for them.
@@ -104,10 +177,7 @@ inline constexpr int kFlatRowsMax = 64;
 template <class Tile, class Put = tile::Stores>
 struct PanelsBf16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static constexpr unsigned kTiledBytes =
-      sizeof(typename tile::Tiled<tile::Storage::bf16, 1>::SharedStorage);
-  static_assert(Tile::kSharedBytes == (kTiledBytes > streaming() ? kTiledBytes : streaming()),
-                "the manifest plans this storage");
+  static_assert(Tile::kSharedBytes == shared_bytes(), "the manifest plans this storage");
 
   template <tile::Storage kStorage, int kTiles>
   static cudaError_t few(const Params& params, cudaStream_t stream) {
@@ -116,48 +186,81 @@ struct PanelsBf16 {
                           params);
   }
 
-  template <tile::Storage kStorage, int kTiles, class Shape>
+  template <tile::Storage kStorage, class Shape>
   static cudaError_t streamed(const Params& params, cudaStream_t stream) {
     const auto panels = static_cast<unsigned>(tile::panels_of(params.n));
     const Launch shape{min(panels, static_cast<unsigned>(target::SMS)), Shape::kThreads,
                        tile::stream_bytes<Shape>(params.rows, params.k)};
-    return launch_chained(linear::stream<kStorage, kTiles, Shape, Put>, shape, stream, params);
+    return launch_chained(linear::stream<kStorage, Shape, Put>, shape, stream, params);
   }
 
   // Up to a tile of rows.
   template <tile::Storage kStorage>
   static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {
     return tile::panels_of(params.n) > target::SMS
-               ? streamed<kStorage, 1, tile::Wide>(params, stream)
-               : streamed<kStorage, 1, tile::Narrow>(params, stream);
+               ? streamed<kStorage, tile::Wide>(params, stream)
+               : streamed<kStorage, tile::Narrow>(params, stream);
   }
 
-  // Many weights, as often as a block has no room for all rows.
+  template <tile::Storage kStorage, int kTiles>
+  static cudaError_t tiles_held(const Params& params, cudaStream_t stream) {
+    constexpr int kRows = kTiles * tile::kTileRows;
+    const unsigned groups = blocks_for(params.rows, kRows);
+    const Launch shape{target::SMS / groups * groups, tile::HeldShape::kThreads,
+                       sizeof(tile::HeldStorage<kRows>)};
+    return launch_chained(held<kStorage, kTiles, Put>, shape, stream, params,
+                          static_cast<int>(groups));
+  }
+
+  // Many panels of HIDDEN columns.
   template <tile::Storage kStorage>
-  static cudaError_t tiles_streamed(Params params, cudaStream_t stream) {
-    const int at_once = tile::stream_rows(params.k);
-    cudaError_t failed = cudaSuccess;
-    for (int left = params.rows; left > 0 && failed == cudaSuccess; left -= params.rows) {
-      params.rows = min(left, at_once);
-      if (params.rows <= tile::kTileRows) {
-        failed = tile_streamed<kStorage>(params, stream);
-      } else {
-        failed = params.rows <= 2 * tile::kTileRows
-                     ? streamed<kStorage, 2, tile::Tall>(params, stream)
-                     : streamed<kStorage, 4, tile::Tall>(params, stream);
-      }
-      params.x += static_cast<size_t>(params.rows) * params.k;
-      params.out += static_cast<size_t>(params.rows) * params.n;
+  static cudaError_t rows_held(const Params& params, cudaStream_t stream) {
+    return params.rows <= kFewTiles * tile::kTileRows
+               ? tiles_held<kStorage, kFewTiles>(params, stream)
+               : tiles_held<kStorage, kTiles>(params, stream);
+  }
+
+  // Whether a product with matrices of `k` columns is split: one of few panels, so few that the
+  // clusters of a block's rows run at once. BF16 leaves no room for two blocks an SM.
+  template <tile::Storage kStorage>
+  static bool splits(const Params& params, int k) {
+    if (kStorage == tile::Storage::bf16 || params.k != k) return false;
+    return tile::panels_of(params.n) * tile::segments(k) <= kSplitPanels * target::SMS;
+  }
+
+  template <tile::Storage kStorage, int kK, int kRowTiles>
+  static cudaError_t segments_split(const Params& params, cudaStream_t stream) {
+    using Stage = SplitStage<kStorage, kK, kRowTiles>;
+    static_assert(sizeof(typename Stage::SharedStorage) <= Tile::kSharedBytes,
+                  "the manifest plans this storage");
+    const Launch shape{Stage::blocks(params.n), tile::kSplitThreads,
+                       sizeof(typename Stage::SharedStorage),
+                       blocks_for(params.rows, Stage::kRows)};
+    return launch_chained(split<kStorage, kK, kRowTiles, Put>, shape, stream, params);
+  }
+
+  template <tile::Storage kStorage, int kK>
+  static cudaError_t split_of(const Params& params, cudaStream_t stream) {
+    if constexpr (kStorage == tile::Storage::bf16) {
+      return cudaErrorInvalidValue;
+    } else {
+      return params.rows <= kSplitTiles / 2 * tile::kTileRows
+                 ? segments_split<kStorage, kK, kSplitTiles / 2>(params, stream)
+                 : segments_split<kStorage, kK, kSplitTiles>(params, stream);
     }
-    return failed;
   }
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, cudaStream_t stream) {
     if (params.rows <= tile::kTileRows) return tile_streamed<kStorage>(params, stream);
     if constexpr (tile::kLargeSm) {
-      const bool large = tile::panels_of(params.n) > 2 * target::SMS;
-      if (large && params.rows <= kFlatRowsMax) return tiles_streamed<kStorage>(params, stream);
+      if (params.rows <= tile::kSplitRowsMax) {
+        if (params.k == target::HIDDEN && tile::panels_of(params.n) > 2 * target::SMS) {
+          return rows_held<kStorage>(params, stream);
+        }
+        if (splits<kStorage>(params, kValues)) return split_of<kStorage, kValues>(params, stream);
+        if (splits<kStorage>(params, kHeads)) return split_of<kStorage, kHeads>(params, stream);
+      }
     }
     if (params.rows <= 16) return few<kStorage, 2>(params, stream);
     if (params.rows <= 32) return few<kStorage, 4>(params, stream);

@@ -151,6 +151,12 @@ __device__ inline void run(const Params& params, int block, int blocks) {
   stage.run(staged, sink);
 }
 
+// A weight format as a type.
+template <tile::Storage kStorage>
+struct Constant {
+  static constexpr tile::Storage value = kStorage;
+};
+
 __host__ __device__ constexpr bool used(tile::Storage storage) {
   using namespace target;
   for (Format format : {FORMAT_GDN, FORMAT_ATTENTION, FORMAT_MTP_ATTENTION}) {
@@ -159,30 +165,35 @@ __host__ __device__ constexpr bool used(tile::Storage storage) {
   return storage == tile::Storage::bf16;  // gates and router
 }
 
-template <class Shape>
-__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(1)) void few(
-    const __grid_constant__ Params params) {
+// `body(storage, block, blocks)` of the weight format that a block has a part of.
+template <class Body>
+__device__ inline void for_storage(const Params& params, int block, const Body& body) {
   using tile::Storage;
-  ptx::griddepcontrol_launch_dependents();
-  int block = blockIdx.x;
   const auto is_of = [&](Storage storage) {
     const int blocks = params.blocks[static_cast<int>(storage)];
     if (block < blocks) return true;
     block -= blocks;
     return false;
   };
-  const auto blocks = [&](Storage storage) { return params.blocks[static_cast<int>(storage)]; };
+  const auto run = [&](auto storage) {
+    body(storage, block, params.blocks[static_cast<int>(storage.value)]);
+  };
   if constexpr (used(Storage::nvfp4)) {
-    if (is_of(Storage::nvfp4)) {
-      return run<Storage::nvfp4, Shape>(params, block, blocks(Storage::nvfp4));
-    }
+    if (is_of(Storage::nvfp4)) return run(Constant<Storage::nvfp4>{});
   }
   if constexpr (used(Storage::fp8_block128)) {
-    if (is_of(Storage::fp8_block128)) {
-      return run<Storage::fp8_block128, Shape>(params, block, blocks(Storage::fp8_block128));
-    }
+    if (is_of(Storage::fp8_block128)) return run(Constant<Storage::fp8_block128>{});
   }
-  run<Storage::bf16, Shape>(params, block, blocks(Storage::bf16));
+  run(Constant<Storage::bf16>{});
+}
+
+template <class Shape>
+__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(1)) void few(
+    const __grid_constant__ Params params) {
+  ptx::griddepcontrol_launch_dependents();
+  for_storage(params, blockIdx.x, [&](auto storage, int block, int blocks) {
+    run<storage.value, Shape>(params, block, blocks);
+  });
 }
 
 // Parameters as the ABI gives them, parts with no rows of weights where there is none.

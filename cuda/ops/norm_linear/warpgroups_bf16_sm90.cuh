@@ -1,13 +1,13 @@
 // Implements: Ops::norm_linear
 // Match:      up to four matrices of any weight format; operands bf16
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
-// Sync:       few rows: as `stream_bf16`; many: a chained launch that norms rows into operands, and
-//             one a weight format
+// Sync:       few rows: as `stream_bf16` and `held_bf16`; many: a chained launch that norms rows
+//             into operands, and one a weight format
 #pragma once
 
 #include <utility>
 
-#include "ops/norm_linear/stream_bf16.cuh"
+#include "ops/norm_linear/held_bf16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
 namespace atlas::norm_linear {
@@ -112,6 +112,7 @@ struct WarpgroupsBf16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
   static_assert(kNormBytes <= tile::kWarpgroupBytes, "a block has room for eight rows");
+  static_assert(kHeldBytes <= tile::kWarpgroupBytes, "a block has room for rows that are held");
 
   // `beside` becomes true.
   template <tile::Storage kStorage>
@@ -174,7 +175,9 @@ struct WarpgroupsBf16 {
     const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
-    return rows > kFewRowsMax ? many(params, operands, stream) : launch_few(params, stream);
+    if (rows <= kFewRowsMax) return launch_few(params, stream);
+    return rows <= kHeldRowsMax ? launch_held(params, operands, stream)
+                                : many(params, operands, stream);
   }
 };
 

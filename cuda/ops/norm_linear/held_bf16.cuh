@@ -1,0 +1,185 @@
+// More rows than a tile, by weights that are streamed once: rows are normed by a block each, into
+// BF16 that the product's blocks hold in registers. Few panels norm for themselves, a cluster
+// together: a kernel less.
+#pragma once
+
+#include "ops/norm_linear/stream_bf16.cuh"
+#include "tile/held.cuh"
+#include "tile/split.cuh"
+
+namespace atlas::norm_linear {
+
+// Rows that are held or split, at most.
+inline constexpr int kHeldRowsMax = tile::kSplitRowsMax;
+
+// Norms a row a block.
+__global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
+    const __grid_constant__ Params params, __nv_bfloat16* to) {
+  __shared__ Row::SharedStorage shared;
+  ptx::griddepcontrol_launch_dependents();
+  Row gain, row;
+  gain.load(params.gain);
+  ptx::griddepcontrol_wait();
+  const size_t at = static_cast<size_t>(blockIdx.x) * HIDDEN;
+  row.load(params.residual + at);
+  row.normalise(gain, target::NORM_EPS, shared);
+  Row::for_each_vector([&](int i, int vector) {
+    tile::put_vector(to + at, vector, row.part[i], 1.0f);
+  });
+  row.store(params.x + at);
+}
+
+template <tile::Storage kStorage, int kTiles>
+__device__ inline void run_held(const Params& params, const __nv_bfloat16* x, int first, int block,
+                                int blocks) {
+  using At = PartPanels<kStorage>;
+  using W = tile::Matrix<kStorage>;
+  constexpr int kRows = kTiles * tile::kTileRows;
+  auto& shared = *reinterpret_cast<tile::HeldStorage<kRows>*>(dynamic_shared);
+  const int rows = min(params.rows - first, kRows);
+  const auto share = tile::Share::of(panels_of(params, kStorage), block, blocks);
+  const At at{params, share.first};
+  tile::Held<kStorage, HIDDEN, kTiles, At> stage(shared.stream, at, share.count);
+  stage.prefetch();
+  ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
+  x += static_cast<size_t>(first) * HIDDEN;
+  stage.hold(rows, [&](int row, int column) {
+    uint4 octet = *reinterpret_cast<const uint4*>(x + row * HIDDEN + column);
+    if constexpr (W::kFp8) {
+      const __nv_bfloat162 factor = __float2bfloat162_rn(W::kRawRows);
+      octet = {tile::scaled(octet.x, factor), tile::scaled(octet.y, factor),
+               tile::scaled(octet.z, factor), tile::scaled(octet.w, factor)};
+    }
+    return octet;
+  });
+  stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
+    int panel = at.first + unit;
+    const Part& part = at.part_of(panel);
+    const W w{part.weight, part.n, HIDDEN};
+    float* out = part.out + static_cast<size_t>(first + row) * part.n;
+    tile::put_quad<tile::Stores>(w, out, panel * tile::kPanelRows + quad * 4, sums);
+  });
+}
+
+// Rows, `groups` of 8 * kTiles of them side by side in the grid: blocks that take the same weights
+// run together.
+template <int kTiles>
+__global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
+    const __grid_constant__ Params params, const __nv_bfloat16* x, int groups) {
+  ptx::griddepcontrol_launch_dependents();
+  const int first = static_cast<int>(blockIdx.x) % groups * kTiles * tile::kTileRows;
+  const int block = static_cast<int>(blockIdx.x) / groups;
+  for_storage(params, block, [&](auto storage, int block, int blocks) {
+    run_held<storage.value, kTiles>(params, x, first, block, blocks);
+  });
+}
+
+template <int kTiles>
+cudaError_t launch_tiles_held(Params params, const __nv_bfloat16* x, cudaStream_t stream) {
+  constexpr int kRows = kTiles * tile::kTileRows;
+  const unsigned groups = blocks_for(params.rows, kRows);
+  const unsigned grid = deal(params, target::SMS / static_cast<int>(groups)) * groups;
+  return launch_chained(held<kTiles>,
+                        {grid, tile::HeldShape::kThreads, sizeof(tile::HeldStorage<kRows>)}, stream,
+                        params, x, static_cast<int>(groups));
+}
+
+// Panels of a cluster that norms for itself, and tiles of rows: the more panels, the fewer blocks
+// read the rows; the fewer rows, the sooner they are read.
+inline constexpr int kSplitPanels = 2;
+inline constexpr int kSplitTiles = 2;
+
+using SplitStage = tile::Split<tile::Storage::bf16, HIDDEN, kSplitPanels, kSplitTiles>;
+
+struct SplitStorage {
+  SplitStage::SharedStorage product;
+  float factor[SplitStage::kRows];  // of each row
+};
+
+// The first part alone. A block finds the factors of one in `kSegments` rows for its cluster, and
+// norms its segment's columns of all rows.
+__global__ __cluster_dims__(tile::segments(HIDDEN)) __launch_bounds__(tile::kSplitThreads) void
+split(const __grid_constant__ Params params) {
+  using Stage = SplitStage;
+  constexpr int kSegments = Stage::kSegments, kMine = Stage::kMine;
+  static_assert(kMine <= 16, "registers have room for a thread's vectors");
+  using WholeRow = tile::WarpNormRow<HIDDEN, tile::kPanelThreads>;
+  auto& shared = *reinterpret_cast<SplitStorage*>(dynamic_shared);
+  const Part& part = params.part[0];
+  ptx::griddepcontrol_launch_dependents();
+  Stage stage(shared.product, {part.weight, part.n, HIDDEN});
+  stage.prefetch();
+  const int column = stage.segment * Stage::kColumns;
+  float4 gain[kMine];
+  Stage::for_each_vector<kMine>(0, Stage::kRows, [&](int i, int, int vector) {
+    gain[i] = __ldg(reinterpret_cast<const float4*>(params.gain + column) + vector);
+  });
+  ptx::cluster_sync();  // the others' memory can be written
+  ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
+  const int first_row = blockIdx.y * Stage::kRows;
+  const int rows = min(params.rows - first_row, Stage::kRows);
+  const auto at = [&](int row) { return static_cast<size_t>(first_row + row) * HIDDEN; };
+  float4 mine[kMine];
+  Stage::for_each_vector<kMine>(0, rows, [&](int i, int row, int vector) {
+    mine[i] = reinterpret_cast<const float4*>(params.residual + at(row) + column)[vector];
+  });
+  const int warp = threadIdx.x / tile::kWarpLanes, lane = threadIdx.x % tile::kWarpLanes;
+  for (int r = stage.segment + kSegments * warp; r < rows; r += kSegments * tile::kSplitWarps) {
+    WholeRow row;
+    row.load(params.residual + at(r));
+    const float factor = row.factor(target::NORM_EPS);
+    if (lane < kSegments) ptx::cluster_store(&shared.factor[r], lane, factor);
+  }
+  ptx::cluster_sync();  // all factors are there
+  Stage::for_each_vector<kMine>(0, rows, [&](int i, int row, int vector) {
+    const float4 normed = tile::scaled(mine[i], shared.factor[row], gain[i]);
+    stage.put(row, vector, normed);
+    if (stage.first == 0) reinterpret_cast<float4*>(params.x + at(row) + column)[vector] = normed;
+  });
+  stage.run(rows, [&](int panel, int quad, int row, const float4& sums) {
+    float* out = part.out + static_cast<size_t>(first_row + row) * part.n;
+    tile::put_quad<tile::Stores>(stage.w, out, panel * tile::kPanelRows + quad * 4, sums);
+  });
+}
+
+inline cudaError_t launch_split(const Params& params, cudaStream_t stream) {
+  const unsigned blocks = SplitStage::blocks(params.part[0].n);
+  return launch_chained(split,
+                        {blocks, tile::kSplitThreads, sizeof(SplitStorage),
+                         blocks_for(params.rows, SplitStage::kRows)},
+                        stream, params);
+}
+
+// Tiles of rows that a block holds, and of fewer rows.
+inline constexpr int kTiles = tile::held_rows(HIDDEN) / tile::kTileRows;
+inline constexpr int kFewTiles = kTiles > 2 ? 2 : kTiles;
+
+// Shared memory of a block, at most.
+inline constexpr size_t kHeldBytes =
+    sizeof(tile::HeldStorage<kTiles * tile::kTileRows>) > sizeof(SplitStorage)
+        ? sizeof(tile::HeldStorage<kTiles * tile::kTileRows>)
+        : sizeof(SplitStorage);
+
+// Whether all clusters of the first part, which is alone, run at once.
+inline bool splits(const Params& params) {
+  const Part& part = params.part[0];
+  for (int p = 1; p < kParts; ++p) {
+    if (params.part[p].n > 0) return false;
+  }
+  return part.format == static_cast<unsigned>(tile::Storage::bf16) &&
+         tile::panels_of(part.n) * tile::segments(HIDDEN) <= kSplitPanels * target::SMS;
+}
+
+// More rows than `kFewRowsMax`, up to `kHeldRowsMax`; `operands` has room for the rows in BF16.
+inline cudaError_t launch_held(const Params& params, unsigned char* operands, cudaStream_t stream) {
+  if (splits(params)) return launch_split(params, stream);
+  auto* x = reinterpret_cast<__nv_bfloat16*>(operands);
+  const Launch norm{static_cast<unsigned>(params.rows), tile::kPanelThreads, 0};
+  const cudaError_t failed = launch_chained(norm_row, norm, stream, params, x);
+  if (failed != cudaSuccess) return failed;
+  return params.rows <= kFewTiles * tile::kTileRows
+             ? launch_tiles_held<kFewTiles>(params, x, stream)
+             : launch_tiles_held<kTiles>(params, x, stream);
+}
+
+}  // namespace atlas::norm_linear

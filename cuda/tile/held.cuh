@@ -1,0 +1,183 @@
+// More rows than a tile by many panels of weights, for decode: rows stay in registers, weights are
+// streamed past them. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
+//
+// A warp has a segment of K: its columns of all rows of the block are operands in its registers for
+// as long as the block runs. So a piece of weights is read from shared memory and decoded once for
+// all rows, and rows are not read again; through shared memory they would be, for every panel.
+#pragma once
+
+#include "tile/stream.cuh"
+
+namespace atlas::tile {
+
+// A block fills an SM: rows take the registers, weights the shared memory.
+using HeldShape = Shape<8, 8>;
+
+// Registers of a thread for rows, at most.
+inline constexpr int kHeldRegisters = 128;
+
+// Columns of a pair of instructions.
+inline constexpr int kPairColumns = 32;
+
+// Rows of `k` columns that a block holds, at most: tiles, as many as a power of two.
+__host__ __device__ constexpr int held_rows(int k) {
+  int tiles = 4;
+  while (tiles > 1 && k / segments(k) / kPairColumns * 4 * tiles > kHeldRegisters) tiles /= 2;
+  return tiles * kTileRows;
+}
+
+// The sums of two turns on their way from warps to the block.
+template <int kRows>
+struct HeldSums {
+  // Eight lanes' rows of weights and four lanes' rows lie in different banks.
+  static constexpr int kPitch = kPanelRows + 4;
+
+  alignas(16) float sum[2][HeldShape::kWarps][kRows][kPitch];  // (turn, warp, row, panel row)
+  unsigned long long there;  // barrier: a turn's sums of all warps
+};
+
+template <int kRows>
+struct HeldStorage {
+  StreamStorage<HeldShape> stream;
+  HeldSums<kRows> sums;
+};
+
+// As `Stream`, of matrices with kK columns, for 8 * kTiles rows. `sink(unit, quad, row, sums)` gets
+// the sums of the panel's rows 4 quad .. 4 quad + 3, before their row scale.
+template <Storage kStorage, int kK, int kTiles, class At>
+struct Held : Stream<kStorage, kTiles, HeldShape, At> {
+  using Base = Stream<kStorage, kTiles, HeldShape, At>;
+  using W = Matrix<kStorage>;
+  using Sums = HeldSums<kTiles * kTileRows>;
+  static constexpr int kSegments = segments(kK);
+  static constexpr int kGroups = kK / kSegments / W::kGroup;
+  static constexpr int kPieces = (kGroups + Base::kPieceGroups - 1) / Base::kPieceGroups;
+  static constexpr int kOctets = kGroups * W::Code::kOctets;
+  static constexpr int kAtOnce = HeldShape::kWarps / kSegments;
+  static_assert(kTiles * kTileRows <= held_rows(kK), "registers have room for the rows");
+
+  using Base::lane;
+  using Base::warp;
+
+  uint4 x[kOctets][kTiles];  // a lane's columns of the segment
+
+  __device__ Held(StreamStorage<HeldShape>& shared, const At& at, int count)
+      : Base(shared, at, kK, count) {}
+
+  // `octet(row, column)`: eight columns of a row as operands.
+  template <class Octet>
+  __device__ void hold(int rows, const Octet& octet) {
+    const int g = lane() / 4, q = lane() % 4;
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      const int group = this->segment * kGroups + o / W::Code::kOctets;
+      const int column = group * W::kGroup + q * W::kLaneColumns + o % W::Code::kOctets * 8;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        // A row behind the last one is the last one again: its sums go nowhere.
+        x[o][t] = octet(min(t * kTileRows + g, rows - 1), column);
+      }
+    }
+  }
+
+  // A turn's sums are added while the next one's weights are multiplied: no warp waits for others.
+  template <class Sink>
+  __device__ void run(int rows, Sums& sums, const Sink& sink) {
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(&sums.there, HeldShape::kWarps);
+      ptx::mbarrier_init_fence();
+    }
+    __syncthreads();  // the barrier can be waited for
+    int turn = 0;
+#pragma unroll 1
+    for (int first = 0; first < this->count; first += kAtOnce, turn ^= 1) {
+      float sum[kTiles][4] = {};
+      if (first + this->mine < this->count) multiply(sum);
+      if (first > 0) add_segments(first - kAtOnce, turn ^ 1, rows, sums, sink);
+      put(sum, sums.sum[turn]);
+      __syncwarp();  // this warp's sums are written
+      if (lane() == 0) ptx::mbarrier_arrive(&sums.there);
+    }
+    const int last = (this->count - 1) / kAtOnce * kAtOnce;
+    if (this->count > 0) add_segments(last, turn ^ 1, rows, sums, sink);
+  }
+
+  // The sums of a segment of this warp's next panel.
+  __device__ void multiply(float (&sum)[kTiles][4]) {
+    float chain[Base::kChains][4] = {};
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const auto& from = this->shared.ring[warp()][this->slot];
+      ptx::mbarrier_wait(&this->shared.full[warp()][this->slot], this->parity);
+#pragma unroll
+      for (int i = 0; i < Base::kPieceGroups; ++i) {
+        const int group = piece * Base::kPieceGroups + i;
+        if (group >= kGroups) break;
+        typename W::Scales scales;
+        if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
+        const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
+#pragma unroll
+        for (int octet = 0; octet < W::Code::kOctets; ++octet) {
+          unsigned first[4], second[4];
+          W::template decode<true>(now, octet, first, second);
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            const uint4& b = x[group * W::Code::kOctets + octet][t];
+            float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
+            ptx::mma(to, first, b.x, b.y);
+            ptx::mma(to, second, b.z, b.w);
+          }
+        }
+      }
+      if (W::kFp8 && (piece + 1) * Base::kPieceColumns % kBlockColumns == 0) {
+        const float2 scale = W::lane_scales(from.scales).block;
+#pragma unroll
+        for (int t = 0; t < Base::kChains; ++t) {
+          close_chain(sum[t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
+        }
+      }
+      __syncwarp();  // the slot is read
+      this->ask(this->slot);
+      if (++this->slot == HeldShape::kSlots) this->slot = 0, this->parity ^= 1;
+    }
+  }
+
+  template <class Turn>
+  __device__ static void put(const float (&sum)[kTiles][4], Turn& turn) {
+    const int g = lane() / 4, q = lane() % 4;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        float* own = turn[warp()][t * kTileRows + 2 * q + odd];
+        own[g] = sum[t][odd], own[g + 8] = sum[t][odd + 2];
+      }
+    }
+  }
+
+  // Adds the segments of the panels from `first` on, in order, when all warps' are there: one half
+  // of the block after one turn, the other after the next. A warp writes to a turn's place again
+  // when it has seen the next one's sums of all others.
+  template <class Sink>
+  __device__ void add_segments(int first, int turn, int rows, Sums& sums, const Sink& sink) const {
+    constexpr int kRows = kTiles * kTileRows, kHalf = HeldShape::kThreads / 2;
+    ptx::mbarrier_wait(&sums.there, turn);
+    if (threadIdx.x / kHalf != turn) return;
+    const int panels = min(kAtOnce, this->count - first);
+#pragma unroll 1
+    for (int item = threadIdx.x % kHalf; item < panels * 4 * kRows; item += kHalf) {
+      const int quad = item % 4, row = item / 4 % kRows, in_block = item / (4 * kRows);
+      if (row >= rows) continue;
+      float4 total{};
+#pragma unroll
+      for (int s = 0; s < kSegments; ++s) {
+        const float* from = sums.sum[turn][in_block * kSegments + s][row] + quad * 4;
+        const float4 part = *reinterpret_cast<const float4*>(from);
+        total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
+      }
+      sink(first + in_block, quad, row, total);
+    }
+  }
+};
+
+}  // namespace atlas::tile
