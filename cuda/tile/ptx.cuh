@@ -182,6 +182,20 @@ __device__ inline void add(float4* to, const float4& value) {
                : "memory");
 }
 
+// Writes a number that other blocks wait for, and reads what they write: the first-level cache is
+// passed by. Nothing else is ordered by it.
+__device__ inline void store_relaxed(float* to, float value) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
+}
+__device__ inline float4 load_relaxed(const float4* from) {
+  float4 value;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+
 // Barrier of all threads of a cluster; what they wrote before is visible behind it.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::

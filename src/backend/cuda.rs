@@ -44,6 +44,12 @@ const PLACES: usize =
     (TURNS + (OPERAND_ROWS - 1) * least(TURNS, EXPERTS_ALL)).next_multiple_of(OPERAND_ROWS);
 /// Routed experts and the shared one.
 const EXPERTS_ALL: usize = EXPERTS + 1;
+/// Most rows of `moe` in one launch.
+const MOE_ROWS: usize = 64;
+/// Activations of those rows' experts on their way from block to block of one launch.
+const RELAY: usize = MOE_ROWS * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
+/// What `relay` holds between launches: as an F32 a number that no arithmetic gives.
+const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
 /// Bytes of rows as operands, which are BF16: those of the longest sums, those of two storages, or
@@ -67,7 +73,7 @@ pub const WORKSPACE_BYTES: usize = Step::BYTES
     + RECORDS
     + OPERAND_BYTES
     + size_of::<f32>()
-        * (MAX_CONTEXT * 2 * PAIRS + PARTIAL + PLACES * (EXPERT_INTERMEDIATE + HIDDEN));
+        * (MAX_CONTEXT * 2 * PAIRS + PARTIAL + RELAY + PLACES * (EXPERT_INTERMEDIATE + HIDDEN));
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
@@ -112,6 +118,8 @@ pub struct Cuda {
     act: DeviceBuf<f32>,
     /// `[PLACES][HIDDEN]`.
     turns: DeviceBuf<f32>,
+    /// `[MOE_ROWS][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
+    relay: DeviceBuf<f32>,
 }
 
 /// Where launches go.
@@ -226,6 +234,8 @@ impl Cuda {
         let stream = Stream::open(&device).map_err(refused)?;
         let mut angles = DeviceBuf::uninit(&device, MAX_CONTEXT * 2 * PAIRS).map_err(refused)?;
         angles.upload(0, &rotations(), &stream).map_err(refused)?;
+        let mut relay = DeviceBuf::uninit(&device, RELAY).map_err(refused)?;
+        relay.fill_bytes(NOT_YET, &stream).map_err(refused)?;
         Ok(Cuda {
             step: Step::new(&device).map_err(refused)?,
             loader: None,
@@ -238,6 +248,7 @@ impl Cuda {
             operands: DeviceBuf::uninit(&device, OPERAND_BYTES).map_err(refused)?,
             act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
             turns: DeviceBuf::uninit(&device, PLACES * HIDDEN).map_err(refused)?,
+            relay,
             graphs: Vec::new(),
             queue: Queue {
                 stream,
@@ -802,17 +813,16 @@ impl Ops for Cuda {
         experts: &Experts,
         residual: &mut Tensor,
     ) {
-        if x.rows != 1 {
+        let rows = x.rows;
+        if rows > MOE_ROWS {
             self.route(logits, routing);
             return self.experts(x, routing, experts, residual);
         }
-        assert_eq!((logits.rows, logits.width), (1, EXPERTS + 1));
-        assert_eq!(
-            (x.width, residual.rows, residual.width),
-            (HIDDEN, 1, HIDDEN)
-        );
-        // SAFETY: shapes are checked; the scratch has room for a row's turns; both arrays hold all
-        // experts' matrices in panels of their storage.
+        assert_eq!((logits.rows, logits.width), (rows, EXPERTS + 1));
+        assert_eq!(x.width, HIDDEN);
+        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
+        // SAFETY: shapes are checked; the scratch has room for the turns of the rows; both arrays
+        // hold all experts' matrices in panels of their storage.
         self.queue.launch("moe", |stream| unsafe {
             ops::atlas_moe(
                 x.as_ptr(),
@@ -820,7 +830,10 @@ impl Ops for Cuda {
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
                 self.act.as_mut_ptr(),
+                self.relay.as_mut_ptr(),
+                self.turns.as_mut_ptr(),
                 residual.as_mut_ptr(),
+                count(rows),
                 experts.storage as u32,
                 stream,
             )

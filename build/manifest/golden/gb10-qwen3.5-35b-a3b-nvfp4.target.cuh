@@ -163,7 +163,7 @@ struct Embed {
 // Kernel `grouped_bf16` of op `experts`.
 struct Experts {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 59648;
+  static constexpr int kSharedBytes = 32768;
 };
 
 // Kernel `chunks_f16` of op `gated_delta`.
@@ -190,10 +190,10 @@ struct LinearAdd {
   static constexpr int kSharedBytes = 92416;
 };
 
-// Kernel `row_bf16` of op `moe`.
+// Kernel `rows_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 23808;
+  static constexpr int kSharedBytes = 101120;
 };
 
 // Kernel `stream_bf16` of op `norm_linear`.

@@ -113,9 +113,9 @@ threads = 256
 why = "as `linear`; the sum joins the residual stream without a trip through memory"
 
 [leaf.op.moe]
-kernel = "row_bf16"
+kernel = "rows_bf16"
 threads = 256
-why = "eight warps, as in `linear`; blocks choose the experts for themselves"
+why = "one row: eight warps a panel of all its experts; more: a warp a panel, or a part of it"
 
 [leaf.op.norm_linear]
 kernel = "stream_bf16"
@@ -402,7 +402,7 @@ pub const OP_EXPERTS_KERNEL: &str = "grouped_bf16";
 /// Threads of a block of `experts`.
 pub const OP_EXPERTS_THREADS: usize = 256;
 /// Shared memory of a block of `experts`.
-pub const OP_EXPERTS_SHARED_BYTES: usize = 59648;
+pub const OP_EXPERTS_SHARED_BYTES: usize = 32768;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
@@ -428,11 +428,11 @@ pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
 pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 92416;
 /// Kernel of `moe`.
-pub const OP_MOE_KERNEL: &str = "row_bf16";
+pub const OP_MOE_KERNEL: &str = "rows_bf16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
-pub const OP_MOE_SHARED_BYTES: usize = 23808;
+pub const OP_MOE_SHARED_BYTES: usize = 101120;
 /// Kernel of `norm_linear`.
 pub const OP_NORM_LINEAR_KERNEL: &str = "stream_bf16";
 /// Threads of a block of `norm_linear`.

@@ -154,10 +154,10 @@ struct LinearAdd {
   static constexpr int kSharedBytes = 189056;
 };
 
-// Kernel `row_bf16` of op `moe`.
+// Kernel `rows_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 113664;
+  static constexpr int kSharedBytes = 139136;
 };
 
 // Kernel `warpgroups_bf16` of op `norm_linear`.

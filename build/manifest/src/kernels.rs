@@ -25,6 +25,8 @@ struct Block {
     threads: u64,
     /// Shared memory that the hardware lets a block have, bytes.
     shared_bytes_max: u64,
+    /// Streaming multiprocessors.
+    sms: u64,
 }
 
 /// A kernel that a leaf may name.
@@ -102,7 +104,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("route", "rows_f32"),
     Kernel::new("experts", "grouped_bf16").shared(experts_bytes),
     Kernel::new("experts", "warpgroups_bf16").warpgroups(),
-    Kernel::new("moe", "row_bf16").shared(moe_bytes),
+    Kernel::new("moe", "rows_bf16").shared(moe_bytes),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
 ];
@@ -205,10 +207,9 @@ fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
     squares.next_multiple_of(128) + wide.bytes(block, TILE_ROWS, model.hidden)
 }
 
-/// Stages of many rows, or the stream and a tile of rows.
-fn experts_bytes(model: &Model, block: &Block) -> u64 {
-    let [wide, ..] = Shape::all(block);
-    PANEL_STAGES.max(wide.bytes(block, TILE_ROWS, model.hidden))
+/// Stages of many rows.
+fn experts_bytes(_: &Model, _: &Block) -> u64 {
+    PANEL_STAGES
 }
 
 /// Channels of a head, unit query and key, the result, three numbers; whole vectors.
@@ -217,17 +218,24 @@ fn delta_net_bytes(model: &Model, _: &Block) -> u64 {
     ((2 * key + value + 2 * key + value + 3) * F32_BYTES).next_multiple_of(16)
 }
 
-/// The router's choice beside the first product's stream and row, or the second's sums and rows.
+/// Rows that `moe` takes at once.
+const MOE_ROWS: u64 = 64;
+
+/// Both products of some rows: the stream, two rounds' sums, rows of two tiles or the activations
+/// of a block's tiles, and the plan.
 fn moe_bytes(model: &Model, block: &Block) -> u64 {
-    let moe = &model.moe;
-    let turns = moe.experts_per_token + 1;
-    let chosen = 2 * turns * F32_BYTES;
-    let inner = moe.intermediate;
+    let (moe, sms) = (&model.moe, block.sms);
     let [wide, ..] = Shape::all(block);
-    let first = (wide.ring(block) + chosen).next_multiple_of(16) + wide.staged(1, model.hidden);
-    let sums = turns * segments(inner) * 16 * F32_BYTES;
-    let second = (chosen + sums).next_multiple_of(16) + turns * staged_row(inner);
-    first.max(second).next_multiple_of(128)
+    let (experts, turns) = (moe.experts + 1, MOE_ROWS * (moe.experts_per_token + 1));
+    let visited = turns.min(experts);
+    let tiles = (turns - visited) / TILE_ROWS + visited;
+    let partial = 2 * wide.warps * 16 * (TILE_ROWS + 1) * F32_BYTES;
+    let rows = 2 * TILE_ROWS * staged_row(model.hidden);
+    let held = (tiles.div_ceil(sms) + 1) * TILE_ROWS * staged_row(moe.intermediate);
+    // A bit a row, a first place; an expert and a row of every turn; three numbers a tile.
+    let lists = experts * (MOE_ROWS / 8 + 2) + turns * 2 * 2 + tiles * 3 * 2;
+    let plan = lists.next_multiple_of(4) + (1 + WARP) * F32_BYTES;
+    (wide.ring(block) + partial + rows.max(held) + plan).next_multiple_of(128)
 }
 
 /// 32 queries, a block of 64 keys and values, scores, weights, and three numbers a query.
@@ -302,6 +310,7 @@ impl Target {
             let block = Block {
                 threads: choice.threads,
                 shared_bytes_max: gpu.map_or(0, |gpu| gpu.shared_bytes_per_block),
+                sms: gpu.map_or(1, |gpu| gpu.sms.into()),
             };
             let shared_bytes = (kernel.shared_bytes)(&self.model, &block);
             let elements = kernel.elements_per_thread;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/launch.cuh"
+#include "ops/experts/scan.cuh"
 #include "target.cuh"
 #include "tile/math.cuh"
 #include "tile/panels.cuh"
@@ -61,22 +62,6 @@ struct Params {
   float* residual;  // (rows, HIDDEN)
   int rows;
 };
-
-// Sum of `value` over the threads before this one; needs kPlanThreads threads.
-__device__ inline unsigned before(unsigned value, unsigned (&sums)[tile::kWarpLanes]) {
-  const int lane = threadIdx.x % tile::kWarpLanes, warp = threadIdx.x / tile::kWarpLanes;
-  unsigned sum = value;
-#pragma unroll
-  for (int distance = 1; distance < tile::kWarpLanes; distance *= 2) {
-    const unsigned other = __shfl_up_sync(tile::kAllLanes, sum, distance);
-    if (lane >= distance) sum += other;
-  }
-  __syncthreads();  // `sums` is free
-  if (lane == tile::kWarpLanes - 1) sums[warp] = sum;
-  __syncthreads();  // every warp's sum is there
-  for (int other = 0; other < warp; ++other) sum += sums[other];
-  return sum - value;
-}
 
 // Barrier of the blocks that plan.
 template <int kBlocks>

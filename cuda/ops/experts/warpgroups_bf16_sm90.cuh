@@ -1,9 +1,9 @@
 // Implements: Ops::experts
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
 //             interleaved by 8; operands bf16
-// Bound by:   few rows: HBM (the weights of the experts chosen); many rows: tensor instructions
-// Sync:       few rows: as `grouped_bf16`; many: five chained launches: plan, rows to operands by
-//             expert, gate and up with SwiGLU, down, weighted sum
+// Bound by:   tensor instructions
+// Sync:       five chained launches: plan, rows to operands by expert, gate and up with SwiGLU, down,
+//             weighted sum
 #pragma once
 
 #include <type_traits>
@@ -45,6 +45,8 @@ struct ExpertTiles {
 
   __device__ int first(int i) const { return static_cast<int>(plan->tile[i / kAcross].y); }
 };
+
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 // The rows of `x` that places stand for.
 template <tile::Storage kStorage>
@@ -142,13 +144,6 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params
 }
 
 template <tile::Storage kStorage>
-struct FewProducts {
-  static cudaError_t launch(const Params& params, cudaStream_t stream) {
-    return few_rows<kStorage>(params, stream);
-  }
-};
-
-template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
     const unsigned groups = tile::operand_groups(places_of(params.rows));
@@ -178,11 +173,9 @@ struct WarpgroupsBf16 {
     if (rows > kRowsMax) return cudaErrorInvalidValue;
     const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
                         act, y,      residual, static_cast<int>(rows)};
-    const bool few = rows <= kFewRowsMax;
-    cudaError_t failed = launch_plan(params, few ? kFewRows : tile::kTileRowsMax, stream);
+    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream);
     if (failed != cudaSuccess) return failed;
-    failed = few ? launch_format<FewProducts>(params, format, stream)
-                 : launch_format<WarpgroupProducts>(params, format, stream, operands);
+    failed = launch_format<WarpgroupProducts>(params, format, stream, operands);
     return failed == cudaSuccess ? launch_sum(params, stream) : failed;
   }
 };

@@ -1,4 +1,4 @@
-// Implements: Ops::moe for one row
+// One row of Ops::moe.
 // Match:      experts of one weight format and shape, the shared one last; operands bf16
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum
@@ -66,24 +66,40 @@ struct Chosen {
     return expert;
   }
 
+  // Of `kRows` rows together, whose logits lie `stride` apart: lane i has a row's i-th best expert,
+  // those behind have the shared one.
+  template <int kRows>
+  __device__ static void best(const float* logits, size_t stride, int (&chosen)[kRows]) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    unsigned rank[kRows][kParts];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      chosen[row] = EXPERTS;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        const int of = i * tile::kWarpLanes + lane;
+        rank[row][i] = of < EXPERTS ? rank_of(__ldcg(logits + row * stride + of)) : 0;
+      }
+    }
+#pragma unroll 1
+    for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const int expert = best_of_warp(rank[row]);
+        if (lane == turn) chosen[row] = expert;
+      }
+    }
+  }
+
   // The first warp chooses; a barrier must follow.
   template <bool kWeights>
   __device__ void choose(const float* logits) {
     if (threadIdx.x >= tile::kWarpLanes) return;
     const int lane = threadIdx.x;
-    unsigned rank[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const int of = i * tile::kWarpLanes + lane;
-      rank[i] = of < EXPERTS ? rank_of(__ldcg(logits + of)) : 0;
-    }
     const float shared_logit = kWeights ? __ldcg(logits + EXPERTS) : 0.0f;
-    int chosen = EXPERTS;
-#pragma unroll 1
-    for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
-      const int expert = best_of_warp(rank);
-      if (lane == turn) chosen = expert;
-    }
+    int found[1];
+    best<1>(logits, 0, found);
+    const int chosen = found[0];
     if (lane < kTurns) expert[lane] = chosen;
     if constexpr (kWeights) {
       float logit = chosen < EXPERTS ? __ldcg(logits + chosen) : 0.0f;
@@ -265,36 +281,14 @@ __global__ __launch_bounds__(kThreads) void down(Params params) {
   stage.add();
 }
 
-template <class Tile>
-struct RowBf16 {
-  static_assert(Tile::kThreads == kThreads, "a block is the panels' warps");
-
-  template <tile::Storage kStorage>
-  static cudaError_t of(const Params& params, cudaStream_t stream) {
-    static_assert(Tile::kSharedBytes >= sizeof(GateUpStorage) &&
-                      Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
-                  "the manifest plans this storage");
-    constexpr unsigned kUnits = GateUpUnits::kUnits, kSms = target::SMS;
-    const Launch shape{min(kUnits, kSms), tile::Wide::kThreads, sizeof(GateUpStorage)};
-    const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
-    if (failed != cudaSuccess) return failed;
-    constexpr unsigned kPanels = tile::panels_of(HIDDEN);
-    return launch_chained(down<kStorage>, {kPanels, kThreads, 0}, stream, params);
-  }
-
-  static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
-                            const unsigned char* down, float* act, float* residual,
-                            unsigned format, cudaStream_t stream) {
-    using tile::Storage;
-    constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
-    constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
-    const Params params{x, logits, gate_up, down, act, residual};
-    if (format == static_cast<unsigned>(kMain)) return of<kMain>(params, stream);
-    if constexpr (kMtp != kMain) {
-      if (format == static_cast<unsigned>(kMtp)) return of<kMtp>(params, stream);
-    }
-    return cudaErrorInvalidValue;
-  }
-};
+template <tile::Storage kStorage>
+cudaError_t launch_row(const Params& params, cudaStream_t stream) {
+  constexpr unsigned kUnits = GateUpUnits::kUnits, kSms = target::SMS;
+  const Launch shape{min(kUnits, kSms), tile::Wide::kThreads, sizeof(GateUpStorage)};
+  const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
+  if (failed != cudaSuccess) return failed;
+  constexpr unsigned kPanels = tile::panels_of(HIDDEN);
+  return launch_chained(down<kStorage>, {kPanels, kThreads, 0}, stream, params);
+}
 
 }  // namespace atlas::moe

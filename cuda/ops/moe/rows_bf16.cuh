@@ -1,0 +1,580 @@
+// Implements: Ops::moe for up to 64 rows
+// Match:      experts of one weight format and shape, the shared one last; operands bf16
+// Bound by:   HBM (the weights of the experts chosen, once)
+// Sync:       one row: as `row_bf16`; more: two chained launches, both products and the weighted
+//             sum. In the first, a block waits for the activations that others compute
+//
+// A tile is an expert and up to eight of its rows. Every block makes the same plan of all tiles for
+// itself, which is quicker than waiting for a kernel that does. It has a part of all panels of gate
+// and up, then of down: both are nearly the same tiles, so that nobody waits long, and down's
+// weights are asked for while the last ones of gate and up are used.
+//
+// Activations are handed over word by word: `relay` holds a number that no arithmetic gives until
+// they are there, and again behind the sum. So all blocks of the grid must be on the device
+// together: it has one an SM, and waits for nothing that starts later.
+#pragma once
+
+#include "ops/experts/scan.cuh"
+#include "ops/moe/row_bf16.cuh"
+
+namespace atlas::moe {
+
+// A bit each in an expert's list.
+inline constexpr int kRowsMax = 64;
+inline constexpr int kListWords = kRowsMax / 32;
+inline constexpr int kExperts = EXPERTS + 1;
+inline constexpr int kTurnsMax = kRowsMax * kTurns;
+inline constexpr int kVisitedMax = kTurnsMax < kExperts ? kTurnsMax : kExperts;
+inline constexpr int kTilesMax = (kTurnsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
+// A block of the products an SM.
+inline constexpr int kBlocks = target::SMS;
+// Rows of the tiles that a block has panels of, at most.
+inline constexpr int kHeldRows =
+    ((kTilesMax + kBlocks - 1) / kBlocks + 1) * tile::kTileRows;
+inline constexpr int kSumThreads = 256;
+// An activation that is not there yet. What comes of arithmetic on no numbers is another one.
+inline constexpr unsigned kNotYet = ~0u;
+
+struct RowsParams {
+  const float* x;                // (rows, HIDDEN)
+  const float* logits;           // (rows, EXPERTS + 1)
+  const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
+  const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
+  float* relay;                  // (kRowsMax, kTurns, EXPERT_INTERMEDIATE)
+  float* y;                      // (rows, kTurns, HIDDEN)
+  float* residual;               // (rows, HIDDEN)
+  int rows;
+};
+
+// An expert and its places from `first` on; a place is a row's turn at one of its experts.
+struct Tile {
+  unsigned short expert;
+  unsigned short first;
+  unsigned short places;
+};
+
+struct Plan {
+  unsigned rows_of[kExperts][kListWords];  // a bit a row
+  unsigned short first[kExperts];          // place
+  unsigned short expert_of[kTurnsMax];     // (row, rank)
+  unsigned short turn_of[kTurnsMax];       // place -> (row, rank)
+  Tile tile[kTilesMax];
+  int tiles;
+  unsigned sums[tile::kWarpLanes];
+
+  // Bits of the rows of a word that are below `row`.
+  __device__ static unsigned below(int row, int word) {
+    const int here = row - word * 32;
+    return here >= 32 ? ~0u : here <= 0 ? 0 : (1u << here) - 1;
+  }
+
+  // Before the first row; a barrier must follow.
+  __device__ void clear(int rows) {
+    for (int e = threadIdx.x; e < kExperts; e += tile::Wide::kThreads) {
+#pragma unroll
+      for (int word = 0; word < kListWords; ++word) {
+        rows_of[e][word] = e == EXPERTS ? below(rows, word) : 0;
+      }
+    }
+  }
+
+  // Adds `kRows` rows, from `row` on `apart` rows apart, as far as there are so many; one warp.
+  template <int kRows>
+  __device__ void add(int row, int apart, int rows, const float* logits) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    int chosen[kRows];
+    // What is read behind the last row is the first one again.
+    const size_t stride = row + (kRows - 1) * apart < rows ? apart : 0;
+    Chosen::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, chosen);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i, row += apart) {
+      if (row >= rows || lane >= kTurns) break;
+      expert_of[row * kTurns + lane] = chosen[i];
+      if (lane < EXPERTS_PER_TOKEN) atomicOr(&rows_of[chosen[i]][row / 32], 1u << row % 32);
+    }
+  }
+
+  __device__ int count(int expert) const {
+    int count = 0;
+#pragma unroll
+    for (int word = 0; word < kListWords; ++word) count += __popc(rows_of[expert][word]);
+    return count;
+  }
+
+  // Behind a barrier for all rows; one must follow.
+  __device__ void make_tiles() {
+    constexpr int kEach = (kExperts + tile::Wide::kThreads - 1) / tile::Wide::kThreads;
+    const int begin = threadIdx.x * kEach, end = min(begin + kEach, kExperts);
+    unsigned both = 0;  // places, and tiles in the upper half
+    for (int e = begin; e < end; ++e) {
+      const unsigned places = count(e);
+      both += places + ((places + tile::kTileRows - 1) / tile::kTileRows << 16);
+    }
+    both = experts::before(both, sums);
+    int at = static_cast<int>(both >> 16), place = static_cast<int>(both & 0xffffu);
+    for (int e = begin; e < end; ++e) {
+      const int places = count(e);
+      first[e] = place;
+      for (int done = 0; done < places; done += tile::kTileRows) {
+        const int here = min(places - done, tile::kTileRows);
+        tile[at++] = {static_cast<unsigned short>(e), static_cast<unsigned short>(place + done),
+                      static_cast<unsigned short>(here)};
+      }
+      place += places;
+      if (e == kExperts - 1) tiles = at;
+    }
+  }
+
+  // Behind a barrier for all tiles; one must follow. A row's place is the number of rows before it.
+  __device__ void place_turns(int rows) {
+    for (int turn = threadIdx.x; turn < rows * kTurns; turn += tile::Wide::kThreads) {
+      const int expert = expert_of[turn], row = turn / kTurns;
+      int place = first[expert];
+#pragma unroll
+      for (int word = 0; word < kListWords; ++word) {
+        place += __popc(rows_of[expert][word] & below(row, word));
+      }
+      turn_of[place] = turn;
+    }
+  }
+};
+
+static_assert(tile::Wide::kWarps <= tile::kWarpLanes, "a warp's sum a lane");
+
+// The panels of the plan's tiles, tile by tile, from `first` on.
+template <tile::Storage kStorage, bool kDown>
+struct TileUnits {
+  using W = tile::Matrix<kStorage>;
+  static constexpr int kN = kDown ? HIDDEN : kInner;
+  static constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  static constexpr int kPanels = tile::panels_of(kN);
+
+  const unsigned char* weights;
+  const Plan& plan;
+  int first;
+
+  __device__ int tile_of(int unit) const { return (first + unit) / kPanels; }
+  __device__ int panel_of(int unit) const { return (first + unit) % kPanels; }
+
+  __device__ W matrix(int expert) const {
+    return {weights + expert * W::bytes(kN, kK), kN, kK};
+  }
+
+  __device__ tile::Unit operator()(int unit) const {
+    return {matrix(plan.tile[tile_of(unit)].expert).base, kN, panel_of(unit)};
+  }
+};
+
+// Sums of the warps of a round; a row of the panel is padded for the banks.
+struct Partial {
+  float row[tile::Wide::kWarps][tile::kPanelRows][tile::kTileRows + 1];
+};
+
+struct ProductsStorage {
+  static constexpr int kPitch = tile::StagedRows<tile::Wide>::pitch_of(HIDDEN);
+  static constexpr int kActPitch = tile::StagedRows<tile::Wide>::pitch_of(EXPERT_INTERMEDIATE);
+
+  tile::StreamStorage<tile::Wide> stream;
+  Partial partial[2];  // of rounds in turn
+  union {
+    // Rows of two tiles in turn; all rows in the first, if a tile has room for them.
+    alignas(16) __nv_bfloat16 x[2][tile::kTileRows][kPitch];
+    alignas(16) __nv_bfloat16 act[kHeldRows][kActPitch];
+  };
+  Plan plan;
+};
+
+// A block's part of both products.
+template <tile::Storage kStorage>
+struct Products {
+  using W = tile::Matrix<kStorage>;
+  using Shape = tile::Wide;
+  using Shared = ProductsStorage;
+  using GateUp = tile::Stream<kStorage, 1, Shape, TileUnits<kStorage, false>>;
+  using Down = tile::Stream<kStorage, 1, Shape, TileUnits<kStorage, true>>;
+  static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
+  static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
+  // Panels of gate and up in a round: a warp a segment.
+  static constexpr int kAtOnce = Shape::kWarps / tile::segments(HIDDEN);
+  static constexpr int kSegments = tile::segments(EXPERT_INTERMEDIATE);
+  // Vectors of the next tile's rows that a thread brings in a round: registers for more would keep
+  // the next kernel off the SM.
+  static constexpr int kMine = 2;
+  static constexpr int kRowVectors = HIDDEN / 4;
+  static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
+  static_assert(kAtOnce * 8 * tile::kTileRows <= Shape::kThreads, "a thread has one activation");
+
+  const RowsParams& params;
+  Shared& shared;
+  GateUp gate_up;
+  Down down;
+  int ahead_segment = 0;  // of `down`
+
+  // Behind the barrier for all tiles. The first blocks have a round of gate and up more than the
+  // others, the last ones a panel of down.
+  __device__ Products(const RowsParams& params, Shared& shared)
+      : params(params),
+        shared(shared),
+        gate_up(shared.stream, {params.gate_up, shared.plan, rounds(shared).first * kAtOnce},
+                HIDDEN, rounds(shared).count * kAtOnce),
+        down(shared.stream, {params.down, shared.plan, panels(shared).first}, EXPERT_INTERMEDIATE,
+             panels(shared).count) {
+    // Of `down`, a warp has whole panels.
+    down.ahead_unit = Down::warp();
+  }
+
+  __device__ static tile::Share rounds(const Shared& shared) {
+    return tile::Share::of(shared.plan.tiles * (kGatePanels / kAtOnce), blockIdx.x, kBlocks);
+  }
+
+  __device__ static tile::Share panels(const Shared& shared) {
+    const int all = shared.plan.tiles * kDownPanels;
+    const auto mirrored = tile::Share::of(all, kBlocks - 1 - blockIdx.x, kBlocks);
+    return {all - mirrored.first - mirrored.count, mirrored.count};
+  }
+
+  __device__ void prefetch() {
+    gate_up.prefetch();
+    for (int i = gate_up.count / kAtOnce * gate_up.pieces; i < Shape::kSlots; ++i) ask_down(i);
+  }
+
+  // Asks for the next piece of this warp, of either product.
+  __device__ void ask(int into) {
+    if (gate_up.ahead_unit < gate_up.count) return gate_up.ask(into);
+    ask_down(into);
+  }
+
+  __device__ void ask_down(int into) {
+    if (down.ahead_unit >= down.count) return;
+    const int warp = Down::warp();
+    if (down.ahead_piece == 0 && ahead_segment == 0) down.ahead = down.at(down.ahead_unit);
+    down.segment = ahead_segment;
+    if (Down::lane() == 0) {
+      down.copy(shared.stream.ring[warp][into], &shared.stream.full[warp][into]);
+    }
+    if (++down.ahead_piece < down.pieces) return;
+    down.ahead_piece = 0;
+    if (++ahead_segment < kSegments) return;
+    ahead_segment = 0;
+    down.ahead_unit += Shape::kWarps;
+  }
+
+  // Rows of `x`, if a tile has room for all, by `threads` threads.
+  __device__ static void stage_all(const RowsParams& params, Shared& shared, int thread,
+                                   int threads) {
+    constexpr int kVectors = HIDDEN / 4;
+#pragma unroll 4
+    for (int item = thread; item < params.rows * kVectors; item += threads) {
+      tile::put_vector(shared.x[0][item / kVectors], item % kVectors,
+                       tile::vector_at(params.x, item), W::kRawRows);
+    }
+  }
+
+  // Slices that a tile's rows are brought in.
+  __device__ static int slices_of(const Tile& tile) {
+    constexpr int kSlice = kMine * Shape::kThreads;
+    return (tile.places * kRowVectors + kSlice - 1) / kSlice;
+  }
+
+  // Reads this thread's vectors of a slice of a tile's rows; `put` stages them.
+  __device__ void fetch(const Tile& tile, int slice, float4 (&mine)[kMine]) const {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int item = threadIdx.x + (slice * kMine + i) * Shape::kThreads;
+      if (item >= tile.places * kRowVectors) break;
+      const int row = shared.plan.turn_of[tile.first + item / kRowVectors] / kTurns;
+      mine[i] = tile::vector_at(params.x + static_cast<size_t>(row) * HIDDEN, item % kRowVectors);
+    }
+  }
+
+  __device__ void put(const Tile& tile, int slice, int buffer, const float4 (&mine)[kMine]) const {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int item = threadIdx.x + (slice * kMine + i) * Shape::kThreads;
+      if (item >= tile.places * kRowVectors) break;
+      tile::put_vector(shared.x[buffer][item / kRowVectors], item % kRowVectors, mine[i],
+                       W::kRawRows);
+    }
+  }
+
+  // Stages what is left of a tile's rows.
+  __device__ void stage(const Tile& tile, int slice, int buffer) const {
+    for (; slice < slices_of(tile); ++slice) {
+      float4 mine[kMine];
+      fetch(tile, slice, mine);
+      put(tile, slice, buffer, mine);
+    }
+  }
+
+  // A warp's slot is used: the next one.
+  template <class Stream>
+  __device__ void advance(Stream& stream) {
+    ask(stream.slot);
+    if (++stream.slot == Shape::kSlots) stream.slot = 0, stream.parity ^= 1;
+  }
+
+  // All rounds of gate and up; `all`: the rows are staged, and no others will be.
+  __device__ void run_gate_up(bool all) {
+    if (gate_up.count == 0) return;
+    const int lane = GateUp::lane(), warp = GateUp::warp(), g = lane / 4, q = lane % 4;
+    const int last = gate_up.at.tile_of(gate_up.count - 1);
+    int number = gate_up.at.tile_of(0), buffer = 0, slice = 0;
+    Tile tile = shared.plan.tile[number], next = shared.plan.tile[min(number + 1, last)];
+    if (!all) {
+      stage(tile, 0, buffer);
+      __syncthreads();  // the first tile's rows are staged
+    }
+    float chain[1][4] = {};
+#pragma unroll 1
+    for (int first = 0, round = 0; first < gate_up.count; first += kAtOnce, ++round) {
+      if (gate_up.at.tile_of(first) != number) {
+        ++number, slice = 0, buffer ^= all ? 0 : 1;
+        tile = next, next = shared.plan.tile[min(number + 1, last)];
+      }
+      // The other buffer's rows were read before the barrier of the round before.
+      const bool brings = !all && number < last && slice < slices_of(next);
+      float4 mine[kMine];
+      if (brings) fetch(next, slice, mine);
+      // A place behind the last one is the last one again: its sums go nowhere.
+      int row = min(g, tile.places - 1);
+      if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
+      const __nv_bfloat16* x[1] = {shared.x[buffer][row] +
+                                   gate_up.segment * gate_up.groups * W::kGroup +
+                                   q * W::kLaneColumns};
+      float sum[1][4] = {};
+#pragma unroll 1
+      for (int piece = 0; piece < gate_up.pieces; ++piece) {
+        gate_up.multiply(x, piece, sum, chain);
+        advance(gate_up);
+      }
+      if (brings) {
+        put(next, slice++, buffer ^ 1, mine);
+        if (gate_up.at.tile_of(first + kAtOnce) != number) stage(next, slice, buffer ^ 1);
+      }
+      auto& own = shared.partial[round % 2].row[warp];
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        own[g][2 * q + odd] = sum[0][odd];
+        own[g + 8][2 * q + odd] = sum[0][odd + 2];
+      }
+      __syncthreads();  // all segments are there, the next rows staged; the other round's were read
+      // Other warps in every round, so that all are as far.
+      const int item = (threadIdx.x + round * (kAtOnce * 8 * tile::kTileRows)) % Shape::kThreads;
+      activate(tile, first, item, shared.partial[round % 2]);
+    }
+  }
+
+  // Adds the segments of an activation's gate and up, in order: of number `item` of the round.
+  __device__ void activate(const Tile& tile, int first, int item, const Partial& partial) const {
+    const int r = item % 8, in_round = item / 8 % kAtOnce, at = item / (8 * kAtOnce);
+    if (at >= tile.places) return;
+    constexpr int kParts = Shape::kWarps / kAtOnce;
+    const int panel = gate_up.at.panel_of(first + in_round);
+    float gate = 0.0f, up = 0.0f;
+#pragma unroll
+    for (int s = 0; s < kParts; ++s) {
+      const auto& part = partial.row[in_round * kParts + s];
+      gate += part[r][at];
+      up += part[r + 8][at];
+    }
+    const W w = gate_up.at.matrix(tile.expert);
+    const int row = panel * tile::kPanelRows + r;
+    const size_t turn = shared.plan.turn_of[tile.first + at];
+    ptx::store_relaxed(params.relay + turn * EXPERT_INTERMEDIATE + panel * 8 + r,
+                       tile::silu(gate * w.row_scale(row)) * (up * w.row_scale(row + 8)));
+  }
+
+  __device__ static bool is_there(const float4& v) {
+    return __float_as_uint(v.x) != kNotYet && __float_as_uint(v.y) != kNotYet &&
+           __float_as_uint(v.z) != kNotYet && __float_as_uint(v.w) != kNotYet;
+  }
+
+  // Waits for the activations of all places of this block's tiles, and stages them.
+  __device__ void stage_activations(int first, int places) const {
+    constexpr int kVectors = EXPERT_INTERMEDIATE / 4;
+    constexpr int kBatch = 4;
+    const auto from = [&](int item) {
+      const size_t turn = shared.plan.turn_of[first + item / kVectors];
+      return reinterpret_cast<const float4*>(params.relay) + turn * kVectors + item % kVectors;
+    };
+    for (int begin = threadIdx.x; begin < places * kVectors; begin += kBatch * Shape::kThreads) {
+      float4 mine[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int item = begin + i * Shape::kThreads;
+        if (item < places * kVectors) mine[i] = ptx::load_relaxed(from(item));
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int item = begin + i * Shape::kThreads;
+        if (item >= places * kVectors) break;
+        while (!is_there(mine[i])) mine[i] = ptx::load_relaxed(from(item));
+        tile::put_vector(shared.act[item / kVectors], item % kVectors, mine[i], W::kRawRows);
+      }
+    }
+  }
+
+  // All panels of down, a whole one a warp: nobody meets.
+  __device__ void run_down() {
+    if (down.count == 0) return;
+    __syncthreads();  // rows of `x` are read
+    const int lane = Down::lane(), g = lane / 4, q = lane % 4;
+    const Tile last = shared.plan.tile[down.at.tile_of(down.count - 1)];
+    const int first = shared.plan.tile[down.at.tile_of(0)].first;
+    stage_activations(first, last.first + last.places - first);
+    __syncthreads();  // the activations are staged
+    down.slot = gate_up.slot, down.parity = gate_up.parity;
+    float chain[1][4] = {};
+#pragma unroll 1
+    for (int unit = Down::warp(); unit < down.count; unit += Shape::kWarps) {
+      const Tile tile = shared.plan.tile[down.at.tile_of(unit)];
+      const W w = down.at.matrix(tile.expert);
+      const int row = down.at.panel_of(unit) * tile::kPanelRows + g;
+      const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
+      const __nv_bfloat16* act =
+          shared.act[tile.first - first + min(g, tile.places - 1)] + q * W::kLaneColumns;
+      float total[4] = {};
+#pragma unroll 1
+      for (int s = 0; s < kSegments; ++s) {
+        const __nv_bfloat16* x[1] = {act + s * down.groups * W::kGroup};
+        float sum[1][4] = {};
+#pragma unroll 1
+        for (int piece = 0; piece < down.pieces; ++piece) {
+          down.multiply(x, piece, sum, chain);
+          advance(down);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[i] += sum[0][i];
+      }
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int at = 2 * q + odd;
+        if (at >= tile.places) break;
+        float* y = params.y + static_cast<size_t>(shared.plan.turn_of[tile.first + at]) * HIDDEN;
+        y[row] = total[odd] * scales[0];
+        y[row + 8] = total[odd + 2] * scales[1];
+      }
+    }
+  }
+};
+
+template <tile::Storage kStorage>
+__global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams params) {
+  using Stage = Products<kStorage>;
+  auto& shared = *reinterpret_cast<ProductsStorage*>(dynamic_shared);
+  constexpr int kWarps = tile::Wide::kWarps, kThreads = tile::Wide::kThreads;
+  // Warps that no row of a tile needs stage the rows meanwhile.
+  constexpr int kIdleFrom = kWarps > tile::kTileRows ? tile::kTileRows * tile::kWarpLanes : 0;
+  const int thread = threadIdx.x, warp = thread / tile::kWarpLanes, rows = params.rows;
+  const bool all = rows <= tile::kTileRows;
+  shared.plan.clear(rows);
+  __syncthreads();  // the plan is empty
+  ptx::griddepcontrol_wait();
+  // Here, so that the next kernel may read what the one before this has written.
+  ptx::griddepcontrol_launch_dependents();
+  if (rows <= kWarps) {
+    if (warp < rows) shared.plan.add<1>(warp, kWarps, rows, params.logits);
+  } else {
+    for (int row = warp; row < rows; row += 2 * kWarps) {
+      shared.plan.add<2>(row, kWarps, rows, params.logits);
+    }
+  }
+  if (all && thread >= kIdleFrom) {
+    Stage::stage_all(params, shared, thread - kIdleFrom, kThreads - kIdleFrom);
+  }
+  __syncthreads();  // all rows have chosen
+  shared.plan.make_tiles();
+  __syncthreads();  // the tiles are there
+  Stage stage(params, shared);
+  stage.prefetch();
+  shared.plan.place_turns(rows);
+  __syncthreads();  // turns have their places, the rows of one tile are staged
+  stage.run_gate_up(all);
+  stage.run_down();
+}
+
+// `residual[row] += sum over turns of weight * y[row, turn]`, in the order of the turns. Makes
+// `relay` ready for the next launch.
+__global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
+  __shared__ Chosen chosen;
+  ptx::griddepcontrol_launch_dependents();
+  const size_t row = blockIdx.y;
+  chosen.choose<true>(params.logits + row * route::kLogits);
+  __syncthreads();  // the choice is complete
+  ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
+  constexpr int kVectors = HIDDEN / 4, kRelayVectors = kTurns * EXPERT_INTERMEDIATE / 4;
+  const int vector = blockIdx.x * kSumThreads + threadIdx.x;
+  if (vector < kVectors) {
+    float4 sum{};
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const float weight = chosen.weight[turn];
+      const float4 y = tile::vector_at(params.y + (row * kTurns + turn) * HIDDEN, vector);
+      sum.x = fmaf(weight, y.x, sum.x);
+      sum.y = fmaf(weight, y.y, sum.y);
+      sum.z = fmaf(weight, y.z, sum.z);
+      sum.w = fmaf(weight, y.w, sum.w);
+    }
+    float4& to = tile::vector_at(params.residual + row * HIDDEN, vector);
+    to = tile::zip(to, sum, [](float residual, float more) { return residual + more; });
+  }
+  auto* relay = reinterpret_cast<uint4*>(params.relay) + row * kRelayVectors;
+  for (int i = vector; i < kRelayVectors; i += gridDim.x * kSumThreads) {
+    relay[i] = make_uint4(kNotYet, kNotYet, kNotYet, kNotYet);
+  }
+}
+
+template <class Tile>
+struct RowsBf16 {
+  static_assert(Tile::kThreads == kThreads, "a block of one row's `down` is the panels' warps");
+
+  template <tile::Storage kStorage>
+  static cudaError_t of(const RowsParams& params, float* act, cudaStream_t stream) {
+    static_assert(Tile::kSharedBytes == sizeof(ProductsStorage) &&
+                      Tile::kSharedBytes >= sizeof(GateUpStorage) &&
+                      Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
+                  "the manifest plans this storage");
+    if (params.rows == 1) {
+      const Params row{params.x, params.logits, params.gate_up, params.down, act, params.residual};
+      return launch_row<kStorage>(row, stream);
+    }
+    constexpr Launch kShape{kBlocks, tile::Wide::kThreads, sizeof(ProductsStorage)};
+    const cudaError_t failed = launch_chained(products<kStorage>, kShape, stream, params);
+    if (failed != cudaSuccess) return failed;
+    const Launch sums{blocks_for(HIDDEN / 4, kSumThreads), kSumThreads, 0,
+                      static_cast<unsigned>(params.rows)};
+    return launch_chained(weighted_sum, sums, stream, params);
+  }
+
+  // Whether the device has an SM for every block of the products, which wait for each other.
+  static cudaError_t fits() {
+    int device = 0, sms = 0;
+    cudaError_t failed = cudaGetDevice(&device);
+    if (failed == cudaSuccess) {
+      failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    }
+    if (failed != cudaSuccess) return failed;
+    return sms < kBlocks ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess;
+  }
+
+  static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
+                            const unsigned char* down, float* act, float* relay, float* y,
+                            float* residual, unsigned rows, unsigned format,
+                            cudaStream_t stream) {
+    using tile::Storage;
+    constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
+    constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
+    if (rows == 0) return cudaSuccess;
+    if (rows > kRowsMax) return cudaErrorInvalidValue;
+    if (const cudaError_t failed = fits(); failed != cudaSuccess) return failed;
+    const RowsParams params{x,     logits, gate_up, down, relay, y, residual,
+                            static_cast<int>(rows)};
+    if (format == static_cast<unsigned>(kMain)) return of<kMain>(params, act, stream);
+    if constexpr (kMtp != kMain) {
+      if (format == static_cast<unsigned>(kMtp)) return of<kMtp>(params, act, stream);
+    }
+    return cudaErrorInvalidValue;
+  }
+};
+
+}  // namespace atlas::moe
