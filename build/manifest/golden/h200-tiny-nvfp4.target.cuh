@@ -114,8 +114,8 @@ struct ConvSilu {
 
 // Kernel `heads_f32` of op `delta_net`.
 struct DeltaNet {
-  static constexpr int kThreads = 1024;
-  static constexpr int kSharedBytes = 3088;
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 68656;
 };
 
 // Kernel `rows_f32` of op `embed`.

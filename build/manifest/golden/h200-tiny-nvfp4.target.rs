@@ -79,8 +79,8 @@ why = "four channels a thread; small blocks spread one row over many SMs"
 
 [leaf.op.delta_net]
 kernel = "heads_f32"
-threads = 1024
-why = "eight lanes have a column of the state in registers, a head a block"
+threads = 256
+why = "eight lanes have a column of the state, 32 columns at once come from shared memory"
 
 [leaf.op.embed]
 kernel = "rows_f32"
@@ -412,9 +412,9 @@ pub const OP_CONV_SILU_SHARED_BYTES: usize = 0;
 /// Kernel of `delta_net`.
 pub const OP_DELTA_NET_KERNEL: &str = "heads_f32";
 /// Threads of a block of `delta_net`.
-pub const OP_DELTA_NET_THREADS: usize = 1024;
+pub const OP_DELTA_NET_THREADS: usize = 256;
 /// Shared memory of a block of `delta_net`.
-pub const OP_DELTA_NET_SHARED_BYTES: usize = 3088;
+pub const OP_DELTA_NET_SHARED_BYTES: usize = 68656;
 /// Kernel of `embed`.
 pub const OP_EMBED_KERNEL: &str = "rows_f32";
 /// Threads of a block of `embed`.

@@ -212,10 +212,12 @@ fn experts_bytes(_: &Model, _: &Block) -> u64 {
     PANEL_STAGES
 }
 
-/// Channels of a head, unit query and key, the result, three numbers; whole vectors.
+/// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for
+/// each 32 columns of the state; whole vectors.
 fn delta_net_bytes(model: &Model, _: &Block) -> u64 {
     let (key, value) = (model.gdn.key_dim, model.gdn.value_dim);
-    ((2 * key + value + 2 * key + value + 3) * F32_BYTES).next_multiple_of(16)
+    let numbers = value * key + 2 * key + value + 2 * key + value + 3;
+    ((numbers * F32_BYTES).next_multiple_of(8) + value / 32 * 8).next_multiple_of(16)
 }
 
 /// Rows that `moe` takes at once.

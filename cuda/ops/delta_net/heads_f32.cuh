@@ -1,11 +1,13 @@
 // Implements: Ops::delta_net for steps of one row per sequence
 // Match:      F32, keys and values of 128 elements, 4 taps
 // Bound by:   HBM (the state, read and written once)
-// Sync:       four barriers; a block has a value head of a row; chained launch
+// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row; chained
+//             launch
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
-// they are read before the wait. The arithmetic is that of `conv_silu`, `gated_delta` and
-// `gated_rms_norm`.
+// they are read before the wait. The state comes part by part into shared memory: registers for all
+// of it would leave an SM room for one block, which cannot ask for one head while it computes
+// another. The arithmetic is that of `conv_silu`, `gated_delta` and `gated_rms_norm`.
 #pragma once
 
 #include "ops/conv_silu/channels_f32.cuh"
@@ -15,19 +17,22 @@
 namespace atlas::delta_net {
 
 using gated_delta::kColumnLanes;
+using gated_delta::kColumns;
 using gated_delta::kHeadGroup;
 using gated_delta::kKeys;
 using gated_delta::kParts;
+using gated_delta::kSplits;
+using gated_delta::kThreads;
 using gated_delta::kWidth;
 using target::GDN_KEY_DIM;
 using target::GDN_VALUE_DIM;
 using target::GDN_VALUE_HEADS;
 
-inline constexpr int kThreads = GDN_VALUE_DIM * kColumnLanes;
-// Channels of a head's query, key and value.
+// Channels of a head's query, key and value, and those of a thread.
 inline constexpr int kChannels = 2 * GDN_KEY_DIM + GDN_VALUE_DIM;
-
-static_assert(kChannels <= kThreads, "a thread has a channel");
+inline constexpr int kMine = (kChannels + kThreads - 1) / kThreads;
+// Blocks that an SM has room for.
+inline constexpr int kResident = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
 
 struct Params {
   const float* qkv;           // (rows, kWidth)
@@ -46,6 +51,7 @@ struct Params {
 };
 
 struct SharedStorage {
+  float4 state[kSplits][kColumns][tile::kWarpLanes];
   float mixed[kChannels];  // query, key, value behind the convolution
   float4 query[tile::kWarpLanes];
   float4 key[tile::kWarpLanes];
@@ -53,24 +59,25 @@ struct SharedStorage {
   float overlap;
   float decay;
   float weight;
+  unsigned long long full[kSplits];
 };
 
 // One channel of the head: where it lies in a row, its taps and its last inputs.
 struct Channel {
+  int index;  // in the head; `kChannels` or more is no channel
   int at;
   bool keeps;  // several heads read the channels of a key; one of them keeps the new input
   float4 taps;
   float before[conv_silu::kTail];
   float* ring;  // of the channel, elements kWidth apart
-  int position;
 
-  __device__ Channel(const Params& params, int head, size_t slot, int position)
-      : position(position) {
-    const int index = min(static_cast<int>(threadIdx.x), kChannels - 1);
-    const int part = index / GDN_KEY_DIM, key_head = head / kHeadGroup;
-    at = part == 0   ? key_head * GDN_KEY_DIM + index
-         : part == 1 ? kKeys + key_head * GDN_KEY_DIM + index - GDN_KEY_DIM
-                     : 2 * kKeys + head * GDN_VALUE_DIM + index - 2 * GDN_KEY_DIM;
+  __device__ void load(const Params& params, int of, int head, size_t slot, int position) {
+    index = of;
+    const int here = min(index, kChannels - 1);
+    const int part = here / GDN_KEY_DIM, key_head = head / kHeadGroup;
+    at = part == 0   ? key_head * GDN_KEY_DIM + here
+         : part == 1 ? kKeys + key_head * GDN_KEY_DIM + here - GDN_KEY_DIM
+                     : 2 * kKeys + head * GDN_VALUE_DIM + here - 2 * GDN_KEY_DIM;
     keeps = part >= 2 || head % kHeadGroup == 0;
     ring = params.tail + slot * conv_silu::kRing * kWidth + at;
     taps = tile::vector_at(params.conv, at);
@@ -81,40 +88,53 @@ struct Channel {
     }
   }
 
-  __device__ float apply(const float* row) const {
-    const float x = row[at];
+  __device__ void apply(float x, int position, SharedStorage& shared) const {
+    if (index >= kChannels) return;
     if (keeps) ring[position % conv_silu::kRing * kWidth] = x;
-    return tile::silu(fmaf(taps.w, x, fmaf(taps.z, before[2],
-                                           fmaf(taps.y, before[1], taps.x * before[0]))));
+    shared.mixed[index] = tile::silu(
+        fmaf(taps.w, x, fmaf(taps.z, before[2], fmaf(taps.y, before[1], taps.x * before[0]))));
   }
 };
 
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+// Asks for all parts of the head's state; one thread.
+__device__ inline void ask(SharedStorage& shared, const float* state) {
+  constexpr unsigned kBytes = sizeof(shared.state[0]);
+  for (auto& full : shared.full) ptx::mbarrier_init(&full);
+  ptx::mbarrier_init_fence();
+  for (int split = 0; split < kSplits; ++split) {
+    ptx::mbarrier_expect(&shared.full[split], kBytes);
+    ptx::copy_bulk(shared.state[split], state + split * kColumns * GDN_KEY_DIM, kBytes,
+                   &shared.full[split]);
+  }
+}
+
 template <class Tile>
-__global__ __launch_bounds__(kThreads) void heads_f32(Params params) {
-  static_assert(Tile::kThreads == kThreads, "all columns have their lanes");
+__global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) {
+  static_assert(Tile::kThreads == kThreads, "a part's columns have their lanes");
   static_assert(Tile::kSharedBytes == sizeof(SharedStorage), "the manifest plans this storage");
-  __shared__ SharedStorage shared;
+  auto& shared = *reinterpret_cast<SharedStorage*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   const int head = blockIdx.x, warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
   const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
   const size_t row = blockIdx.y, slot = params.slots[row];
   const int position = static_cast<int>(params.positions[row]);
-  const size_t at = (slot * GDN_VALUE_HEADS + head) * GDN_VALUE_DIM + column;
-  float* state = params.state + at * GDN_KEY_DIM;
-  float4 s[kParts] = {};
-  if (position != 0) {
+  const bool begun = position != 0;
+  float* state = params.state + (slot * GDN_VALUE_HEADS + head) * (GDN_VALUE_DIM * GDN_KEY_DIM);
+  if (threadIdx.x == 0 && begun) ask(shared, state);
+  Channel channel[kMine];
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      s[i] = __ldcg(reinterpret_cast<const float4*>(state) + i * kColumnLanes + part);
-    }
+  for (int i = 0; i < kMine; ++i) {
+    channel[i].load(params, threadIdx.x + i * kThreads, head, slot, position);
   }
-  const bool has_channel = threadIdx.x < kChannels;
-  const Channel channel(params, head, slot, position);
   const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
   const float4 gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
-  if (has_channel) shared.mixed[threadIdx.x] = channel.apply(params.qkv + row * kWidth);
+  float x[kMine];
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) x[i] = params.qkv[row * kWidth + channel[i].at];
   const size_t gates = row * GDN_VALUE_HEADS + head;
   float4 gate{};
   if (warp == 0) gate = tile::vector_at(params.z + gates * GDN_VALUE_DIM, lane);
@@ -122,7 +142,9 @@ __global__ __launch_bounds__(kThreads) void heads_f32(Params params) {
     shared.decay = gated_delta::decay(rate, params.a[gates], bias);
     shared.weight = tile::sigmoid(params.b[gates]);
   }
-  __syncthreads();  // the row is mixed
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) channel[i].apply(x[i], position, shared);
+  __syncthreads();  // the row is mixed; the state can be waited for
   if (warp == 0) {
     const auto unit = gated_delta::Unit::of(tile::vector_at(shared.mixed, lane),
                                             tile::vector_at(shared.mixed + GDN_KEY_DIM, lane));
@@ -133,14 +155,37 @@ __global__ __launch_bounds__(kThreads) void heads_f32(Params params) {
   __syncthreads();  // query and key have unit length
   const gated_delta::Step step{shared.query, shared.key, shared.decay, shared.weight,
                                shared.overlap};
-  const float result = step.take(s, shared.mixed[2 * GDN_KEY_DIM + column], part);
-  if (part == 0) shared.out[column] = result;
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) tile::vector_at(state, i * kColumnLanes + part) = s[i];
+  for (int split = 0; split < kSplits; ++split) {
+    const int at = split * kColumns + column;
+    float4 s[kParts] = {};
+    if (begun) {
+      ptx::mbarrier_wait(&shared.full[split], 0);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        s[i] = shared.state[split][column][i * kColumnLanes + part];
+      }
+    }
+    const float result = step.take(s, shared.mixed[2 * GDN_KEY_DIM + at], part);
+    if (part == 0) shared.out[at] = result;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      tile::vector_at(state + at * GDN_KEY_DIM, i * kColumnLanes + part) = s[i];
+    }
+  }
   __syncthreads();  // the head is complete
   if (warp != 0) return;
   float4& out = tile::vector_at(params.out + gates * GDN_VALUE_DIM, lane);
   out = gated_rms_norm::normed(tile::vector_at(shared.out, lane), gain, gate);
+}
+
+// What a block asks for, so that no SM has more than its part of few blocks: those that end first
+// in the kernel before would take as many as they have room for, and everybody wait for them.
+inline unsigned shared_bytes(unsigned blocks) {
+  constexpr unsigned kOnSm = target::SHARED_BYTES_PER_BLOCK;
+  const unsigned each = blocks_for(blocks, target::SMS);
+  const unsigned more = kOnSm / (each + 1) + 1;  // that one more would not fit
+  return more > sizeof(SharedStorage) ? more : sizeof(SharedStorage);
 }
 
 template <class Tile>
@@ -152,7 +197,9 @@ struct HeadsF32 {
                             unsigned rows, cudaStream_t stream) {
     const Params params{qkv,  z,    b,     a,         conv,  a_log, dt_bias,
                         norm, tail, state, positions, slots, out};
-    return launch_chained(heads_f32<Tile>, {GDN_VALUE_HEADS, kThreads, 0, rows}, stream, params);
+    const unsigned blocks = rows * GDN_VALUE_HEADS;
+    return launch_chained(heads_f32<Tile>,
+                          {GDN_VALUE_HEADS, kThreads, shared_bytes(blocks), rows}, stream, params);
   }
 };
 
