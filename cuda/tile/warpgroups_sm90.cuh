@@ -30,7 +30,7 @@ __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
   return static_cast<size_t>(operand_groups(rows)) * (k / kBlockColumns) * kOperandBytes;
 }
 
-// Rows as operands for a matrix of `kStorage`.
+// Rows as operands for a matrix of `kStorage`, which is decoded raw: they are times `kRawRows`.
 template <Storage kStorage>
 struct Operands {
   using W = Matrix<kStorage>;
@@ -354,9 +354,9 @@ struct Warpgroups {
   using Scales = typename W::Scales;
   using StepOperands = unsigned[kInstructions][4];
 
-  // The scales of a step: of the panel whose first are at `scales`.
-  __device__ static Scales scales_at(const unsigned char* scales, int step) {
-    return W::scales_at(scales + step * W::kBlockScaleBytes);
+  // A step's scales of the panel whose first are at `of_panel`.
+  __device__ static Scales scales_at(const unsigned char* of_panel, int step) {
+    return W::scales_at(of_panel + step * W::kBlockScaleBytes);
   }
 
   // This warp's panel of the step in this slot, when it is there.
