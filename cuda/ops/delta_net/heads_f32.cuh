@@ -1,8 +1,8 @@
 // Implements: Ops::delta_net for steps of one row per sequence
 // Match:      F32, keys and values of 128 elements, 4 taps
 // Bound by:   HBM (the state, read and written once)
-// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row; chained
-//             launch
+// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row;
+//             chained launch
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
 // they are read before the wait. The state comes part by part into shared memory: registers for all

@@ -2,8 +2,8 @@
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
 //             interleaved by 8; operands bf16
 // Bound by:   tensor instructions
-// Sync:       five chained launches: plan, rows to operands by expert, gate and up with SwiGLU, down,
-//             weighted sum
+// Sync:       five chained launches: plan, rows to operands by expert, gate and up with SwiGLU,
+//             down, weighted sum
 #pragma once
 
 #include <type_traits>
