@@ -100,8 +100,8 @@ impl Suite<'_> {
     }
 
     /// A cargo over the crates of the binary. Dependencies are those that the pipeline compiles for
-    /// the host's binaries: a clean clone compiles them once, and tests run the code that is shipped.
-    /// Our own crates are checked for overflow and optimised as much as `optimised` says.
+    /// the host's binaries: a clean clone compiles them once, and tests run what is shipped. Our
+    /// own crates are checked for overflow and optimised as much as `optimised` says.
     ///
     /// # Errors
     /// If a program of the toolchain is missing.
