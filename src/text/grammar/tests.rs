@@ -438,6 +438,7 @@ mod tool_calls {
 
     #[test]
     fn every_forced_call_is_one_of_an_offered_tool_with_valid_arguments() {
+        const REPLIES: usize = if cfg!(debug_assertions) { 20 } else { 300 };
         fn run<S: CallGrammar + Written>(grammars: &Grammars) {
             for (at, strict) in [true, false].into_iter().enumerate() {
                 let tools = tools(strict);
@@ -445,7 +446,7 @@ mod tool_calls {
                     let grammar = grammar::<S>(&tools, calls, false, None).unwrap();
                     let compiled = grammars.compile(&grammar).unwrap();
                     assert_eq!(compiled.warnings(), [""; 0], "{}", S::OPEN);
-                    let replies = random_replies(&compiled, S::CLOSE, 60, 70 + at as u64);
+                    let replies = random_replies(&compiled, S::CLOSE, REPLIES, 70 + at as u64);
                     let counts = replies.iter().map(|reply| check::<S>(&tools, reply));
                     assert_eq!(counts.max() > Some(1), several, "{}", S::OPEN);
                 }

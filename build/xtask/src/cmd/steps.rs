@@ -157,13 +157,14 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
 }
 
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
-/// code. Each target is another build; without the server it takes a third of the time. The default
-/// target stands for all in the model's other tests.
+/// code. Each target is another build; without the server it takes a third of the time, and again
+/// without optimisation, which goldens of a small model need not have. The default target stands for
+/// all in the model's other tests.
 fn golden_step(leaf: &str) -> Step {
     let target = leaf.to_string();
-    let tests = match leaf {
-        DEFAULT_TARGET => "model::",
-        _ => "model::golden",
+    let (tests, optimised) = match leaf {
+        DEFAULT_TARGET => ("model::", Optimised::Yes),
+        _ => ("model::golden", Optimised::No),
     };
     Step::new(
         format!("golden {leaf}"),
@@ -171,9 +172,7 @@ fn golden_step(leaf: &str) -> Step {
         move |suite, name| {
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
             let args = format!("--no-default-features --lib {tests}");
-            let run = suite
-                .product_cargo("test", Optimised::Yes, &args)
-                .and_then(run);
+            let run = suite.product_cargo("test", optimised, &args).and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
         },
     )
