@@ -137,8 +137,10 @@ fn cargo(
             action = action.env_uncovered(name, value);
         }
     }
-    // Targets of one rustc share a cache, so that dependencies are compiled once for all of them.
-    let cache = if rustc.is_some() {
+    // Targets of one host share a cache, so that dependencies are compiled once for all of them.
+    // Those of another host have their own: cargo gives their build scripts no flags, and would
+    // compile the scripts again whenever the host changes.
+    let cache = if additions.profile_folder.is_some() {
         &target.leaf.hw
     } else {
         SHARED
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_of_one_rustc_share_flags_and_cache() {
+    fn targets_of_one_host_share_flags_and_cache() {
         let (_, action) = cargo_action();
         assert_eq!(action.cache.as_deref(), Some("cargo/host"));
         let flags = action

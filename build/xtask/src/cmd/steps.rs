@@ -158,8 +158,8 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
 
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
 /// code. Each target is another build; without the server it takes a third of the time, and again
-/// without optimisation, which goldens of a small model need not have. The default target stands for
-/// all in the model's other tests.
+/// without optimisation, which goldens of a small model need not have. The default target stands
+/// for all in the model's other tests.
 fn golden_step(leaf: &str) -> Step {
     let target = leaf.to_string();
     let (tests, optimised) = match leaf {
