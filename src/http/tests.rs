@@ -696,7 +696,7 @@ fn figures_have_the_names_of_vllm_where_that_is_asked_for() {
         page = server.get("/metrics").body;
     }
     assert_eq!(differs(&page), None, "{page}");
-    // Nanoseconds, as they are counted: two of the printed fractions may add up to more than a third.
+    // Nanoseconds, as they are counted: two printed fractions may add up to more than a third.
     let sum = |name: &str| {
         let seconds = value(&page, &format!("vllm:{name}_seconds_sum{{{labels}}}")).unwrap();
         (seconds * 1e9).round() as u64
