@@ -116,18 +116,10 @@ struct Held : Stream<kStorage, kTiles, HeldShape, At> {
         typename W::Scales scales;
         if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
         const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
-#pragma unroll
-        for (int octet = 0; octet < W::Code::kOctets; ++octet) {
-          unsigned first[4], second[4];
-          W::template decode<true>(now, octet, first, second);
-#pragma unroll
-          for (int t = 0; t < kTiles; ++t) {
-            const uint4& b = x[group * W::Code::kOctets + octet][t];
-            float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
-            ptx::mma(to, first, b.x, b.y);
-            ptx::mma(to, second, b.z, b.w);
-          }
-        }
+        const auto operand = [&](int octet, int t) {
+          return x[group * W::Code::kOctets + octet][t];
+        };
+        Base::multiply_group(now, operand, sum, chain);
       }
       if (W::kFp8 && (piece + 1) * Base::kPieceColumns % kBlockColumns == 0) {
         const float2 scale = W::lane_scales(from.scales).block;

@@ -103,9 +103,7 @@ __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
 
 // Blocks on an SM that the registers of one leave room for.
 template <class Shape>
-__host__ __device__ constexpr int resident_blocks(int tiles) {
-  return tiles > 1 ? 1 : 2 * Wide::kWarps / Shape::kWarps;
-}
+inline constexpr int kResidentBlocks = 2 * Wide::kWarps / Shape::kWarps;
 
 // The part of `items` of a block: the first blocks have one more than the others.
 struct Share {
@@ -199,6 +197,24 @@ struct Stream {
     for (int i = 0; i < Shape::kSlots; ++i) ask(i);
   }
 
+  // Adds the products of a group; `operand(octet, tile)` are eight columns of a tile's rows.
+  template <class Operand>
+  __device__ static void multiply_group(const typename W::Fragment& now, const Operand& operand,
+                                        float (&sum)[kTiles][4], float (&chain)[kChains][4]) {
+#pragma unroll
+    for (int octet = 0; octet < W::Code::kOctets; ++octet) {
+      unsigned first[4], second[4];
+      W::template decode<true>(now, octet, first, second);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const uint4 b = operand(octet, t);
+        float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
+        ptx::mma(to, first, b.x, b.y);
+        ptx::mma(to, second, b.z, b.w);
+      }
+    }
+  }
+
   // Adds the products of a piece; `x` are the lane's octets of the segment's columns.
   __device__ void multiply(const __nv_bfloat16* const (&x)[kTiles], int piece,
                            float (&sum)[kTiles][4], float (&chain)[kChains][4]) {
@@ -210,19 +226,11 @@ struct Stream {
       typename W::Scales scales;
       if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
       const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
-#pragma unroll
-      for (int octet = 0; octet < W::Code::kOctets; ++octet) {
-        unsigned first[4], second[4];
-        W::template decode<true>(now, octet, first, second);
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          const __nv_bfloat16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
-          const uint4 b = *reinterpret_cast<const uint4*>(columns);
-          float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
-          ptx::mma(to, first, b.x, b.y);
-          ptx::mma(to, second, b.z, b.w);
-        }
-      }
+      const auto operand = [&](int octet, int t) {
+        const __nv_bfloat16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
+        return *reinterpret_cast<const uint4*>(columns);
+      };
+      multiply_group(now, operand, sum, chain);
     }
     if (W::kFp8 && (piece + 1) * kPieceColumns % kBlockColumns == 0) {
       const float2 scale = W::lane_scales(from.scales).block;

@@ -90,7 +90,7 @@ why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
 [leaf.op.experts]
 kernel = "warpgroups_bf16"
 threads = 384
-why = "as `norm_linear`, tiles of 128 places of one expert; few rows take panels by eight places"
+why = "as `norm_linear`, tiles of 128 places of one expert"
 
 [leaf.op.gated_delta]
 kernel = "chunks_f16"

@@ -102,7 +102,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("gated_rms_norm", "heads_f32"),
     Kernel::new("delta_net", "heads_f32").shared(delta_net_bytes),
     Kernel::new("route", "rows_f32"),
-    Kernel::new("experts", "grouped_bf16").shared(experts_bytes),
+    Kernel::new("experts", "grouped_bf16").shared(|_, _| PANEL_STAGES),
     Kernel::new("experts", "warpgroups_bf16").warpgroups(),
     Kernel::new("moe", "rows_bf16").shared(moe_bytes),
     Kernel::new("concat", "vectors_f32"),
@@ -205,11 +205,6 @@ fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
     let [wide, ..] = Shape::all(block);
     let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
     squares.next_multiple_of(128) + wide.bytes(block, TILE_ROWS, model.hidden)
-}
-
-/// Stages of many rows.
-fn experts_bytes(_: &Model, _: &Block) -> u64 {
-    PANEL_STAGES
 }
 
 /// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for

@@ -27,7 +27,7 @@ const SOURCES: [&str; 8] = [
     "src",
 ];
 
-/// Cache of all targets that the host's own rustc compiles.
+/// Cache of all targets for this host.
 const SHARED: &str = "host";
 
 /// Manifest of xtask: a member of the workspace that the binary does not contain. Cargo gets an

@@ -38,7 +38,7 @@ struct Sink {
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage, class Shape, class Put>
-__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(1)) void stream(
+__global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void stream(
     Params params) {
   using W = tile::Matrix<kStorage>;
   using Shared = tile::StreamStorage<Shape>;

@@ -144,7 +144,7 @@ struct GateUpStorage {
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(tile::Wide::kThreads, tile::resident_blocks<tile::Wide>(1)) void
+__global__ __launch_bounds__(tile::Wide::kThreads, tile::kResidentBlocks<tile::Wide>) void
 gate_up(Params params) {
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);

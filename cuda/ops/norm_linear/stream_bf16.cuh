@@ -188,7 +188,7 @@ __device__ inline void for_storage(const Params& params, int block, const Body& 
 }
 
 template <class Shape>
-__global__ __launch_bounds__(Shape::kThreads, tile::resident_blocks<Shape>(1)) void few(
+__global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void few(
     const __grid_constant__ Params params) {
   ptx::griddepcontrol_launch_dependents();
   for_storage(params, blockIdx.x, [&](auto storage, int block, int blocks) {
