@@ -369,16 +369,13 @@ fn cargo_additions(
         ("ATLAS_CUDART".to_string(), "{work}/cudart".to_string()),
         ("LIBCLANG_PATH".to_string(), "{work}/libclang".to_string()),
     ];
-    let mut args = vec!["--features".to_string(), "cuda".to_string()];
     let mut tools = Vec::new();
-    let cross = host.triple != toolchain.host;
-    if cross {
+    if host.triple != toolchain.host {
         let triple = host.triple.to_uppercase().replace('-', "_");
         env.push((
             format!("CARGO_TARGET_{triple}_LINKER"),
             host.linker.name.clone(),
         ));
-        args.extend(["--target".to_string(), host.triple.clone()]);
         tools.push(host.linker.clone());
         tools.extend(host.beside.iter().cloned());
     }
@@ -390,8 +387,8 @@ fn cargo_additions(
         ],
         tools,
         env,
-        args,
-        profile_folder: cross.then(|| format!("{}/release", host.triple)),
+        args: vec!["--features".to_string(), "cuda".to_string()],
+        triple: Some(host.triple.clone()),
         rustc: host.rustc.clone(),
     }
 }

@@ -27,8 +27,8 @@ const SOURCES: [&str; 8] = [
     "src",
 ];
 
-/// Cache of all targets for this host.
-const SHARED: &str = "host";
+/// Cache of all targets that the toolchain's own rustc compiles.
+const SHARED: &str = "shared";
 
 /// Manifest of xtask: a member of the workspace that the binary does not contain. Cargo gets an
 /// empty program for it.
@@ -96,11 +96,16 @@ fn cargo(
     features: &[String],
 ) -> Result<Action, Error> {
     let label = format!("cargo {}", target.name);
+    // Also where the target is this host: only then has cargo one way to compile build scripts and
+    // macros, without flags, and compiles them once for targets of all hosts.
+    let triple = additions.triple.as_ref().unwrap_or(&toolchain.host);
     let argv = [
         "cargo",
         "build",
         "--release",
         "--locked",
+        "--target",
+        triple,
         "--bin",
         CARGO_BINARY,
     ];
@@ -137,18 +142,14 @@ fn cargo(
             action = action.env_uncovered(name, value);
         }
     }
-    // Targets of one host share a cache, so that dependencies are compiled once for all of them.
-    // Those of another host have their own: cargo gives their build scripts no flags, and would
-    // compile the scripts again whenever the host changes.
-    let cache = if additions.profile_folder.is_some() {
-        &target.leaf.hw
-    } else {
-        SHARED
+    // Another compiler would compile build scripts again each time that targets alternate.
+    let cache = match rustc {
+        Some(_) => &target.leaf.hw,
+        None => SHARED,
     };
-    let folder = additions.profile_folder.as_deref().unwrap_or("release");
     Ok(action
         .cache(&format!("cargo/{cache}"))
-        .output_in_cache(&format!("{folder}/{CARGO_BINARY}")))
+        .output_in_cache(&format!("{triple}/release/{CARGO_BINARY}")))
 }
 
 /// Variables of a cargo outside the graph that shall find the dependencies that actions compiled:
@@ -334,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn targets_of_one_host_share_flags_and_cache() {
+    fn targets_share_flags_and_cache() {
         let (_, action) = cargo_action();
-        assert_eq!(action.cache.as_deref(), Some("cargo/host"));
+        assert_eq!(action.cache.as_deref(), Some("cargo/shared"));
         let flags = action
             .env
             .iter()

@@ -31,12 +31,10 @@ pub struct CargoAdditions {
     pub tools: Vec<Tool>,
     /// Variables of the action; `{work}` is the folder that holds the inputs.
     pub env: Vec<(String, String)>,
-    /// Further arguments of `cargo build`, as `--features cuda` or `--target
-    /// aarch64-unknown-linux-gnu`.
+    /// Further arguments of `cargo build`, as `--features cuda`.
     pub args: Vec<String>,
-    /// Folder below the cargo target directory that gets the binary: `<triple>/release`; by default
-    /// `release`.
-    pub profile_folder: Option<String>,
+    /// Rust triple of the binary; by default that of this host.
+    pub triple: Option<String>,
     /// In place of the toolchain's own when cross-compiling with another rustc.
     pub rustc: Option<Tool>,
 }

@@ -126,7 +126,7 @@ impl Suite<'_> {
             }
         }
         command
-            .args(["--release", "--locked"])
+            .args(["--release", "--locked", "--target", &toolchain.host])
             .args(args.split_whitespace())
             .envs(sharing(&toolchain, &self.site.atlas()));
         Ok(command)
