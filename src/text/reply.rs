@@ -337,7 +337,8 @@ mod tests {
             let text: String = (0..random.below(30))
                 .map(|_| parts[random.below(12)])
                 .collect();
-            let whole = read(&model, format(&["STOP"]), &ids(&text)).0;
+            let tokens = model.tokenizer.encode(&text).unwrap();
+            let whole = read(&model, format(&["STOP"]), &tokens).0;
             let mut reply = Reply::<Qwen3Coder>::new(&model, format(&["STOP"]));
             let mut out = Vec::new();
             let mut complete = false;

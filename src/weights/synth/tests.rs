@@ -170,7 +170,10 @@ fn entropy(logits: &[f32]) -> f64 {
 
 #[test]
 fn the_next_token_is_as_uncertain_as_text() {
-    let tokens: Vec<_> = (0..96).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
+    const TOKENS: usize = if cfg!(debug_assertions) { 32 } else { 96 };
+    let tokens: Vec<_> = (0..TOKENS)
+        .map(|at| (at * 7919 % VOCAB) as TokenId)
+        .collect();
     let found = entropies(&tokens);
     let mean = found.iter().sum::<f64>() / found.len() as f64;
     println!("{}: mean entropy {mean:.2} nats", target::MODEL);
