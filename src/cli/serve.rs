@@ -64,7 +64,7 @@ pub struct Serve {
     pub api_keys_file: Option<PathBuf>,
 
     /// file of certificates, the server's own first, in PEM: the port speaks TLS; needs --tls-key
-    /// and a binary built with TLS
+    /// and a binary built with TLS; SIGHUP reads both files again
     #[argh(option)]
     pub tls_cert: Option<PathBuf>,
 
@@ -214,8 +214,9 @@ async fn serve(options: &Serve, files: Files) -> Result<(), Failure> {
     let state = State::new(&options.model_name, settings, move || {
         boot::loading(&reported)
     });
-    if state.settings.keys.is_some() {
-        tokio::spawn(reload_keys(state.clone(), on_signal(SignalKind::hangup())?));
+    if state.settings.keys.is_some() || tls.is_some() {
+        let hangup = on_signal(SignalKind::hangup())?;
+        tokio::spawn(reload(state.clone(), tls.clone(), hangup));
     }
     let (listener, place) = listen(&place).await?;
     let server = Server::new(listener, state.clone(), connections()).with_tls(tls);
@@ -295,15 +296,24 @@ async fn reached(engine: &Handle, phase: Phase) -> Phase {
     found.unwrap_or(Phase::Stopped)
 }
 
-/// Reads the keys again at every `hangup`.
-async fn reload_keys(state: Arc<State>, mut hangup: Signal) {
+/// Reads keys and certificate again at every `hangup`.
+async fn reload(state: Arc<State>, tls: Option<Tls>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        let Some(keys) = &state.settings.keys else {
-            return;
-        };
-        match keys.reload() {
-            Ok(count) => log::line(format_args!("SIGHUP: {count} API keys")),
-            Err(why) => log::line(format_args!("SIGHUP: the keys stay as they were: {why}")),
+        match state.settings.keys.as_ref().map(Keys::reload) {
+            None => {}
+            Some(Ok(count)) => log::line(format_args!("SIGHUP: {count} API keys")),
+            Some(Err(why)) => {
+                log::line(format_args!("SIGHUP: the keys stay as they were: {why}"));
+            }
+        }
+        match tls.as_ref().map(Tls::reload) {
+            None => {}
+            Some(Ok(())) => log::line("SIGHUP: the certificate is read again"),
+            Some(Err(why)) => {
+                log::line(format_args!(
+                    "SIGHUP: the certificate stays as it was: {why}"
+                ));
+            }
         }
     }
 }

@@ -24,6 +24,14 @@ impl Tls {
     }
 
     /// Never called, for there is no value of this type.
+    ///
+    /// # Errors
+    /// None.
+    pub fn reload(&self) -> Result<(), String> {
+        match *self {}
+    }
+
+    /// Never called, for there is no value of this type.
     pub async fn accept(&self, _: TcpStream) -> io::Result<TlsStream> {
         match *self {}
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -15,9 +15,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// The one protocol that is served above it.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// The server's certificate and key.
+/// The server's certificate and key as their files were when they were last read.
 #[derive(Clone)]
-pub struct Tls(TlsAcceptor);
+pub struct Tls(Arc<Shared>);
+
+struct Shared {
+    certificates: PathBuf,
+    key: PathBuf,
+    /// The lock guards a copy or an assignment, which cannot leave anything half done.
+    acceptor: RwLock<TlsAcceptor>,
+}
 
 pub type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
@@ -33,32 +40,26 @@ impl Tls {
     /// # Errors
     /// Names the file that cannot be used; also when the two do not belong together.
     pub fn load(certificates: &Path, key: &Path) -> Result<Tls, String> {
-        let fail = |path: &Path, problem: &dyn fmt::Display| {
-            format!("{}: {problem}; it must be PEM", path.display())
-        };
-        let chain = CertificateDer::pem_file_iter(certificates).and_then(Iterator::collect);
-        let chain: Vec<_> = chain.map_err(|problem| fail(certificates, &problem))?;
-        if chain.is_empty() {
-            return Err(fail(certificates, &"has no certificate"));
-        }
-        let key_file = PrivateKeyDer::from_pem_file(key).map_err(|problem| fail(key, &problem))?;
-        let provider = Arc::new(ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .and_then(|builder| {
-                builder
-                    .with_no_client_auth()
-                    .with_single_cert(chain, key_file)
-            });
-        let mut config = config.map_err(|problem| {
-            format!(
-                "{} and {}: {problem}",
-                certificates.display(),
-                key.display()
-            )
-        })?;
-        config.alpn_protocols = vec![HTTP_1_1.to_vec()];
-        Ok(Tls(TlsAcceptor::from(Arc::new(config))))
+        Ok(Tls(Arc::new(Shared {
+            certificates: certificates.to_path_buf(),
+            key: key.to_path_buf(),
+            acceptor: RwLock::new(read(certificates, key)?),
+        })))
+    }
+
+    /// Reads both files again, for the connections to come; open ones go on as they are.
+    ///
+    /// # Errors
+    /// As `load`; certificate and key stay as they were then.
+    pub fn reload(&self) -> Result<(), String> {
+        let Shared {
+            certificates,
+            key,
+            acceptor,
+        } = &*self.0;
+        let read = read(certificates, key)?;
+        *acceptor.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
     }
 
     /// Shakes hands with a client.
@@ -66,18 +67,51 @@ impl Tls {
     /// # Errors
     /// When it speaks no TLS, or none that is served.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
-        self.0.accept(stream).await
+        let acceptor = self.0.acceptor.read();
+        let acceptor = acceptor.unwrap_or_else(PoisonError::into_inner).clone();
+        acceptor.accept(stream).await
     }
+}
+
+/// What accepts connections with the certificates and the key of these files.
+fn read(certificates: &Path, key: &Path) -> Result<TlsAcceptor, String> {
+    let fail = |path: &Path, problem: &dyn fmt::Display| {
+        format!("{}: {problem}; it must be PEM", path.display())
+    };
+    let chain = CertificateDer::pem_file_iter(certificates).and_then(Iterator::collect);
+    let chain: Vec<_> = chain.map_err(|problem| fail(certificates, &problem))?;
+    if chain.is_empty() {
+        return Err(fail(certificates, &"has no certificate"));
+    }
+    let key_file = PrivateKeyDer::from_pem_file(key).map_err(|problem| fail(key, &problem))?;
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| {
+            builder
+                .with_no_client_auth()
+                .with_single_cert(chain, key_file)
+        });
+    let mut config = config.map_err(|problem| {
+        format!(
+            "{} and {}: {problem}",
+            certificates.display(),
+            key.display()
+        )
+    })?;
+    config.alpn_protocols = vec![HTTP_1_1.to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::net::SocketAddr;
     use std::process::Command;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_rustls::TlsConnector;
+    use tokio_rustls::client::TlsStream as ClientStream;
     use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
@@ -145,10 +179,10 @@ mod tests {
         TlsConnector::from(Arc::new(config))
     }
 
-    #[tokio::test]
-    async fn a_request_is_answered_over_tls_and_not_without() {
-        let pair = Pair::make();
-        let tls = Tls::load(&pair.certificate(), &pair.key()).unwrap();
+    const ASK: &[u8] = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+    /// A server with `tls`; returns where it listens.
+    async fn serve(tls: Tls) -> SocketAddr {
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
         let loading = || Loading {
@@ -159,22 +193,61 @@ mod tests {
         let state = State::new("m", Settings::default(), loading);
         let server = Server::new(listener, state, 4).with_tls(Some(tls));
         tokio::spawn(server.run(std::future::pending()));
-        let ask = b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        address
+    }
 
+    /// Connects as a client that trusts the certificate of `pair` alone.
+    async fn connect(address: SocketAddr, pair: &Pair) -> io::Result<ClientStream<TcpStream>> {
         let stream = TcpStream::connect(address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        let mut stream = connector(&pair).connect(name, stream).await.unwrap();
-        stream.write_all(ask).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        connector(pair).connect(name, stream).await
+    }
+
+    async fn is_answered(stream: &mut ClientStream<TcpStream>) -> bool {
+        const EXPECTED: &[u8] = b"HTTP/1.1 200 OK\r\n";
+        stream.write_all(ASK).await.unwrap();
+        let mut answer = Vec::new();
+        while answer.len() < EXPECTED.len() && stream.read_buf(&mut answer).await.unwrap() > 0 {}
+        answer.starts_with(EXPECTED)
+    }
+
+    #[tokio::test]
+    async fn a_request_is_answered_over_tls_and_not_without() {
+        let pair = Pair::make();
+        let address = serve(Tls::load(&pair.certificate(), &pair.key()).unwrap()).await;
+        let mut stream = connect(address, &pair).await.unwrap();
+        assert!(is_answered(&mut stream).await);
 
         let mut plain = TcpStream::connect(address).await.unwrap();
-        plain.write_all(ask).await.unwrap();
+        plain.write_all(ASK).await.unwrap();
         let mut answer = Vec::new();
         // A reset is an end like another.
         let _ = plain.read_to_end(&mut answer).await;
         assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_read_again_is_for_the_connections_to_come() {
+        let (pair, next) = (Pair::make(), Pair::make());
+        let old = Pair::make();
+        fs::copy(pair.certificate(), old.certificate()).unwrap();
+        let tls = Tls::load(&pair.certificate(), &pair.key()).unwrap();
+        let address = serve(tls.clone()).await;
+        let mut open = connect(address, &old).await.unwrap();
+
+        fs::copy(next.certificate(), pair.certificate()).unwrap();
+        fs::copy(next.key(), pair.key()).unwrap();
+        assert!(connect(address, &old).await.is_ok(), "nobody said to read");
+        tls.reload().unwrap();
+        assert!(connect(address, &old).await.is_err());
+        assert!(is_answered(&mut connect(address, &next).await.unwrap()).await);
+        assert!(is_answered(&mut open).await);
+
+        // Half of a change: the key is of another certificate.
+        fs::copy(old.key(), pair.key()).unwrap();
+        let error = tls.reload().unwrap_err();
+        assert!(error.contains("cert.pem and "), "{error}");
+        assert!(is_answered(&mut connect(address, &next).await.unwrap()).await);
     }
 
     #[test]
