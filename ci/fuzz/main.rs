@@ -15,8 +15,6 @@ use checks::{CHECKS, Check};
 const ROUNDS: usize = 20_000;
 /// Changes of one mixture at most.
 const CHANGES_MAX: usize = 6;
-/// Longest mixture.
-const BYTES_MAX: usize = 4096;
 
 /// xorshift64*, so that a failure comes again.
 struct Random(u64);
@@ -41,7 +39,7 @@ fn seeds(check: &Check) -> Vec<Vec<u8>> {
 }
 
 /// Changes `input` at one place.
-fn change(input: &mut Vec<u8>, check: &Check, seeds: &[Vec<u8>], random: &mut Random) {
+fn change(input: &mut Vec<u8>, check: &Check, seeds: &[&[u8]], random: &mut Random) {
     let at = random.below(input.len() + 1);
     let end = at + random.below(input.len() - at + 1);
     match random.below(6) {
@@ -52,7 +50,7 @@ fn change(input: &mut Vec<u8>, check: &Check, seeds: &[Vec<u8>], random: &mut Ra
             input.splice(at..at, part);
         }
         3 => {
-            let other = &seeds[random.below(seeds.len())];
+            let other = seeds[random.below(seeds.len())];
             let from = random.below(other.len() + 1);
             input.splice(at..end, other[from..].iter().copied());
         }
@@ -61,7 +59,6 @@ fn change(input: &mut Vec<u8>, check: &Check, seeds: &[Vec<u8>], random: &mut Ra
             input.splice(at..at, word.bytes());
         }
     }
-    input.truncate(BYTES_MAX);
 }
 
 fn try_input(check: &Check, input: &[u8]) {
@@ -79,12 +76,17 @@ fn run(name: &str) {
     let seeds = seeds(check);
     assert!(!seeds.is_empty(), "{name} has no seeds");
     seeds.iter().for_each(|seed| try_input(check, seed));
+    // Heads are drawn, so that each way of trying an input has its turn with each seed.
+    let bodies: Vec<&[u8]> = seeds.iter().map(|seed| &seed[check.head..]).collect();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..ROUNDS {
-        let mut input = seeds[random.below(seeds.len())].clone();
+        let mut body = bodies[random.below(bodies.len())].to_vec();
         for _ in 0..=random.below(CHANGES_MAX) {
-            change(&mut input, check, &seeds, &mut random);
+            change(&mut body, check, &bodies, &mut random);
         }
+        let mut input: Vec<u8> = (0..check.head).map(|_| random.below(256) as u8).collect();
+        input.extend(body);
+        input.truncate(check.bytes_max);
         try_input(check, &input);
     }
 }

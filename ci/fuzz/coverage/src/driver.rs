@@ -4,7 +4,7 @@
 //! `artifacts/`. Each check is a binary of its own: after each input the fuzzer looks at the
 //! counters of all code that is linked.
 
-#[path = "../../checks.rs"]
+#[path = "../../checks/mod.rs"]
 mod checks;
 
 use std::fmt::Write as _;
@@ -15,8 +15,6 @@ use std::{env, fs, panic};
 
 use checks::CHECKS;
 
-/// Longest input: what holds for these many bytes holds for more, and fewer are faster to try.
-const BYTES_MAX: usize = 4096;
 /// An input that takes longer is a finding.
 const SECONDS_MAX: u64 = 10;
 /// The option that says where findings go.
@@ -33,6 +31,8 @@ const AT: usize = {
 };
 /// By themselves, so that no other check is linked.
 const CHECK: fn(&[u8]) = CHECKS[AT].run;
+const BYTES_MAX: usize = CHECKS[AT].bytes_max;
+const _: () = assert!(CHECKS[AT].head < BYTES_MAX, "there is something to try");
 const WORDS: &[&str] = CHECKS[AT].words;
 
 const fn are_equal(one: &[u8], other: &[u8]) -> bool {

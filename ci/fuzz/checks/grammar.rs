@@ -1,0 +1,110 @@
+//! What a reply must obey.
+
+use std::time::Duration;
+
+use atlas::engine::constraint::{Mask, Next};
+use atlas::engine::request::TokenId;
+use atlas::http::json as body;
+use atlas::text::grammar::calls::{self, Calls};
+use atlas::text::grammar::{Grammar, JsonGrammar, Scope};
+use atlas::text::tools::gemma::Gemma;
+use atlas::text::tools::glm::Glm;
+use atlas::text::tools::hermes::Hermes;
+use atlas::text::tools::minimax_xml::MinimaxXml;
+use atlas::text::tools::mistral::Mistral;
+use atlas::text::tools::qwen3_coder::Qwen3Coder;
+use serde_json::Value;
+
+use super::choice::Choices;
+use super::model;
+
+/// CPU time far above what compiling takes without optimisation, or under a fuzzer.
+const COMPILE_PATIENCE: Duration = Duration::from_secs(2);
+/// Tokens of a reply under a grammar, most.
+const TOKENS_MAX: usize = 12;
+/// What the tokens of a reply are picked by.
+const PICK_FACTOR: usize = 31;
+
+/// What makes a grammar of a text.
+type Make = fn(text: &str, syntax: usize) -> Option<Grammar>;
+
+const MAKES: [Make; 5] = [
+    |text, _| schema(text, false),
+    |text, _| schema(text, true),
+    |text, syntax| forced_calls(body::parse(text.as_bytes()).ok()?.as_array()?, syntax),
+    |text, _| Some(Grammar::Regex(text.to_string())),
+    |text, _| Some(Grammar::Lark(text.to_string())),
+];
+
+fn schema(text: &str, strict: bool) -> Option<Grammar> {
+    let schema = body::parse(text.as_bytes()).ok()?;
+    let whitespace = true;
+    Some(Grammar::Json(JsonGrammar {
+        schema,
+        strict,
+        whitespace,
+    }))
+}
+
+/// Calls that a reply must make, in one of the syntaxes.
+fn forced_calls(tools: &[Value], syntax: usize) -> Option<Grammar> {
+    let write = [
+        calls::grammar::<Qwen3Coder>,
+        calls::grammar::<MinimaxXml>,
+        calls::grammar::<Glm>,
+        calls::grammar::<Hermes>,
+        calls::grammar::<Mistral>,
+        calls::grammar::<Gemma>,
+    ];
+    write[syntax % write.len()](tools, Calls::Several, false, None).ok()
+}
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux has it");
+    let nanos = text.split(' ').next().expect("a first number");
+    Duration::from_nanos(nanos.parse().expect("nanoseconds"))
+}
+
+/// A grammar and, if it compiles, the beginning of a reply under it: compiling takes a bounded
+/// time, and each token that is allowed can follow. The head chooses the kind of the grammar, the
+/// syntax of calls, the length of the reply and the tokens in it.
+pub fn grammar(input: &[u8]) {
+    let mut choices = Choices::of(input);
+    let make = MAKES[choices.below(MAKES.len())];
+    let (syntax, tokens) = (choices.below(256), choices.below(TOKENS_MAX + 1));
+    let pick = usize::from(choices.number());
+    let Ok(text) = str::from_utf8(choices.rest()) else {
+        return;
+    };
+    let Some(grammar) = make(text, syntax) else {
+        return;
+    };
+    let begun = cpu();
+    let compiled = model::chat().grammars.compile(&grammar);
+    let took = cpu() - begun;
+    assert!(took < COMPILE_PATIENCE, "{took:?}");
+    let Ok(compiled) = compiled else {
+        return;
+    };
+    let mut guide = compiled.guide(Scope::default());
+    let mut mask = Mask::default();
+    for step in 0..tokens {
+        // Running into a limit later is an answer too.
+        if guide.next() != Next::Masked || guide.mask(&mut mask).is_err() {
+            return;
+        }
+        let allowed: Vec<TokenId> = mask.ids().collect();
+        let at = (pick + step) * PICK_FACTOR % allowed.len().max(1);
+        let Some(&id) = allowed.get(at) else {
+            return;
+        };
+        if let Err(problem) = guide.advance(id) {
+            assert!(
+                problem.contains("row") || problem.contains("too"),
+                "{problem}"
+            );
+            return;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Bodies of requests: each is refused by a sentence or becomes a request; no input takes the
+//! server down.
+
+use std::sync::LazyLock;
+
+use atlas::http::chat::request::ChatRequest;
+use atlas::http::completions::request::CompletionRequest;
+use atlas::http::error::ApiError;
+use atlas::http::json as body;
+use atlas::http::messages::request::{MessagesRequest, countable};
+use atlas::http::responses::request::ResponsesRequest;
+use atlas::http::responses::store::Store;
+use atlas::target::{MAX_CONTEXT, VOCAB};
+use serde_json::Value;
+
+use super::choice::Choices;
+use super::model;
+
+/// Of the chat completions API.
+pub fn chat_request(bytes: &[u8]) {
+    request(bytes, |value| ChatRequest::parse(value, "tiny").map(drop));
+}
+
+/// Of the Messages API: to be answered, or to be counted.
+pub fn messages_request(input: &[u8]) {
+    let mut choices = Choices::of(input);
+    match choices.flag() {
+        false => request(choices.rest(), |value| {
+            MessagesRequest::parse(value).map(drop)
+        }),
+        true => request(choices.rest(), |value| countable(value).map(drop)),
+    }
+}
+
+/// Of the Responses API.
+pub fn responses_request(bytes: &[u8]) {
+    /// Nothing is ever put in.
+    static STORE: LazyLock<Store> = LazyLock::new(Store::default);
+    request(bytes, |value| {
+        ResponsesRequest::parse(value, &STORE).map(drop)
+    });
+}
+
+fn request(bytes: &[u8], parse: impl Fn(&Value) -> Result<(), ApiError>) {
+    match body::parse(bytes) {
+        Ok(value) => {
+            if let Err(error) = parse(&value) {
+                is_told(&error);
+            }
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+}
+
+fn is_told(error: &ApiError) {
+    assert!(error.status.is_client_error(), "{error:?}");
+    assert!(!error.message.is_empty());
+}
+
+/// Of the completions API, whose prompts leave room for their replies.
+pub fn completion_request(bytes: &[u8]) {
+    let Ok(value) = body::parse(bytes) else {
+        return;
+    };
+    let parsed = CompletionRequest::parse(&value, "tiny", model::tokenizer(), MAX_CONTEXT);
+    match parsed {
+        Ok((request, prompts)) => {
+            let (length, _) = request.ask.max_tokens.expect("it is settled");
+            for prompt in prompts {
+                assert!(!prompt.tokens.is_empty());
+                assert!(prompt.tokens.len() + length <= MAX_CONTEXT);
+                assert!(prompt.tokens.iter().all(|&id| (id as usize) < VOCAB));
+            }
+        }
+        Err(error) => is_told(&error),
+    }
+}
