@@ -45,42 +45,64 @@ fn behind<'d>(data: &'d [u8], mark: &[u8]) -> Option<&'d [u8]> {
     Some(&data[at + mark.len()..])
 }
 
-/// Asks for a reply of `tokens` tokens to a prompt of `words` words, and reads it.
-///
-/// # Errors
-/// When the stream breaks or has no end.
-pub async fn stream(address: SocketAddr, words: usize, tokens: usize) -> io::Result<Outcome> {
-    let mut socket = TcpStream::connect(address).await?;
-    socket.set_nodelay(true)?;
+/// Takes the events out of the bytes of an answer as they come.
+#[derive(Debug, Default)]
+pub struct Reader {
+    pub outcome: Outcome,
+    pending: Vec<u8>,
+}
+
+impl Reader {
+    /// Takes bytes that came at `now`.
+    pub fn take(&mut self, bytes: &[u8], now: u64) {
+        self.pending.extend_from_slice(bytes);
+        let end = self.pending.iter().rposition(|byte| *byte == b'\n');
+        let whole = end.map_or(0, |at| at + 1);
+        for line in self.pending[..whole].split(|byte| *byte == b'\n') {
+            self.outcome.line(line, now);
+        }
+        self.pending.drain(..whole);
+    }
+
+    /// # Errors
+    /// When the stream has no end.
+    pub fn finish(self) -> io::Result<Outcome> {
+        match self.outcome.ended {
+            true => Ok(self.outcome),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// A request for a streamed reply of `tokens` tokens to a prompt of `words` words.
+pub fn request(words: usize, tokens: usize) -> String {
     let body = format!(
         "{{\"messages\":[{{\"role\":\"user\",\"content\":\"hi{}\"}}],\"max_tokens\":{tokens},\
          \"temperature\":0,\"reasoning_effort\":\"none\",\"ignore_eos\":true,\"stream\":true,\
          \"stream_options\":{{\"include_usage\":true}}}}",
         " the".repeat(words)
     );
-    let head = format!(
+    format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n",
+         content-length: {}\r\n\r\n{body}",
         body.len()
-    );
-    socket.write_all((head + &body).as_bytes()).await?;
-    let mut outcome = Outcome::default();
-    let mut pending = Vec::with_capacity(4096);
-    while socket.read_buf(&mut pending).await? > 0 {
-        let now = nanos();
-        let whole = pending
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |at| at + 1);
-        for line in pending[..whole].split(|byte| *byte == b'\n') {
-            outcome.line(line, now);
-        }
-        pending.drain(..whole);
+    )
+}
+
+/// Asks as [`request`] does and reads the reply.
+///
+/// # Errors
+/// When the stream breaks or has no end.
+pub async fn stream(address: SocketAddr, words: usize, tokens: usize) -> io::Result<Outcome> {
+    let mut socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    socket.write_all(request(words, tokens).as_bytes()).await?;
+    let (mut reader, mut bytes) = (Reader::default(), Vec::with_capacity(4096));
+    while socket.read_buf(&mut bytes).await? > 0 {
+        reader.take(&bytes, nanos());
+        bytes.clear();
     }
-    match outcome.ended {
-        true => Ok(outcome),
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+    reader.finish()
 }
 
 /// Opens connections that have had one answer each and say nothing further.

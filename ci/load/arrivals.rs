@@ -1,0 +1,132 @@
+//! Clients that stay out of a server's way: they look at their sockets in the middle between two
+//! of its steps, when it has nothing to do, and the kernel says when the bytes had come. How late a
+//! client itself gets its turn, on cores that it shares with the server, changes nothing then.
+
+use std::io::{self, Write};
+use std::mem;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Outcome, Reader, request};
+use super::server::nanos;
+
+/// Room for what comes to one client in a few steps.
+const READ_BYTES: usize = 16 * 1024;
+/// Of a step: how long to wait for the first event.
+const FIRST_WAIT: u32 = 8;
+
+struct Client {
+    socket: TcpStream,
+    reader: Reader,
+    open: bool,
+}
+
+impl Client {
+    fn ask(address: SocketAddr, words: usize, tokens: usize) -> io::Result<Client> {
+        let mut socket = TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        tell_arrivals(&socket)?;
+        socket.write_all(request(words, tokens).as_bytes())?;
+        Ok(Client {
+            socket,
+            reader: Reader::default(),
+            open: true,
+        })
+    }
+
+    /// Takes what has come; returns when, or None if nothing has. Of bytes that came one after the
+    /// other the kernel tells the time of the last.
+    fn look(&mut self) -> io::Result<Option<u64>> {
+        let mut bytes = [0; READ_BYTES];
+        let (length, at) = match receive(&self.socket, &mut bytes) {
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            read => read?,
+        };
+        self.open = length > 0;
+        let at = at.unwrap_or_else(nanos);
+        self.reader.take(&bytes[..length], at);
+        Ok(self.open.then_some(at))
+    }
+}
+
+/// Has the kernel note when bytes come, which [`receive`] reads.
+fn tell_arrivals(socket: &TcpStream) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = mem::size_of_val(&on) as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the socket is open, and the call reads `length` bytes of `on`.
+    let status = unsafe {
+        let on = (&raw const on).cast();
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, on, length)
+    };
+    match status {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads what has come, without waiting: its length, and when it came, in nanoseconds since 1970.
+fn receive(socket: &TcpStream, to: &mut [u8]) -> io::Result<(usize, Option<u64>)> {
+    let mut part = libc::iovec {
+        iov_base: to.as_mut_ptr().cast(),
+        iov_len: to.len(),
+    };
+    // Words, since the kernel's headers are aligned like them; a time with its header takes four.
+    let mut control = [0u64; 8];
+    // SAFETY: a message of zeros is one without buffers.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = mem::size_of_val(&control);
+    // SAFETY: the socket is open, and the buffers are of the lengths given and outlive the call.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    let mut at = None;
+    // SAFETY: the kernel has filled `control` and set its length; the macros stay inside, and a
+    // message of this type holds a time.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(found) = header.as_ref() {
+            if (found.cmsg_level, found.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+                let time = libc::CMSG_DATA(header).cast::<libc::timespec>();
+                let time = time.read_unaligned();
+                at = Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    Ok((length, at))
+}
+
+/// Streams at once from a server that takes a step every `pace`, each of `tokens` tokens and with a
+/// prompt of another length; all must end well.
+///
+/// # Errors
+/// When one breaks or has no end.
+pub fn watch(
+    address: SocketAddr,
+    count: usize,
+    tokens: usize,
+    pace: Duration,
+) -> io::Result<Vec<Outcome>> {
+    let clients = (0..count).map(|words| Client::ask(address, words, tokens));
+    let mut clients: Vec<Client> = clients.collect::<io::Result<_>>()?;
+    while clients.iter().any(|client| client.open) {
+        let mut first = None;
+        for client in clients.iter_mut().filter(|client| client.open) {
+            let came = client.look()?;
+            first = first.into_iter().chain(came).min();
+        }
+        // The step that followed what has just been read lies half a step back then.
+        let next = first.map(|first| first + (pace * 3 / 2).as_nanos() as u64);
+        thread::sleep(match next {
+            Some(next) => Duration::from_nanos(next.saturating_sub(nanos())),
+            None => pace / FIRST_WAIT,
+        });
+    }
+    let outcomes = clients.into_iter().map(|client| client.reader.finish());
+    outcomes.collect()
+}
