@@ -118,8 +118,7 @@ struct Share {
 
 // `count` units, which are panels of matrices with k columns, `at_once` of them in turn for a
 // block's warps: a warp per segment and panel. `at(unit)` gives the unit's panel and matrix.
-// `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8, before their row
-// scale.
+// `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8.
 //
 // Weights come by bulk copies into shared memory: registers would keep the next kernel's blocks
 // off the SM, and with them its weights. The code is small, because most of it runs a few times
@@ -184,8 +183,8 @@ struct Stream {
     if constexpr (W::kFp8) ptx::copy_small(to.scales, scales, full);
   }
 
-  // Reads weights alone. At most once.
-  __device__ void prefetch() {
+  // Once, before weights are asked for.
+  __device__ void init() {
     if (lane() == 0) {
       for (int i = 0; i < Shape::kSlots; ++i) {
         ptx::mbarrier_init(&shared.full[warp()][i], kArrivals);
@@ -193,8 +192,17 @@ struct Stream {
       ptx::mbarrier_init_fence();
     }
     __syncwarp();  // the barriers can be waited for
+  }
+
+  // Reads weights alone. At most once.
+  __device__ void ask_first() {
 #pragma unroll 1
     for (int i = 0; i < Shape::kSlots; ++i) ask(i);
+  }
+
+  __device__ void prefetch() {
+    init();
+    ask_first();
   }
 
   // Adds the products of a group; `operand(octet, tile)` are eight columns of a tile's rows.
@@ -259,6 +267,7 @@ struct Stream {
     for (int first = 0; first < count; first += at_once(k), ++turn) {
       begin(first);
       float sum[kTiles][4] = {};
+      const float2 scales = row_scales(first);
       if (first + mine < count) {
 #pragma unroll 1
         for (int piece = 0; piece < pieces; ++piece) {
@@ -267,7 +276,7 @@ struct Stream {
           if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
         }
       }
-      finish(first, turn % 2, rows, sum, sink);
+      finish(first, turn % 2, rows, scales, sum, sink);
     }
   }
 
@@ -276,10 +285,26 @@ struct Stream {
     run(rows, [](int) {}, sink);
   }
 
+  // The panel of a turn whose sums this thread adds, of rows `adds_row()` and eight behind.
+  __device__ int adds_panel() const { return threadIdx.x / 8 % at_once(k); }
+  __device__ static int adds_row() { return threadIdx.x % 8; }
+
+  // Factors of the sums that this thread will add, asked for before they are needed.
+  __device__ float2 row_scales(int first) const {
+    const int unit = first + adds_panel();
+    if (!W::kNvfp4 || threadIdx.x >= at_once(k) * 8 * kTiles * kTileRows || unit >= count) {
+      return {1.0f, 1.0f};
+    }
+    const Unit of = at(unit);
+    const W w{of.base, of.n, k};
+    const int row = of.panel * kPanelRows + adds_row();
+    return {w.row_scale(row), w.row_scale(row + 8)};
+  }
+
   // Adds the segments of a turn's panels, in order.
   template <class Sink>
-  __device__ void finish(int first, int odd_turn, const Rows& rows, const float (&sum)[kTiles][4],
-                         Sink& sink) const {
+  __device__ void finish(int first, int odd_turn, const Rows& rows, const float2& scales,
+                         const float (&sum)[kTiles][4], Sink& sink) const {
     const int g = lane() / 4, q = lane() % 4, pitch = rows.rows;
     float* partial = rows.partial + odd_turn * (Shape::kWarps * kPanelRows) * pitch;
     float* own = partial + (warp() * kPanelRows + g) * pitch;
@@ -292,18 +317,19 @@ struct Stream {
       }
     }
     __syncthreads();  // all segments are there; the other turn's were read before
-    const int parts = segments(k), panels = min(at_once(k), count - first);
+    const int parts = segments(k), panels = at_once(k);
 #pragma unroll 1
     for (int item = threadIdx.x; item < panels * 8 * rows.rows; item += Shape::kThreads) {
-      const int r = item % 8, in_block = item / 8 % panels, row = item / (8 * panels);
-      const float* from = partial + (in_block * parts * kPanelRows + r) * pitch + row;
+      const int r = item % 8, panel = item / 8 % panels, row = item / (8 * panels);
+      if (first + panel >= count) continue;
+      const float* from = partial + (panel * parts * kPanelRows + r) * pitch + row;
       float low = 0.0f, high = 0.0f;
 #pragma unroll 4
       for (int s = 0; s < parts; ++s, from += kPanelRows * pitch) {
         low += from[0];
         high += from[8 * pitch];
       }
-      sink(first + in_block, r, row, low, high);
+      sink(first + panel, r, row, low * scales.x, high * scales.y);
     }
   }
 };

@@ -53,9 +53,11 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   staged.round(params.x, params.k);
   __syncthreads();  // the rows are staged
-  const Sink<kStorage, Put> to{{params.weight, params.n, params.k}, params.out};
   const auto sink = [&](int unit, int g, int row, float low, float high) {
-    to(share.first + unit, g, row, low, high);
+    const int at = (share.first + unit) * tile::kPanelRows + g;
+    float* to = params.out + static_cast<size_t>(row) * params.n;
+    if (at < params.n) Put::put(to[at], low);
+    if (at + 8 < params.n) Put::put(to[at + 8], high);
   };
   stage.run(staged, sink);
 }

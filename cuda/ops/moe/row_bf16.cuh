@@ -27,7 +27,7 @@ struct Params {
   const float* logits;           // (EXPERTS + 1)
   const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  float* act;                    // (kTurns, EXPERT_INTERMEDIATE)
+  __nv_bfloat16* act;            // (kTurns, EXPERT_INTERMEDIATE), times `kRawRows`
   float* residual;               // (HIDDEN)
 };
 
@@ -50,14 +50,19 @@ struct Chosen {
   // The largest logit that is left, the lowest index on a tie; takes it away.
   __device__ static int best_of_warp(unsigned (&rank)[kParts]) {
     const int lane = threadIdx.x % tile::kWarpLanes;
-    unsigned best = rank[0];
-    int part = 0;
+    unsigned best[kParts];
+    int part[kParts];
 #pragma unroll
-    for (int i = 1; i < kParts; ++i) {
-      if (rank[i] > best) best = rank[i], part = i;
+    for (int i = 0; i < kParts; ++i) best[i] = rank[i], part[i] = i;
+#pragma unroll
+    for (int apart = 1; apart < kParts; apart *= 2) {
+#pragma unroll
+      for (int i = 0; i + apart < kParts; i += 2 * apart) {
+        if (best[i + apart] > best[i]) best[i] = best[i + apart], part[i] = part[i + apart];
+      }
     }
-    const unsigned largest = __reduce_max_sync(tile::kAllLanes, best);
-    const unsigned mine = best == largest ? part * tile::kWarpLanes + lane : ~0u;
+    const unsigned largest = __reduce_max_sync(tile::kAllLanes, best[0]);
+    const unsigned mine = best[0] == largest ? part[0] * tile::kWarpLanes + lane : ~0u;
     const int expert = static_cast<int>(__reduce_min_sync(tile::kAllLanes, mine));
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -154,20 +159,18 @@ gate_up(Params params) {
   tile::Stream<kStorage, 1, tile::Wide, GateUpUnits> stage(shared.stream, units, HIDDEN,
                                                             share.count);
   const auto staged = tile::StagedRows<tile::Wide>::at(shared.x, 1, HIDDEN, W::kRawRows);
+  stage.init();
   ptx::griddepcontrol_wait();
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
   shared.chosen.choose<false>(params.logits);
   staged.round(params.x, HIDDEN);
   __syncthreads();  // the choice is complete, the row staged
-  stage.prefetch();
+  stage.ask_first();
   const auto sink = [&](int unit, int g, int, float gate, float up) {
-    const auto [base, n, panel] = units(unit);
-    const W w{base, n, HIDDEN};
-    const int row = panel * tile::kPanelRows + g;
-    const int turn = (share.first + unit) / GateUpUnits::kPanels;
-    params.act[turn * EXPERT_INTERMEDIATE + panel * 8 + g] =
-        tile::silu(gate * w.row_scale(row)) * (up * w.row_scale(row + 8));
+    // A turn's panels are those of its activations, eight each.
+    params.act[(share.first + unit) * 8 + g] =
+        __float2bfloat16_rn(tile::silu(gate) * up * W::kRawRows);
   };
   stage.run(staged, sink);
 }
@@ -194,6 +197,7 @@ struct Down {
   const int segment = threadIdx.x / tile::kWarpLanes % kSegments;
   const int begin = threadIdx.x / tile::kWarpLanes / kSegments;
   typename W::Fragment part[kRounds][kGroups];
+  float row_scale[kTurns];  // of the row that this thread adds
 
   __device__ W matrix(int turn) const {
     return {params.down + shared.chosen.expert[turn] * W::bytes(HIDDEN, EXPERT_INTERMEDIATE),
@@ -201,6 +205,9 @@ struct Down {
   }
 
   __device__ void ask() {
+    const int row = blockIdx.x * tile::kPanelRows + threadIdx.x % tile::kPanelRows;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) row_scale[turn] = matrix(turn).row_scale(row);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int turn = begin + round * kAtOnce;
@@ -210,6 +217,26 @@ struct Down {
       for (int group = 0; group < kGroups; ++group) {
         part[round][group] = w.load(blockIdx.x, segment * kGroups + group);
       }
+    }
+  }
+
+  // Stages the rows; all loads are under way before the first is waited for.
+  __device__ void bring() {
+    constexpr int kVectors = EXPERT_INTERMEDIATE / Bf16x8::kElements;
+    constexpr int kMine = (kTurns * kVectors + kThreads - 1) / kThreads;
+    uint4 mine[kMine];
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int item = threadIdx.x + i * kThreads;
+      if (item < kTurns * kVectors) {
+        mine[i] = __ldcg(reinterpret_cast<const uint4*>(params.act) + item);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int item = threadIdx.x + i * kThreads;
+      if (item >= kTurns * kVectors) break;
+      reinterpret_cast<uint4*>(shared.act[item / kVectors])[item % kVectors] = mine[i];
     }
   }
 
@@ -250,10 +277,11 @@ struct Down {
     if (threadIdx.x >= tile::kPanelRows) return;
     const int row = blockIdx.x * tile::kPanelRows + threadIdx.x;
     float total = 0.0f;
+#pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
       float y = 0.0f;
       for (int s = 0; s < kSegments; ++s) y += shared.sum[turn][s][threadIdx.x];
-      total = fmaf(shared.chosen.weight[turn], y * matrix(turn).row_scale(row), total);
+      total = fmaf(shared.chosen.weight[turn], y * row_scale[turn], total);
     }
     params.residual[row] += total;
   }
@@ -269,12 +297,7 @@ __global__ __launch_bounds__(kThreads) void down(Params params) {
   Stage stage{params, shared};
   stage.ask();
   ptx::griddepcontrol_wait();  // for `act`
-  constexpr int kVectors = EXPERT_INTERMEDIATE / 4;
-  constexpr float kFactor = Stage::W::kRawRows;
-  for (int item = threadIdx.x; item < kTurns * kVectors; item += kThreads) {
-    tile::put_vector(shared.act[item / kVectors], item % kVectors,
-                     reinterpret_cast<const float4*>(params.act)[item], kFactor);
-  }
+  stage.bring();
   __syncthreads();  // the rows are staged
   stage.multiply();
   __syncthreads();  // all sums are there

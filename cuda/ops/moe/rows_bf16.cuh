@@ -535,7 +535,8 @@ struct RowsBf16 {
                       Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
                   "the manifest plans this storage");
     if (params.rows == 1) {
-      const Params row{params.x, params.logits, params.gate_up, params.down, act, params.residual};
+      const Params row{params.x, params.logits, params.gate_up, params.down,
+                       reinterpret_cast<__nv_bfloat16*>(act), params.residual};
       return launch_row<kStorage>(row, stream);
     }
     constexpr Launch kShape{kBlocks, tile::Wide::kThreads, sizeof(ProductsStorage)};

@@ -142,11 +142,10 @@ __device__ inline void run(const Params& params, int block, int blocks) {
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     int panel = at.first + unit;
     const Part& part = at.part_of(panel);
-    const W w{part.weight, part.n, HIDDEN};
     const int to = panel * tile::kPanelRows + g;
     float* out = part.out + static_cast<size_t>(row) * part.n;
-    if (to < part.n) out[to] = low * w.row_scale(to);
-    if (to + 8 < part.n) out[to + 8] = high * w.row_scale(to + 8);
+    if (to < part.n) out[to] = low;
+    if (to + 8 < part.n) out[to + 8] = high;
   };
   stage.run(staged, sink);
 }
