@@ -2,12 +2,14 @@
 // Match:      bf16 pages, heads of 256 elements, query heads of a KV head packed into the M of an
 //             instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: tensor instructions
-// Sync:       four barriers per 64 positions; chained launch
+// Sync:       four barriers per 64 positions, copies of some such blocks ahead if tiles are few;
+//             chained launch
 //
 // Positions are cut into splits of kSplit. A split's softmax runs over blocks of 64 positions with
 // a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits,
-// and a second kernel merges them; many rows: one block takes the splits in turn. Positions behind
-// a row's own change none of its bits: their weights are zero and its maximum stays.
+// and a second kernel merges them; many rows: one block takes the splits in turn. If tiles are few,
+// what earlier steps wrote is asked for before the wait. Positions behind a row's own change none
+// of its bits: their weights are zero and its maximum stays.
 #pragma once
 
 #include "base/launch.cuh"
@@ -40,6 +42,9 @@ inline constexpr int kVectors = HEAD_DIM / Bf16x8::kElements;
 inline constexpr int kPadded = HEAD_DIM + 8;
 inline constexpr int kScorePitch = kBlock + 4;
 inline constexpr int kWeightPitch = kBlock + 8;
+// Blocks of positions of few tiles that are asked for before they are needed, and such tiles.
+inline constexpr int kAskedStages = target::SHARED_BYTES_PER_BLOCK >= 224 * 1024 ? 3 : 1;
+inline constexpr unsigned kAskedTilesMax = 2;
 
 static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
 static_assert(PAGE % kBlock == 0 && kSplit % kBlock == 0, "a block lies in one page");
@@ -52,23 +57,30 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
-  const uint4* tiles;  // (tiles): first row, rows, place of the first row among `places`
+  // (tiles): first row, rows, place of the first row among `places`, first position of the row's
+  // sequence that this step writes
+  const uint4* tiles;
   float* partial;      // (places, HEADS, kSplits, HEAD_DIM), then (places, HEADS, kSplits, 2)
   float* out;          // (rows, HEADS, HEAD_DIM)
   int places;          // rows of all tiles
 };
 
-// An element of a head's mix, times the sigmoid of its gate.
-__device__ inline float gated(const Params& params, size_t head, int dim, float mix) {
-  return mix * tile::sigmoid(params.q[(2 * head + 1) * HEAD_DIM + dim]);
+// Factor of an element of a head's mix.
+__device__ inline float gate_of(const Params& params, size_t head, int dim) {
+  return tile::sigmoid(params.q[(2 * head + 1) * HEAD_DIM + dim]);
 }
 
-template <int kTiles>
+__device__ inline float gated(const Params& params, size_t head, int dim, float mix) {
+  return mix * gate_of(params, head, dim);
+}
+
+// `kStages` blocks of positions are under way or not yet used.
+template <int kTiles, int kStages = 1>
 struct SharedStorage {
   static constexpr int kRows = 16 * kTiles;
   bf16 query[kRows][kPadded];
-  bf16 key[kBlock][kPadded];
-  bf16 value[kBlock][kPadded];
+  bf16 key[kStages][kBlock][kPadded];
+  bf16 value[kStages][kBlock][kPadded];
   float score[kRows][kScorePitch];
   bf16 weight[kRows][kWeightPitch];
   float largest[kRows];
@@ -101,9 +113,9 @@ struct Merge {
   }
 };
 
-template <int kTiles>
+template <int kTiles, int kStages = 1>
 struct Stage {
-  using Shared = SharedStorage<kTiles>;
+  using Shared = SharedStorage<kTiles, kStages>;
   static constexpr int kRows = Shared::kRows;
   static constexpr int kTokens = kRows / kGroup;
   static_assert(kRows % kGroup == 0, "a tile has all query heads of its tokens");
@@ -140,16 +152,51 @@ struct Stage {
     }
   }
 
-  // Positions behind the last one are zeros: a weight of zero times memory that nobody wrote is
-  // not always zero.
-  __device__ void bring(bf16 (&to)[kBlock][kPadded], const bf16* from, int live) {
+  // Asks for positions `begin` to `end` of a block. Those from `live` on are zeros: a weight of
+  // zero times memory that nobody wrote is not always zero.
+  __device__ static void bring(bf16 (&to)[kBlock][kPadded], const bf16* from, int begin, int end,
+                               int live) {
 #pragma unroll
     for (int item = threadIdx.x; item < kBlock * kVectors; item += kThreads) {
       const int position = item / kVectors, vector = item % kVectors;
+      if (position < begin || position >= end) continue;
       const bool is_live = position < live;
       const size_t at = static_cast<size_t>(is_live ? position : 0) * HEAD_DIM;
       ptx::copy_async(&to[position][vector * Bf16x8::kElements],
                       from + at + vector * Bf16x8::kElements, is_live);
+    }
+  }
+
+  // The keys of the block of positions from `start` on; the values are a page behind.
+  __device__ const bf16* keys(int start) const {
+    const unsigned page = params.pages[params.tables[first] + start / PAGE];
+    const size_t block = (static_cast<size_t>(page) * KV_HEADS + kv_head) * 2;
+    return params.cache + (block * PAGE + start % PAGE) * HEAD_DIM;
+  }
+
+  __device__ void bring_both(int stage, int start, int begin, int end) {
+    const bf16* from = keys(start);
+    const int live = min(kBlock, last + 1 - start);
+    bring(shared.key[stage], from, begin, end, live);
+    bring(shared.value[stage], from + static_cast<size_t>(PAGE) * HEAD_DIM, begin, end, live);
+  }
+
+  // Asks for the first blocks of a split: for the positions before `written`, a group a block, and
+  // for the others, as one group.
+  __device__ void bring_before(int split, int written) {
+#pragma unroll 1
+    for (int stage = 0; stage < kStages; ++stage) {
+      const int start = split * kSplit + stage * kBlock;
+      if (start <= last) bring_both(stage, start, 0, written - start);
+      ptx::copy_async_commit();
+    }
+  }
+
+  __device__ void bring_written(int split, int written) {
+#pragma unroll 1
+    for (int stage = 0; stage < kStages; ++stage) {
+      const int start = split * kSplit + stage * kBlock;
+      if (start <= last) bring_both(stage, start, written - start, kBlock);
     }
     ptx::copy_async_commit();
   }
@@ -170,13 +217,13 @@ struct Stage {
   }
 
   // Scores of this warp's 8 positions, times log2(e) / sqrt(HEAD_DIM).
-  __device__ void score(int start) {
+  __device__ void score(const bf16 (&key)[kBlock][kPadded], int start) {
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
     const int position = threadIdx.x / tile::kWarpLanes * 8;
     float sums[kTiles][4] = {};
     for (int dim = 0; dim < HEAD_DIM; dim += 32) {
       unsigned keys[4];
-      ptx::ldmatrix(keys, &shared.key[position + lane % 8][dim + lane / 8 * 8]);
+      ptx::ldmatrix(keys, &key[position + lane % 8][dim + lane / 8 * 8]);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -241,7 +288,7 @@ struct Stage {
   }
 
   // Adds the block's values to this warp's dimensions.
-  __device__ void mix() {
+  __device__ void mix(const bf16 (&value)[kBlock][kPadded]) {
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4;
     const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
 #pragma unroll
@@ -265,7 +312,7 @@ struct Stage {
       for (int d = 0; d < kDimTiles; d += 2) {
         unsigned values[4];
         ptx::ldmatrix_transposed(
-            values, &shared.value[position + lane % 16][dim + d * 8 + lane / 16 * 8]);
+            values, &value[position + lane % 16][dim + d * 8 + lane / 16 * 8]);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           ptx::mma(part[t][d], weights[t], values[0], values[1]);
@@ -278,23 +325,49 @@ struct Stage {
   // One split; `part` and the shared statistics are its result.
   __device__ void run(int split) {
     start_split();
-    const unsigned* pages = params.pages + params.tables[first];
     const int end = min(last + 1, (split + 1) * kSplit);
     for (int start = split * kSplit; start < end; start += kBlock) {
-      const size_t block = (static_cast<size_t>(pages[start / PAGE]) * KV_HEADS + kv_head) * 2;
-      const bf16* keys = params.cache + (block * PAGE + start % PAGE) * HEAD_DIM;
+      const bf16* from = keys(start);
       const int live = min(kBlock, last + 1 - start);
-      bring(shared.key, keys, live);
-      bring(shared.value, keys + static_cast<size_t>(PAGE) * HEAD_DIM, live);
+      bring(shared.key[0], from, 0, kBlock, live);
+      ptx::copy_async_commit();
+      bring(shared.value[0], from + static_cast<size_t>(PAGE) * HEAD_DIM, 0, kBlock, live);
+      ptx::copy_async_commit();
       ptx::copy_async_wait<1>();
       __syncthreads();  // keys, and at first queries and statistics, are written
-      score(start);
+      score(shared.key[0], start);
       __syncthreads();  // scores are written
       weigh();
       ptx::copy_async_wait<0>();
       __syncthreads();  // weights and values are written
-      mix();
+      mix(shared.value[0]);
       __syncthreads();  // all of the block is read
+    }
+  }
+
+  // As `run`, of a split whose first blocks are asked for; those from `written` on last.
+  __device__ void run_asked(int split, int written) {
+    start_split();
+    const int begin = split * kSplit, end = min(last + 1, begin + kSplit);
+#pragma unroll 1
+    for (int start = begin, i = 0; start < end; start += kBlock, ++i) {
+      // Groups: the first blocks, what is written in this step, and one after each block.
+      if (i < kStages && start + kBlock <= written) {
+        ptx::copy_async_wait<kStages>();
+      } else {
+        ptx::copy_async_wait<0>();
+      }
+      const int stage = i % kStages;
+      __syncthreads();  // the block, and at first queries and statistics, are written
+      score(shared.key[stage], start);
+      __syncthreads();  // scores are written
+      weigh();
+      __syncthreads();  // weights are written
+      mix(shared.value[stage]);
+      __syncthreads();  // all of the block is read
+      const int next = start + kStages * kBlock;
+      if (next < end) bring_both(stage, next, 0, kBlock);
+      ptx::copy_async_commit();
     }
   }
 
@@ -327,18 +400,29 @@ struct Stage {
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 // Blocks per tile and KV head that take splits in turns, for few rows.
-template <int kTiles>
-__global__ __launch_bounds__(kThreads) void splits(Params params) {
-  auto& shared = *reinterpret_cast<SharedStorage<kTiles>*>(dynamic_shared);
+template <int kTiles, int kStages>
+__global__ __launch_bounds__(kThreads, kStages > 1 ? 1 : 2) void splits(Params params) {
+  auto& shared = *reinterpret_cast<SharedStorage<kTiles, kStages>*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
   const uint4 tile = params.tiles[blockIdx.x];
-  Stage<kTiles> stage(params, shared, tile.x, tile.y, blockIdx.y);
+  const int written = static_cast<int>(tile.w);
+  Stage<kTiles, kStages> stage(params, shared, tile.x, tile.y, blockIdx.y);
+  // A block without a split need not wait: that of the first one does.
+  if (static_cast<int>(blockIdx.z) * kSplit > stage.last) return;
+  constexpr bool kAsks = kStages > 1;
+  if constexpr (kAsks) stage.bring_before(blockIdx.z, written);
+  ptx::griddepcontrol_wait();  // what earlier steps have written is under way
   const size_t values = static_cast<size_t>(params.places) * HEADS * kSplits * HEAD_DIM;
   auto* stats = reinterpret_cast<Stats*>(params.partial + values);
-  if (static_cast<int>(blockIdx.z) * kSplit <= stage.last) stage.load_queries();
+  stage.load_queries();
   for (int split = blockIdx.z; split * kSplit <= stage.last; split += gridDim.z) {
-    stage.run(split);
+    if constexpr (kAsks) {
+      if (split != static_cast<int>(blockIdx.z)) stage.bring_before(split, written);
+      stage.bring_written(split, written);
+      stage.run_asked(split, written);
+    } else {
+      stage.run(split);
+    }
     stage.for_each([&](int t, int d, int e, int row, int dim) {
       params.partial[(stage.head_of(row, tile.z) * kSplits + split) * HEAD_DIM + dim] =
           stage.part[t][d][e];
@@ -354,22 +438,24 @@ __global__ __launch_bounds__(kThreads) void splits(Params params) {
 template <class Tile>
 __global__ __launch_bounds__(HEAD_DIM) void merge_splits(Params params) {
   ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
   const uint4 tile = params.tiles[blockIdx.x];
+  int count = params.positions[tile.x] / kSplit + 1;
+  ptx::griddepcontrol_wait();
   const size_t values = static_cast<size_t>(params.places) * HEADS * kSplits * HEAD_DIM;
   for (unsigned i = 0; i < tile.y; ++i) {
     const size_t head = static_cast<size_t>(tile.x + i) * HEADS + blockIdx.y;
     const size_t place = static_cast<size_t>(tile.z + i) * HEADS + blockIdx.y;
-    const int count = params.positions[tile.x + i] / kSplit + 1;
+    if (i != 0) count = params.positions[tile.x + i] / kSplit + 1;
     const auto* stats = reinterpret_cast<const Stats*>(params.partial + values) + place * kSplits;
     const float* parts = params.partial + place * kSplits * HEAD_DIM + threadIdx.x;
+    const float gate = gate_of(params, head, threadIdx.x);
     Stats total{-INFINITY, 0.0f};
     float sum = 0.0f;
     for (int split = 0; split < count; ++split) {
       const Merge merge = Merge::of(total, stats[split]);
       sum = merge.apply(sum, parts[static_cast<size_t>(split) * HEAD_DIM]);
     }
-    params.out[head * HEAD_DIM + threadIdx.x] = gated(params, head, threadIdx.x, sum / total.sum);
+    params.out[head * HEAD_DIM + threadIdx.x] = sum / total.sum * gate;
   }
 }
 
@@ -434,8 +520,14 @@ cudaError_t launch_rows(const Params& params, unsigned count, unsigned tile_toke
   // The same blocks whatever the context, so that a recorded step can be replayed.
   const unsigned blocks = blocks_for(kBlocksWanted, count * KV_HEADS);
   const unsigned turns = blocks < kSplits ? blocks : kSplits;
-  const Launch shape{count, kThreads, sizeof(SharedStorage<kFew>), KV_HEADS, turns};
-  const cudaError_t failed = launch_chained(splits<kFew>, shape, stream, params);
+  const auto launch = [&](auto* kernel, unsigned bytes) {
+    return launch_chained(kernel, {count, kThreads, bytes, KV_HEADS, turns}, stream, params);
+  };
+  // Many tiles have more from two blocks an SM.
+  const cudaError_t failed =
+      count <= kAskedTilesMax
+          ? launch(splits<kFew, kAskedStages>, sizeof(SharedStorage<kFew, kAskedStages>))
+          : launch(splits<kFew, 1>, sizeof(SharedStorage<kFew>));
   if (failed != cudaSuccess) return failed;
   return launch_chained(merge_splits<Tile>, {count, HEAD_DIM, 0, HEADS}, stream, params);
 }

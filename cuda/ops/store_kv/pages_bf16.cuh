@@ -60,10 +60,10 @@ struct Head {
     for (int i = 0; i < kParts; ++i) part[i] *= scale * (1.0f + gain.part[i]);
   }
 
-  __device__ void rotate(const float2* angles) {
+  __device__ void rotate(const float2 (&angles)[kPairParts]) {
 #pragma unroll
     for (int i = 0; i < kPairParts; ++i) {
-      const float2 angle = angles[i * tile::kWarpLanes];
+      const float2 angle = angles[i];
       const float low = part[i], high = part[i + kPairParts];
       part[i] = low * angle.x - high * angle.y;
       part[i + kPairParts] = high * angle.x + low * angle.y;
@@ -81,16 +81,21 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
   const int at = static_cast<int>(item % kRowHeads);
   Head gain;
   gain.load((at < HEADS ? params.q_norm : params.k_norm) + lane);
-  ptx::griddepcontrol_wait();
-  if (item >= params.heads) return;
-  const size_t position = params.positions[row];
+  const bool live = item < params.heads;
+  const size_t position = live ? params.positions[row] : 0;
   const auto* angles = reinterpret_cast<const float2*>(params.angles) + position * kPairs + lane;
+  float2 turn[kPairParts];
+#pragma unroll
+  for (int i = 0; i < kPairParts; ++i) turn[i] = angles[i * tile::kWarpLanes];
+  const size_t page = live ? params.pages[params.tables[row] + position / PAGE] : 0;
+  ptx::griddepcontrol_wait();  // lists and constants depend on no kernel; everything below does
+  if (!live) return;
   Head head;
   if (at < HEADS) {
     float* query = params.q + (row * HEADS + at) * 2 * HEAD_DIM + lane;
     head.load(query);
     head.norm(gain);
-    head.rotate(angles);
+    head.rotate(turn);
 #pragma unroll
     for (int i = 0; i < kParts; ++i) query[i * tile::kWarpLanes] = head.part[i];
     return;
@@ -99,9 +104,8 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
   head.load((is_value ? params.v : params.k) + (row * KV_HEADS + kv_head) * HEAD_DIM + lane);
   if (!is_value) {
     head.norm(gain);
-    head.rotate(angles);
+    head.rotate(turn);
   }
-  const size_t page = params.pages[params.tables[row] + position / PAGE];
   // (page, head, keys | values, position in the page)
   const size_t to = ((page * KV_HEADS + kv_head) * 2 + is_value) * PAGE + position % PAGE;
 #pragma unroll

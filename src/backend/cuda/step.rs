@@ -118,11 +118,13 @@ impl Step {
         self.cells = self.put(CELLS, spans.clone().flat_map(cells)) / 2;
         self.runs = self.put(RUNS, runs(&batch.spans)) / 2;
         self.chunks = self.put(CHUNKS, spans.clone().flat_map(chunks)) / 4;
-        let in_cells = tiles(spans.clone().map(in_cells), CELL_TILE_TOKENS);
+        let in_cells = spans.clone().map(|span| (in_cells(span), span.start));
+        let in_cells = tiles(in_cells, CELL_TILE_TOKENS);
         self.cell_tiles = self.put(CELL_TILES, in_cells) / 4;
         self.one_by_one = spans.clone().map(|span| behind_cells(span).len()).sum();
         self.tile_tokens = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)] / GROUP;
-        let behind = tiles(spans.map(behind_cells), self.tile_tokens);
+        let behind = spans.map(|span| (behind_cells(span), span.start));
+        let behind = tiles(behind, self.tile_tokens);
         self.tiles = self.put(TILES, behind) / 4;
         let pages = self.put_pages(batch);
         // SAFETY: the host's numbers are next written when the stream has passed this copy.
@@ -273,19 +275,23 @@ fn chunks(span: &Span) -> impl Iterator<Item = u32> {
     })
 }
 
-/// First row and rows of each tile of some rows, and the place of its first row among them all; the
-/// last number fills a vector.
-fn tiles(parts: impl Iterator<Item = Range<usize>>, tokens: usize) -> impl Iterator<Item = u32> {
-    let with_places = parts.scan(0, |place, rows| {
+/// First row and rows of each tile of some rows, the place of its first row among them all, and the
+/// first position of its sequence that the step writes.
+fn tiles(
+    parts: impl Iterator<Item = (Range<usize>, usize)>,
+    tokens: usize,
+) -> impl Iterator<Item = u32> {
+    let with_places = parts.scan(0, |place, (rows, written)| {
         let first = *place;
         *place += rows.len();
-        Some((first, rows))
+        Some((first, rows, written))
     });
-    with_places.flat_map(move |(place, rows)| {
+    with_places.flat_map(move |(place, rows, written)| {
         let starts = rows.clone().step_by(tokens);
         starts.flat_map(move |start| {
             let live = tokens.min(rows.end - start);
-            [start, live, place + start - rows.start, 0].map(|number| number as u32)
+            let place = place + start - rows.start;
+            [start, live, place, written].map(|number| number as u32)
         })
     })
 }
@@ -331,11 +337,11 @@ mod tests {
     }
 
     #[test]
-    fn tiles_know_their_place_among_all_rows() {
-        let parts = [3..8, 9..9, 20..21];
+    fn tiles_know_their_place_among_all_rows_and_what_the_step_writes() {
+        let parts = [(3..8, 70), (9..9, 0), (20..21, 5)];
         let tiles: Vec<_> = tiles(parts.into_iter(), 4).collect();
         let found: Vec<_> = tiles.chunks(4).collect();
-        assert_eq!(found, [[3, 4, 0, 0], [7, 1, 4, 0], [20, 1, 5, 0]]);
+        assert_eq!(found, [[3, 4, 0, 70], [7, 1, 4, 70], [20, 1, 5, 5]]);
     }
 
     #[test]
