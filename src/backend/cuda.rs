@@ -181,7 +181,7 @@ pub struct Routing {
     weights: DeviceBuf<f32>,
 }
 
-/// `[KV_PAGES][KV_HEADS][keys, values][PAGE][HEAD_DIM]`.
+/// `[KV_PAGES][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as `cuda/tile/pages.cuh` has it.
 pub struct KvCache(DeviceBuf<atlas_bf16>);
 
 /// State of one Gated DeltaNet layer.

@@ -96,8 +96,8 @@ inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 
 // Kernel `tiles_bf16` of op `attend`.
 struct Attend {
-  static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 196608;
+  static constexpr int kThreads = 384;
+  static constexpr int kSharedBytes = 197632;
 };
 
 // Kernel `vectors_f32` of op `concat`.

@@ -64,8 +64,8 @@ prefill = 256
 
 [leaf.op.attend]
 kernel = "tiles_bf16"
-threads = 256
-why = "prompts: two warpgroups have 64 queries each; else eight warps share 64 positions"
+threads = 384
+why = "prompts: a warp fetches, two warpgroups have 64 queries each; else eight warps share 64 positions"
 
 [leaf.op.concat]
 kernel = "vectors_f32"
@@ -394,9 +394,9 @@ pub const OPERANDS: bool = true;
 /// Kernel of `attend`.
 pub const OP_ATTEND_KERNEL: &str = "tiles_bf16";
 /// Threads of a block of `attend`.
-pub const OP_ATTEND_THREADS: usize = 256;
+pub const OP_ATTEND_THREADS: usize = 384;
 /// Shared memory of a block of `attend`.
-pub const OP_ATTEND_SHARED_BYTES: usize = 196608;
+pub const OP_ATTEND_SHARED_BYTES: usize = 197632;
 /// Kernel of `concat`.
 pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
 /// Threads of a block of `concat`.

@@ -243,9 +243,10 @@ fn attend_bytes(model: &Model, _: &Block) -> u64 {
     operands + scores + rows * 3 * F32_BYTES
 }
 
-/// 128 queries, two blocks of 64 keys and two of values.
+/// 128 queries, two blocks of 64 keys and two of values, two barriers each; whole operands.
 fn attend_tiles_bytes(model: &Model, _: &Block) -> u64 {
-    (128 + 4 * 64) * model.attention.head_dim * BF16_BYTES
+    let operands = (128 + 4 * 64) * model.attention.head_dim * BF16_BYTES;
+    (operands + 4 * 2 * 8).next_multiple_of(1024)
 }
 
 /// Records of the cells under way, 32 columns of the state and of a cell's rows three times, the

@@ -16,6 +16,7 @@
 #include "base/types.cuh"
 #include "target.cuh"
 #include "tile/math.cuh"
+#include "tile/pages.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -47,13 +48,13 @@ inline constexpr int kAskedStages = target::SHARED_BYTES_PER_BLOCK >= 224 * 1024
 inline constexpr unsigned kAskedTilesMax = 2;
 
 static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
-static_assert(PAGE % kBlock == 0 && kSplit % kBlock == 0, "a block lies in one page");
+static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
 static_assert(kDimTiles % 2 == 0, "values are read two tiles at a time");
 static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
 
 struct Params {
   const float* q;             // (rows, HEADS, 2, HEAD_DIM): query, gate
-  const bf16* cache;          // (pages, KV_HEADS, 2, PAGE, HEAD_DIM): keys, values
+  const bf16* cache;          // (pages, KV_HEADS, 2, PAGE * HEAD_DIM): keys, values
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
@@ -161,9 +162,8 @@ struct Stage {
       const int position = item / kVectors, vector = item % kVectors;
       if (position < begin || position >= end) continue;
       const bool is_live = position < live;
-      const size_t at = static_cast<size_t>(is_live ? position : 0) * HEAD_DIM;
-      ptx::copy_async(&to[position][vector * Bf16x8::kElements],
-                      from + at + vector * Bf16x8::kElements, is_live);
+      const int dim = vector * Bf16x8::kElements;
+      ptx::copy_async(&to[position][dim], from + tile::page_at(position, dim), is_live);
     }
   }
 
@@ -171,7 +171,7 @@ struct Stage {
   __device__ const bf16* keys(int start) const {
     const unsigned page = params.pages[params.tables[first] + start / PAGE];
     const size_t block = (static_cast<size_t>(page) * KV_HEADS + kv_head) * 2;
-    return params.cache + (block * PAGE + start % PAGE) * HEAD_DIM;
+    return params.cache + block * PAGE * HEAD_DIM;
   }
 
   __device__ void bring_both(int stage, int start, int begin, int end) {

@@ -1,12 +1,14 @@
 // Implements: Ops::attend
 // Match:      bf16 pages of 64 positions, heads of 256 elements; operands bf16, scores and sums F32
 // Bound by:   tensor instructions
-// Sync:       one barrier per 64 positions; chained launch
+// Sync:       barriers between the warp that fetches and those that multiply; chained launch
 //
 // Rows that a prompt has of a cell go in tiles of 128: all query heads of a KV head, by tokens. A
-// warpgroup has 64 rows. While the weights of one block of positions multiply its values, those of
-// the next are computed. Blocks start at position 0, so that a row's sums are added in one order;
-// positions behind a row's own change none of its bits. Other rows go by splits, as in decode.
+// warp fetches blocks of 64 positions, each a page, in one copy: single vectors come too slowly
+// beside tensor instructions that read shared memory. Two warpgroups have 64 rows each and meet
+// nowhere, so that one computes weights while the other multiplies. Blocks start at position 0, so
+// that a row's sums are added in one order; positions behind a row's own change none of its bits.
+// Other rows go by splits, as in decode.
 #pragma once
 
 #include "ops/attend/split_kv_bf16.cuh"
@@ -14,39 +16,42 @@
 
 namespace atlas::attend {
 
-inline constexpr int kWideThreads = 2 * wgmma::kThreads;
-inline constexpr int kWideRows = 2 * wgmma::kRows;
+// Warpgroups that multiply; a warp of one more fetches.
+inline constexpr int kWideConsumers = 2;
+inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
+inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;
 inline constexpr int kWideTokens = kWideRows / kGroup;
 inline constexpr int kBlockElements = kBlock * HEAD_DIM;
 inline constexpr int kWideStages = 2;
+// Parts of a block.
+inline constexpr int kKeys = 0;
+inline constexpr int kValues = 1;
 
 static_assert(HEAD_DIM == 256, "a warpgroup's sums are 256 columns");
 static_assert(kBlock == 64, "a warpgroup's scores are 64 columns");
 static_assert(kWideRows % kGroup == 0, "a tile has all query heads of its tokens");
 
 struct alignas(1024) WideStorage {
-  bf16 query[2][wgmma::kRows * HEAD_DIM];
-  bf16 key[kWideStages][kBlockElements];
-  bf16 value[kWideStages][kBlockElements];
+  bf16 query[kWideConsumers][wgmma::kRows * HEAD_DIM];
+  bf16 part[2][kWideStages][kBlockElements];  // keys, values
+  unsigned long long full[2][kWideStages];
+  unsigned long long empty[2][kWideStages];
 };
 
 // Scores, then weights, of a thread: 64 rows by 64 positions of its warpgroup.
 using Scores = float[kBlock / 8][4];
 using Mixed = float[HEAD_DIM / 8][4];
 
-struct Wide {
+// A tile's queries and what they see.
+struct WideTile {
   const Params& params;
   WideStorage& shared;
   const int kv_head;
   const int first;   // row of the step
   const int tokens;  // of the tile
   const int start;   // position of the first token
-  const int group = threadIdx.x / wgmma::kThreads;
-  const int lane = threadIdx.x % tile::kWarpLanes;
-  // This thread's upper row of the warpgroup's 64; the lower one is eight behind.
-  const int row = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16 + lane / 4;
 
-  __device__ Wide(const Params& params, WideStorage& shared, uint4 tile, int kv_head)
+  __device__ WideTile(const Params& params, WideStorage& shared, uint4 tile, int kv_head)
       : params(params),
         shared(shared),
         kv_head(kv_head),
@@ -54,15 +59,82 @@ struct Wide {
         tokens(tile.y),
         start(params.positions[tile.x]) {}
 
+  __device__ int last_block() const { return (start + tokens - 1) / kBlock; }
+};
+
+// The warp that fetches.
+struct WideProducer : WideTile {
+  using WideTile::WideTile;
+
+  // Starts the copy of a block's keys or values, a page of the cache, when their place is free.
+  // Positions behind the tile's last one are zeros: a weight of zero times memory that nobody wrote
+  // is not always zero.
+  __device__ void bring(int part, int block) const {
+    const int stage = block % kWideStages, lane = threadIdx.x;
+    const unsigned* pages = params.pages + params.tables[first];
+    const size_t page = (static_cast<size_t>(pages[block]) * KV_HEADS + kv_head) * 2 + part;
+    const bf16* from = params.cache + page * kBlockElements;
+    bf16* to = shared.part[part][stage];
+    unsigned long long* full = &shared.full[part][stage];
+    ptx::mbarrier_wait(&shared.empty[part][stage], block / kWideStages % 2 ^ 1);
+    const int live = start + tokens - block * kBlock;
+    if (live >= kBlock) {
+      constexpr unsigned kBytes = kBlockElements * sizeof(bf16);
+      if (lane != 0) return;
+      ptx::mbarrier_expect(full, kBytes);
+      ptx::copy_bulk_shared(to, from, kBytes, full);
+      return;
+    }
+    constexpr int kParts = HEAD_DIM / tile::kPageColumns;
+    for (int i = lane; i < (kBlock - live) * kVectors; i += tile::kWarpLanes) {
+      const int at = tile::page_at(live + i / kVectors, i % kVectors * Bf16x8::kElements);
+      *reinterpret_cast<Bf16x8*>(to + at) = Bf16x8::zero();
+    }
+    wgmma::fence_shared();
+    __syncwarp();  // the zeros are written
+    if (lane != 0) return;
+    const unsigned bytes = live * tile::kPageColumns * sizeof(bf16);
+    ptx::mbarrier_expect(full, kParts * bytes);
+    for (int i = 0; i < kParts; ++i) {
+      const int at = i * kBlock * tile::kPageColumns;
+      ptx::copy_bulk_shared(to + at, from + at, bytes, full);
+    }
+  }
+
+  // Keys go a block ahead of values.
+  __device__ void go() const {
+    const int last = last_block();
+    bring(kKeys, 0);
+    for (int block = 0; block <= last; ++block) {
+      if (block < last) bring(kKeys, block + 1);
+      bring(kValues, block);
+    }
+  }
+};
+
+// A warpgroup that multiplies.
+struct WideConsumer : WideTile {
+  const int group = threadIdx.x / wgmma::kThreads - 1;
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  // This thread's upper row of the warpgroup's 64; the lower one is eight behind.
+  const int row = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16 + lane / 4;
+
+  using WideTile::WideTile;
+
   __device__ int token(int half) const {
     return (group * wgmma::kRows + row + half * 8) / kGroup;
   }
 
-  __device__ void load_queries() {
-    constexpr int kItems = kWideRows * kVectors;
-    for (int item = threadIdx.x; item < kItems; item += kWideThreads) {
+  // Barrier of this warpgroup's threads.
+  __device__ void sync() const { ptx::named_sync<wgmma::kThreads>(1 + group); }
+
+  __device__ void load_queries() const {
+#pragma unroll 8
+    for (int i = 0; i < wgmma::kRows * kVectors / wgmma::kThreads; ++i) {
+      const int item = threadIdx.x % wgmma::kThreads + i * wgmma::kThreads;
       const int row = item / kVectors, vector = item % kVectors;
-      const int token = row / kGroup, head = kv_head * kGroup + row % kGroup;
+      const int in_tile = group * wgmma::kRows + row;
+      const int token = in_tile / kGroup, head = kv_head * kGroup + in_tile % kGroup;
       Bf16x8 to = Bf16x8::zero();
       if (token < tokens) {
         const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
@@ -71,37 +143,29 @@ struct Wide {
         to = {{__floats2bfloat162_rn(a.x, a.y), __floats2bfloat162_rn(a.z, a.w),
                __floats2bfloat162_rn(b.x, b.y), __floats2bfloat162_rn(b.z, b.w)}};
       }
-      bf16* query = shared.query[row / wgmma::kRows];
-      const int at = wgmma::vector_at(wgmma::kRows, row % wgmma::kRows, vector * 8);
-      *reinterpret_cast<Bf16x8*>(query + at) = to;
+      const int at = wgmma::vector_at(wgmma::kRows, row, vector * 8);
+      *reinterpret_cast<Bf16x8*>(shared.query[group] + at) = to;
     }
+    wgmma::fence_shared();
+    sync();  // all queries are there
   }
 
-  // Starts the copy of a block of keys (`part` 0) or values (1); positions behind the tile's last
-  // one are zeros.
-  __device__ void bring(bf16 (&to)[kBlockElements], int block, int part) const {
-    const int live = start + tokens - block * kBlock;
-    if (live > 0) {
-      const unsigned* pages = params.pages + params.tables[first];
-      const int at = block * kBlock;
-      const size_t page = (static_cast<size_t>(pages[at / PAGE]) * KV_HEADS + kv_head) * 2 + part;
-      const bf16* from = params.cache + (page * PAGE + at % PAGE) * HEAD_DIM;
-#pragma unroll
-      for (int i = 0; i < kBlock * kVectors / kWideThreads; ++i) {
-        const int item = threadIdx.x + i * kWideThreads;
-        const int position = item / kVectors, vector = item % kVectors;
-        const bool is_live = position < live;
-        ptx::copy_async(&to[wgmma::vector_at(kBlock, position, vector * 8)],
-                        from + (is_live ? position : 0) * HEAD_DIM + vector * 8, is_live);
-      }
+  // Waits for a block's keys or values.
+  __device__ void await(int part, int block) const {
+    ptx::mbarrier_wait(&shared.full[part][block % kWideStages], block / kWideStages % 2);
+  }
+
+  // Frees their place; their instructions are done, for all four warps together.
+  __device__ void release(int part, int block) const {
+    if (threadIdx.x % wgmma::kThreads == 0) {
+      ptx::mbarrier_arrive(&shared.empty[part][block % kWideStages]);
     }
-    ptx::copy_async_commit();
   }
 
   // Starts the scores of a block.
   __device__ void score(Scores& scores, int block) const {
     const bf16* query = shared.query[group];
-    const bf16* key = shared.key[block % kWideStages];
+    const bf16* key = shared.part[kKeys][block % kWideStages];
     wgmma::fence();
 #pragma unroll
     for (int dim = 0; dim < HEAD_DIM; dim += 16) {
@@ -115,7 +179,7 @@ struct Wide {
 
   // Starts the mix of a block's values.
   __device__ void mix(Mixed& mixed, const unsigned (&weights)[kBlock / 16][4], int block) const {
-    const bf16* value = shared.value[block % kWideStages];
+    const bf16* value = shared.part[kValues][block % kWideStages];
     wgmma::fence();
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
@@ -174,38 +238,30 @@ struct Wide {
     }
   }
 
-  // All that was brought is there, and all that was computed from what it replaces is done.
-  __device__ static void await_copies() {
-    ptx::copy_async_wait<0>();
-    wgmma::fence_shared();
-    __syncthreads();
-  }
-
-  __device__ void go() {
-    bring(shared.key[0], 0, 0);
-    bring(shared.value[0], 0, 1);
-    bring(shared.key[1], 1, 0);
+  __device__ void go() const {
     load_queries();
-    await_copies();
     Scores scores;
     Mixed mixed{};
     Stats stats[2] = {{-INFINITY, 0.0f}, {-INFINITY, 0.0f}};
     float rescale[2];
     unsigned weights[kBlock / 16][4];
+    await(kKeys, 0);
     score(scores, 0);
     wgmma::wait<0>();
+    release(kKeys, 0);
     weigh(scores, 0, stats, rescale);
     pack(weights, scores);
-    const int last = (start + tokens - 1) / kBlock;
+    const int last = last_block();
     for (int block = 0; block < last; ++block) {
-      await_copies();
+      await(kKeys, block + 1);
       score(scores, block + 1);
+      await(kValues, block);
       mix(mixed, weights, block);
-      bring(shared.key[block % kWideStages], block + 2, 0);
-      bring(shared.value[(block + 1) % kWideStages], block + 1, 1);
       wgmma::wait<1>();
+      release(kKeys, block + 1);
       weigh(scores, block + 1, stats, rescale);
       wgmma::wait<0>();
+      release(kValues, block);
       // Most blocks hold no row's largest score: nothing is multiplied by 1.
       if (__any_sync(tile::kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
 #pragma unroll
@@ -216,7 +272,7 @@ struct Wide {
       }
       pack(weights, scores);
     }
-    await_copies();
+    await(kValues, last);
     mix(mixed, weights, last);
     wgmma::wait<0>();
     store(mixed, stats);
@@ -251,14 +307,31 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
   extern __shared__ __align__(1024) unsigned char wide_shared[];
   auto& shared = *reinterpret_cast<WideStorage*>(wide_shared);
   ptx::griddepcontrol_launch_dependents();
+  if (threadIdx.x == 0) {
+    for (int part = 0; part < 2; ++part) {
+      for (int stage = 0; stage < kWideStages; ++stage) {
+        ptx::mbarrier_init(&shared.full[part][stage], 1);
+        ptx::mbarrier_init(&shared.empty[part][stage], kWideConsumers);
+      }
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();  // the barriers can be waited for
   ptx::griddepcontrol_wait();
-  const int tile = gridDim.x - 1 - blockIdx.x;
-  Wide(params, shared, params.tiles[tile], blockIdx.y).go();
+  const uint4 tile = params.tiles[gridDim.x - 1 - blockIdx.x];
+  // 24 and 240 a thread are all that the block was started with.
+  if (threadIdx.x < wgmma::kThreads) {
+    ptx::registers_release<24>();
+    if (threadIdx.x < tile::kWarpLanes) WideProducer(params, shared, tile, blockIdx.y).go();
+  } else {
+    ptx::registers_take<240>();
+    WideConsumer(params, shared, tile, blockIdx.y).go();
+  }
 }
 
 template <class Tile>
 struct TilesBf16 {
-  static_assert(Tile::kThreads == kWideThreads, "two warpgroups have a tile");
+  static_assert(Tile::kThreads == kWideThreads, "one warpgroup fetches, two have a tile");
   static_assert(Tile::kSharedBytes == sizeof(WideStorage), "the manifest plans this storage");
 
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,

@@ -7,6 +7,7 @@
 #include "base/launch.cuh"
 #include "base/types.cuh"
 #include "target.cuh"
+#include "tile/pages.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -37,7 +38,7 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows)
   const unsigned* pages;
-  bf16* cache;     // (pages, KV_HEADS, 2, PAGE, HEAD_DIM): keys, values
+  bf16* cache;     // (pages, KV_HEADS, 2, PAGE * HEAD_DIM): keys, values
   unsigned heads;  // of all rows
 };
 
@@ -106,11 +107,12 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
     head.norm(gain);
     head.rotate(turn);
   }
-  // (page, head, keys | values, position in the page)
-  const size_t to = ((page * KV_HEADS + kv_head) * 2 + is_value) * PAGE + position % PAGE;
+  // (page, head, keys | values)
+  bf16* to = params.cache + ((page * KV_HEADS + kv_head) * 2 + is_value) * PAGE * HEAD_DIM;
 #pragma unroll
   for (int i = 0; i < kParts; ++i) {
-    params.cache[to * HEAD_DIM + i * tile::kWarpLanes + lane] = __float2bfloat16_rn(head.part[i]);
+    const int dim = i * tile::kWarpLanes + lane;
+    to[tile::page_at(static_cast<int>(position % PAGE), dim)] = __float2bfloat16_rn(head.part[i]);
   }
 }
 

@@ -170,7 +170,7 @@ fn kernel_that_needs_too_much_shared_memory() {
     assert_eq!(
         scratch.load(LEAF).unwrap_err().to_string(),
         format!(
-            "{LEAF_FILE}: op.attend.kernel = tiles_bf16: needs 196608 bytes of shared memory, \
+            "{LEAF_FILE}: op.attend.kernel = tiles_bf16: needs 197632 bytes of shared memory, \
              above gpu.shared_bytes_per_block = 16"
         )
     );
