@@ -1,7 +1,7 @@
 // Implements: Ops::conv_silu
 // Match:      F32 channels, 4 taps
 // Bound by:   HBM (8 bytes per element)
-// Sync:       none: four channels a thread, 64 rows at most one after the other; chained launch
+// Sync:       none: four channels a thread, a chunk of rows one after the other; chained launch
 #pragma once
 
 #include "base/launch.cuh"

@@ -11,8 +11,8 @@ use crate::target::{
     GDN_KEY_DIM, GDN_KEY_HEADS, GDN_VALUE_HEADS, HEADS, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES, PAGE,
 };
 
-/// Rows of a chunk of `conv_silu`.
-const CHUNK_ROWS: usize = 64;
+/// Rows of a chunk of `conv_silu`: what a thread loads at once.
+const CHUNK_ROWS: usize = 16;
 /// Cells of a step that are taken whole, at most.
 const CELLS_MAX: usize = ROWS_MAX / CELL + MAX_SEQUENCES;
 /// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
