@@ -157,7 +157,7 @@ struct LinearAdd {
 // Kernel `rows_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 139136;
+  static constexpr int kSharedBytes = 140032;
 };
 
 // Kernel `warpgroups_bf16` of op `norm_linear`.

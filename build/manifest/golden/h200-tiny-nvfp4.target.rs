@@ -389,6 +389,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
+/// Shared memory that a block may have.
+pub const SHARED_BYTES_PER_BLOCK: usize = 232448;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = true;
 /// Kernel of `attend`.
@@ -456,7 +458,7 @@ pub const OP_MOE_KERNEL: &str = "rows_bf16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
-pub const OP_MOE_SHARED_BYTES: usize = 139136;
+pub const OP_MOE_SHARED_BYTES: usize = 140032;
 /// Kernel of `norm_linear`.
 pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_bf16";
 /// Threads of a block of `norm_linear`.

@@ -177,6 +177,9 @@ impl Target {
                 "The one that kernels are compiled for (major, minor).",
                 &text,
             );
+            let bytes = gpu.shared_bytes_per_block;
+            let text = format!("SHARED_BYTES_PER_BLOCK: usize = {bytes}");
+            item(out, "Shared memory that a block may have.", &text);
         }
         let kernels = self.kernels();
         let operands = kernels.iter().any(|choice| choice.operands);

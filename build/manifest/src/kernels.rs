@@ -215,22 +215,28 @@ fn delta_net_bytes(model: &Model, _: &Block) -> u64 {
     ((numbers * F32_BYTES).next_multiple_of(8) + value / 32 * 8).next_multiple_of(16)
 }
 
-/// Rows that `moe` takes at once.
-const MOE_ROWS: u64 = 64;
+/// Rows that `moe` takes at once: as many as a block has room to plan.
+const fn moe_rows(block: &Block) -> u64 {
+    match block.shared_bytes_max {
+        LARGE_BLOCK.. => 128,
+        _ => 64,
+    }
+}
 
 /// Both products of some rows: the stream, two rounds' sums, rows of two tiles or the activations
 /// of a block's tiles, and the plan.
 fn moe_bytes(model: &Model, block: &Block) -> u64 {
     let (moe, sms) = (&model.moe, block.sms);
     let [wide, ..] = Shape::all(block);
-    let (experts, turns) = (moe.experts + 1, MOE_ROWS * (moe.experts_per_token + 1));
+    let rows_max = moe_rows(block);
+    let (experts, turns) = (moe.experts + 1, rows_max * (moe.experts_per_token + 1));
     let visited = turns.min(experts);
     let tiles = (turns - visited) / TILE_ROWS + visited;
     let partial = 2 * wide.warps * 16 * (TILE_ROWS + 1) * F32_BYTES;
     let rows = 2 * TILE_ROWS * staged_row(model.hidden);
     let held = (tiles.div_ceil(sms) + 1) * TILE_ROWS * staged_row(moe.intermediate);
     // A bit a row, a first place; an expert and a row of every turn; three numbers a tile.
-    let lists = experts * (MOE_ROWS / 8 + 2) + turns * 2 * 2 + tiles * 3 * 2;
+    let lists = experts * (rows_max / 8 + 2) + turns * 2 * 2 + tiles * 3 * 2;
     let plan = lists.next_multiple_of(4) + (1 + WARP) * F32_BYTES;
     (wide.ring(block) + partial + rows.max(held) + plan).next_multiple_of(128)
 }

@@ -1,4 +1,4 @@
-// Implements: Ops::moe for up to 64 rows
+// Implements: Ops::moe for up to 128 rows, 64 where an SM has little shared memory
 // Match:      experts of one weight format and shape, the shared one last; operands bf16
 // Bound by:   HBM (the weights of the experts chosen, once)
 // Sync:       one row: as `row_bf16`; more: two chained launches, both products and the weighted
@@ -20,7 +20,7 @@
 namespace atlas::moe {
 
 // A bit each in an expert's list.
-inline constexpr int kRowsMax = 64;
+inline constexpr int kRowsMax = tile::kLargeSm ? 128 : 64;
 inline constexpr int kListWords = kRowsMax / 32;
 inline constexpr int kExperts = EXPERTS + 1;
 inline constexpr int kTurnsMax = kRowsMax * kTurns;

@@ -36,7 +36,7 @@ pub trait Probe: Ops {
 }
 
 /// Rows that have a case: single rows, and both sides of every size that a step is cut at.
-pub const ROWS: [usize; 14] = [
+pub const ROWS: [usize; 16] = [
     1,
     2,
     7,
@@ -48,6 +48,8 @@ pub const ROWS: [usize; 14] = [
     63,
     64,
     65,
+    128,
+    129,
     PREFILL_TOKENS - 1,
     PREFILL_TOKENS,
     PREFILL_TOKENS + 1,
