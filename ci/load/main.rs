@@ -212,17 +212,17 @@ async fn throughput() {
     server.stop();
 }
 
-/// How long after it was computed the bytes of a token are in the kernel of its client, and how long
-/// that takes without a server: the rest is what the server adds.
+/// How long after it was computed the bytes of a token are in the kernel of its client, and how
+/// long that takes without a server: the rest is what the server adds.
 async fn latency() {
     let server = Null::launch(&[SERVE, &PACE.as_micros().to_string(), TIMES]);
     streams(server.address, 8, 16).await;
     let served = Delays::of(server);
     let plain = Delays::of(Null::launch(&[SERVE_PLAIN]));
     println!(
-        "latency: {PACED_STREAMS} streams, from a token's computation to the kernel of its client\n  \
-         served       {served}\n  plain        {plain}\n  added at p99 {:.2} ms, in the median step \
-         {:.2} ms",
+        "latency: {PACED_STREAMS} streams, from a token's computation to the kernel of its \
+         client\n  served       {served}\n  plain        {plain}\n  added at p99 {:.2} ms, in \
+         the median step {:.2} ms",
         served.at(0.99) - plain.at(0.99),
         served.in_the_median_step() - plain.in_the_median_step(),
     );

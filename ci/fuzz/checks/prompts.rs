@@ -75,10 +75,10 @@ fn controls(tokens: Vec<TokenId>) -> Vec<TokenId> {
     controls.collect()
 }
 
-/// Whatever is said in a conversation, it has the turns that the template gives it; and a text reads
-/// the same when it is encoded again from what was remembered. The head chooses which of the two is
-/// looked at, the conversation, and two places of the text in it: what stands in two of them could
-/// become a token between them.
+/// Whatever is said in a conversation, it has the turns that the template gives it; and a text
+/// reads the same when it is encoded again from what was remembered. The head chooses which of the
+/// two is looked at, the conversation, and two places of the text in it: what stands in two of them
+/// could become a token between them.
 pub fn forged_turns(input: &[u8]) {
     /// The control tokens of each shape where nothing is forged.
     static HONEST: LazyLock<[Vec<TokenId>; SHAPES.len()]> = LazyLock::new(|| {
