@@ -119,7 +119,6 @@ impl Suite<'_> {
                 &format!("opt-level={level}"),
                 "debug-assertions=true",
                 "overflow-checks=true",
-                "debug='line-tables-only'",
             ] {
                 let setting = format!("profile.release.package.{package}.{setting}");
                 command.args(["--config", &setting]);
