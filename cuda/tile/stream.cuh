@@ -285,19 +285,16 @@ struct Stream {
     run(rows, [](int) {}, sink);
   }
 
-  // The panel of a turn whose sums this thread adds, of rows `adds_row()` and eight behind.
-  __device__ int adds_panel() const { return threadIdx.x / 8 % at_once(k); }
-  __device__ static int adds_row() { return threadIdx.x % 8; }
-
-  // Factors of the sums that this thread will add, asked for before they are needed.
+  // Factors of the sums that this thread adds in `finish`, asked for before they are needed: those
+  // of one panel's rows r and r + 8, for the panels of a turn divide the threads.
   __device__ float2 row_scales(int first) const {
-    const int unit = first + adds_panel();
+    const int unit = first + threadIdx.x / 8 % at_once(k);
     if (!W::kNvfp4 || threadIdx.x >= at_once(k) * 8 * kTiles * kTileRows || unit >= count) {
       return {1.0f, 1.0f};
     }
     const Unit of = at(unit);
     const W w{of.base, of.n, k};
-    const int row = of.panel * kPanelRows + adds_row();
+    const int row = of.panel * kPanelRows + threadIdx.x % 8;
     return {w.row_scale(row), w.row_scale(row + 8)};
   }
 

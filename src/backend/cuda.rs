@@ -23,7 +23,7 @@ use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
     GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT,
-    MAX_SEQUENCES, PAGE, VOCAB,
+    MAX_SEQUENCES, MOE_ROWS, PAGE, VOCAB,
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -44,13 +44,6 @@ const PLACES: usize =
     (TURNS + (OPERAND_ROWS - 1) * least(TURNS, EXPERTS_ALL)).next_multiple_of(OPERAND_ROWS);
 /// Routed experts and the shared one.
 const EXPERTS_ALL: usize = EXPERTS + 1;
-/// Shared memory that lets a block of `moe` plan more rows.
-const LARGE_BLOCK: usize = 128 * 1024;
-/// Most rows of `moe` in one launch.
-const MOE_ROWS: usize = match target::SHARED_BYTES_PER_BLOCK {
-    LARGE_BLOCK.. => 128,
-    _ => 64,
-};
 /// Activations of those rows' experts on their way from block to block of one launch.
 const RELAY: usize = MOE_ROWS * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
 /// What `relay` holds between launches: as an F32 a number that no arithmetic gives.

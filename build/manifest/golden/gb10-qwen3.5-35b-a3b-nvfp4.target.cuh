@@ -129,6 +129,8 @@ inline constexpr Mixer MIXERS[LAYERS] = {
 inline constexpr int SMS = 48;
 // Shared memory that one block may ask for, bytes.
 inline constexpr int SHARED_BYTES_PER_BLOCK = 101376;
+// Most rows of `moe` in one launch.
+inline constexpr int MOE_ROWS = 64;
 
 // Kernel `split_kv_bf16` of op `attend`.
 struct Attend {

@@ -93,6 +93,8 @@ inline constexpr Mixer MIXERS[LAYERS] = {
 inline constexpr int SMS = 132;
 // Shared memory that one block may ask for, bytes.
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
+// Most rows of `moe` in one launch.
+inline constexpr int MOE_ROWS = 128;
 
 // Kernel `tiles_bf16` of op `attend`.
 struct Attend {

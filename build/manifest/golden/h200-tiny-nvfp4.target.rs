@@ -389,8 +389,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
-/// Shared memory that a block may have.
-pub const SHARED_BYTES_PER_BLOCK: usize = 232448;
+/// Most rows of `moe` in one launch.
+pub const MOE_ROWS: usize = 128;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = true;
 /// Kernel of `attend`.

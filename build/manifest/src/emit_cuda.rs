@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::constants::{Value, constants};
-use crate::kernels::KernelChoice;
+use crate::kernels::{KernelChoice, moe_rows};
 use crate::schema::leaf::{Format, KvFormat};
 use crate::schema::model::Mixer;
 use crate::target::Target;
@@ -63,6 +63,8 @@ impl Target {
             out,
             "inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};"
         );
+        let _ = writeln!(out, "// Most rows of `moe` in one launch.");
+        let _ = writeln!(out, "inline constexpr int MOE_ROWS = {};", moe_rows(bytes));
     }
 
     fn write_cuda_ops(&self, out: &mut String) {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
 use crate::files::sha256;
+use crate::kernels::moe_rows;
 use crate::schema::leaf::{Format, KvFormat};
 use crate::schema::model::{Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
@@ -177,9 +178,9 @@ impl Target {
                 "The one that kernels are compiled for (major, minor).",
                 &text,
             );
-            let bytes = gpu.shared_bytes_per_block;
-            let text = format!("SHARED_BYTES_PER_BLOCK: usize = {bytes}");
-            item(out, "Shared memory that a block may have.", &text);
+            let rows = moe_rows(gpu.shared_bytes_per_block);
+            let text = format!("MOE_ROWS: usize = {rows}");
+            item(out, "Most rows of `moe` in one launch.", &text);
         }
         let kernels = self.kernels();
         let operands = kernels.iter().any(|choice| choice.operands);

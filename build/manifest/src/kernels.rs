@@ -215,9 +215,9 @@ fn delta_net_bytes(model: &Model, _: &Block) -> u64 {
     ((numbers * F32_BYTES).next_multiple_of(8) + value / 32 * 8).next_multiple_of(16)
 }
 
-/// Rows that `moe` takes at once: as many as a block has room to plan.
-const fn moe_rows(block: &Block) -> u64 {
-    match block.shared_bytes_max {
+/// Rows that `moe` takes at once: as many as a block of `shared_bytes_max` has room to plan.
+pub const fn moe_rows(shared_bytes_max: u64) -> u64 {
+    match shared_bytes_max {
         LARGE_BLOCK.. => 128,
         _ => 64,
     }
@@ -228,7 +228,7 @@ const fn moe_rows(block: &Block) -> u64 {
 fn moe_bytes(model: &Model, block: &Block) -> u64 {
     let (moe, sms) = (&model.moe, block.sms);
     let [wide, ..] = Shape::all(block);
-    let rows_max = moe_rows(block);
+    let rows_max = moe_rows(block.shared_bytes_max);
     let (experts, turns) = (moe.experts + 1, rows_max * (moe.experts_per_token + 1));
     let visited = turns.min(experts);
     let tiles = (turns - visited) / TILE_ROWS + visited;

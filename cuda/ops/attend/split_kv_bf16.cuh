@@ -43,9 +43,6 @@ inline constexpr int kVectors = HEAD_DIM / Bf16x8::kElements;
 inline constexpr int kPadded = HEAD_DIM + 8;
 inline constexpr int kScorePitch = kBlock + 4;
 inline constexpr int kWeightPitch = kBlock + 8;
-// Blocks of positions of few tiles that are asked for before they are needed, and such tiles.
-inline constexpr int kAskedStages = target::SHARED_BYTES_PER_BLOCK >= 224 * 1024 ? 3 : 1;
-inline constexpr unsigned kAskedTilesMax = 2;
 
 static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
 static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
@@ -88,6 +85,12 @@ struct SharedStorage {
   float sum[kRows];
   float rescale[kRows];
 };
+
+// Most tiles of few rows whose blocks of positions are asked for before they are needed, and such
+// blocks, where an SM has room for them.
+inline constexpr unsigned kAskedTilesMax = 2;
+inline constexpr int kAskedStages =
+    sizeof(SharedStorage<1, 3>) <= target::SHARED_BYTES_PER_BLOCK ? 3 : 1;
 
 // Largest score, sum of weights relative to it.
 struct Stats {

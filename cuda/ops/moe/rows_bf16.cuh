@@ -20,7 +20,7 @@
 namespace atlas::moe {
 
 // A bit each in an expert's list.
-inline constexpr int kRowsMax = tile::kLargeSm ? 128 : 64;
+inline constexpr int kRowsMax = target::MOE_ROWS;
 inline constexpr int kListWords = kRowsMax / 32;
 inline constexpr int kExperts = EXPERTS + 1;
 inline constexpr int kTurnsMax = kRowsMax * kTurns;
