@@ -99,10 +99,16 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         Step::new("clippy", "no warning in any crate", |suite, name| {
             clippy(suite, name).into()
         }),
-        cargo_step(
+        Step::new(
             "pipeline tests",
             "manifests, build actions, tidy rules",
-            "test -p manifest -p xtask --locked --lib --bins --no-fail-fast",
+            |suite, name| {
+                let args = "test -p manifest -p xtask --locked --lib --bins --no-fail-fast";
+                suite
+                    .run(name, &mut linted(suite.cargo(args)))
+                    .map(drop)
+                    .into()
+            },
         ),
         product_step(
             "unit tests",
@@ -144,18 +150,37 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
-        let run = |mut cargo| suite.run(name, &mut cargo);
+        let run = |cargo| suite.run(name, &mut linted(cargo));
         let cargo = suite.product_cargo("test", Optimised::No, args);
         cargo.and_then(run).map(drop).into()
     })
 }
 
+/// A cargo whose compiler of our crates is clippy's: rustc with more lints. What it compiles is
+/// tested then, so a clean clone compiles once what `cargo clippy` and `cargo test` would each.
+fn linted(mut cargo: Command) -> Command {
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    cargo
+}
+
+/// Compiles all tests, and the crates in them.
 fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
-    const REST: &str = "--all-targets -- -D warnings";
-    let pipeline = format!("clippy -p manifest -p xtask --locked {REST}");
-    suite.run(name, &mut suite.cargo(&pipeline))?;
-    let mut product = suite.product_cargo("clippy", Optimised::No, REST)?;
-    suite.run(name, &mut product).map(drop)
+    const ALL: &str = "--all-targets --no-run";
+    let pipeline = suite.cargo(&format!("test -p manifest -p xtask --locked {ALL}"));
+    let product = suite.product_cargo("test", Optimised::No, ALL)?;
+    for cargo in [pipeline, product] {
+        no_warning(&suite.run(name, &mut linted(cargo))?)?;
+    }
+    Ok(())
+}
+
+/// Cargo succeeds with warnings, and prints those of earlier runs again.
+fn no_warning(text: &str) -> Result<(), String> {
+    let found = text.lines().position(|line| line.starts_with("warning"));
+    match found {
+        None => Ok(()),
+        Some(line) => Err(text.lines().skip(line).collect::<Vec<_>>().join("\n")),
+    }
 }
 
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
@@ -242,7 +267,7 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let mut cargo = suite.product_cargo("test", Optimised::No, "--test e2e")?;
+    let mut cargo = linted(suite.product_cargo("test", Optimised::No, "--test e2e")?);
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
@@ -401,17 +426,9 @@ fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> 
     let plan = plan(suite.site, Some(target))?;
     let libclang = plan.device.as_ref().map(|device| &device.libclang);
     let built = make_only(suite.site, &plan, &libclang.into_iter().collect::<Vec<_>>())?;
-    for (verb, args) in [
-        ("clippy", "-p ffi --all-targets -- -D warnings"),
-        ("test", "-p ffi"),
-    ] {
-        let mut cargo = suite.product_cargo(verb, Optimised::No, args)?;
-        suite.run(
-            name,
-            cargo.envs(built.iter().map(|path| ("LIBCLANG_PATH", path))),
-        )?;
-    }
-    Ok(())
+    let mut cargo = linted(suite.product_cargo("test", Optimised::No, "-p ffi --all-targets")?);
+    let libclang = built.iter().map(|path| ("LIBCLANG_PATH", path));
+    Ok(no_warning(&suite.run(name, cargo.envs(libclang))?)?)
 }
 
 #[cfg(test)]
@@ -422,6 +439,14 @@ mod tests {
     fn a_percentage_is_found() {
         assert_eq!(percent("6 of 8 equal (75.0 %) in 2"), Some(75.0));
         assert_eq!(percent("nothing"), None);
+    }
+
+    #[test]
+    fn a_warning_is_no_success() {
+        let text = "   Compiling a\nwarning: unused\n  --> here\n    Finished";
+        let why = no_warning(text).unwrap_err();
+        assert!(why.starts_with("warning: unused\n  --> here"), "{why}");
+        assert!(no_warning("   Compiling a\n    Finished").is_ok());
     }
 
     #[test]
