@@ -13,15 +13,17 @@ use crate::target::{
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
-/// Cells of a step that are taken whole, at most.
-const CELLS_MAX: usize = ROWS_MAX / CELL + MAX_SEQUENCES;
+/// Cells of a step of `rows` that are taken whole, at most.
+const fn cells_of(rows: usize) -> usize {
+    rows / CELL + MAX_SEQUENCES
+}
 /// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
 /// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row.
 pub const CELL_RECORD: usize = GDN_KEY_HEADS * 2 * CELL * GDN_KEY_DIM * 2
     + GDN_VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
 /// What is prepared of a step's cells, bytes.
-pub const RECORDS: usize = CELLS_MAX * CELL_RECORD;
+pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 /// Query rows of a tile of `attend`, for few rows and for many; heads of a group are rows.
 const TILE_ROWS: [usize; 2] = [16, 32];
 /// Query rows of a tile of cells.
@@ -47,25 +49,75 @@ impl Section {
     }
 }
 
-const TOKENS: Section = Section::after(Section { start: 0, len: 0 }, ROWS_MAX);
-const POSITIONS: Section = Section::after(TOKENS, ROWS_MAX);
-const SLOTS: Section = Section::after(POSITIONS, ROWS_MAX);
-const TABLES: Section = Section::after(SLOTS, ROWS_MAX);
-const WANTED: Section = Section::after(TABLES, MAX_SEQUENCES);
-const SPANS: Section = Section::after(WANTED, 2 * MAX_SEQUENCES);
-const CELLS: Section = Section::after(SPANS, 2 * CELLS_MAX);
-const RUNS: Section = Section::after(CELLS, 2 * MAX_SEQUENCES);
-const CHUNKS: Section = Section::after(RUNS, 4 * (ROWS_MAX / CHUNK_ROWS + MAX_SEQUENCES));
-const CELL_TILES: Section =
-    Section::after(CHUNKS, 4 * (ROWS_MAX / CELL_TILE_TOKENS + MAX_SEQUENCES));
-const TILES: Section = Section::after(CELL_TILES, 4 * ROWS_MAX);
-/// Last, because a copy ends with the pages in use.
-const PAGES: Section = Section::after(TILES, MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE));
+/// Where the lists of a step lie.
+#[derive(Clone, Copy)]
+struct Layout {
+    tokens: Section,
+    positions: Section,
+    slots: Section,
+    tables: Section,
+    wanted: Section,
+    spans: Section,
+    cells: Section,
+    runs: Section,
+    chunks: Section,
+    cell_tiles: Section,
+    tiles: Section,
+    /// Last, because a copy ends with the pages in use.
+    pages: Section,
+}
+
+impl Layout {
+    /// Of steps of at most `rows` rows.
+    const fn of(rows: usize) -> Layout {
+        let tokens = Section::after(Section { start: 0, len: 0 }, rows);
+        let positions = Section::after(tokens, rows);
+        let slots = Section::after(positions, rows);
+        let tables = Section::after(slots, rows);
+        let wanted = Section::after(tables, MAX_SEQUENCES);
+        let spans = Section::after(wanted, 2 * MAX_SEQUENCES);
+        let cells = Section::after(spans, 2 * cells_of(rows));
+        let runs = Section::after(cells, 2 * MAX_SEQUENCES);
+        let chunks = Section::after(runs, 4 * (rows / CHUNK_ROWS + MAX_SEQUENCES));
+        let cell_tiles = 4 * (rows / CELL_TILE_TOKENS + MAX_SEQUENCES);
+        let cell_tiles = Section::after(chunks, cell_tiles);
+        let tiles = Section::after(cell_tiles, 4 * rows);
+        let tables_max = MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
+        Layout {
+            tokens,
+            positions,
+            slots,
+            tables,
+            wanted,
+            spans,
+            cells,
+            runs,
+            chunks,
+            cell_tiles,
+            tiles,
+            pages: Section::after(tiles, tables_max),
+        }
+    }
+
+    /// Of a step of `rows` rows: a decode step copies less.
+    const fn least(rows: usize) -> &'static Layout {
+        const DECODE: Layout = Layout::of(MAX_SEQUENCES);
+        match rows {
+            ..=MAX_SEQUENCES => &DECODE,
+            _ => &LARGEST,
+        }
+    }
+}
+
+const LARGEST: Layout = Layout::of(ROWS_MAX);
+/// Numbers of the largest step.
+const NUMBERS: usize = LARGEST.pages.start + LARGEST.pages.len;
 
 /// The batch that operations read.
 pub struct Step {
     device: DeviceBuf<u32>,
     host: PinnedBuf<u32>,
+    layout: &'static Layout,
     pub rows: usize,
     pub wanted: usize,
     /// Spans whose rows `gated_delta` takes one by one.
@@ -84,13 +136,13 @@ pub struct Step {
 
 impl Step {
     /// What a step takes of the device.
-    pub const BYTES: usize = (PAGES.start + PAGES.len) * size_of::<u32>();
+    pub const BYTES: usize = NUMBERS * size_of::<u32>();
 
     pub fn new(device: &Device) -> Result<Step, CudaError> {
-        let numbers = PAGES.start + PAGES.len;
         Ok(Step {
-            device: DeviceBuf::uninit(device, numbers)?,
-            host: PinnedBuf::zeroed(device, numbers)?,
+            device: DeviceBuf::uninit(device, NUMBERS)?,
+            host: PinnedBuf::zeroed(device, NUMBERS)?,
+            layout: &LARGEST,
             rows: 0,
             wanted: 0,
             spans: 0,
@@ -110,27 +162,29 @@ impl Step {
     /// The stream has passed the copy of the batch before.
     pub unsafe fn begin(&mut self, batch: &Batch, stream: &Stream) -> Result<(), CudaError> {
         self.rows = batch.rows();
-        self.put(TOKENS, batch.tokens.iter().copied());
-        self.put(POSITIONS, numbers(&batch.positions));
-        self.wanted = self.put(WANTED, numbers(&batch.wanted));
+        let layout = Layout::least(self.rows);
+        self.layout = layout;
+        self.put(layout.tokens, batch.tokens.iter().copied());
+        self.put(layout.positions, numbers(&batch.positions));
+        self.wanted = self.put(layout.wanted, numbers(&batch.wanted));
         let spans = batch.spans.iter();
-        self.spans = self.put(SPANS, spans.clone().flat_map(one_by_one)) / 2;
-        self.cells = self.put(CELLS, spans.clone().flat_map(cells)) / 2;
-        self.runs = self.put(RUNS, runs(&batch.spans)) / 2;
-        self.chunks = self.put(CHUNKS, spans.clone().flat_map(chunks)) / 4;
+        self.spans = self.put(layout.spans, spans.clone().flat_map(one_by_one)) / 2;
+        self.cells = self.put(layout.cells, spans.clone().flat_map(cells)) / 2;
+        self.runs = self.put(layout.runs, runs(&batch.spans)) / 2;
+        self.chunks = self.put(layout.chunks, spans.clone().flat_map(chunks)) / 4;
         let in_cells = spans.clone().map(|span| (in_cells(span), span.start));
         let in_cells = tiles(in_cells, CELL_TILE_TOKENS);
-        self.cell_tiles = self.put(CELL_TILES, in_cells) / 4;
+        self.cell_tiles = self.put(layout.cell_tiles, in_cells) / 4;
         self.one_by_one = spans.clone().map(|span| behind_cells(span).len()).sum();
         self.tile_tokens = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)] / GROUP;
         let behind = spans.map(|span| (behind_cells(span), span.start));
         let behind = tiles(behind, self.tile_tokens);
-        self.tiles = self.put(TILES, behind) / 4;
+        self.tiles = self.put(layout.tiles, behind) / 4;
         let pages = self.put_pages(batch);
         // SAFETY: the host's numbers are next written when the stream has passed this copy.
         unsafe {
             self.device
-                .upload_unwaited(&self.host, PAGES.start + pages, stream)
+                .upload_unwaited(&self.host, layout.pages.start + pages, stream)
         }
     }
 
@@ -151,12 +205,12 @@ impl Step {
         for span in &batch.spans {
             let used = (span.start + span.rows.len()).div_ceil(PAGE);
             let pages = &batch.pages[span.pages.clone()][..used];
-            let room = &mut self.host[PAGES.start + end..][..used];
+            let room = &mut self.host[self.layout.pages.start + end..][..used];
             room.iter_mut()
                 .zip(pages)
                 .for_each(|(to, page)| *to = page.0);
-            self.fill(SLOTS, &span.rows, span.slot.0);
-            self.fill(TABLES, &span.rows, end as u32);
+            self.fill(self.layout.slots, &span.rows, span.slot.0);
+            self.fill(self.layout.tables, &span.rows, end as u32);
             end += used;
         }
         end
@@ -171,51 +225,51 @@ impl Step {
     }
 
     pub fn tokens(&self) -> *const u32 {
-        self.at(TOKENS)
+        self.at(self.layout.tokens)
     }
 
     pub fn positions(&self) -> *const u32 {
-        self.at(POSITIONS)
+        self.at(self.layout.positions)
     }
 
     pub fn slots(&self) -> *const u32 {
-        self.at(SLOTS)
+        self.at(self.layout.slots)
     }
 
     pub fn table_starts(&self) -> *const u32 {
-        self.at(TABLES)
+        self.at(self.layout.tables)
     }
 
     pub fn wanted_rows(&self) -> *const u32 {
-        self.at(WANTED)
+        self.at(self.layout.wanted)
     }
 
     pub fn span_list(&self) -> *const u32 {
-        self.at(SPANS)
+        self.at(self.layout.spans)
     }
 
     pub fn cell_list(&self) -> *const u32 {
-        self.at(CELLS)
+        self.at(self.layout.cells)
     }
 
     pub fn run_list(&self) -> *const u32 {
-        self.at(RUNS)
+        self.at(self.layout.runs)
     }
 
     pub fn chunk_list(&self) -> *const u32 {
-        self.at(CHUNKS)
+        self.at(self.layout.chunks)
     }
 
     pub fn cell_tile_list(&self) -> *const u32 {
-        self.at(CELL_TILES)
+        self.at(self.layout.cell_tiles)
     }
 
     pub fn tile_list(&self) -> *const u32 {
-        self.at(TILES)
+        self.at(self.layout.tiles)
     }
 
     pub fn pages(&self) -> *const u32 {
-        self.at(PAGES)
+        self.at(self.layout.pages)
     }
 }
 
@@ -342,6 +396,14 @@ mod tests {
         let tiles: Vec<_> = tiles(parts.into_iter(), 4).collect();
         let found: Vec<_> = tiles.chunks(4).collect();
         assert_eq!(found, [[3, 4, 0, 70], [7, 1, 4, 70], [20, 1, 5, 5]]);
+    }
+
+    #[test]
+    fn lists_of_a_decode_step_are_a_short_copy() {
+        let (decode, largest) = (Layout::least(MAX_SEQUENCES), Layout::least(ROWS_MAX));
+        assert!(20 * decode.pages.start < largest.pages.start);
+        assert!(decode.pages.start + decode.pages.len <= NUMBERS);
+        assert!(decode.tiles.len >= 4 * MAX_SEQUENCES);
     }
 
     #[test]
