@@ -6,10 +6,10 @@
 //! Notation: `R` rows of the step, `x[r, i]` element `i` of row `r`, `H` the hidden size.
 //! Every result row is a function of its own sequence only, never of the other rows of the step.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use crate::engine::executor::DeviceError;
-use crate::target::{self, Format};
+use crate::target::{self, Format, TOP_K, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 mod batch;
@@ -23,6 +23,11 @@ pub const CELL: usize = 64;
 /// more of a cell, from its first position on, a backend may take them together, in other
 /// arithmetic: the choice depends on the prompt alone. Decode and verification never have more.
 pub const ONE_BY_ONE: usize = 8;
+
+/// Elements of a row that `Ops::top_k` leaves.
+pub const RANKED: usize = 2 * TOP_K + 1;
+// Ids are elements of it, and `f32` holds whole numbers up to 2^24.
+const _: () = assert!(TOP_K <= VOCAB && VOCAB <= 1 << 24);
 
 /// What one call moves and computes at least: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +121,10 @@ pub trait Ops {
     type GdnState;
     /// Memory of the host that `read` fills: as many elements as were read last.
     type Host: Deref<Target = [f32]>;
+
+    /// Whether rows of logits are ranked where they are, because to take them to the host costs
+    /// more.
+    const RANKS: bool;
 
     /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64
@@ -329,11 +338,21 @@ pub trait Ops {
     /// `out[i] = x[batch.wanted[i]]`. `x [R, W]`, `out [batch.wanted.len(), W]`.
     fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor);
 
-    /// Copies all elements of `x`, row by row, to the host, when all operations so far are done.
+    /// Ranks each row: `out[r]` is the ids of its [`target::TOP_K`] largest logits, descending, the
+    /// lower id first on a tie; then these logits; then `sum_i exp(logits[r, i] - max(logits[r]))`,
+    /// not a number if a logit is not finite. `logits [R, VOCAB]`, `out [R, RANKED]`.
+    fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
+
+    /// Copies `rows` of `x` to the host, when all operations so far are done.
     ///
     /// # Errors
     /// `DeviceError` when an operation of this step failed on the device.
-    fn read(&mut self, x: &Self::Tensor, out: &mut Self::Host) -> Result<(), DeviceError>;
+    fn read(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        out: &mut Self::Host,
+    ) -> Result<(), DeviceError>;
 }
 
 /// Inputs of `Ops::gated_delta`.

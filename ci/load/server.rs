@@ -40,10 +40,8 @@ struct Null {
     /// Whether `sent` is kept.
     times: bool,
     next: Instant,
-    /// Of as many rows as there can be, all alike.
+    /// Of every row.
     logits: Vec<f32>,
-    /// Rows of the last step that had logits.
-    rows: usize,
     /// Length of the prompt in each slot.
     prompts: Vec<usize>,
     sent: Arc<Mutex<Sent>>,
@@ -57,13 +55,11 @@ impl Executor for Null {
             thread::sleep(self.next.saturating_duration_since(Instant::now()));
             self.next = self.next.max(Instant::now()) + self.step;
         }
-        let wanted = rows.iter().filter(|row| row.logits);
-        self.rows = wanted.clone().count();
         if !self.times {
             return Ok(());
         }
         let (now, mut sent) = (nanos(), self.sent.lock().expect("no panic"));
-        for row in wanted {
+        for row in rows.iter().filter(|row| row.logits) {
             let prompt = &mut self.prompts[row.slot.0 as usize];
             if row.start == 0 || row.tokens.len() > 1 {
                 *prompt = row.start + row.tokens.len();
@@ -73,8 +69,8 @@ impl Executor for Null {
         Ok(())
     }
 
-    fn logits(&self) -> &[f32] {
-        &self.logits[..self.rows * Self::VOCAB]
+    fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
+        Ok(&self.logits)
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -104,8 +100,7 @@ pub fn serve(step: Duration, times: bool) {
         step,
         times,
         next: Instant::now(),
-        logits: row.repeat(SEQUENCES),
-        rows: 0,
+        logits: row,
         prompts: vec![0; SEQUENCES],
         sent: sent.clone(),
     };

@@ -11,7 +11,7 @@ mod panels;
 mod step;
 
 use std::ffi::c_int;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr;
 
 use ffi::ops::{self, atlas_bf16, atlas_stream};
@@ -19,11 +19,11 @@ use ffi::{CudaError, Device, DeviceBuf, Element, Graph, PinnedBuf, Stream, launc
 
 use crate::engine::executor::DeviceError;
 use crate::model::{ROWS_MAX, Tolerance};
-use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program};
+use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, RANKED};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
     GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT,
-    MAX_SEQUENCES, MOE_ROWS, PAGE, VOCAB,
+    MAX_SEQUENCES, MOE_ROWS, PAGE, TOP_K, TOP_K_CHUNK, VOCAB,
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -62,6 +62,9 @@ const OPERAND_BYTES: usize = match target::OPERANDS {
 };
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
+/// Chunks of the rows that `top_k` takes, and numbers of the keys of what they rank.
+const CHUNKS: usize = MAX_SEQUENCES * VOCAB.div_ceil(TOP_K_CHUNK);
+const KEYS: usize = CHUNKS * TOP_K * 2;
 /// Rotated pairs of a head.
 const PAIRS: usize = target::ROTARY_DIM / 2;
 
@@ -71,7 +74,12 @@ pub const WORKSPACE_BYTES: usize = Step::BYTES
     + RECORDS
     + OPERAND_BYTES
     + size_of::<f32>()
-        * (MAX_CONTEXT * 2 * PAIRS + PARTIAL + RELAY + PLACES * (EXPERT_INTERMEDIATE + HIDDEN));
+        * (MAX_CONTEXT * 2 * PAIRS
+            + PARTIAL
+            + RELAY
+            + PLACES * (EXPERT_INTERMEDIATE + HIDDEN)
+            + CHUNKS
+            + KEYS);
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
@@ -118,6 +126,9 @@ pub struct Cuda {
     turns: DeviceBuf<f32>,
     /// `[MOE_ROWS][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
     relay: DeviceBuf<f32>,
+    /// What chunks of rows of logits are ranked by: `KEYS` numbers and `CHUNKS` sums.
+    keys: DeviceBuf<u32>,
+    sums: DeviceBuf<f32>,
 }
 
 /// Where launches go.
@@ -247,6 +258,8 @@ impl Cuda {
             act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
             turns: DeviceBuf::uninit(&device, PLACES * HIDDEN).map_err(refused)?,
             relay,
+            keys: DeviceBuf::uninit(&device, KEYS).map_err(refused)?,
+            sums: DeviceBuf::uninit(&device, CHUNKS).map_err(refused)?,
             graphs: Vec::new(),
             queue: Queue {
                 stream,
@@ -338,6 +351,8 @@ impl Ops for Cuda {
     type KvCache = KvCache;
     type GdnState = GdnState;
     type Host = Host;
+
+    const RANKS: bool = true;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         Storage::of_format(format).bytes(n, k)
@@ -862,21 +877,31 @@ impl Ops for Cuda {
         });
     }
 
-    fn read(&mut self, x: &Tensor, out: &mut Host) -> Result<(), DeviceError> {
-        let done = self.queue.stream.synchronize();
+    fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
+        assert!(logits.width == VOCAB && logits.rows <= MAX_SEQUENCES);
+        let rows = count(logits.rows);
+        let out = out.shape(logits.rows, RANKED);
+        let (keys, sums) = (self.keys.as_mut_ptr(), self.sums.as_mut_ptr());
+        // SAFETY: shapes are checked; keys and sums have room for `MAX_SEQUENCES` rows.
+        self.queue.launch("top_k", |stream| unsafe {
+            ops::atlas_top_k(logits.as_ptr(), keys, sums, out, rows, stream)
+        });
+    }
+
+    fn read(&mut self, x: &Tensor, rows: Range<usize>, out: &mut Host) -> Result<(), DeviceError> {
+        assert!(rows.end <= x.rows);
+        out.len = rows.len() * x.width;
+        let (from, to) = (x.guard + rows.start * x.width, &mut out.memory[..out.len]);
+        // Waits for all operations before, and tells their failures.
+        let done = match to.is_empty() {
+            true => self.queue.stream.synchronize(),
+            false => x.values.download(from, to, &self.queue.stream),
+        };
         self.begun = false;
-        if let Some(error) = self.queue.failed.take() {
-            return Err(refused(error));
+        match self.queue.failed.take() {
+            Some(error) => Err(refused(error)),
+            None => done.map_err(refused),
         }
-        done.map_err(refused)?;
-        out.len = x.rows * x.width;
-        if out.len == 0 {
-            return Ok(());
-        }
-        let to = &mut out.memory[..out.len];
-        x.values
-            .download(x.guard, to, &self.queue.stream)
-            .map_err(refused)
     }
 }
 

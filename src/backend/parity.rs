@@ -230,7 +230,7 @@ fn reference(report: &mut Report, random: &mut Random, rows: usize) {
     let formula: Vec<f32> = formula.collect();
     let (mut cpu, mut out, mut found) = (Cpu::new(1), Tensor::default(), Vec::new());
     cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out);
-    cpu.read(&out, &mut found)
+    cpu.read(&out, 0..rows, &mut found)
         .expect("the CPU's memory can be read");
     let shape = format!("{rows} x {HIDDEN}");
     let error = distance(&found, &formula);

@@ -79,7 +79,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
         };
         runner.step(&[rows]).map_err(internal)?;
         if chunk.len() == 1 {
-            write(&mut out, runner.logits()).map_err(written)?;
+            write(&mut out, runner.logits(0).map_err(internal)?).map_err(written)?;
         } else {
             for first in (0..chunk.len()).step_by(LOGITS_ROWS_MAX) {
                 let rows = first..chunk.len().min(first + LOGITS_ROWS_MAX);

@@ -31,6 +31,30 @@ pub struct Rows<'a> {
 /// that memory for them is what a step needs anyway.
 pub const LOGITS_ROWS_MAX: usize = crate::target::MAX_SEQUENCES;
 
+/// The largest logits of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranked<'a> {
+    ids: &'a [f32],
+    logits: &'a [f32],
+    /// `sum_i exp(logit[i] - largest)` over the whole row; not a number if a logit is not finite.
+    pub sum: f32,
+}
+
+impl<'a> Ranked<'a> {
+    /// Of a row of `Ops::top_k`: ids, which are whole numbers, logits, and the sum.
+    pub fn new(row: &'a [f32]) -> Ranked<'a> {
+        let (&sum, ranked) = row.split_last().expect("a sum is there");
+        let (ids, logits) = ranked.split_at(ranked.len() / 2);
+        Ranked { ids, logits, sum }
+    }
+
+    /// Ids and logits, descending; the lower id first on a tie.
+    pub fn top(&self) -> impl Iterator<Item = (TokenId, f32)> + use<'a> {
+        let ids = self.ids.iter().map(|&id| id as TokenId);
+        ids.zip(self.logits.iter().copied())
+    }
+}
+
 /// The device failed; the process cannot go on serving.
 #[derive(Debug)]
 pub struct DeviceError(pub String);
@@ -55,9 +79,18 @@ pub trait Executor {
     /// `DeviceError` is fatal for the process.
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError>;
 
-    /// What the last step computed: `VOCAB` floats for each entry of its `rows` whose `logits` was
-    /// set, in order.
-    fn logits(&self) -> &[f32];
+    /// What the device has ranked of a row of [`Executor::logits`] of the last step; none if it
+    /// ranks nothing.
+    fn ranked(&self, _index: usize) -> Option<Ranked<'_>> {
+        None
+    }
+
+    /// The `VOCAB` logits that the last step computed for the entry `index` of its `rows` among
+    /// those whose `logits` was set.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError>;
 
     /// Computes the logits of other rows of the last step, with the bits that they have as the last
     /// row of a sequence. `rows` counts the rows of the step from 0, in the order in which its

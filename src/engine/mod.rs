@@ -226,7 +226,7 @@ impl<E: Executor> Engine<E> {
         }
         self.step()?;
         self.score()?;
-        self.emit();
+        self.emit()?;
         self.free();
         Ok(Round::Stepped)
     }
@@ -340,14 +340,8 @@ impl<E: Executor> Engine<E> {
         let begun = Instant::now();
         let outcome = self.executor.step(&rows);
         let nanos = begun.elapsed().as_nanos() as usize;
-        let wanted = rows.iter().filter(|row| row.logits).count();
         self.rows = recycle(rows);
         outcome?;
-        assert_eq!(
-            self.executor.logits().len(),
-            wanted * E::VOCAB,
-            "the executor returned other rows"
-        );
         self.shared.stats.steps.add(1);
         self.shared.stats.step_nanos.add(nanos);
         Ok(())
@@ -381,22 +375,32 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Turns logits into tokens and events.
-    fn emit(&mut self) {
-        let mut logits = self.executor.logits().chunks_exact(E::VOCAB);
-        let (mut prompt_tokens, mut generated) = (0, 0);
+    fn emit(&mut self) -> Result<(), DeviceError> {
+        let (mut prompt_tokens, mut generated, mut row) = (0, 0, 0);
         let deadline = Instant::now() + constraint::GRACE;
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             let (from_prompt, has_logits) = sequence.advance(work.tokens);
             prompt_tokens += from_prompt;
-            if has_logits {
-                let logits = logits.next().expect("one row each");
-                let (scratch, threads) = (&mut self.scratch, &self.mask_threads);
-                generated += usize::from(sequence.accept(logits, scratch, threads, deadline));
+            if !has_logits {
+                continue;
             }
+            let (scratch, threads) = (&mut self.scratch, &self.mask_threads);
+            let ranked = self.executor.ranked(row);
+            let came = match ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads)) {
+                Some(came) => came,
+                None => {
+                    let logits = self.executor.logits(row)?;
+                    assert_eq!(logits.len(), E::VOCAB, "the executor returned another row");
+                    sequence.accept(logits, scratch, threads, deadline)
+                }
+            };
+            generated += usize::from(came);
+            row += 1;
         }
         self.shared.stats.prompt_tokens.add(prompt_tokens);
         self.shared.stats.generated_tokens.add(generated);
+        Ok(())
     }
 
     /// Takes back slot and pages of the sequences that ended.

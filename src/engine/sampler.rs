@@ -2,20 +2,22 @@
 //!
 //! Order: what the constraint forbids is taken out; logit bias, repetition, frequency and presence
 //! penalty; then, unless greedy, temperature, top-k, top-p (over what top-k left), min-p (relative
-//! to the most likely token), and one draw.
+//! to the most likely token), and one draw, the most likely token first. So the most likely ones,
+//! which a device ranks, mostly tell the next token without the rest of the row.
 //! Log-probabilities are of the row that the constraint leaves, before anything else.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::constraint::Allowed;
+use super::executor::Ranked;
 use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
 
-/// Candidates that the search for the top-p set sorts first, and its growth when too few.
-const NUCLEUS_FIRST: usize = 64;
-const NUCLEUS_GROWTH: usize = 8;
+/// Candidates of a row that are ranked first, and the growth when they do not tell the token.
+const RANKED_FIRST: usize = 64;
+const RANKED_GROWTH: usize = 8;
 
 /// Buffers that rows share one after the other; they carry nothing from row to row.
 #[derive(Debug, Default)]
@@ -43,6 +45,16 @@ struct Candidate {
     id: TokenId,
     logit: f32,
     weight: f64,
+}
+
+impl Candidate {
+    fn unweighed((id, logit): (TokenId, f32)) -> Candidate {
+        Candidate {
+            id,
+            logit,
+            weight: 0.0,
+        }
+    }
 }
 
 /// The sampling rule of one sequence and what its penalties remember.
@@ -76,15 +88,61 @@ impl Sampler {
     /// `logits` holds one number per token of the vocabulary: finite, or minus infinity for a token
     /// that is not to be chosen; not all of them are.
     pub fn next(&mut self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
-        let forced = self.thinking.as_ref().and_then(Countdown::forced);
+        let forced = self.forced();
         let chosen = forced.unwrap_or_else(|| self.choose(logits, position, scratch));
+        self.take(chosen);
+        chosen
+    }
+
+    /// What [`Sampler::next`] chooses from the row that `ranked` is of, or `None` if the rest of
+    /// the row has a say; remembers nothing.
+    ///
+    /// The sum of a row is a device's, so that of [`Sampler::next`] may round otherwise. Which of
+    /// the two a row meets depends on the row and the rule alone.
+    pub fn choose_ranked(&self, ranked: &Ranked<'_>, position: usize) -> Option<TokenId> {
+        if let Some(forced) = self.forced() {
+            return Some(forced);
+        }
+        if self.adjusts() {
+            return None;
+        }
+        let (rule, mut top) = (&self.sampling, ranked.top());
+        if rule.temperature == 0.0 {
+            return top.next().map(|(id, _)| id);
+        }
+        let mut candidates: Vec<_> = top.map(Candidate::unweighed).collect();
+        let max = candidates.first()?.logit;
+        let top_k = rule.top_k as usize;
+        let all = (1..=candidates.len()).contains(&top_k);
+        if all {
+            candidates.truncate(top_k);
+        } else if top_k > 0 || rule.temperature != 1.0 {
+            return None;
+        }
+        weigh(&mut candidates, max, rule.temperature);
+        let total = match all {
+            true => weight(&candidates),
+            false => f64::from(ranked.sum),
+        };
+        pick(&candidates, all, total, rule, self.uniform(position))
+    }
+
+    /// Remembers the token that was chosen.
+    pub fn take(&mut self, chosen: TokenId) {
         if let Some(thinking) = &mut self.thinking {
             thinking.advance(chosen);
         }
         if penalises(&self.sampling) {
             *self.seen.entry(chosen).or_default() += 1;
         }
-        chosen
+    }
+
+    fn forced(&self) -> Option<TokenId> {
+        self.thinking.as_ref().and_then(Countdown::forced)
+    }
+
+    fn uniform(&self, position: usize) -> f64 {
+        rng::uniform(self.sampling.seed, position as u64)
     }
 
     fn choose(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
@@ -92,14 +150,18 @@ impl Sampler {
         if self.sampling.temperature == 0.0 {
             return argmax(logits);
         }
-        let uniform = rng::uniform(self.sampling.seed, position as u64);
-        filter(logits, &self.sampling, &mut scratch.candidates);
-        draw(&scratch.candidates, uniform)
+        let uniform = self.uniform(position);
+        draw(logits, &self.sampling, uniform, &mut scratch.candidates)
+    }
+
+    /// Whether bias or penalties change rows.
+    fn adjusts(&self) -> bool {
+        !self.seen.is_empty() || !self.sampling.logit_bias.is_empty()
     }
 
     /// Applies bias and penalties; hands the row back untouched when there are none.
     fn adjust<'a>(&self, logits: &'a [f32], adjusted: &'a mut Vec<f32>) -> &'a [f32] {
-        if self.seen.is_empty() && self.sampling.logit_bias.is_empty() {
+        if !self.adjusts() {
             return logits;
         }
         adjusted.clear();
@@ -189,6 +251,23 @@ pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs 
     }
 }
 
+/// [`logprobs`] by the largest logits of a row; `None` if it is of others too.
+pub fn logprobs_ranked(
+    ranked: &Ranked<'_>,
+    chosen: TokenId,
+    count: usize,
+) -> Option<TokenLogprobs> {
+    let (_, max) = ranked.top().next()?;
+    let (max, sum) = (f64::from(max), f64::from(ranked.sum));
+    let logprob = |(id, logit): (TokenId, f32)| (id, ((f64::from(logit) - max) - sum.ln()) as f32);
+    let (_, chosen) = ranked.top().map(logprob).find(|&(id, _)| id == chosen)?;
+    let top: Vec<_> = ranked.top().map(logprob).take(count).collect();
+    (top.len() == count).then_some(TokenLogprobs {
+        logprob: chosen,
+        top,
+    })
+}
+
 /// Scores `token` of a prompt by the finite row of logits before it; `count` as in [`logprobs`].
 pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
     let own = logits[token as usize];
@@ -200,7 +279,7 @@ pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
 }
 
 /// The `count` largest logits, descending; lower id first on a tie.
-fn most_likely(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
+pub fn most_likely(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
     let mut top: Vec<(TokenId, f32)> = Vec::with_capacity(count + 1);
     for (id, &logit) in logits.iter().enumerate() {
         if top.len() == count && top.last().is_none_or(|&(_, least)| logit <= least) {
@@ -247,26 +326,33 @@ pub fn argmax(logits: &[f32]) -> TokenId {
         .expect("a finite row has a maximum") as TokenId
 }
 
-/// Leaves the tokens that may be drawn, with their weights, in an order fixed by the row.
-fn filter(logits: &[f32], rule: &Sampling, candidates: &mut Vec<Candidate>) {
+/// Draws a token of a row: ranks as many of the most likely ones as that takes.
+fn draw(logits: &[f32], rule: &Sampling, uniform: f64, candidates: &mut Vec<Candidate>) -> TokenId {
     candidates.clear();
-    candidates.extend((0..).zip(logits).map(|(id, &logit)| Candidate {
-        id,
-        logit,
-        weight: 0.0,
-    }));
+    candidates.extend((0..).zip(logits.iter().copied()).map(Candidate::unweighed));
     let top_k = rule.top_k as usize;
-    let ranked = top_k > 0 && top_k < candidates.len();
-    if ranked {
+    if top_k > 0 && top_k < candidates.len() {
         rank(candidates, top_k);
         candidates.truncate(top_k);
     }
     weigh(candidates, maximum(logits), rule.temperature);
+    let total = weight(candidates);
     if rule.top_p < 1.0 {
-        keep_nucleus(candidates, f64::from(rule.top_p), ranked);
+        // All candidates below this together weigh less than what the set may leave out.
+        let least = (1.0 - f64::from(rule.top_p)) * total / candidates.len() as f64;
+        candidates.retain(|candidate| candidate.weight >= least);
     }
-    // The most likely token has weight one, so weights are already relative to it.
-    candidates.retain(|candidate| candidate.weight >= f64::from(rule.min_p));
+    let mut count = RANKED_FIRST;
+    while count < candidates.len() {
+        rank(candidates, count);
+        if let Some(id) = pick(&candidates[..count], false, total, rule, uniform) {
+            return id;
+        }
+        count *= RANKED_GROWTH;
+    }
+    let count = candidates.len();
+    rank(candidates, count);
+    pick(candidates, true, total, rule, uniform).expect("nothing else is left")
 }
 
 /// Brings the `count` most likely candidates to the front, in order.
@@ -290,27 +376,43 @@ fn weigh(candidates: &mut [Candidate], max: f32, temperature: f32) {
     }
 }
 
-/// Keeps the smallest set of most likely candidates whose share reaches `share`, at least one.
-fn keep_nucleus(candidates: &mut Vec<Candidate>, share: f64, ranked: bool) {
-    let total = total(candidates);
-    let mass = share * total;
-    // All candidates below this together weigh less than what the set may leave out.
-    let least = (1.0 - share) * total / candidates.len() as f64;
-    candidates.retain(|candidate| candidate.weight >= least);
-    let all = candidates.len();
-    let mut count = if ranked { all } else { NUCLEUS_FIRST.min(all) };
-    loop {
-        if !ranked {
-            rank(candidates, count);
+/// The token in whose share of the weight that top-p and min-p leave `uniform`, in [0, 1), falls.
+///
+/// `candidates` are in order, the most likely first; `all` says that no others can be drawn, and
+/// `total` is what all that top-k left weigh. `None` if others have a say.
+fn pick(
+    mut candidates: &[Candidate],
+    mut all: bool,
+    mut total: f64,
+    rule: &Sampling,
+    uniform: f64,
+) -> Option<TokenId> {
+    if rule.top_p < 1.0 {
+        match reaching(candidates, f64::from(rule.top_p) * total) {
+            Some(last) => candidates = &candidates[..=last],
+            None if all => {}
+            None => return None,
         }
-        if let Some(last) = reaching(&candidates[..count], mass) {
-            return candidates.truncate(last + 1);
-        }
-        if count == all {
-            return;
-        }
-        count = (count * NUCLEUS_GROWTH).min(all);
+        (all, total) = (true, weight(candidates));
     }
+    // The most likely token has weight one, so weights are already relative to it.
+    let likely = candidates.partition_point(|one| one.weight >= f64::from(rule.min_p));
+    if likely < candidates.len() {
+        candidates = &candidates[..likely];
+        (all, total) = (true, weight(candidates));
+    } else if rule.min_p > 0.0 && !all {
+        return None;
+    }
+    let mark = uniform * total;
+    let mut sum = 0.0;
+    let drawn = candidates.iter().find(|candidate| {
+        sum += candidate.weight;
+        sum > mark
+    });
+    // Rounding may put the mark at the very end: the last token that can be drawn has it then.
+    let last = || candidates.iter().rfind(|candidate| candidate.weight > 0.0);
+    let drawn = if all { drawn.or_else(last) } else { drawn };
+    drawn.map(|candidate| candidate.id)
 }
 
 /// Index of the candidate at which the running sum of weights reaches `mass`.
@@ -322,24 +424,8 @@ fn reaching(candidates: &[Candidate], mass: f64) -> Option<usize> {
     })
 }
 
-fn total(candidates: &[Candidate]) -> f64 {
+fn weight(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|candidate| candidate.weight).sum()
-}
-
-/// The candidate in whose share of the total weight `uniform`, in [0, 1), falls.
-fn draw(candidates: &[Candidate], uniform: f64) -> TokenId {
-    let mark = uniform * total(candidates);
-    let mut sum = 0.0;
-    let drawn = candidates.iter().find(|candidate| {
-        sum += candidate.weight;
-        sum > mark
-    });
-    // Rounding may put the mark at the very end: the last token that can be drawn has it then.
-    let possible = || candidates.iter().rfind(|candidate| candidate.weight > 0.0);
-    drawn
-        .or_else(possible)
-        .expect("the most likely token is always left")
-        .id
 }
 
 #[cfg(test)]

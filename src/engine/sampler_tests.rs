@@ -130,51 +130,118 @@ fn min_p_is_relative_to_the_most_likely() {
 
 #[test]
 fn the_top_p_set_of_a_flat_row_is_found_beyond_the_first_try() {
-    // 1024 equal tokens: 90 % of them are more than the search sorts at first.
+    // 1024 equal tokens: 90 % of them are more than are ranked at first.
     let logits = vec![0.0; 1024];
     let rule = Sampling {
         top_p: 0.9,
         ..warm()
     };
-    let mut candidates = Vec::new();
-    filter(&logits, &rule, &mut candidates);
-    assert_eq!(candidates.len(), 922);
-    assert!(
-        candidates
-            .iter()
-            .zip(0..)
-            .all(|(candidate, id)| candidate.id == id)
-    );
+    for id in 0..922 {
+        let uniform = (f64::from(id) + 0.5) / 922.0;
+        assert_eq!(
+            draw(&logits, &rule, uniform, &mut Vec::new()),
+            id as TokenId
+        );
+    }
 }
 
 #[test]
-fn partial_selection_agrees_with_a_full_sort() {
+fn draws_are_the_shares_of_a_full_sort() {
     let logits: Vec<f32> = (0..3000).map(|i| rng::uniform(9, i) as f32 * 8.0).collect();
-    for top_p in [0.05, 0.5, 0.9, 0.999] {
+    let mut sorted: Vec<usize> = (0..logits.len()).collect();
+    sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    let weights = sorted.iter().map(|&id| f64::from(logits[id]).exp());
+    let sums: Vec<f64> = weights
+        .scan(0.0, |sum, weight| {
+            *sum += weight;
+            Some(*sum)
+        })
+        .collect();
+    for top_p in [0.05, 0.5, 0.9, 0.999, 1.0] {
         let rule = Sampling { top_p, ..warm() };
-        let mut candidates = Vec::new();
-        filter(&logits, &rule, &mut candidates);
-        let mut sorted: Vec<usize> = (0..logits.len()).collect();
-        sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let weight = |&id: &usize| f64::from(logits[id]).exp();
-        let mass = f64::from(top_p) * sorted.iter().map(weight).sum::<f64>();
-        let before = sorted.iter().scan(0.0, |sum, id| {
-            let before = *sum;
-            *sum += weight(id);
-            Some(before)
-        });
-        let expected: Vec<usize> = sorted
-            .iter()
-            .zip(before)
-            .filter(|(_, before)| *before < mass)
-            .map(|(&id, _)| id)
-            .collect();
-        let found: Vec<usize> = candidates
-            .iter()
-            .map(|candidate| candidate.id as usize)
-            .collect();
-        assert_eq!(found, expected, "top_p {top_p}");
+        let mass = f64::from(top_p) * sums[sums.len() - 1];
+        let kept = sums[sums.partition_point(|&sum| sum < mass).min(sums.len() - 1)];
+        for uniform in (0..50).map(|i| (f64::from(i) + 0.5) / 50.0) {
+            let expected = sorted[sums.partition_point(|&sum| sum <= uniform * kept)];
+            let found = draw(&logits, &rule, uniform, &mut Vec::new());
+            assert_eq!(found as usize, expected, "top_p {top_p} at {uniform}");
+        }
     }
+}
+
+/// A row, and what `Ops::top_k` leaves of it for `count` of its largest.
+fn ranked(seed: u64, count: usize) -> (Vec<f32>, Vec<f32>) {
+    const VOCAB: u64 = 300;
+    // Steps of a quarter: many are equal.
+    let logit = |id| (rng::uniform(seed, id) * 32.0).floor() as f32 / 4.0;
+    let logits: Vec<f32> = (0..VOCAB).map(logit).collect();
+    let top = most_likely(&logits, count);
+    let largest = f64::from(top[0].1);
+    let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
+    let ids = top.iter().map(|&(id, _)| id as f32);
+    let ranked = ids.chain(top.iter().map(|&(_, logit)| logit));
+    let ranked = ranked.chain([sum as f32]).collect();
+    (logits, ranked)
+}
+
+#[test]
+fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
+    let (mut told, mut left) = (0, 0);
+    for seed in 0..2000 {
+        let (logits, row) = ranked(seed, 24);
+        let rule = Sampling {
+            temperature: [0.0, 0.7, 1.0, 1.0][seed as usize % 4],
+            top_k: [0, 20, 24, 25][seed as usize / 4 % 4],
+            top_p: [1.0, 0.3, 0.9][seed as usize / 16 % 3],
+            min_p: [0.0, 0.2, 0.001][seed as usize / 48 % 3],
+            seed,
+            ..Sampling::default()
+        };
+        match Sampler::new(rule.clone(), &[], 8).choose_ranked(&Ranked::new(&row), 3) {
+            Some(id) => assert_eq!(id, sample(&rule, &logits, 3), "{rule:?}"),
+            None => left += 1,
+        }
+        told += usize::from(rule.temperature == 0.0 || [20, 24].contains(&rule.top_k));
+    }
+    // All that need no more than is ranked are told, and some of the others.
+    assert!(left > 100 && left < 2000 - told, "{left} left, {told} told");
+}
+
+#[test]
+fn penalties_and_bias_need_the_whole_row() {
+    let (_, row) = ranked(1, 24);
+    let biased = Sampling {
+        logit_bias: vec![(1, 2.0)],
+        ..Sampling::default()
+    };
+    let penalised = Sampling {
+        presence_penalty: 1.0,
+        ..Sampling::default()
+    };
+    for rule in [biased, penalised] {
+        let sampler = Sampler::new(rule, &[7], 8);
+        assert_eq!(sampler.choose_ranked(&Ranked::new(&row), 0), None);
+    }
+}
+
+#[test]
+fn logprobs_of_what_is_ranked_are_those_of_the_row_or_none() {
+    let (logits, row) = ranked(5, 24);
+    let ranked = Ranked::new(&row);
+    let top = most_likely(&logits, 25);
+    let (likely, beyond) = (top[23].0, top[24].0);
+    let found = logprobs_ranked(&ranked, likely, 24).unwrap();
+    let expected = logprobs(&logits, likely, 24);
+    assert!((found.logprob - expected.logprob).abs() < 1e-6);
+    let pairs = found.top.iter().zip(&expected.top);
+    assert_eq!(found.top.len(), 24);
+    assert!(
+        pairs
+            .clone()
+            .all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-6)
+    );
+    assert_eq!(logprobs_ranked(&ranked, beyond, 1), None);
+    assert_eq!(logprobs_ranked(&ranked, likely, 25), None);
 }
 
 #[test]

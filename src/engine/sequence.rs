@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::constraint::{Allowed, Guide, MaskThreads};
-use super::executor::{Rows, Slot};
+use super::executor::{Ranked, Rows, Slot};
 use super::kv::Kv;
-use super::request::{Event, FinishReason, Request, Scored, TokenId};
+use super::request::{Event, FinishReason, Request, Scored, TokenId, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
 
@@ -183,7 +183,32 @@ impl Sequence {
             self.kept = Some(logits.to_vec());
             return false;
         }
-        match self.try_accept(logits, scratch, threads) {
+        let accepted = self.try_accept(logits, scratch, threads);
+        self.settle(accepted)
+    }
+
+    /// [`Sequence::accept`] by what a device has ranked; `None`, and nothing has changed, if that
+    /// does not tell the next token.
+    pub fn accept_ranked(&mut self, ranked: &Ranked<'_>, threads: &MaskThreads) -> Option<bool> {
+        if self.end.is_some() {
+            return Some(false);
+        }
+        if self.guide.is_some() || ranked.sum.is_nan() {
+            return None;
+        }
+        let id = self.sampler.choose_ranked(ranked, self.tokens.len())?;
+        let logprobs = match self.logprobs {
+            Some(count) => Some(sampler::logprobs_ranked(ranked, id, count)?),
+            None => None,
+        };
+        self.sampler.take(id);
+        let pushed = self.push(id, logprobs, threads);
+        Some(self.settle(pushed))
+    }
+
+    /// Ends the sequence where its token could not be taken; returns whether it was.
+    fn settle(&mut self, taken: Result<(), Event>) -> bool {
+        match taken {
             Ok(()) => true,
             Err(event) => {
                 self.break_off(event);
@@ -233,10 +258,24 @@ impl Sequence {
         let id = self.sampler.next(logits, self.tokens.len(), scratch);
         let logprobs = self
             .logprobs
-            .map(|count| Box::new(sampler::logprobs(logits, id, count)));
+            .map(|count| sampler::logprobs(logits, id, count));
         scratch.restricted = restricted;
+        self.push(id, logprobs, threads)
+    }
+
+    /// Sends the next token, and the end if it is the last.
+    ///
+    /// # Errors
+    /// The event that ends the sequence instead.
+    fn push(
+        &mut self,
+        id: TokenId,
+        logprobs: Option<TokenLogprobs>,
+        threads: &MaskThreads,
+    ) -> Result<(), Event> {
         self.tokens.push(id);
         let reason = self.finish_reason(id, threads).map_err(refused)?;
+        let logprobs = logprobs.map(Box::new);
         self.send(Event::Token { id, logprobs });
         if let Some(reason) = reason {
             self.finish(reason);

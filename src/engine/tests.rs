@@ -153,8 +153,8 @@ impl Executor for Gated {
         self.model.step(rows)
     }
 
-    fn logits(&self) -> &[f32] {
-        self.model.logits()
+    fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
+        self.model.logits(index)
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -337,8 +337,8 @@ impl Executor for Silent {
         Ok(())
     }
 
-    fn logits(&self) -> &[f32] {
-        &[]
+    fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
+        Ok(&[])
     }
 
     fn logits_of(&mut self, _: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {

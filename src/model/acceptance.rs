@@ -70,7 +70,7 @@ fn follow<B: Ops>(
     let mut token = first;
     for &served in rest {
         total.drafted += 1;
-        total.accepted += usize::from(most_likely(runner.logits()) == served);
+        total.accepted += usize::from(most_likely(runner.logits(0)?) == served);
         session.step(runner, &[token])?;
         runner.draft(&[served])?;
         token = served;

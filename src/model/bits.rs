@@ -8,9 +8,9 @@
 use crate::backend::parity::{Random, Report};
 use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::engine::sampler::{all_finite, argmax};
+use crate::engine::sampler::{all_finite, argmax, most_likely};
 use crate::ops::{CELL, Ops};
-use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB};
 
 use super::Runner;
 
@@ -202,9 +202,8 @@ fn replies<B: Ops>(
             Way::Recorded => runner.step(&rows)?,
             Way::Eager => runner.step_eagerly(&rows)?,
         }
-        let logits = runner.logits().chunks_exact(VOCAB);
-        for (trace, logits) in traces.iter_mut().zip(logits) {
-            trace.push(seen(logits)?);
+        for (row, trace) in traces.iter_mut().enumerate() {
+            trace.push(seen(runner, row)?);
         }
     }
     Ok(traces)
@@ -230,9 +229,10 @@ fn prefill_all<B: Ops>(
             pages: &sequence.pages,
             logits: true,
         });
-        runner.step(&rows.collect::<Vec<_>>())?;
-        for logits in runner.logits().chunks_exact(VOCAB) {
-            traces.push(vec![seen(logits)?]);
+        let rows: Vec<_> = rows.collect();
+        runner.step(&rows)?;
+        for row in 0..rows.len() {
+            traces.push(vec![seen(runner, row)?]);
         }
     }
     Ok(traces)
@@ -255,7 +255,7 @@ fn in_chunks<B: Ops>(
             logits: true,
         };
         runner.step(&[rows])?;
-        trace.push(seen(runner.logits())?);
+        trace.push(seen(runner, 0)?);
     }
     Ok(trace)
 }
@@ -280,11 +280,23 @@ fn prefill<B: Ops>(
         runner.step(&[rows])?;
         done = end;
     }
-    seen(runner.logits())
+    seen(runner, 0)
+}
+
+/// What `digest` is of a row of logits of the last step; if the device ranks rows, it has ranked
+/// this one as it is.
+fn seen<B: Ops>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
+    let ranked: Option<Vec<_>> = runner.ranked(row).map(|ranked| ranked.top().collect());
+    let logits = runner.logits(row)?;
+    let found = digest(logits)?;
+    match ranked.is_none_or(|ranked| ranked == most_likely(logits, TOP_K)) {
+        true => Ok(found),
+        false => Err(DeviceError("a row is not ranked as it is".to_string())),
+    }
 }
 
 /// The greedy token of a row of logits, and a digest of all its bits (FNV-1a over words).
-fn seen(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
+fn digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
     if !all_finite(logits) {
         return Err(DeviceError("a logit is not finite".to_string()));
     }
@@ -301,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_row_of_other_bits_fails_the_report() {
-        let row = |logit: f32| vec![seen(&[1.0, logit]).unwrap()];
+        let row = |logit: f32| vec![digest(&[1.0, logit]).unwrap()];
         let mut compared = Compared::default();
         compared.add(&row(0.5), &row(0.5));
         let mut report = Report::default();

@@ -89,7 +89,7 @@ fn prefill_agrees_with_the_reference() {
             runner.step(&[sequence.rows(count)]).unwrap();
             sequence.done += count;
         }
-        runner.logits().to_vec()
+        runner.logits(0).unwrap().to_vec()
     });
     println!(
         "{}: largest difference of a prefill logit {largest:e}",
@@ -130,7 +130,7 @@ fn drafts_agree_with_the_reference() {
         runner.draft(next).unwrap();
         sequence.done += count;
         drafts.resize(sequence.done, None);
-        drafts[sequence.done - 1] = Some(runner.logits().to_vec());
+        drafts[sequence.done - 1] = Some(runner.logits(0).unwrap().to_vec());
     }
     let mut compared = 0;
     for (expected, &position) in golden

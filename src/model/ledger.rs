@@ -2,7 +2,7 @@
 
 use super::ROWS_MAX;
 use crate::backend::{self, Backend};
-use crate::ops::Ops;
+use crate::ops::{Ops, RANKED};
 use crate::target::{self, KvFormat, Mixer};
 use crate::weights::layout;
 
@@ -102,7 +102,7 @@ fn activations() -> u64 {
         + values.max(heads)
         + target::EXPERTS
         + 1;
-    let logits = target::MAX_SEQUENCES * target::VOCAB;
+    let logits = target::MAX_SEQUENCES * (target::VOCAB + RANKED);
     ((ROWS_MAX * width + logits) * size_of::<f32>() + backend::WORKSPACE_BYTES) as u64
 }
 

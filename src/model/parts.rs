@@ -1,7 +1,7 @@
 //! A model's weights, caches and scratch on a backend.
 
 use crate::engine::executor::DeviceError;
-use crate::ops::Ops;
+use crate::ops::{Ops, RANKED};
 use crate::target::{self, EXPERTS, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB};
 use crate::weights::{
     AttentionSpec, Checkpoint, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MixerSpec, MoeSpec,
@@ -87,6 +87,8 @@ pub struct Scratch<B: Ops> {
     pub pair: B::Tensor,
     pub last: B::Tensor,
     pub logits: B::Tensor,
+    /// Of each row of `logits`, where the backend ranks them.
+    pub ranked: B::Tensor,
 }
 
 impl<B: Ops> Scratch<B> {
@@ -114,6 +116,7 @@ impl<B: Ops> Scratch<B> {
             pair: tensor(2 * HIDDEN)?,
             last: ops.tensor(target::MAX_SEQUENCES, HIDDEN)?,
             logits: ops.tensor(target::MAX_SEQUENCES, VOCAB)?,
+            ranked: ops.tensor(target::MAX_SEQUENCES, RANKED)?,
         })
     }
 }

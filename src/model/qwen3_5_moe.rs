@@ -6,7 +6,8 @@ use crate::ops::{Batch, DeltaNet, Ops};
 use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
 
 /// Runs the step of `batch`: updates caches and states, leaves the normalised hidden state of every
-/// row in `s.x` and the logits of the wanted rows in `s.logits [wanted, VOCAB]`.
+/// row in `s.x`, the logits of the wanted rows in `s.logits [wanted, VOCAB]`, and what they are
+/// ranked by in `s.ranked`, if the backend ranks them.
 pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     ops.embed(&model.embed, batch, &mut s.residual);
     for block in &mut model.layers {
@@ -14,6 +15,9 @@ pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, ba
     }
     ops.rms_norm(&s.residual, &model.norm, &mut s.x);
     logits(ops, model, s, batch);
+    if B::RANKS {
+        ops.top_k(&s.logits, &mut s.ranked);
+    }
 }
 
 /// Runs the multi-token-prediction layer on `s.x`, the hidden states that `forward` left, and the

@@ -1,8 +1,8 @@
 //! A loaded model as the engine sees it.
 
-use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
+use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ranked, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ops, Program};
+use crate::ops::{Batch, Ops, Program, RANKED};
 use crate::target;
 use crate::weights::{Checkpoint, WeightsError};
 
@@ -18,9 +18,13 @@ pub struct Runner<B: Ops> {
     model: Model<B>,
     scratch: Scratch<B>,
     batch: Batch,
-    /// Logits of the last step or draft, and those of other rows.
+    /// Of the last step, if the backend ranks rows.
+    ranked: B::Host,
+    /// The row that was asked for last.
     logits: B::Host,
     others: B::Host,
+    /// Whether the backend has the logits of other rows than of the last step or draft.
+    displaced: bool,
 }
 
 impl<B: Ops> Runner<B> {
@@ -32,11 +36,11 @@ impl<B: Ops> Runner<B> {
         let model = parts::load(&mut ops, checkpoint)?;
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops)?;
-        let host = || ops.host(target::MAX_SEQUENCES * target::VOCAB);
-        let (logits, others) = (host()?, host()?);
         let mut runner = Runner {
-            logits,
-            others,
+            ranked: ops.host(target::MAX_SEQUENCES * RANKED)?,
+            logits: ops.host(target::VOCAB)?,
+            others: ops.host(LOGITS_ROWS_MAX * target::VOCAB)?,
+            displaced: false,
             ops,
             model,
             scratch,
@@ -88,7 +92,8 @@ impl<B: Ops> Runner<B> {
         self.ops.run(Program::Draft, batch, |ops| {
             qwen3_5_moe::draft(ops, model, s, batch);
         });
-        self.ops.read(&self.scratch.logits, &mut self.logits)
+        self.displaced = false;
+        Ok(())
     }
 
     /// Bytes that the matrices take on the device.
@@ -111,7 +116,18 @@ impl<B: Ops> Runner<B> {
             &mut self.scratch,
             &self.batch,
         );
-        self.ops.read(&self.scratch.logits, &mut self.logits)
+        self.finish()
+    }
+
+    /// Waits for the step, and takes what its rows are ranked by.
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        self.displaced = false;
+        let rows = match B::RANKS {
+            true => self.batch.wanted.len(),
+            false => 0,
+        };
+        self.ops
+            .read(&self.scratch.ranked, 0..rows, &mut self.ranked)
     }
 
     fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
@@ -134,11 +150,22 @@ impl<B: Ops> Executor for Runner<B> {
         self.ops.run(Program::Forward, batch, |ops| {
             qwen3_5_moe::forward(ops, model, s, batch);
         });
-        self.ops.read(&self.scratch.logits, &mut self.logits)
+        self.finish()
     }
 
-    fn logits(&self) -> &[f32] {
-        &self.logits
+    fn ranked(&self, index: usize) -> Option<Ranked<'_>> {
+        B::RANKS.then(|| Ranked::new(&self.ranked[index * RANKED..][..RANKED]))
+    }
+
+    fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
+        if self.displaced {
+            self.ops.begin(&self.batch);
+            qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
+            self.displaced = false;
+        }
+        let row = index..index + 1;
+        self.ops.read(&self.scratch.logits, row, &mut self.logits)?;
+        Ok(&self.logits)
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -154,7 +181,10 @@ impl<B: Ops> Executor for Runner<B> {
         self.ops.begin(&self.batch);
         qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
         self.batch.wanted = wanted;
-        self.ops.read(&self.scratch.logits, &mut self.others)?;
+        self.displaced = true;
+        let rows = 0..rows.len();
+        self.ops
+            .read(&self.scratch.logits, rows, &mut self.others)?;
         logits.clear();
         logits.extend_from_slice(&self.others);
         Ok(())

@@ -201,7 +201,7 @@ fn replay<E: Executor>(
             session.step(executor, &sequence.tokens[position - 1..position])?;
         }
         compare(
-            executor.logits(),
+            executor.logits(0)?,
             top,
             tolerance,
             (report.sequences, position),

@@ -270,6 +270,10 @@ pub const MAX_QUEUED: usize = 64;
 pub const PREFILL_TOKENS: usize = 256;
 /// KV pages of the whole server.
 pub const KV_PAGES: usize = 512;
+/// Largest logits of a row that `top_k` ranks.
+pub const TOP_K: usize = 64;
+/// Logits that a device ranks by themselves first.
+pub const TOP_K_CHUNK: usize = 2048;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.

@@ -82,6 +82,10 @@ inline constexpr int MAX_QUEUED = 64;
 inline constexpr int PREFILL_TOKENS = 8192;
 // KV pages of the whole server.
 inline constexpr int KV_PAGES = 16384;
+// Largest logits of a row that `top_k` ranks.
+inline constexpr int TOP_K = 64;
+// Logits that a device ranks by themselves first.
+inline constexpr int TOP_K_CHUNK = 2048;
 // Token mixer of each layer.
 inline constexpr Mixer MIXERS[LAYERS] = {
   Mixer::gdn,
@@ -225,6 +229,12 @@ struct Select {
 // Kernel `pages_bf16` of op `store_kv`.
 struct StoreKv {
   static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+};
+
+// Kernel `chunks_f32` of op `top_k`.
+struct TopK {
+  static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 0;
 };
 

@@ -142,6 +142,11 @@ kernel = "pages_bf16"
 threads = 128
 why = "a warp per head, four heads a block"
 
+[leaf.op.top_k]
+kernel = "chunks_f32"
+threads = 256
+why = "eight logits a thread, so that a row fills most SMs"
+
 [hardware]
 title = "NVIDIA H200"
 backend = "cuda"
@@ -360,6 +365,10 @@ pub const MAX_QUEUED: usize = 64;
 pub const PREFILL_TOKENS: usize = 256;
 /// KV pages of the whole server.
 pub const KV_PAGES: usize = 512;
+/// Largest logits of a row that `top_k` ranks.
+pub const TOP_K: usize = 64;
+/// Logits that a device ranks by themselves first.
+pub const TOP_K_CHUNK: usize = 2048;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
@@ -489,6 +498,12 @@ pub const OP_STORE_KV_KERNEL: &str = "pages_bf16";
 pub const OP_STORE_KV_THREADS: usize = 128;
 /// Shared memory of a block of `store_kv`.
 pub const OP_STORE_KV_SHARED_BYTES: usize = 0;
+/// Kernel of `top_k`.
+pub const OP_TOP_K_KERNEL: &str = "chunks_f32";
+/// Threads of a block of `top_k`.
+pub const OP_TOP_K_THREADS: usize = 256;
+/// Shared memory of a block of `top_k`.
+pub const OP_TOP_K_SHARED_BYTES: usize = 0;
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "chat_template.jinja", bytes: 4084, sha256: "71e7f6e95dc28d0c2d39284c8b82f434482c453a3146a20435d84534b7bba787" },

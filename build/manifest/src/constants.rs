@@ -3,6 +3,12 @@
 use crate::schema::leaf::{Format, KvFormat};
 use crate::target::Target;
 
+/// As many as a request may ask for by `top_k` or `top_logprobs` in practice, so that whole rows of
+/// logits are hardly ever taken to the host.
+const TOP_K: u64 = 64;
+/// Small enough that one row is work for most SMs.
+const TOP_K_CHUNK: u64 = 2048;
+
 /// Value of a constant, with the type that each language gives it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
@@ -202,6 +208,16 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
             "KV_PAGES",
             target.kv_pages(),
             "KV pages of the whole server.",
+        ),
+        size(
+            "TOP_K",
+            TOP_K,
+            "Largest logits of a row that `top_k` ranks.",
+        ),
+        size(
+            "TOP_K_CHUNK",
+            TOP_K_CHUNK,
+            "Logits that a device ranks by themselves first.",
         ),
     ]
 }

@@ -107,6 +107,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("moe", "rows_bf16").shared(moe_bytes),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
+    Kernel::new("top_k", "chunks_f32"),
 ];
 
 /// Rows of a tile that weights are streamed for.
@@ -291,6 +292,7 @@ fn ops_of(family: Family) -> &'static [&'static str] {
             "moe",
             "concat",
             "select",
+            "top_k",
         ],
     }
 }

@@ -21,7 +21,7 @@ mod wide;
 use std::ops::Range;
 
 use crate::engine::executor::DeviceError;
-use crate::ops::{Batch, GatedDelta, Ops};
+use crate::ops::{Batch, GatedDelta, Ops, RANKED};
 use crate::target::{self, Format};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
@@ -56,7 +56,7 @@ pub struct Cpu {
 /// Activations `[rows, width]`.
 #[derive(Debug, Default)]
 pub struct Tensor {
-    rows: usize,
+    pub rows: usize,
     width: usize,
     values: Vec<f32>,
 }
@@ -150,6 +150,8 @@ impl Ops for Cpu {
     type KvCache = KvCache;
     type GdnState = GdnState;
     type Host = Vec<f32>;
+
+    const RANKS: bool = false;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         matrix::bytes_max(n, k, format == Format::Bf16)
@@ -336,9 +338,21 @@ impl Ops for Cpu {
         }
     }
 
-    fn read(&mut self, x: &Tensor, out: &mut Vec<f32>) -> Result<(), DeviceError> {
+    fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
+        out.shape(logits.rows, RANKED);
+        for (row, out) in out.rows_mut().enumerate() {
+            elementwise::top_k(logits.row(row), out);
+        }
+    }
+
+    fn read(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
         out.clear();
-        out.extend_from_slice(&x.values);
+        out.extend_from_slice(&x.values[rows.start * x.width..rows.end * x.width]);
         Ok(())
     }
 }

@@ -6,10 +6,10 @@
 use super::{BF16_STORED, F16_OPERANDS, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, ONE_BY_ONE, Ops};
+use crate::ops::{Batch, ONE_BY_ONE, Ops, RANKED};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS,
-    HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB,
+    HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB,
 };
 use crate::weights::{Bits, GDN_QKV, GDN_VALUES, Global, Stored};
 
@@ -69,6 +69,7 @@ pub enum Kind {
     Moe(Vec<[Stored; 3]>),
     Concat,
     Select,
+    TopK,
 }
 
 /// The weights of a kind on a backend.
@@ -81,6 +82,11 @@ pub enum Loaded<B: Ops> {
 }
 
 impl Kind {
+    /// Whether a step may have as many rows for it.
+    pub fn takes(&self, rows: usize) -> bool {
+        !matches!(self, Kind::TopK) || rows <= MAX_SEQUENCES
+    }
+
     /// Puts the weights on a backend.
     ///
     /// # Errors
@@ -124,6 +130,7 @@ impl<'a> Rowwise<'a> {
             Kind::LinearAdd(w) => vec![w.k, w.n],
             Kind::GatedRmsNorm(_) => vec![GDN_VALUES, GDN_VALUES],
             Kind::Moe(_) => vec![EXPERTS + 1, HIDDEN, HIDDEN],
+            Kind::TopK => vec![VOCAB],
         };
         // Rows of different magnitude: the residual grows with depth.
         let mut input = |width: usize| {
@@ -156,6 +163,7 @@ impl<'a> Rowwise<'a> {
             Kind::Moe(_) => "moe",
             Kind::Concat => "concat",
             Kind::Select => "select",
+            Kind::TopK => "top_k",
         }
     }
 
@@ -261,7 +269,11 @@ impl<'a> Rowwise<'a> {
         }
         let mut seen = x.iter().map(|x| b.seen(x)).collect::<Result<Vec<_>, _>>()?;
         if self.has_out() {
-            seen.push(b.seen(&out)?);
+            let out = b.seen(&out)?;
+            match self.kind {
+                Kind::TopK => seen.extend(ranked_parts(&out)),
+                _ => seen.push(out),
+            }
         }
         Ok(seen)
     }
@@ -282,9 +294,19 @@ impl<'a> Rowwise<'a> {
         match self.kind {
             Kind::Linear(w) => w.n,
             Kind::Concat => 2 * HIDDEN,
+            Kind::TopK => RANKED,
             _ => HIDDEN,
         }
     }
+}
+
+/// Ids, logits and sums, which no common norm is of.
+fn ranked_parts(ranked: &[f32]) -> [Vec<f32>; 3] {
+    [0..TOP_K, TOP_K..2 * TOP_K, 2 * TOP_K..RANKED].map(|part| {
+        let rows = ranked.chunks_exact(RANKED);
+        rows.flat_map(|row| row[part.clone()].iter().copied())
+            .collect()
+    })
 }
 
 /// An op without weights.
@@ -292,6 +314,7 @@ fn plain<B: Probe>(kind: &Kind, b: &mut B, x: &[B::Tensor], batch: &Batch, out: 
     match kind {
         Kind::Concat => b.concat(&x[0], &x[1], out),
         Kind::Select => b.select(&x[0], batch, out),
+        Kind::TopK => b.top_k(&x[0], out),
         _ => unreachable!("this kind has weights"),
     }
 }
@@ -384,6 +407,7 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
         Kind::GatedRmsNorm(random.bf16(GDN_VALUE_DIM, 0.5)),
         Kind::Concat,
         Kind::Select,
+        Kind::TopK,
     ];
     let mut formats = vec![target::FORMAT_EXPERTS, target::FORMAT_MTP_EXPERTS];
     formats.dedup();

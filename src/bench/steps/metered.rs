@@ -1,11 +1,12 @@
 //! A backend that times every operation of another and knows what it moves.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::DeviceError;
-use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, Span};
+use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, RANKED, Span};
 use crate::target::{self, Format, KvFormat};
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -133,6 +134,8 @@ impl<B: Ops + Timed> Ops for Metered<B> {
     type KvCache = B::KvCache;
     type GdnState = B::GdnState;
     type Host = B::Host;
+
+    const RANKS: bool = B::RANKS;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         B::matrix_bytes_max(n, k, format)
@@ -416,8 +419,19 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.done("select", (0, 0), 2 * out.bytes(), 0);
     }
 
-    fn read(&mut self, x: &Self::Tensor, out: &mut Self::Host) -> Result<(), DeviceError> {
-        self.inner.read(&x.inner, out)?;
+    fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor) {
+        self.inner.top_k(&logits.inner, &mut out.inner);
+        out.shape(logits.rows, RANKED);
+        self.done("top_k", (0, 0), logits.bytes() + out.bytes(), 0);
+    }
+
+    fn read(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        out: &mut Self::Host,
+    ) -> Result<(), DeviceError> {
+        self.inner.read(&x.inner, rows, out)?;
         self.tell()
     }
 }

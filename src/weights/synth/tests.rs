@@ -148,7 +148,7 @@ fn entropies(tokens: &[TokenId]) -> Vec<f64> {
             logits: true,
         };
         runner.step(&[rows]).unwrap();
-        let logits = runner.logits();
+        let logits = runner.logits(0).unwrap();
         assert!(logits.iter().all(|logit| logit.is_finite()));
         found.push(entropy(logits));
     }
