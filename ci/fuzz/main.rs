@@ -12,7 +12,7 @@ use std::path::Path;
 use checks::{CHECKS, Check};
 
 /// Mixtures of one check.
-const ROUNDS: usize = 20_000;
+const ROUNDS: usize = 12_000;
 /// Changes of one mixture at most.
 const CHANGES_MAX: usize = 6;
 

@@ -787,7 +787,7 @@ fn simulate(seed: u64, coverage: &mut Coverage) {
 }
 
 /// To look at one failure again, narrow this to its seed. Many where the engine is optimised.
-const SEEDS: std::ops::Range<u64> = 0..if cfg!(debug_assertions) { 400 } else { 10_000 };
+const SEEDS: std::ops::Range<u64> = 0..if cfg!(debug_assertions) { 250 } else { 10_000 };
 
 #[test]
 fn every_promise_holds_in_every_simulation() {

@@ -113,7 +113,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         product_step(
             "unit tests",
             "the crate's own tests but those of the model",
-            "--lib --bins --no-fail-fast -- --skip model::",
+            "--lib --no-fail-fast -- --skip model::",
         ),
         product_step(
             "fuzz checks",
