@@ -116,7 +116,12 @@ fn behind<T: Tags>(text: &str) -> Behind {
     };
     let rest = &text[length..];
     let next = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
-    match (head(rest, T::CALL.1), head(rest, next)) {
+    // Blanks that are still to come must not undo an end that is told by nothing more.
+    let call = match T::CALL.1 {
+        "" => Head::Found(0),
+        tag => head(rest, tag),
+    };
+    match (call, head(rest, next)) {
         (Head::Found(end), _) => Behind::End(length + end),
         (_, Head::Found(_)) => Behind::More,
         (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
