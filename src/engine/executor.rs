@@ -49,7 +49,7 @@ impl<'a> Ranked<'a> {
     }
 
     /// Ids and logits, descending; the lower id first on a tie.
-    pub fn top(&self) -> impl Iterator<Item = (TokenId, f32)> + use<'a> {
+    pub fn top(&self) -> impl Iterator<Item = (TokenId, f32)> + Clone + use<'a> {
         let ids = self.ids.iter().map(|&id| id as TokenId);
         ids.zip(self.logits.iter().copied())
     }

@@ -5,8 +5,9 @@
 //! 2. The engine checks it against the limits; what can never run fails at once.
 //! 3. It waits, first come first served, for a slot and for all pages that it can ever need.
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step.
-//! 5. The executor runs the rows; the logits of the last known token come back.
-//!    Where the prompt is to be scored, so do those before its other tokens.
+//! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
+//!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
+//!    its other tokens.
 //! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
 //!    out as an event, with the end after the last one.
 //! 7. Slot and pages return, in the same round in which the request ended or its reader left.

@@ -237,16 +237,12 @@ pub fn restrict<'a>(
 /// Sums in double precision over ascending ids, so they depend on nothing but the row.
 pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs {
     let max = f64::from(maximum(logits));
-    let sum: f64 = logits
-        .iter()
-        .map(|&logit| (f64::from(logit) - max).exp())
-        .sum();
-    let logprob = |logit: f32| ((f64::from(logit) - max) - sum.ln()) as f32;
+    let weight = weight_of(logits, max);
     let mut top = most_likely(logits, count);
     top.iter_mut()
-        .for_each(|(_, value)| *value = logprob(*value));
+        .for_each(|(_, value)| *value = logprob(*value, max, weight));
     TokenLogprobs {
-        logprob: logprob(logits[chosen as usize]),
+        logprob: logprob(logits[chosen as usize], max, weight),
         top,
     }
 }
@@ -259,9 +255,11 @@ pub fn logprobs_ranked(
 ) -> Option<TokenLogprobs> {
     let (_, max) = ranked.top().next()?;
     let (max, sum) = (f64::from(max), f64::from(ranked.sum));
-    let logprob = |(id, logit): (TokenId, f32)| (id, ((f64::from(logit) - max) - sum.ln()) as f32);
-    let (_, chosen) = ranked.top().map(logprob).find(|&(id, _)| id == chosen)?;
-    let top: Vec<_> = ranked.top().map(logprob).take(count).collect();
+    let told = ranked
+        .top()
+        .map(|(id, logit)| (id, logprob(logit, max, sum)));
+    let (_, chosen) = told.clone().find(|&(id, _)| id == chosen)?;
+    let top: Vec<_> = told.take(count).collect();
     (top.len() == count).then_some(TokenLogprobs {
         logprob: chosen,
         top,
@@ -290,6 +288,29 @@ pub fn most_likely(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
         top.truncate(count);
     }
     top
+}
+
+/// What `Ops::top_k` leaves of a row, for its `count` largest logits.
+pub fn ranked(logits: &[f32], count: usize) -> Vec<f32> {
+    let top = most_likely(logits, count);
+    let sum = match all_finite(logits) {
+        true => weight_of(logits, f64::from(top[0].1)),
+        false => f64::NAN,
+    };
+    let ids = top.iter().map(|&(id, _)| id as f32);
+    let ranked = ids.chain(top.iter().map(|&(_, logit)| logit));
+    ranked.chain([sum as f32]).collect()
+}
+
+/// `sum_i exp(logits[i] - max)`, in double precision over ascending ids.
+fn weight_of(logits: &[f32], max: f64) -> f64 {
+    let weights = logits.iter().map(|&logit| (f64::from(logit) - max).exp());
+    weights.sum()
+}
+
+/// The logarithm of the share that a logit has of a row with this largest one and this weight.
+fn logprob(logit: f32, max: f64, weight: f64) -> f32 {
+    ((f64::from(logit) - max) - weight.ln()) as f32
 }
 
 fn penalises(sampling: &Sampling) -> bool {

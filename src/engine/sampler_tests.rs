@@ -169,26 +169,29 @@ fn draws_are_the_shares_of_a_full_sort() {
     }
 }
 
-/// A row, and what `Ops::top_k` leaves of it for `count` of its largest.
-fn ranked(seed: u64, count: usize) -> (Vec<f32>, Vec<f32>) {
-    const VOCAB: u64 = 300;
-    // Steps of a quarter: many are equal.
+/// A row of which many logits are equal, and what it is ranked by.
+fn row(seed: u64, count: usize) -> (Vec<f32>, Vec<f32>) {
     let logit = |id| (rng::uniform(seed, id) * 32.0).floor() as f32 / 4.0;
-    let logits: Vec<f32> = (0..VOCAB).map(logit).collect();
-    let top = most_likely(&logits, count);
-    let largest = f64::from(top[0].1);
-    let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
-    let ids = top.iter().map(|&(id, _)| id as f32);
-    let ranked = ids.chain(top.iter().map(|&(_, logit)| logit));
-    let ranked = ranked.chain([sum as f32]).collect();
+    let logits: Vec<f32> = (0..300).map(logit).collect();
+    let ranked = ranked(&logits, count);
     (logits, ranked)
+}
+
+#[test]
+fn a_row_is_ranked_by_its_largest_and_their_sum() {
+    let found = ranked(&[0.0, 2.0, -0.0, 2.0, 1.0], 4);
+    let sum = 2.0 + (-1.0f64).exp() + 2.0 * (-2.0f64).exp();
+    assert_eq!(found, [1.0, 3.0, 4.0, 0.0, 2.0, 2.0, 1.0, 0.0, sum as f32]);
+    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        assert!(ranked(&[0.0, broken], 1)[2].is_nan(), "{broken}");
+    }
 }
 
 #[test]
 fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
     let (mut told, mut left) = (0, 0);
     for seed in 0..2000 {
-        let (logits, row) = ranked(seed, 24);
+        let (logits, row) = row(seed, 24);
         let rule = Sampling {
             temperature: [0.0, 0.7, 1.0, 1.0][seed as usize % 4],
             top_k: [0, 20, 24, 25][seed as usize / 4 % 4],
@@ -209,7 +212,7 @@ fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
 
 #[test]
 fn penalties_and_bias_need_the_whole_row() {
-    let (_, row) = ranked(1, 24);
+    let (_, row) = row(1, 24);
     let biased = Sampling {
         logit_bias: vec![(1, 2.0)],
         ..Sampling::default()
@@ -226,7 +229,7 @@ fn penalties_and_bias_need_the_whole_row() {
 
 #[test]
 fn logprobs_of_what_is_ranked_are_those_of_the_row_or_none() {
-    let (logits, row) = ranked(5, 24);
+    let (logits, row) = row(5, 24);
     let ranked = Ranked::new(&row);
     let top = most_likely(&logits, 25);
     let (likely, beyond) = (top[23].0, top[24].0);

@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 
 use super::constraint::{self, Constraint, Mask, Next};
 use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Ranked, Rows};
-use super::request::{Admitted, Event, FinishReason, Request, Sampling, Scored, TokenId};
+use super::request::{
+    Admitted, Event, FinishReason, Request, Sampling, Scored, TokenId, TokenLogprobs,
+};
 use super::sampler::{self, Sampler, Scratch};
 use super::thinking::ThinkingBudget;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
@@ -63,20 +65,6 @@ fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// What `Ops::top_k` leaves of a row, for another number of the largest.
-fn rank(row: &[f32], count: usize, ranked: &mut Vec<f32>) {
-    let mut ids: Vec<_> = (0..row.len()).collect();
-    ids.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-    ids.truncate(count);
-    let largest = f64::from(row[ids[0]]);
-    let weights = row.iter().map(|&logit| (f64::from(logit) - largest).exp());
-    let finite = row.iter().all(|logit| logit.is_finite());
-    let sum = if finite { weights.sum() } else { f64::NAN };
-    ranked.extend(ids.iter().map(|&id| id as f32));
-    ranked.extend(ids.iter().map(|&id| row[id]));
-    ranked.push(sum as f32);
-}
-
 /// The hash model on a make-believe device that checks what it is asked to do.
 #[derive(Debug)]
 pub struct HashModel<const VOCAB: usize> {
@@ -86,8 +74,9 @@ pub struct HashModel<const VOCAB: usize> {
     rows: Vec<(Digest, TokenId)>,
     /// Of the last step.
     logits: Vec<f32>,
-    /// What each row is ranked by, as `Ops::top_k` leaves it: as many as `ranks`, none if 0.
-    ranked: Vec<f32>,
+    /// What each of its rows is ranked by.
+    ranked: Vec<Vec<f32>>,
+    /// How many logits of a row the device ranks; 0 if none.
     pub ranks: usize,
     steps_left: u64,
 }
@@ -152,16 +141,15 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         self.logits = logits;
         self.ranked.clear();
         if self.ranks > 0 {
-            for row in self.logits.chunks_exact(VOCAB) {
-                rank(row, self.ranks, &mut self.ranked);
-            }
+            let rows = self.logits.chunks_exact(VOCAB);
+            self.ranked
+                .extend(rows.map(|row| sampler::ranked(row, self.ranks)));
         }
         Ok(())
     }
 
     fn ranked(&self, index: usize) -> Option<Ranked<'_>> {
-        let width = self.ranked.len() / (self.logits.len() / VOCAB);
-        (width > 0).then(|| Ranked::new(&self.ranked[index * width..][..width]))
+        (self.ranks > 0).then(|| Ranked::new(&self.ranked[index]))
     }
 
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
@@ -542,24 +530,26 @@ impl Client {
 
 /// Equal, but for the rounding of a device's sum of a row.
 fn alike(found: &Event, expected: &Event) -> bool {
-    let (Event::Token { id, logprobs }, Event::Token { id: other, .. }) = (found, expected) else {
+    let (
+        Event::Token { id, logprobs },
+        Event::Token {
+            id: other,
+            logprobs: wanted,
+        },
+    ) = (found, expected)
+    else {
         return found == expected;
     };
-    let Event::Token {
-        logprobs: wanted, ..
-    } = expected
-    else {
-        return false;
-    };
     let near = |a: f32, b: f32| a == b || (a - b).abs() <= 1e-6 * b.abs().max(1.0);
+    let same = |a: &TokenLogprobs, b: &TokenLogprobs| {
+        let mut tops = a.top.iter().zip(&b.top);
+        near(a.logprob, b.logprob)
+            && a.top.len() == b.top.len()
+            && tops.all(|(a, b)| a.0 == b.0 && near(a.1, b.1))
+    };
     id == other
         && match (logprobs, wanted) {
-            (Some(a), Some(b)) => {
-                let mut tops = a.top.iter().zip(&b.top);
-                near(a.logprob, b.logprob)
-                    && a.top.len() == b.top.len()
-                    && tops.all(|(a, b)| a.0 == b.0 && near(a.1, b.1))
-            }
+            (Some(a), Some(b)) => same(a, b),
             (a, b) => a.is_none() && b.is_none(),
         }
 }

@@ -1,6 +1,6 @@
-//! Norms and gates on one row or head, and what a row of logits is ranked by.
+//! Norms and gates on one row or head.
 
-use crate::target::{NORM_EPS, TOP_K};
+use crate::target::NORM_EPS;
 
 use super::lanes::{LANES, Lanes, sigmoid, silu};
 use super::wide::Vector;
@@ -62,31 +62,4 @@ pub fn silu_mul(x: &[f32], out: &mut [f32]) {
             .mul(Lanes::load_part(up))
             .store(out);
     }
-}
-
-/// The ids of the `TOP_K` largest logits, these, and `sum_i exp(logits[i] - max(logits))`.
-pub fn top_k(logits: &[f32], out: &mut [f32]) {
-    let mut ids: Vec<usize> = (0..logits.len()).collect();
-    // Adding zero makes both zeros one.
-    let order = |&a: &usize, &b: &usize| {
-        (logits[b] + 0.0)
-            .total_cmp(&(logits[a] + 0.0))
-            .then(a.cmp(&b))
-    };
-    ids.select_nth_unstable_by(TOP_K - 1, order);
-    ids.truncate(TOP_K);
-    ids.sort_unstable_by(order);
-    for (rank, &id) in ids.iter().enumerate() {
-        (out[rank], out[TOP_K + rank]) = (id as f32, logits[id]);
-    }
-    let largest = f64::from(logits[ids[0]]);
-    let finite = logits.iter().all(|logit| logit.is_finite());
-    let weights = logits
-        .iter()
-        .map(|&logit| (f64::from(logit) - largest).exp());
-    out[2 * TOP_K] = if finite {
-        weights.sum::<f64>() as f32
-    } else {
-        f32::NAN
-    };
 }

@@ -21,8 +21,9 @@ mod wide;
 use std::ops::Range;
 
 use crate::engine::executor::DeviceError;
+use crate::engine::sampler;
 use crate::ops::{Batch, GatedDelta, Ops, RANKED};
-use crate::target::{self, Format};
+use crate::target::{self, Format, TOP_K};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 use attention::{KvCache, Rope};
@@ -341,7 +342,7 @@ impl Ops for Cpu {
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
         out.shape(logits.rows, RANKED);
         for (row, out) in out.rows_mut().enumerate() {
-            elementwise::top_k(logits.row(row), out);
+            out.copy_from_slice(&sampler::ranked(logits.row(row), TOP_K));
         }
     }
 

@@ -99,16 +99,10 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         Step::new("clippy", "no warning in any crate", |suite, name| {
             clippy(suite, name).into()
         }),
-        Step::new(
+        cargo_step(
             "pipeline tests",
             "manifests, build actions, tidy rules",
-            |suite, name| {
-                let args = "test -p manifest -p xtask --locked --lib --bins --no-fail-fast";
-                suite
-                    .run(name, &mut linted(suite.cargo(args)))
-                    .map(drop)
-                    .into()
-            },
+            "test -p manifest -p xtask --locked --lib --bins --no-fail-fast",
         ),
         product_step(
             "unit tests",
@@ -143,7 +137,8 @@ fn steps_of(target: String) -> Vec<Step> {
 
 fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
-        suite.run(name, &mut suite.cargo(args)).map(drop).into()
+        let mut cargo = linted(suite.cargo(args));
+        suite.run(name, &mut cargo).map(drop).into()
     })
 }
 
