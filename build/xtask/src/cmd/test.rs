@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use argh::FromArgs;
 
-use super::steps::{self, Outcome, Step};
+use super::steps::{self, Outcome, Step, Turn};
 use crate::plan::sharing;
 use crate::site::{Failure, Site};
 use crate::toolchain::Toolchain;
@@ -168,11 +169,11 @@ pub fn suite(site: &Site, steps: Vec<Step>, policy: Policy) -> Result<(), Failur
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
     let suite = Suite { site };
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    for step in steps {
-        match outcome(&suite, &step, policy) {
+    for (step, outcome) in outcomes(&steps, |step| outcome(&suite, step, policy)) {
+        match outcome {
             Outcome::Passed => passed += 1,
-            Outcome::Failed(why) => failed.push((step.name, why)),
-            Outcome::Skipped { why, .. } => skipped.push((step.name, step.protects, why)),
+            Outcome::Failed(why) => failed.push((&step.name, why)),
+            Outcome::Skipped { why, .. } => skipped.push((&step.name, step.protects, why)),
         }
     }
     for (name, protects, why) in &skipped {
@@ -193,6 +194,32 @@ pub fn suite(site: &Site, steps: Vec<Step>, policy: Policy) -> Result<(), Failur
     }
 }
 
+/// Runs each step in its turn; how it ended.
+fn outcomes<T: Send>(steps: &[Step], run: impl Fn(&Step) -> T + Sync) -> Vec<(&Step, T)> {
+    let run = &run;
+    thread::scope(|scope| {
+        let (mut ended, mut beside) = (vec![], vec![]);
+        for step in steps {
+            match step.turn {
+                Turn::Beside => beside.push(scope.spawn(move || (step, run(step)))),
+                Turn::Next => ended.push((step, run(step))),
+                Turn::Alone => {
+                    ended.extend(beside.drain(..).map(joined));
+                    ended.push((step, run(step)));
+                }
+            }
+        }
+        ended.extend(beside.drain(..).map(joined));
+        ended
+    })
+}
+
+/// What a thread found. Its panic is ours.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    let found = thread.join();
+    found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 fn outcome(suite: &Suite<'_>, step: &Step, policy: Policy) -> Outcome {
     println!("test  {} ...", step.name);
     let since = Instant::now();
@@ -210,4 +237,44 @@ fn outcome(suite: &Suite<'_>, step: &Step, policy: Policy) -> Outcome {
         Outcome::Failed(why) => println!("FAIL  {} ({seconds:.1} s)\n{why}", step.name),
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn step(name: &str, turn: Turn) -> Step {
+        Step {
+            name: name.to_string(),
+            protects: "",
+            turn,
+            run: Box::new(|_, _| Outcome::Passed),
+        }
+    }
+
+    #[test]
+    fn a_step_beside_others_ends_before_one_that_is_alone() {
+        let steps = [
+            step("beside", Turn::Beside),
+            step("next", Turn::Next),
+            step("alone", Turn::Alone),
+        ];
+        let (send, receive) = mpsc::channel();
+        let receive = Mutex::new(receive);
+        // The step beside ends well only if the next one runs meanwhile.
+        let met = |step: &Step| match step.turn {
+            Turn::Beside => receive.lock().unwrap().recv_timeout(PATIENCE).is_ok(),
+            Turn::Next => send.send(()).is_ok(),
+            Turn::Alone => true,
+        };
+        let ended = outcomes(&steps, met);
+        assert!(ended.iter().all(|&(_, met)| met));
+        let names: Vec<_> = ended.iter().map(|(step, _)| &*step.name).collect();
+        assert_eq!(names, ["next", "beside", "alone"]);
+    }
 }
