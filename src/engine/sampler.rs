@@ -103,20 +103,16 @@ impl Sampler {
         if let Some(forced) = self.forced() {
             return Some(forced);
         }
-        if self.adjusts() {
-            return None;
-        }
-        let (rule, mut top) = (&self.sampling, ranked.top());
+        let (rule, mut candidates) = (&self.sampling, self.ranked(ranked)?);
         if rule.temperature == 0.0 {
-            return top.next().map(|(id, _)| id);
+            return candidates.first().map(|most_likely| most_likely.id);
         }
-        let mut candidates: Vec<_> = top.map(Candidate::unweighed).collect();
         let max = candidates.first()?.logit;
         let top_k = rule.top_k as usize;
         let all = (1..=candidates.len()).contains(&top_k);
         if all {
             candidates.truncate(top_k);
-        } else if top_k > 0 || rule.temperature != 1.0 {
+        } else if top_k > 0 || rule.temperature != 1.0 || self.adjusts() {
             return None;
         }
         weigh(&mut candidates, max, rule.temperature);
@@ -125,6 +121,27 @@ impl Sampler {
             false => f64::from(ranked.sum),
         };
         pick(&candidates, all, total, rule, self.uniform(position))
+    }
+
+    /// The most likely tokens behind bias and penalties, in order, as many as what is ranked before
+    /// them tells.
+    fn ranked(&self, ranked: &Ranked<'_>) -> Option<Vec<Candidate>> {
+        let mut candidates: Vec<_> = ranked.top().map(Candidate::unweighed).collect();
+        if !self.adjusts() {
+            return Some(candidates);
+        }
+        if !lowers(&self.sampling) {
+            return None;
+        }
+        // The rest of the row is not above the least of these, neither before nor behind.
+        let least = candidates.last()?.logit;
+        for candidate in &mut candidates {
+            candidate.logit = self.adjusted(candidate.id, candidate.logit);
+        }
+        candidates.retain(|candidate| candidate.logit > least);
+        let count = candidates.len();
+        rank(&mut candidates, count);
+        Some(candidates)
     }
 
     /// Remembers the token that was chosen.
@@ -173,13 +190,29 @@ impl Sampler {
         }
         for (&id, &in_reply) in &self.seen {
             let logit = &mut adjusted[id as usize];
-            // What is forbidden stays so: no penalty may lift it to a finite value.
-            if *logit > f32::NEG_INFINITY {
-                // An extreme repetition penalty overflows; infinity minus infinity would be NaN.
-                *logit = self.penalise(*logit, in_reply).clamp(f32::MIN, f32::MAX);
-            }
+            *logit = self.penalised(*logit, in_reply);
         }
         adjusted
+    }
+
+    /// What [`Sampler::adjust`] makes of one logit.
+    fn adjusted(&self, id: TokenId, logit: f32) -> f32 {
+        let bias = self.sampling.logit_bias.iter();
+        let biased = bias.filter(|&&(biased, _)| biased == id);
+        let logit = biased.fold(logit, |logit, &(_, bias)| logit + bias);
+        match self.seen.get(&id) {
+            Some(&in_reply) => self.penalised(logit, in_reply),
+            None => logit,
+        }
+    }
+
+    fn penalised(&self, logit: f32, in_reply: u32) -> f32 {
+        // What is forbidden stays so: no penalty may lift it to a finite value.
+        if logit == f32::NEG_INFINITY {
+            return logit;
+        }
+        // An extreme repetition penalty overflows; infinity minus infinity would be NaN.
+        self.penalise(logit, in_reply).clamp(f32::MIN, f32::MAX)
     }
 
     fn penalise(&self, logit: f32, in_reply: u32) -> f32 {
@@ -317,6 +350,14 @@ fn penalises(sampling: &Sampling) -> bool {
     sampling.presence_penalty != 0.0
         || sampling.frequency_penalty != 0.0
         || sampling.repetition_penalty != 1.0
+}
+
+/// Whether bias and penalties lift no logit.
+fn lowers(sampling: &Sampling) -> bool {
+    sampling.presence_penalty >= 0.0
+        && sampling.frequency_penalty >= 0.0
+        && sampling.repetition_penalty >= 1.0
+        && sampling.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
 }
 
 /// The largest logit of a finite row.
