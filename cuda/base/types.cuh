@@ -1,13 +1,67 @@
 // Element types of device memory and the 16-byte vectors that move them.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include "ops.h"
 
 namespace atlas {
 
-using bf16 = __nv_bfloat16;
+// What kernels do with two bytes a number is to store it, hand it to tensor instructions and
+// convert it. CUDA's own headers for that are a third of the time that a small kernel compiles.
+using bf16 = atlas_bf16;
+
+struct f16 {
+  unsigned short bits;
+};
+
+// Two in a register, the first one in its low half.
+struct bf16x2 {
+  unsigned bits;
+};
+
+struct f16x2 {
+  unsigned bits;
+};
+
+// Each rounds to nearest, ties to even.
+__device__ inline bf16 to_bf16(float x) {
+  bf16 to;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
+  return to;
+}
+
+__device__ inline f16 to_f16(float x) {
+  f16 to;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
+  return to;
+}
+
+__device__ inline bf16x2 to_bf16x2(float low, float high) {
+  bf16x2 to;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to.bits) : "f"(high), "f"(low));
+  return to;
+}
+
+__device__ inline bf16x2 twice(float x) {
+  bf16x2 to;
+  asm("mov.b32 %0, {%1, %1};" : "=r"(to.bits) : "h"(to_bf16(x).bits));
+  return to;
+}
+
+__device__ inline f16x2 to_f16x2(float low, float high) {
+  f16x2 to;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(to.bits) : "f"(high), "f"(low));
+  return to;
+}
+
+__device__ inline float2 to_float2(bf16x2 from) {
+  return {__uint_as_float(from.bits << 16), __uint_as_float(from.bits & 0xffff0000u)};
+}
+
+__device__ inline bf16x2 multiply(bf16x2 a, bf16x2 b) {
+  bf16x2 to;
+  asm("mul.bf16x2 %0, %1, %2;" : "=r"(to.bits) : "r"(a.bits), "r"(b.bits));
+  return to;
+}
 
 static_assert(sizeof(atlas_bf16) == sizeof(bf16), "the ABI's bf16 is the device's bf16");
 
@@ -17,19 +71,11 @@ inline constexpr int kVectorBytes = 16;
 // 8 bf16 elements moved as one 16-byte access.
 struct alignas(kVectorBytes) Bf16x8 {
   static constexpr int kElements = 8;
-  __nv_bfloat162 pair[kElements / 2];  // (4)
+  bf16x2 pair[kElements / 2];  // (4)
 
-  __device__ static Bf16x8 zero() {
-    const __nv_bfloat162 nothing = __float2bfloat162_rn(0.0f);
-    return {{nothing, nothing, nothing, nothing}};
-  }
+  __device__ static Bf16x8 zero() { return {}; }
 };
 
 static_assert(sizeof(Bf16x8) == kVectorBytes, "one vector is one access");
-
-inline bf16* device(atlas_bf16* pointer) { return reinterpret_cast<bf16*>(pointer); }
-inline const bf16* device(const atlas_bf16* pointer) {
-  return reinterpret_cast<const bf16*>(pointer);
-}
 
 }  // namespace atlas

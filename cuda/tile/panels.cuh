@@ -51,14 +51,10 @@ __host__ __device__ constexpr int segments(int k) {
   return blocks >= kSegmentsMax ? kSegmentsMax : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
 }
 
-__device__ inline unsigned pack(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const unsigned*>(&pair);
-}
+__device__ inline unsigned pack(float low, float high) { return to_bf16x2(low, high).bits; }
 
-__device__ inline unsigned scaled(unsigned pair, __nv_bfloat162 scale) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), scale);
-  return *reinterpret_cast<const unsigned*>(&product);
+__device__ inline unsigned scaled(unsigned pair, bf16x2 scale) {
+  return multiply({pair}, scale).bits;
 }
 
 // Activations of 8 consecutive columns as two instructions' operands.
@@ -105,7 +101,7 @@ struct Codec<Storage::fp8_block128> {
     if constexpr (!kRaw) {
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        to[pair] = scaled(to[pair], __float2bfloat162_rn(0x1p120f));
+        to[pair] = scaled(to[pair], twice(0x1p120f));
       }
     }
   }
@@ -125,7 +121,7 @@ struct Codec<Storage::nvfp4> {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
     const unsigned e4m3 = octet < 2 ? scales & 0xffu : static_cast<unsigned>(scales) >> 8;
     const float scale = __uint_as_float((e4m3 & 0x7fu) << 20) * 0x1p120f;
-    const __nv_bfloat162 factor = __float2bfloat162_rn(scale * 0x1p118f);
+    const bf16x2 factor = twice(scale * 0x1p118f);
     constexpr unsigned kMagnitude = 0x01c001c0u, kSign = 0x80008000u;
     to[0] = scaled(((codes << 6) & kMagnitude) | ((codes << 12) & kSign), factor);
     to[1] = scaled(((codes << 2) & kMagnitude) | ((codes << 8) & kSign), factor);

@@ -42,7 +42,7 @@ struct Split {
     alignas(128) unsigned char codes[kPanels][kPanelBytes];
     alignas(16) unsigned char scales[kPanels][kScaleBytes > 0 ? kScaleBytes : 16];
     union {
-      alignas(16) __nv_bfloat16 x[kRows][kPitch];
+      alignas(16) bf16 x[kRows][kPitch];
       alignas(16) float sum[kPanels][kRows][kSumPitch];  // (panel, row, panel row)
     };
     unsigned long long full;
@@ -140,7 +140,7 @@ struct Split {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
     constexpr int kChains = W::kFp8 ? kWarpPanels : 1;
     float chain[kChains][kTiles][4] = {};
-    const __nv_bfloat16* x = shared.x[tile * kTileRows + g] + q * W::kLaneColumns;
+    const bf16* x = shared.x[tile * kTileRows + g] + q * W::kLaneColumns;
 #pragma unroll 2
     for (int group = 0; group < kGroups; ++group) {
       const int block = group * W::kGroup / kBlockColumns;

@@ -50,7 +50,7 @@ struct Unit {
 };
 
 // Four columns of a row times `factor`, in bf16.
-__device__ inline void put_vector(__nv_bfloat16* row, int vector, const float4& value,
+__device__ inline void put_vector(bf16* row, int vector, const float4& value,
                                   float factor) {
   reinterpret_cast<uint2*>(row)[vector] = make_uint2(pack(value.x * factor, value.y * factor),
                                                      pack(value.z * factor, value.w * factor));
@@ -60,7 +60,7 @@ __device__ inline void put_vector(__nv_bfloat16* row, int vector, const float4& 
 // the sums of two turns on their way from warps to the block.
 template <class Shape>
 struct StagedRows {
-  __nv_bfloat16* x;  // (rows, pitch)
+  bf16* x;  // (rows, pitch)
   float* partial;    // (turn, warp, panel row, row)
   int pitch;
   int rows;
@@ -73,12 +73,12 @@ struct StagedRows {
   }
 
   __host__ __device__ static constexpr unsigned bytes(int rows, int k) {
-    return static_cast<unsigned>(rows * pitch_of(k) * sizeof(__nv_bfloat16)) + partial_bytes(rows);
+    return static_cast<unsigned>(rows * pitch_of(k) * sizeof(bf16)) + partial_bytes(rows);
   }
 
   // `rows` rows of `k` columns in memory that has room for them.
   __device__ static StagedRows at(unsigned char* memory, int rows, int k, float factor) {
-    auto* x = reinterpret_cast<__nv_bfloat16*>(memory + partial_bytes(rows));
+    auto* x = reinterpret_cast<bf16*>(memory + partial_bytes(rows));
     return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows, factor};
   }
 
@@ -224,7 +224,7 @@ struct Stream {
   }
 
   // Adds the products of a piece; `x` are the lane's octets of the segment's columns.
-  __device__ void multiply(const __nv_bfloat16* const (&x)[kTiles], int piece,
+  __device__ void multiply(const bf16* const (&x)[kTiles], int piece,
                            float (&sum)[kTiles][4], float (&chain)[kChains][4]) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
@@ -235,7 +235,7 @@ struct Stream {
       if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
       const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
       const auto operand = [&](int octet, int t) {
-        const __nv_bfloat16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
+        const bf16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
         return *reinterpret_cast<const uint4*>(columns);
       };
       multiply_group(now, operand, sum, chain);
@@ -254,7 +254,7 @@ struct Stream {
   template <class Begin, class Sink>
   __device__ void run(const Rows& rows, Begin begin, Sink sink) {
     const int g = lane() / 4, q = lane() % 4;
-    const __nv_bfloat16* x[kTiles];
+    const bf16* x[kTiles];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       // A row behind the last one is the last one again: its sums go nowhere.

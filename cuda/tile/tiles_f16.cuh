@@ -5,8 +5,7 @@
 // whole matrices, so no two lanes meet in a bank.
 #pragma once
 
-#include <cuda_fp16.h>
-
+#include "base/types.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -15,7 +14,7 @@ namespace atlas::tile {
 inline constexpr int kTileRows = 16;
 inline constexpr int kMatrix = 64;  // elements
 
-using TileF16 = __half[4 * kMatrix];
+using TileF16 = f16[4 * kMatrix];
 
 // Tiles of the lower triangle of a square of `kEdge` by `kEdge` tiles, row by row.
 template <int kEdge>
@@ -53,11 +52,11 @@ __device__ inline void load_b_transposed(unsigned (&b)[4], const TileF16& tile) 
 
 // Writes a warp's sums of a tile, `left` and `right` being its halves, rounded to F16.
 __device__ inline void store_sums(TileF16& tile, const float (&left)[4], const float (&right)[4]) {
-  auto* to = reinterpret_cast<__half2*>(tile) + threadIdx.x % kWarpLanes;
-  to[0 * kMatrix / 2] = __floats2half2_rn(left[0], left[1]);
-  to[1 * kMatrix / 2] = __floats2half2_rn(left[2], left[3]);
-  to[2 * kMatrix / 2] = __floats2half2_rn(right[0], right[1]);
-  to[3 * kMatrix / 2] = __floats2half2_rn(right[2], right[3]);
+  auto* to = reinterpret_cast<f16x2*>(tile) + threadIdx.x % kWarpLanes;
+  to[0 * kMatrix / 2] = to_f16x2(left[0], left[1]);
+  to[1 * kMatrix / 2] = to_f16x2(left[2], left[3]);
+  to[2 * kMatrix / 2] = to_f16x2(right[0], right[1]);
+  to[3 * kMatrix / 2] = to_f16x2(right[2], right[3]);
 }
 
 }  // namespace atlas::tile

@@ -149,8 +149,8 @@ struct Stage {
         const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
         const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
         const float4 a = from[0], b = from[1];
-        to = {{__floats2bfloat162_rn(a.x, a.y), __floats2bfloat162_rn(a.z, a.w),
-               __floats2bfloat162_rn(b.x, b.y), __floats2bfloat162_rn(b.z, b.w)}};
+        to = {{to_bf16x2(a.x, a.y), to_bf16x2(a.z, a.w),
+               to_bf16x2(b.x, b.y), to_bf16x2(b.z, b.w)}};
       }
       *reinterpret_cast<Bf16x8*>(&shared.query[row][vector * Bf16x8::kElements]) = to;
     }
@@ -279,8 +279,8 @@ struct Stage {
     for (int lanes = 4; lanes > 0; lanes /= 2) {
       sum += __shfl_xor_sync(tile::kAllLanes, sum, lanes);
     }
-    const Bf16x8 weights = {{__floats2bfloat162_rn(s[0], s[1]), __floats2bfloat162_rn(s[2], s[3]),
-                             __floats2bfloat162_rn(s[4], s[5]), __floats2bfloat162_rn(s[6], s[7])}};
+    const Bf16x8 weights = {{to_bf16x2(s[0], s[1]), to_bf16x2(s[2], s[3]),
+                             to_bf16x2(s[4], s[5]), to_bf16x2(s[6], s[7])}};
     *reinterpret_cast<Bf16x8*>(&shared.weight[row][lane * 8]) = weights;
     __syncwarp();  // every lane of the row has read the maximum before
     if (lane != 0) return;
@@ -548,7 +548,7 @@ struct SplitKvBf16 {
                             unsigned cell_count, unsigned cell_tokens, unsigned places,
                             unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
     Params params{q,
-                  device(cache),
+                  cache,
                   positions,
                   tables,
                   pages,

@@ -140,8 +140,8 @@ struct WideConsumer : WideTile {
         const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
         const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
         const float4 a = from[0], b = from[1];
-        to = {{__floats2bfloat162_rn(a.x, a.y), __floats2bfloat162_rn(a.z, a.w),
-               __floats2bfloat162_rn(b.x, b.y), __floats2bfloat162_rn(b.z, b.w)}};
+        to = {{to_bf16x2(a.x, a.y), to_bf16x2(a.z, a.w),
+               to_bf16x2(b.x, b.y), to_bf16x2(b.z, b.w)}};
       }
       const int at = wgmma::vector_at(wgmma::kRows, row, vector * 8);
       *reinterpret_cast<Bf16x8*>(shared.query[group] + at) = to;
@@ -232,8 +232,7 @@ struct WideConsumer : WideTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const auto& from = scores[2 * k + i / 2];
-        const auto both = __floats2bfloat162_rn(from[i % 2 * 2], from[i % 2 * 2 + 1]);
-        weights[k][i] = reinterpret_cast<const unsigned&>(both);
+        weights[k][i] = to_bf16x2(from[i % 2 * 2], from[i % 2 * 2 + 1]).bits;
       }
     }
   }
@@ -341,7 +340,7 @@ struct TilesBf16 {
                             unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
     if (cell_tokens != kWideTokens) return cudaErrorInvalidValue;
     Params params{q,
-                  device(cache),
+                  cache,
                   positions,
                   tables,
                   pages,

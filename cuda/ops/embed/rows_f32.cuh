@@ -28,8 +28,8 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(
   const size_t group = panel * (kVectors / 4) + vector / 4;
   const size_t run = group * tile::kPanelRows + token % tile::kPanelRows;
   const auto from = reinterpret_cast<const Bf16x8*>(table + run * tile::kRunBytes)[vector % 4];
-  const float2 a = __bfloat1622float2(from.pair[0]), b = __bfloat1622float2(from.pair[1]);
-  const float2 c = __bfloat1622float2(from.pair[2]), d = __bfloat1622float2(from.pair[3]);
+  const float2 a = to_float2(from.pair[0]), b = to_float2(from.pair[1]);
+  const float2 c = to_float2(from.pair[2]), d = to_float2(from.pair[3]);
   tile::vector_at(out, 2 * item) = {a.x, a.y, b.x, b.y};
   tile::vector_at(out, 2 * item + 1) = {c.x, c.y, d.x, d.y};
 }

@@ -96,9 +96,9 @@ struct UnitRow {
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t) {
       const float4 unit = times(part[t], scale);
-      auto* at = reinterpret_cast<__half2*>(&to[t][tile::tile_at(row, threadIdx.x % 4 * 4)]);
-      at[0] = __floats2half2_rn(unit.x, unit.y);
-      at[1] = __floats2half2_rn(unit.z, unit.w);
+      auto* at = reinterpret_cast<f16x2*>(&to[t][tile::tile_at(row, threadIdx.x % 4 * 4)]);
+      at[0] = to_f16x2(unit.x, unit.y);
+      at[1] = to_f16x2(unit.z, unit.w);
     }
   }
 };
@@ -240,7 +240,7 @@ struct Cell {
       const int row_tile = row / tile::kTileRows, column_tile = column / tile::kTileRows;
       if (column_tile > row_tile) continue;
       to[tile::triangle(row_tile, column_tile)]
-        [tile::tile_at(row % tile::kTileRows, column % tile::kTileRows)] = __float2half_rn(x[row]);
+        [tile::tile_at(row % tile::kTileRows, column % tile::kTileRows)] = to_f16(x[row]);
     }
   }
 };

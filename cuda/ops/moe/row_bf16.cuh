@@ -27,7 +27,7 @@ struct Params {
   const float* logits;           // (EXPERTS + 1)
   const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  __nv_bfloat16* act;            // (kTurns, EXPERT_INTERMEDIATE), times `kRawRows`
+  bf16* act;            // (kTurns, EXPERT_INTERMEDIATE), times `kRawRows`
   float* residual;               // (HIDDEN)
 };
 
@@ -170,7 +170,7 @@ gate_up(Params params) {
   const auto sink = [&](int unit, int g, int, float gate, float up) {
     // A turn's panels are those of its activations, eight each.
     params.act[(share.first + unit) * 8 + g] =
-        __float2bfloat16_rn(tile::silu(gate) * up * W::kRawRows);
+        to_bf16(tile::silu(gate) * up * W::kRawRows);
   };
   stage.run(staged, sink);
 }
@@ -189,7 +189,7 @@ struct Down {
   struct SharedStorage {
     Chosen chosen;
     float sum[kTurns][kSegments][tile::kPanelRows];
-    alignas(16) __nv_bfloat16 act[kTurns][kPitch];
+    alignas(16) bf16 act[kTurns][kPitch];
   };
 
   const Params& params;

@@ -178,8 +178,8 @@ struct ProductsStorage {
   Partial partial[2];  // of rounds in turn
   union {
     // Rows of two tiles in turn; all rows in the first, if a tile has room for them.
-    alignas(16) __nv_bfloat16 x[2][tile::kTileRows][kPitch];
-    alignas(16) __nv_bfloat16 act[kHeldRows][kActPitch];
+    alignas(16) bf16 x[2][tile::kTileRows][kPitch];
+    alignas(16) bf16 act[kHeldRows][kActPitch];
   };
   Plan plan;
 };
@@ -338,7 +338,7 @@ struct Products {
       // A place behind the last one is the last one again: its sums go nowhere.
       int row = min(g, tile.places - 1);
       if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
-      const __nv_bfloat16* x[1] = {shared.x[buffer][row] +
+      const bf16* x[1] = {shared.x[buffer][row] +
                                    gate_up.segment * gate_up.groups * W::kGroup +
                                    q * W::kLaneColumns};
       float sum[1][4] = {};
@@ -431,12 +431,12 @@ struct Products {
       const W w = down.at.matrix(tile.expert);
       const int row = down.at.panel_of(unit) * tile::kPanelRows + g;
       const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
-      const __nv_bfloat16* act =
+      const bf16* act =
           shared.act[tile.first - first + min(g, tile.places - 1)] + q * W::kLaneColumns;
       float total[4] = {};
 #pragma unroll 1
       for (int s = 0; s < kSegments; ++s) {
-        const __nv_bfloat16* x[1] = {act + s * down.groups * W::kGroup};
+        const bf16* x[1] = {act + s * down.groups * W::kGroup};
         float sum[1][4] = {};
 #pragma unroll 1
         for (int piece = 0; piece < down.pieces; ++piece) {
@@ -536,7 +536,7 @@ struct RowsBf16 {
                   "the manifest plans this storage");
     if (params.rows == 1) {
       const Params row{params.x, params.logits, params.gate_up, params.down,
-                       reinterpret_cast<__nv_bfloat16*>(act), params.residual};
+                       reinterpret_cast<bf16*>(act), params.residual};
       return launch_row<kStorage>(row, stream);
     }
     constexpr Launch kShape{kBlocks, tile::Wide::kThreads, sizeof(ProductsStorage)};

@@ -14,7 +14,7 @@ inline constexpr int kHeldRowsMax = tile::kSplitRowsMax;
 
 // Norms a row a block.
 __global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
-    const __grid_constant__ Params params, __nv_bfloat16* to) {
+    const __grid_constant__ Params params, bf16* to) {
   __shared__ Row::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
   Row gain, row;
@@ -30,7 +30,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
 }
 
 template <tile::Storage kStorage, int kTiles>
-__device__ inline void run_held(const Params& params, const __nv_bfloat16* x, int first, int block,
+__device__ inline void run_held(const Params& params, const bf16* x, int first, int block,
                                 int blocks) {
   using At = PartPanels<kStorage>;
   using W = tile::Matrix<kStorage>;
@@ -46,7 +46,7 @@ __device__ inline void run_held(const Params& params, const __nv_bfloat16* x, in
   stage.hold(rows, [&](int row, int column) {
     uint4 octet = *reinterpret_cast<const uint4*>(x + row * HIDDEN + column);
     if constexpr (W::kFp8) {
-      const __nv_bfloat162 factor = __float2bfloat162_rn(W::kRawRows);
+      const bf16x2 factor = twice(W::kRawRows);
       octet = {tile::scaled(octet.x, factor), tile::scaled(octet.y, factor),
                tile::scaled(octet.z, factor), tile::scaled(octet.w, factor)};
     }
@@ -65,7 +65,7 @@ __device__ inline void run_held(const Params& params, const __nv_bfloat16* x, in
 // run together.
 template <int kTiles>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
-    const __grid_constant__ Params params, const __nv_bfloat16* x, int groups) {
+    const __grid_constant__ Params params, const bf16* x, int groups) {
   ptx::griddepcontrol_launch_dependents();
   const int first = static_cast<int>(blockIdx.x) % groups * kTiles * tile::kTileRows;
   const int block = static_cast<int>(blockIdx.x) / groups;
@@ -75,7 +75,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
 }
 
 template <int kTiles>
-cudaError_t launch_tiles_held(Params params, const __nv_bfloat16* x, cudaStream_t stream) {
+cudaError_t launch_tiles_held(Params params, const bf16* x, cudaStream_t stream) {
   constexpr int kRows = kTiles * tile::kTileRows;
   const unsigned groups = blocks_for(params.rows, kRows);
   const unsigned grid = deal(params, target::SMS / static_cast<int>(groups)) * groups;
@@ -173,7 +173,7 @@ inline bool splits(const Params& params) {
 // More rows than `kFewRowsMax`, up to `kHeldRowsMax`; `operands` has room for the rows in BF16.
 inline cudaError_t launch_held(const Params& params, unsigned char* operands, cudaStream_t stream) {
   if (splits(params)) return launch_split(params, stream);
-  auto* x = reinterpret_cast<__nv_bfloat16*>(operands);
+  auto* x = reinterpret_cast<bf16*>(operands);
   const Launch norm{static_cast<unsigned>(params.rows), tile::kPanelThreads, 0};
   const cudaError_t failed = launch_chained(norm_row, norm, stream, params, x);
   if (failed != cudaSuccess) return failed;

@@ -112,7 +112,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
 #pragma unroll
   for (int i = 0; i < kParts; ++i) {
     const int dim = i * tile::kWarpLanes + lane;
-    to[tile::page_at(static_cast<int>(position % PAGE), dim)] = __float2bfloat16_rn(head.part[i]);
+    to[tile::page_at(static_cast<int>(position % PAGE), dim)] = to_bf16(head.part[i]);
   }
 }
 
@@ -123,7 +123,7 @@ struct PagesBf16 {
                             const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
                             unsigned rows, cudaStream_t stream) {
     const Params params{q,         k,      v,     q_norm,        k_norm,          angles,
-                        positions, tables, pages, device(cache), rows * kRowHeads};
+                        positions, tables, pages, cache, rows * kRowHeads};
     const unsigned blocks = blocks_for(params.heads, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(pages_bf16<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
   }
