@@ -262,6 +262,23 @@ mod tests {
     }
 
     #[test]
+    fn the_stand_in_of_a_gb10_has_its_kernels() {
+        let gpu = |name: &str| repository(name).hardware.gpu.unwrap();
+        for leaf in ["qwen3.5-35b-a3b/nvfp4", "qwen3.6-35b-a3b/fp8"] {
+            let (real, other) = (format!("gb10/{leaf}"), format!("h200-48/{leaf}"));
+            let (a, b) = (gpu(&real), gpu(&other));
+            assert_eq!((a.sms, a.threads_per_sm), (b.sms, b.threads_per_sm));
+            assert_eq!(a.shared_bytes_per_block, b.shared_bytes_per_block);
+            let file = |name: &str| {
+                let path = crate::testing::root().join(format!("targets/{name}.toml"));
+                std::fs::read_to_string(path).unwrap()
+            };
+            let same = file(&real).replacen("hw = \"gb10\"", "hw = \"h200-48\"", 1);
+            assert_eq!(same, file(&other));
+        }
+    }
+
+    #[test]
     fn the_expanded_manifest_is_toml_with_derived_numbers() {
         let text = repository("gb10/qwen3.6-35b-a3b/fp8").expanded();
         let parsed: toml::Table = text.parse().unwrap();
