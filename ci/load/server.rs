@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atlas::cli::boot::{self, Files};
-use atlas::engine::executor::{DeviceError, Executor, Rows};
+use atlas::engine::executor::{DeviceError, Executor, Ranked, Rows};
 use atlas::engine::{self, Limits};
 use atlas::http::files;
 use atlas::http::limits::{IO_THREADS, PARSERS_MAX};
@@ -17,6 +17,7 @@ use atlas::http::listener::Listener;
 use atlas::http::server::Server;
 use atlas::http::settings::Settings;
 use atlas::http::state::{Loading, State};
+use atlas::http::threads::Threads;
 use atlas::target;
 
 /// Sequences at once, far more than a real model of this size has.
@@ -40,8 +41,9 @@ struct Null {
     /// Whether `sent` is kept.
     times: bool,
     next: Instant,
-    /// Of every row.
+    /// Of every row, and what they are ranked by.
     logits: Vec<f32>,
+    ranked: Vec<f32>,
     /// Length of the prompt in each slot.
     prompts: Vec<usize>,
     sent: Arc<Mutex<Sent>>,
@@ -67,6 +69,10 @@ impl Executor for Null {
             sent.entry(*prompt).or_default().push(now);
         }
         Ok(())
+    }
+
+    fn ranked(&self, _: usize) -> Option<Ranked<'_>> {
+        Some(Ranked::new(&self.ranked))
     }
 
     fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
@@ -100,6 +106,8 @@ pub fn serve(step: Duration, times: bool) {
         step,
         times,
         next: Instant::now(),
+        // All but the word together weigh next to nothing.
+        ranked: vec![token as f32, row[token as usize], 1.0],
         logits: row,
         prompts: vec![0; SEQUENCES],
         sent: sent.clone(),
@@ -113,16 +121,16 @@ pub fn serve(step: Duration, times: bool) {
     };
     let state = State::new("null", Settings::default(), loading);
     state.serve(chat, engine);
+    let threads = Threads::new(IO_THREADS, PARSERS_MAX).expect("threads");
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(IO_THREADS)
-        .max_blocking_threads(PARSERS_MAX)
+        .worker_threads(1)
         .enable_all()
         .build()
         .expect("threads");
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = runtime.block_on(Listener::tcp(any)).expect("a free port");
     println!("{}", listener.address().expect("an address"));
-    let server = Server::new(listener, state, files::connections());
+    let server = Server::new(listener, state, files::connections()).in_homes(threads.homes());
     runtime.spawn(server.run(std::future::pending()));
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);

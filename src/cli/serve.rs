@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use argh::FromArgs;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -21,6 +22,7 @@ use crate::http::origins::Origin;
 use crate::http::server::Server;
 use crate::http::settings::Settings;
 use crate::http::state::State;
+use crate::http::threads::{Home, Threads};
 use crate::http::tls::Tls;
 use crate::log;
 use crate::model::ledger;
@@ -117,13 +119,15 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     log::line(format_args!("{}, memory:", super::about::version_line()));
     ledger::lines().iter().for_each(log::line);
     log::line(memory::require()?);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(IO_THREADS)
-        .max_blocking_threads(PARSERS_MAX)
+    let none = |error| Failure::new(Exit::Internal, format!("no threads: {error}"));
+    let threads = Threads::new(IO_THREADS, PARSERS_MAX).map_err(none)?;
+    // Accepts connections, waits for signals and starts the engine.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Exit::Internal, format!("no threads: {error}")))?;
-    runtime.block_on(serve(options, files))
+        .map_err(none)?;
+    runtime.block_on(serve(options, files, threads.homes()))
 }
 
 /// What encrypts the connections to the port.
@@ -205,7 +209,7 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
     })
 }
 
-async fn serve(options: &Serve, files: Files) -> Result<(), Failure> {
+async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
     let place = Place::of(options)?;
@@ -219,7 +223,8 @@ async fn serve(options: &Serve, files: Files) -> Result<(), Failure> {
         tokio::spawn(reload(state.clone(), tls.clone(), hangup));
     }
     let (listener, place) = listen(&place).await?;
-    let server = Server::new(listener, state.clone(), connections()).with_tls(tls);
+    let server = Server::new(listener, state.clone(), connections());
+    let server = server.with_tls(tls).in_homes(homes);
     log::line(format_args!("listening on {place}, loading"));
 
     let stop = watch::Sender::new(false);

@@ -1,12 +1,13 @@
 //! Where connections come from: an address, or a socket in the file system.
 
 use std::fs::{self, Metadata, Permissions};
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Write};
+use std::net::{self, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
 /// Who may connect to a socket in the file system: the server's user and group.
 const SOCKET_MODE: u32 = 0o660;
@@ -20,11 +21,11 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// A connection that was accepted.
+/// A connection that was accepted, for any runtime; it does not block.
 #[derive(Debug)]
 pub enum Accepted {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+    Tcp(net::TcpStream),
+    Unix(unix::UnixStream),
 }
 
 impl Listener {
@@ -69,11 +70,11 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // Without it small events wait for the acknowledgement of earlier ones.
                 let _ = stream.set_nodelay(true);
-                Ok(Accepted::Tcp(stream))
+                stream.into_std().map(Accepted::Tcp)
             }
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Accepted::Unix(stream))
+                stream.into_std().map(Accepted::Unix)
             }
         }
     }
@@ -81,11 +82,11 @@ impl Listener {
 
 impl Accepted {
     /// Writes what can be written at once.
-    pub fn write_now(&self, bytes: &[u8]) {
+    pub fn write_now(&mut self, bytes: &[u8]) {
         // A client that cannot be told is told nothing.
         let _ = match self {
-            Accepted::Tcp(stream) => stream.try_write(bytes),
-            Accepted::Unix(stream) => stream.try_write(bytes),
+            Accepted::Tcp(stream) => stream.write(bytes),
+            Accepted::Unix(stream) => stream.write(bytes),
         };
     }
 }

@@ -38,6 +38,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub mod thinking;
+pub mod threads;
 pub mod tls;
 pub mod tokenize;
 pub mod ui;

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
@@ -19,6 +20,7 @@ use super::limits::{
 use super::listener::{Accepted, Listener};
 use super::routes::respond;
 use super::state::State;
+use super::threads::{Home, Share};
 use super::tls::Tls;
 use super::wire::Wire;
 
@@ -35,6 +37,8 @@ pub struct Server {
     state: Arc<State>,
     connections_max: usize,
     tls: Option<Tls>,
+    /// Where connections live; none: where the server runs.
+    homes: Vec<Home>,
 }
 
 impl Server {
@@ -45,7 +49,13 @@ impl Server {
             state,
             connections_max,
             tls: None,
+            homes: Vec::new(),
         }
+    }
+
+    /// The same, with its connections in `homes`.
+    pub fn in_homes(self, homes: Vec<Home>) -> Server {
+        Server { homes, ..self }
     }
 
     /// The same, where connections to an address are encrypted if `tls` is given.
@@ -61,11 +71,15 @@ impl Server {
             state,
             connections_max,
             tls,
+            mut homes,
         } = self;
+        if homes.is_empty() {
+            homes.push(Home::here());
+        }
         let places = Arc::new(Semaphore::new(connections_max));
         let stopping = watch::Sender::new(false);
         tokio::select! {
-            () = accept(&listener, &tls, &state, &places, &stopping) => {}
+            () = accept(&listener, &tls, &homes, &state, &places, &stopping) => {}
             () = stop => {}
         }
         drop(listener);
@@ -84,16 +98,20 @@ impl Server {
     }
 }
 
+/// One of the connections that there may be, on its thread.
+type Place = (OwnedSemaphorePermit, Share);
+
 /// Takes connections for ever.
 async fn accept(
     listener: &Listener,
     tls: &Option<Tls>,
+    homes: &[Home],
     state: &Arc<State>,
     places: &Arc<Semaphore>,
     stopping: &watch::Sender<bool>,
 ) {
     loop {
-        let stream = match listener.accept().await {
+        let mut stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(_) => {
                 sleep(ACCEPT_PAUSE).await;
@@ -111,26 +129,37 @@ async fn accept(
             continue;
         };
         let (state, stopping) = (state.clone(), stopping.subscribe());
+        let home = Home::emptiest(homes);
+        let place = (place, home.share());
         match (stream, tls.clone()) {
             (Accepted::Tcp(stream), Some(tls)) => {
-                tokio::spawn(encrypted(tls, stream, state, place, stopping))
+                home.run(encrypted(tls, stream, state, place, stopping));
             }
-            (Accepted::Tcp(stream), None) => {
-                tokio::spawn(connection(stream, state, place, stopping))
-            }
-            (Accepted::Unix(stream), _) => tokio::spawn(connection(stream, state, place, stopping)),
-        };
+            (Accepted::Tcp(stream), None) => home.run(async {
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    connection(stream, state, place, stopping).await;
+                }
+            }),
+            (Accepted::Unix(stream), _) => home.run(async {
+                if let Ok(stream) = UnixStream::from_std(stream) {
+                    connection(stream, state, place, stopping).await;
+                }
+            }),
+        }
     }
 }
 
 /// Shakes hands with a client, then serves it.
 async fn encrypted(
     tls: Tls,
-    stream: TcpStream,
+    stream: net::TcpStream,
     state: Arc<State>,
-    place: OwnedSemaphorePermit,
+    place: Place,
     stopping: watch::Receiver<bool>,
 ) {
+    let Ok(stream) = TcpStream::from_std(stream) else {
+        return;
+    };
     if let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
         connection(stream, state, place, stopping).await;
     }
@@ -140,7 +169,7 @@ async fn encrypted(
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     state: Arc<State>,
-    place: OwnedSemaphorePermit,
+    place: Place,
     mut stopping: watch::Receiver<bool>,
 ) {
     let open = &state.figures.connections;

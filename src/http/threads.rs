@@ -1,0 +1,122 @@
+//! The threads that connections live on.
+//!
+//! A connection stays on one of them. What a token touches on its way to its client lies in the
+//! cache of one core then, and a step that gives every client a token wakes each thread once;
+//! threads that share their work wake one another, on a core that is at work already.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Threads for connections. They end where this is dropped, which waits for them.
+#[derive(Debug)]
+pub struct Threads {
+    runtimes: Vec<Runtime>,
+}
+
+impl Threads {
+    /// So many threads, each with `parsers` others for what its connections have to compute.
+    ///
+    /// # Errors
+    /// When the system has no threads.
+    pub fn new(count: usize, parsers: usize) -> io::Result<Threads> {
+        let runtime = |_| {
+            Builder::new_multi_thread()
+                .worker_threads(1)
+                .max_blocking_threads(parsers)
+                .thread_name("connections")
+                .enable_all()
+                .build()
+        };
+        let runtimes = (0..count).map(runtime).collect::<io::Result<_>>()?;
+        Ok(Threads { runtimes })
+    }
+
+    /// Where connections can live.
+    pub fn homes(&self) -> Vec<Home> {
+        let handles = self.runtimes.iter().map(Runtime::handle);
+        handles.cloned().map(Home::new).collect()
+    }
+}
+
+/// One of the threads.
+#[derive(Debug)]
+pub struct Home {
+    runtime: Handle,
+    shares: Share,
+}
+
+/// What each connection of a thread holds.
+pub type Share = Arc<()>;
+
+impl Home {
+    fn new(runtime: Handle) -> Home {
+        Home {
+            runtime,
+            shares: Arc::default(),
+        }
+    }
+
+    /// The runtime that asks.
+    pub fn here() -> Home {
+        Home::new(Handle::current())
+    }
+
+    /// The one of `homes` that has the fewest connections.
+    pub fn emptiest(homes: &[Home]) -> &Home {
+        let emptiest = homes
+            .iter()
+            .min_by_key(|home| Arc::strong_count(&home.shares));
+        emptiest.expect("there is a home")
+    }
+
+    /// To be held by a connection while it lives here.
+    pub fn share(&self) -> Share {
+        self.shares.clone()
+    }
+
+    /// Runs a connection, which holds a share, to its end.
+    pub fn run(&self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use tokio::sync::watch;
+
+    use super::*;
+
+    #[test]
+    fn connections_are_spread_evenly_and_anew_when_they_end() {
+        let threads = Threads::new(2, 1).unwrap();
+        let homes = threads.homes();
+        let (send, receive) = mpsc::channel();
+        let settle = |ends: &watch::Sender<bool>| {
+            let (send, mut ends) = (send.clone(), ends.subscribe());
+            let home = Home::emptiest(&homes);
+            let share = home.share();
+            home.run(async move {
+                send.send(thread::current().id()).unwrap();
+                let _ = ends.wait_for(|ends| *ends).await;
+                drop(share);
+            });
+            receive.recv().unwrap()
+        };
+        let (early, late) = (watch::Sender::new(false), watch::Sender::new(false));
+        let first = [settle(&early), settle(&late), settle(&early), settle(&late)];
+        assert_eq!(first[..2], first[2..]);
+        assert_ne!(first[0], first[1]);
+        // Those of one thread end.
+        early.send_replace(true);
+        while Arc::strong_count(&Home::emptiest(&homes).shares) > 1 {
+            thread::yield_now();
+        }
+        assert_eq!([settle(&late), settle(&late)], [first[0]; 2]);
+    }
+}
