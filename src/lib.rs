@@ -17,6 +17,7 @@ pub mod http;
 pub mod log;
 pub mod model;
 pub mod ops;
+pub mod ranking;
 pub mod target;
 #[cfg(feature = "server")]
 pub mod text;

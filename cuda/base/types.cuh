@@ -41,7 +41,7 @@ __device__ inline bf16x2 to_bf16x2(float low, float high) {
   return to;
 }
 
-__device__ inline bf16x2 twice(float x) {
+__device__ inline bf16x2 both(float x) {
   bf16x2 to;
   asm("mov.b32 %0, {%1, %1};" : "=r"(to.bits) : "h"(to_bf16(x).bits));
   return to;
@@ -63,7 +63,8 @@ __device__ inline bf16x2 multiply(bf16x2 a, bf16x2 b) {
   return to;
 }
 
-static_assert(sizeof(atlas_bf16) == sizeof(bf16), "the ABI's bf16 is the device's bf16");
+static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2, "two bytes a number");
+static_assert(sizeof(bf16x2) == 4 && sizeof(f16x2) == 4, "two of them a register");
 
 // Widest access of one thread: a warp moves 512 contiguous bytes with it.
 inline constexpr int kVectorBytes = 16;

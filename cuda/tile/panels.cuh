@@ -101,7 +101,7 @@ struct Codec<Storage::fp8_block128> {
     if constexpr (!kRaw) {
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        to[pair] = scaled(to[pair], twice(0x1p120f));
+        to[pair] = scaled(to[pair], both(0x1p120f));
       }
     }
   }
@@ -121,7 +121,7 @@ struct Codec<Storage::nvfp4> {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
     const unsigned e4m3 = octet < 2 ? scales & 0xffu : static_cast<unsigned>(scales) >> 8;
     const float scale = __uint_as_float((e4m3 & 0x7fu) << 20) * 0x1p120f;
-    const bf16x2 factor = twice(scale * 0x1p118f);
+    const bf16x2 factor = both(scale * 0x1p118f);
     constexpr unsigned kMagnitude = 0x01c001c0u, kSign = 0x80008000u;
     to[0] = scaled(((codes << 6) & kMagnitude) | ((codes << 12) & kSign), factor);
     to[1] = scaled(((codes << 2) & kMagnitude) | ((codes << 8) & kSign), factor);

@@ -60,8 +60,8 @@ __device__ inline void put_vector(bf16* row, int vector, const float4& value,
 // the sums of two turns on their way from warps to the block.
 template <class Shape>
 struct StagedRows {
-  bf16* x;  // (rows, pitch)
-  float* partial;    // (turn, warp, panel row, row)
+  bf16* x;         // (rows, pitch)
+  float* partial;  // (turn, warp, panel row, row)
   int pitch;
   int rows;
   float factor;  // of all rows

@@ -14,6 +14,7 @@ use super::executor::Ranked;
 use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
+use crate::ranking::{most_likely, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.
 const RANKED_FIRST: usize = 64;
@@ -98,12 +99,13 @@ impl Sampler {
     /// the row has a say; remembers nothing.
     ///
     /// The sum of a row is a device's, so that of [`Sampler::next`] may round otherwise. Which of
-    /// the two a row meets depends on the row and the rule alone.
+    /// the two a row meets depends on the row, the rule, the sequence so far and the position
+    /// alone.
     pub fn choose_ranked(&self, ranked: &Ranked<'_>, position: usize) -> Option<TokenId> {
         if let Some(forced) = self.forced() {
             return Some(forced);
         }
-        let (rule, mut candidates) = (&self.sampling, self.ranked(ranked)?);
+        let (rule, mut candidates) = (&self.sampling, self.adjusted_top(ranked)?);
         if rule.temperature == 0.0 {
             return candidates.first().map(|most_likely| most_likely.id);
         }
@@ -123,9 +125,9 @@ impl Sampler {
         pick(&candidates, all, total, rule, self.uniform(position))
     }
 
-    /// The most likely tokens behind bias and penalties, in order, as many as what is ranked before
-    /// them tells.
-    fn ranked(&self, ranked: &Ranked<'_>) -> Option<Vec<Candidate>> {
+    /// The most likely tokens behind bias and penalties, in order: as many as the ones before them,
+    /// which `ranked` has, prove.
+    fn adjusted_top(&self, ranked: &Ranked<'_>) -> Option<Vec<Candidate>> {
         let mut candidates: Vec<_> = ranked.top().map(Candidate::unweighed).collect();
         if !self.adjusts() {
             return Some(candidates);
@@ -228,15 +230,6 @@ impl Sampler {
     }
 }
 
-/// Whether every logit of a row is finite; anything else means that the row cannot be trusted.
-pub fn all_finite(logits: &[f32]) -> bool {
-    const EXPONENT: u32 = 0x7F80_0000;
-    // No early exit, so that the compiler vectorises it: broken rows are the exception.
-    logits.iter().fold(true, |finite, logit| {
-        finite & (logit.to_bits() & EXPONENT != EXPONENT)
-    })
-}
-
 /// Takes what is not allowed out of a row: its logits become minus infinity. A row of which all
 /// is allowed is handed back as it is.
 pub fn restrict<'a>(
@@ -307,38 +300,6 @@ pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
         logprobs: logprobs(logits, token, count),
         rank: above as u32 + 1,
     }
-}
-
-/// The `count` largest logits, descending; lower id first on a tie.
-pub fn most_likely(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
-    let mut top: Vec<(TokenId, f32)> = Vec::with_capacity(count + 1);
-    for (id, &logit) in logits.iter().enumerate() {
-        if top.len() == count && top.last().is_none_or(|&(_, least)| logit <= least) {
-            continue;
-        }
-        let place = top.partition_point(|&(_, larger)| larger >= logit);
-        top.insert(place, (id as TokenId, logit));
-        top.truncate(count);
-    }
-    top
-}
-
-/// What `Ops::top_k` leaves of a row, for its `count` largest logits.
-pub fn ranked(logits: &[f32], count: usize) -> Vec<f32> {
-    let top = most_likely(logits, count);
-    let sum = match all_finite(logits) {
-        true => weight_of(logits, f64::from(top[0].1)),
-        false => f64::NAN,
-    };
-    let ids = top.iter().map(|&(id, _)| id as f32);
-    let ranked = ids.chain(top.iter().map(|&(_, logit)| logit));
-    ranked.chain([sum as f32]).collect()
-}
-
-/// `sum_i exp(logits[i] - max)`, in double precision over ascending ids.
-fn weight_of(logits: &[f32], max: f64) -> f64 {
-    let weights = logits.iter().map(|&logit| (f64::from(logit) - max).exp());
-    weights.sum()
 }
 
 /// The logarithm of the share that a logit has of a row with this largest one and this weight.

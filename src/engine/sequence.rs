@@ -8,6 +8,7 @@ use super::kv::Kv;
 use super::request::{Event, FinishReason, Request, Scored, TokenId, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
+use crate::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
 /// the prompt where they are wanted, the token, and the end, so that a terminal event always fits.
@@ -116,7 +117,7 @@ impl Sequence {
         let Some(count) = self.prompt_logprobs.filter(|_| self.end.is_none()) else {
             return;
         };
-        if !sampler::all_finite(logits) {
+        if !ranking::all_finite(logits) {
             // What was scored before it goes out first, so that the cut into steps does not show.
             self.send_scores();
             self.fail(NOT_FINITE);
@@ -246,7 +247,7 @@ impl Sequence {
         scratch: &mut Scratch,
         threads: &MaskThreads,
     ) -> Result<(), Event> {
-        if !sampler::all_finite(logits) {
+        if !ranking::all_finite(logits) {
             return Err(Event::Failed(NOT_FINITE.into()));
         }
         let allowed = match &mut self.guide {

@@ -16,6 +16,7 @@ use super::request::{
 use super::sampler::{self, Sampler, Scratch};
 use super::thinking::ThinkingBudget;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
+use crate::ranking;
 use crate::target::{MAX_CONTEXT, PAGE};
 
 pub const VOCAB: usize = 48;
@@ -143,7 +144,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         if self.ranks > 0 {
             let rows = self.logits.chunks_exact(VOCAB);
             self.ranked
-                .extend(rows.map(|row| sampler::ranked(row, self.ranks)));
+                .extend(rows.map(|row| ranking::ranked(row, self.ranks)));
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub const DUMP_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Threads for connections.
 pub const IO_THREADS: usize = 2;
 /// Threads that parse and encode requests, beside each of them.
-pub const PARSERS_MAX: usize = 1;
+pub const PARSERS_MAX: usize = 2;
 /// Time for which a client may take nothing of what is written to it.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without an event after which a stream carries a comment.

@@ -1,8 +1,8 @@
 //! The threads that connections live on.
 //!
-//! A connection stays on one of them. What a token touches on its way to its client lies in the
-//! cache of one core then, and a step that gives every client a token wakes each thread once;
-//! threads that share their work wake one another, on a core that is at work already.
+//! A connection stays on one of them. What a token touches on its way to its client is mostly in
+//! the cache of one core then, and the engine wakes each thread itself; threads that share their
+//! work wake one another, often on a core that is at work already.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Threads for connections. They end where this is dropped, which waits for them.
+/// Threads for connections. They end where this is dropped, outside of asynchronous code: that
+/// waits for what they compute.
 #[derive(Debug)]
 pub struct Threads {
     runtimes: Vec<Runtime>,

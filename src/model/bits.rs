@@ -8,8 +8,9 @@
 use crate::backend::parity::{Random, Report};
 use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::engine::sampler::{all_finite, argmax, most_likely};
+use crate::engine::sampler::argmax;
 use crate::ops::{CELL, Ops};
+use crate::ranking::{all_finite, most_likely};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB};
 
 use super::Runner;

@@ -269,6 +269,13 @@ mod tests {
             let (a, b) = (gpu(&real), gpu(&other));
             assert_eq!((a.sms, a.threads_per_sm), (b.sms, b.threads_per_sm));
             assert_eq!(a.shared_bytes_per_block, b.shared_bytes_per_block);
+            let chip = gpu("h200/tiny/nvfp4");
+            assert_eq!(chip.arch, b.arch);
+            assert_eq!(
+                (chip.l2_bytes, chip.memory_bytes),
+                (b.l2_bytes, b.memory_bytes)
+            );
+            assert_eq!(chip.bandwidth_read_measured, b.bandwidth_read_measured);
             let file = |name: &str| {
                 let path = crate::testing::root().join(format!("targets/{name}.toml"));
                 std::fs::read_to_string(path).unwrap()

@@ -27,7 +27,7 @@ struct Params {
   const float* logits;           // (EXPERTS + 1)
   const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  bf16* act;            // (kTurns, EXPERT_INTERMEDIATE), times `kRawRows`
+  bf16* act;                     // (kTurns, EXPERT_INTERMEDIATE), times `kRawRows`
   float* residual;               // (HIDDEN)
 };
 

@@ -338,9 +338,8 @@ struct Products {
       // A place behind the last one is the last one again: its sums go nowhere.
       int row = min(g, tile.places - 1);
       if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
-      const bf16* x[1] = {shared.x[buffer][row] +
-                                   gate_up.segment * gate_up.groups * W::kGroup +
-                                   q * W::kLaneColumns};
+      const bf16* x[1] = {shared.x[buffer][row] + gate_up.segment * gate_up.groups * W::kGroup +
+                          q * W::kLaneColumns};
       float sum[1][4] = {};
 #pragma unroll 1
       for (int piece = 0; piece < gate_up.pieces; ++piece) {

@@ -46,7 +46,7 @@ __device__ inline void run_held(const Params& params, const bf16* x, int first, 
   stage.hold(rows, [&](int row, int column) {
     uint4 octet = *reinterpret_cast<const uint4*>(x + row * HIDDEN + column);
     if constexpr (W::kFp8) {
-      const bf16x2 factor = twice(W::kRawRows);
+      const bf16x2 factor = both(W::kRawRows);
       octet = {tile::scaled(octet.x, factor), tile::scaled(octet.y, factor),
                tile::scaled(octet.z, factor), tile::scaled(octet.w, factor)};
     }

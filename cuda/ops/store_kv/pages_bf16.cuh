@@ -122,8 +122,8 @@ struct PagesBf16 {
                             const float* k_norm, const float* angles, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
                             unsigned rows, cudaStream_t stream) {
-    const Params params{q,         k,      v,     q_norm,        k_norm,          angles,
-                        positions, tables, pages, cache, rows * kRowHeads};
+    const Params params{q,         k,      v,     q_norm, k_norm,          angles,
+                        positions, tables, pages, cache,  rows * kRowHeads};
     const unsigned blocks = blocks_for(params.heads, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(pages_bf16<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
   }

@@ -21,8 +21,8 @@ mod wide;
 use std::ops::Range;
 
 use crate::engine::executor::DeviceError;
-use crate::engine::sampler;
 use crate::ops::{Batch, GatedDelta, Ops, RANKED};
+use crate::ranking;
 use crate::target::{self, Format, TOP_K};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
@@ -342,7 +342,7 @@ impl Ops for Cpu {
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
         out.shape(logits.rows, RANKED);
         for (row, out) in out.rows_mut().enumerate() {
-            out.copy_from_slice(&sampler::ranked(logits.row(row), TOP_K));
+            out.copy_from_slice(&ranking::ranked(logits.row(row), TOP_K));
         }
     }
 

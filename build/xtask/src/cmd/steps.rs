@@ -126,8 +126,8 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "what holds for any bytes, over mixtures of the seeds",
             "--test fuzz",
         ),
-        // Their device code takes neither cargo's locks nor all of every core; the goldens' single
-        // crates leave half of one.
+        // They compile device code without cargo's locks, while the goldens' single crates leave
+        // cores idle.
         cargo_step(
             "pipeline tests",
             "manifests, build actions, tidy rules",

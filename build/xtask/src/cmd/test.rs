@@ -241,6 +241,7 @@ fn outcome(suite: &Suite<'_>, step: &Step, policy: Policy) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
@@ -267,14 +268,19 @@ mod tests {
         let (send, receive) = mpsc::channel();
         let receive = Mutex::new(receive);
         // The step beside ends well only if the next one runs meanwhile.
+        let ended = AtomicBool::new(false);
         let met = |step: &Step| match step.turn {
-            Turn::Beside => receive.lock().unwrap().recv_timeout(PATIENCE).is_ok(),
+            Turn::Beside => {
+                let met = receive.lock().unwrap().recv_timeout(PATIENCE).is_ok();
+                ended.store(true, Ordering::Relaxed);
+                met
+            }
             Turn::Next => send.send(()).is_ok(),
-            Turn::Alone => true,
+            Turn::Alone => ended.load(Ordering::Relaxed),
         };
-        let ended = outcomes(&steps, met);
-        assert!(ended.iter().all(|&(_, met)| met));
-        let names: Vec<_> = ended.iter().map(|(step, _)| &*step.name).collect();
+        let outcomes = outcomes(&steps, met);
+        assert!(outcomes.iter().all(|&(_, met)| met));
+        let names: Vec<_> = outcomes.iter().map(|(step, _)| &*step.name).collect();
         assert_eq!(names, ["next", "beside", "alone"]);
     }
 }
