@@ -311,6 +311,11 @@ pub trait Ops {
 
     /// `residual[r] += sum_e weight[r, e] * down_e(silu(gate_e x[r]) * up_e x[r])` over the row's
     /// experts, added in the order of the routing, the shared one last. `x, residual [R, H]`.
+    ///
+    /// Where `target::EXPERTS_ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded
+    /// to it, before `gate` and `up` and again before `down`: a row is multiplied by the power of
+    /// two that brings its largest magnitude to `2^10 .. 2^11`; 16 columns share a scale, the E4M3
+    /// nearest to a sixth of their largest magnitude; each becomes the nearest E2M1 times that.
     fn experts(
         &mut self,
         x: &Self::Tensor,

@@ -27,6 +27,13 @@ pub enum Format {
     Fp8Block128,
 }
 
+impl Format {
+    /// E2M1 codes with an E4M3 scale per 16 columns.
+    pub const fn is_nvfp4(self) -> bool {
+        matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
+    }
+}
+
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvFormat {

@@ -22,7 +22,8 @@
 
 namespace atlas::tile {
 
-// How weights lie on the device; the numbers are those of `format` in ops.toml.
+// How weights lie on the device; the numbers are those of `format` in ops.toml, where 3 is NVFP4 as
+// `fp4.cuh` has it.
 enum class Storage : unsigned { bf16 = 0, nvfp4 = 1, fp8_block128 = 2 };
 
 __host__ __device__ constexpr Storage storage_of(target::Format format) {

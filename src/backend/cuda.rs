@@ -50,9 +50,12 @@ const RELAY: usize = MOE_ROWS * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
-/// Bytes of rows as operands, which are BF16: those of the longest sums, those of two storages, or
-/// the places of `experts`.
+/// Bytes of rows as operands: BF16 ones of the longest sums, of two storages, or of the places of
+/// `experts`; or NVFP4 ones of rows and places of `experts`, with their scales and a factor each.
 const OPERAND_BYTES: usize = match target::OPERANDS {
+    _ if target::EXPERTS_ROWS_NVFP4 => {
+        nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, EXPERT_INTERMEDIATE)
+    }
     true => {
         let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
         let widest = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
@@ -80,6 +83,11 @@ pub const WORKSPACE_BYTES: usize = Step::BYTES
             + PLACES * (EXPERT_INTERMEDIATE + HIDDEN)
             + CHUNKS
             + KEYS);
+
+/// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row.
+const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
+    rows * (width / 2 + width / 16 + size_of::<f32>())
+}
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
@@ -366,12 +374,13 @@ impl Ops for Cuda {
         let wanted = Wanted {
             parts: parts.to_vec(),
             order: Order::Stacked,
+            storage: Storage::of_format(parts[0].format()),
             to: (0, 0),
         };
         let mut matrix = Matrix {
             n: wanted.rows(),
             k: wanted.columns(),
-            storage: wanted.storage(),
+            storage: wanted.storage,
             bytes: DeviceBuf::uninit(&self.device, wanted.bytes()).map_err(refused)?,
         };
         self.load(&[wanted], &mut [&mut matrix.bytes])?;
@@ -385,6 +394,7 @@ impl Ops for Cuda {
 
     fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
         assert_eq!(parts.len(), EXPERTS_ALL);
+        let storage = Storage::of_format(parts[0][0].format()).of_experts();
         let wanted = parts.iter().enumerate().flat_map(|(index, expert)| {
             let [gate, up, down] = *expert;
             let both = [
@@ -395,6 +405,7 @@ impl Ops for Cuda {
                 let mut wanted = Wanted {
                     parts,
                     order,
+                    storage,
                     to: (buffer, 0),
                 };
                 wanted.to.1 = index * wanted.bytes();
@@ -404,7 +415,7 @@ impl Ops for Cuda {
         });
         let wanted: Vec<_> = wanted.collect();
         let bytes = [wanted[0].bytes(), wanted[1].bytes()];
-        let mut experts = self.experts_room(wanted[0].storage(), bytes)?;
+        let mut experts = self.experts_room(storage, bytes)?;
         self.load(&wanted, &mut [&mut experts.gate_up, &mut experts.down])?;
         self.matrix_bytes += (experts.gate_up.bytes() + experts.down.bytes()) as u64;
         Ok(experts)
@@ -842,6 +853,10 @@ impl Ops for Cuda {
                 logits.as_ptr(),
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
+                routing.chosen.as_mut_ptr(),
+                routing.weights.as_mut_ptr(),
+                self.plan.as_mut_ptr(),
+                self.operands.as_mut_ptr(),
                 self.act.as_mut_ptr(),
                 self.relay.as_mut_ptr(),
                 self.turns.as_mut_ptr(),

@@ -301,6 +301,8 @@ pub const THINK_CLOSE: &str = "</think>";
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Chat template in the weights directory.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// Whether experts of NVFP4 multiply rows that are rounded to the same.
+pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "chat_template.jinja", bytes: 4084, sha256: "71e7f6e95dc28d0c2d39284c8b82f434482c453a3146a20435d84534b7bba787" },

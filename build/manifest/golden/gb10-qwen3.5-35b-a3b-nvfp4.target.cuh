@@ -129,6 +129,8 @@ inline constexpr Mixer MIXERS[LAYERS] = {
   Mixer::gdn,
   Mixer::attention,
 };
+// Of `sm_121a` it is 121.
+inline constexpr int COMPUTE_CAPABILITY = 121;
 // Streaming multiprocessors.
 inline constexpr int SMS = 48;
 // Shared memory that one block may ask for, bytes.

@@ -376,6 +376,8 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
 /// Most rows of `moe` in one launch.
 pub const MOE_ROWS: usize = 64;
+/// Whether experts of NVFP4 multiply rows that are rounded to the same.
+pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = false;
 /// Kernel of `attend`.

@@ -93,6 +93,8 @@ inline constexpr Mixer MIXERS[LAYERS] = {
   Mixer::gdn,
   Mixer::attention,
 };
+// Of `sm_121a` it is 121.
+inline constexpr int COMPUTE_CAPABILITY = 90;
 // Streaming multiprocessors.
 inline constexpr int SMS = 132;
 // Shared memory that one block may ask for, bytes.

@@ -400,6 +400,8 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 /// Most rows of `moe` in one launch.
 pub const MOE_ROWS: usize = 128;
+/// Whether experts of NVFP4 multiply rows that are rounded to the same.
+pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = true;
 /// Kernel of `attend`.

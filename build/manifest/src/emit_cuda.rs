@@ -55,6 +55,12 @@ impl Target {
         let Some(gpu) = &self.hardware.gpu else {
             return;
         };
+        let _ = writeln!(out, "// Of `sm_121a` it is 121.");
+        let _ = writeln!(
+            out,
+            "inline constexpr int COMPUTE_CAPABILITY = {};",
+            gpu.capability()
+        );
         let _ = writeln!(out, "// Streaming multiprocessors.");
         let _ = writeln!(out, "inline constexpr int SMS = {};", gpu.sms);
         let _ = writeln!(out, "// Shared memory that one block may ask for, bytes.");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::constants::{Constant, Value, constants};
 use crate::files::sha256;
 use crate::kernels::moe_rows;
-use crate::schema::leaf::{Format, KvFormat};
+use crate::schema::leaf::{Format, KvFormat, Rows};
 use crate::schema::model::{Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
 
@@ -170,8 +170,7 @@ impl Target {
 
     fn write_ops(&self, out: &mut String) {
         if let Some(gpu) = &self.hardware.gpu {
-            let digits = gpu.arch.trim_start_matches("sm_").trim_end_matches('a');
-            let (major, minor) = digits.split_at(digits.len().saturating_sub(1));
+            let (major, minor) = (gpu.capability() / 10, gpu.capability() % 10);
             let text = format!("COMPUTE_CAPABILITY: (i32, i32) = ({major}, {minor})");
             item(
                 out,
@@ -182,6 +181,9 @@ impl Target {
             let text = format!("MOE_ROWS: usize = {rows}");
             item(out, "Most rows of `moe` in one launch.", &text);
         }
+        let rounds = self.leaf.quant.experts_rows == Rows::Nvfp4;
+        let doc = "Whether experts of NVFP4 multiply rows that are rounded to the same.";
+        item(out, doc, &format!("EXPERTS_ROWS_NVFP4: bool = {rounds}"));
         let kernels = self.kernels();
         let operands = kernels.iter().any(|choice| choice.operands);
         let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";

@@ -83,6 +83,14 @@ const BF16_BYTES: u64 = 2;
 /// Two stages of 64 rows of 128 columns.
 const PANEL_STAGES: u64 = 2 * 64 * 128 * BF16_BYTES;
 
+/// Kernel of rows that are rounded to NVFP4.
+pub(crate) const FP4_KERNEL: &str = "block_scaled_fp4";
+/// Ops that have it.
+pub(crate) const FP4_OPS: [&str; 2] = ["experts", "moe"];
+
+/// Two stages of 64 rows of 512 columns with their scales, padded, and the rows' numbers.
+const FP4_STAGES: u64 = 2 * 64 * (512 / 2 + 48) + 64 * 4;
+
 /// Steps of weights and rows under way, their barriers, and operands on their way out.
 const WARPGROUP_BYTES: u64 = 227 * 1024;
 
@@ -104,7 +112,9 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("route", "rows_f32"),
     Kernel::new("experts", "grouped_bf16").shared(|_, _| PANEL_STAGES),
     Kernel::new("experts", "warpgroups_bf16").warpgroups(),
+    Kernel::new("experts", FP4_KERNEL).shared(|_, _| FP4_STAGES),
     Kernel::new("moe", "rows_bf16").shared(moe_bytes),
+    Kernel::new("moe", FP4_KERNEL).shared(|_, _| FP4_STAGES),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),

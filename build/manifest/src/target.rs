@@ -7,7 +7,7 @@ use crate::dequantise::dequantise;
 use crate::error::ManifestError;
 use crate::files;
 use crate::schema::hardware::{Backend, Hardware};
-use crate::schema::leaf::{Leaf, Transformation};
+use crate::schema::leaf::{Leaf, Rows, Transformation};
 use crate::schema::model::{Checkpoint, Model};
 use crate::schema::read;
 
@@ -135,12 +135,10 @@ impl Target {
 
     /// The published weights that this target is built for or derives its own from.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
-        let quant = self
-            .leaf
-            .derive
-            .as_ref()
-            .map_or(&self.quant, |derive| &derive.from);
-        self.model.checkpoint.get(quant)
+        let named = self.leaf.checkpoint.as_ref().unwrap_or(&self.quant);
+        let derive = self.leaf.derive.as_ref();
+        let key = derive.map_or(named, |derive| &derive.from);
+        self.model.checkpoint.get(key)
     }
 
     /// Makes the files that this target derives from its checkpoint; none for most targets.
@@ -177,6 +175,14 @@ impl Target {
     pub fn serves(&self) -> bool {
         let golden = self.root.join(self.golden_file()).is_file();
         self.hardware.backend == Backend::Cpu || (self.ops_missing().is_empty() && golden)
+    }
+
+    /// Whether its kernels multiply by block-scaled instructions of FP4: on `sm_12x`, where rows
+    /// are rounded for them.
+    pub fn has_block_scaled_fp4(&self) -> bool {
+        let gpu = self.hardware.gpu.as_ref();
+        let has_them = gpu.is_some_and(|gpu| gpu.capability() / 10 == 12);
+        has_them && self.leaf.quant.experts_rows == Rows::Nvfp4
     }
 
     pub(crate) fn leaf_file(&self) -> String {
@@ -264,7 +270,8 @@ mod tests {
     #[test]
     fn the_stand_in_of_a_gb10_has_its_kernels() {
         let gpu = |name: &str| repository(name).hardware.gpu.unwrap();
-        for leaf in ["qwen3.5-35b-a3b/nvfp4", "qwen3.6-35b-a3b/fp8"] {
+        let (nvfp4, fp8) = ("qwen3.5-35b-a3b/nvfp4", "qwen3.6-35b-a3b/fp8");
+        for leaf in [nvfp4, "qwen3.5-35b-a3b/nvfp4-w4a4", fp8] {
             let (real, other) = (format!("gb10/{leaf}"), format!("h200-48/{leaf}"));
             let (a, b) = (gpu(&real), gpu(&other));
             assert_eq!((a.sms, a.threads_per_sm), (b.sms, b.threads_per_sm));
@@ -283,6 +290,14 @@ mod tests {
             let same = file(&real).replacen("hw = \"gb10\"", "hw = \"h200-48\"", 1);
             assert_eq!(same, file(&other));
         }
+    }
+
+    #[test]
+    fn only_sm_12x_has_instructions_of_fp4() {
+        let has = |name: &str| repository(name).has_block_scaled_fp4();
+        assert!(has("gb10/qwen3.5-35b-a3b/nvfp4-w4a4"));
+        assert!(!has("h200-48/qwen3.5-35b-a3b/nvfp4-w4a4"));
+        assert!(!has("gb10/qwen3.5-35b-a3b/nvfp4"));
     }
 
     #[test]

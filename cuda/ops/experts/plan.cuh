@@ -142,8 +142,9 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   }
 }
 
-// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns.
-__global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
+// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns. Of its unit
+// alone, for that of `moe` may have it too.
+static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   constexpr int kVectors = HIDDEN / 4;

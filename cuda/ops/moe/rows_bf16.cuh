@@ -558,9 +558,10 @@ struct RowsBf16 {
   }
 
   static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
-                            const unsigned char* down, float* act, float* relay, float* y,
-                            float* residual, unsigned rows, unsigned format,
-                            cudaStream_t stream) {
+                            const unsigned char* down, unsigned* /* chosen */, float* /* weights */,
+                            unsigned char* /* plan */, unsigned char* /* operands */, float* act,
+                            float* relay, float* y, float* residual, unsigned rows,
+                            unsigned format, cudaStream_t stream) {
     using tile::Storage;
     constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
     constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);

@@ -10,6 +10,7 @@ mod gdn;
 mod lanes;
 mod matrix;
 mod moe;
+mod nvfp4;
 mod pool;
 #[cfg(test)]
 pub(crate) mod random;
@@ -177,7 +178,7 @@ impl Ops for Cpu {
     }
 
     fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
-        let mut experts = Experts::default();
+        let mut experts = Experts::stored_as(parts[0][0].format().is_nvfp4());
         for [gate, up, down] in parts {
             experts.gate_up.push(self.load_matrix(&[*gate, *up])?);
             experts.down.push(self.load_matrix(&[*down])?);

@@ -1,10 +1,14 @@
 //! Routing, the routed experts with rows grouped by expert, and the shared expert.
 
-use crate::target::{EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, SHARED_INTERMEDIATE};
+use crate::target::{
+    EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, EXPERTS_ROWS_NVFP4, HIDDEN,
+    SHARED_INTERMEDIATE,
+};
 
 use super::elementwise::silu_mul;
 use super::lanes::{LANES, exp, sigmoid};
 use super::matrix::{Matrix, Product, linear};
+use super::nvfp4;
 use super::pool::Pool;
 use super::share::Shared;
 use super::{TASK_WORK, TASKS_PER_THREAD, Tensor, split};
@@ -19,6 +23,25 @@ pub struct Experts {
     pub gate_up: Vec<Matrix>,
     /// `[H, I]` of each expert.
     pub down: Vec<Matrix>,
+    /// Whether what they multiply is rounded first.
+    rounds: bool,
+}
+
+impl Experts {
+    /// None yet; `nvfp4` says whether the checkpoint has them so.
+    pub fn stored_as(nvfp4: bool) -> Experts {
+        Experts {
+            rounds: EXPERTS_ROWS_NVFP4 && nvfp4,
+            ..Experts::default()
+        }
+    }
+
+    /// Rounds rows `[.., width]` that are to be multiplied.
+    fn round(&self, rows: &mut [f32], width: usize) {
+        if self.rounds {
+            rows.chunks_exact_mut(width).for_each(nvfp4::round);
+        }
+    }
 }
 
 /// Experts `[rows][EXPERTS_PER_TOKEN]`, most likely first, and weights `[rows][TURNS]`.
@@ -99,6 +122,8 @@ pub struct Scratch {
 /// What the shared expert makes of each row.
 #[derive(Default)]
 struct SharedExpert {
+    /// `[row][HIDDEN]`.
+    x: Vec<f32>,
     /// `[row][2 I]`.
     gate_up: Vec<f32>,
     /// `[row][I]`.
@@ -110,19 +135,17 @@ struct SharedExpert {
 impl SharedExpert {
     fn run(&mut self, pool: &mut Pool, x: &Tensor, experts: &Experts) {
         const I: usize = SHARED_INTERMEDIATE;
+        self.x.clone_from(&x.values);
+        experts.round(&mut self.x, HIDDEN);
         self.gate_up.resize(x.rows * 2 * I, 0.0);
         self.act.resize(x.rows * I, 0.0);
         self.y.resize(x.rows * HIDDEN, 0.0);
-        linear(
-            pool,
-            &x.values,
-            &experts.gate_up[EXPERTS],
-            &mut self.gate_up,
-        );
+        linear(pool, &self.x, &experts.gate_up[EXPERTS], &mut self.gate_up);
         let rows = self.act.chunks_exact_mut(I);
         for (act, gate_up) in rows.zip(self.gate_up.chunks_exact(2 * I)) {
             silu_mul(gate_up, act);
         }
+        experts.round(&mut self.act, I);
         linear(pool, &self.act, &experts.down[EXPERTS], &mut self.y);
     }
 }
@@ -144,6 +167,7 @@ pub fn experts(
 ) {
     assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
     s.group(x, routing);
+    experts.round(&mut s.x, HIDDEN);
     let places = routing.experts.len();
     s.gate_up.resize(places * 2 * EXPERT_INTERMEDIATE, 0.0);
     s.act.resize(places * EXPERT_INTERMEDIATE, 0.0);
@@ -160,6 +184,7 @@ pub fn experts(
     for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(2 * EXPERT_INTERMEDIATE)) {
         silu_mul(gate_up, act);
     }
+    experts.round(&mut s.act, EXPERT_INTERMEDIATE);
     products(
         pool,
         &mut s.tasks,

@@ -15,7 +15,7 @@ use crate::engine::executor::DeviceError;
 use crate::model::{self, Runner};
 use crate::ops::{CELL, Ops};
 use crate::target::{self, DECODE_STEPS, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS};
-use crate::weights::{self, Stored};
+use crate::weights::{self, Bits, Stored};
 
 /// Elements before and after every array, which no kernel may touch.
 const GUARD: usize = 4096;
@@ -61,11 +61,7 @@ impl Probe for Cuda {
     }
 
     fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Experts, DeviceError> {
-        let packed = stored.iter().map(|[gate, up, down]| {
-            let gate_up = Panels::interleaved(&[gate.clone(), up.clone()]);
-            [gate_up, Panels::stacked(std::slice::from_ref(down))]
-        });
-        let packed: Vec<[Panels; 2]> = packed.collect();
+        let packed: Vec<[Panels; 2]> = stored.iter().map(Panels::of_expert).collect();
         let bytes = packed[0].each_ref().map(|panels| panels.bytes.len());
         let mut experts = self.experts_room(packed[0][0].storage, bytes)?;
         for (index, both) in packed.iter().enumerate() {
@@ -126,7 +122,7 @@ impl Probe for Cpu {
     }
 
     fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Self::Experts, DeviceError> {
-        let mut experts = Self::Experts::default();
+        let mut experts = Self::Experts::stored_as(matches!(stored[0][0].bits, Bits::Nvfp4 { .. }));
         for [gate, up, down] in stored {
             let both = cpu::Matrix::new(gate.k, &[gate.values(), up.values()]);
             experts.gate_up.push(both);

@@ -25,6 +25,7 @@ const SLOTS_PER_THREAD: usize = 2;
 pub struct Wanted<'a> {
     pub parts: Vec<MatrixSource<'a>>,
     pub order: Order,
+    pub storage: Storage,
     /// Which buffer of the call, and where in it, in bytes.
     pub to: (usize, usize),
 }
@@ -38,12 +39,8 @@ impl Wanted<'_> {
         self.parts[0].shape().1
     }
 
-    pub fn storage(&self) -> Storage {
-        Storage::of_format(self.parts[0].format())
-    }
-
     pub fn bytes(&self) -> usize {
-        self.storage().bytes(self.rows(), self.columns()) as usize
+        self.storage.bytes(self.rows(), self.columns()) as usize
     }
 
     /// Rows of the result that are loaded at once.
@@ -57,7 +54,7 @@ impl Wanted<'_> {
         if self.parts.len() > 1 && !self.parts.iter().all(is_even) {
             return self.rows();
         }
-        let [codes, ..] = self.storage().sections(part_rows, self.columns());
+        let [codes, ..] = self.storage.sections(part_rows, self.columns());
         part_rows * (JOB_BYTES / codes).max(1)
     }
 
@@ -136,7 +133,7 @@ impl Loader {
         let jobs: Vec<Job> = matrices.iter().enumerate().flat_map(jobs).collect();
         let room = |job: &Job| {
             let wanted = &matrices[job.matrix];
-            wanted.storage().bytes(job.rows.len(), wanted.columns()) as usize
+            wanted.storage.bytes(job.rows.len(), wanted.columns()) as usize
         };
         let most = jobs.iter().map(room).max().unwrap_or(0);
         self.widen(most).map_err(failed)?;
@@ -152,7 +149,7 @@ impl Loader {
             let (job, bytes) = (&jobs[job], room(&jobs[job]));
             let wanted = &matrices[job.matrix];
             let stored = wanted.read(job.rows.clone())?;
-            panels::fill(&stored, wanted.order, &mut slot.1[..bytes]);
+            panels::fill(&stored, wanted.order, wanted.storage, &mut slot.1[..bytes]);
             Ok(())
         };
         let mut under_way = VecDeque::new();
@@ -214,7 +211,7 @@ fn copy(
 
 /// Where the sections of some rows' panels lie, and where they go in the whole matrix.
 fn places(wanted: &Wanted<'_>, rows: &Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
-    let (k, storage) = (wanted.columns(), wanted.storage());
+    let (k, storage) = (wanted.columns(), wanted.storage);
     let panels = wanted.rows().div_ceil(PANEL_ROWS);
     let first = rows.start / PANEL_ROWS;
     let (whole, part) = (
@@ -245,9 +242,10 @@ mod tests {
         let mut matrix = vec![0xaa; wanted.bytes()];
         for start in (0..wanted.rows()).step_by(rows_at_once) {
             let rows = start..wanted.rows().min(start + rows_at_once);
-            let bytes = wanted.storage().bytes(rows.len(), wanted.columns());
+            let bytes = wanted.storage.bytes(rows.len(), wanted.columns());
             let mut slot = vec![0x55; bytes as usize];
-            panels::fill(&wanted.read(rows.clone()).unwrap(), wanted.order, &mut slot);
+            let read = wanted.read(rows.clone()).unwrap();
+            panels::fill(&read, wanted.order, wanted.storage, &mut slot);
             for (from, to) in places(wanted, &rows) {
                 matrix[to..][..from.len()].copy_from_slice(&slot[from]);
             }
@@ -260,9 +258,18 @@ mod tests {
         parts: &[&'a MatrixSpec],
         order: Order,
     ) -> Wanted<'a> {
-        let parts = parts.iter().map(|spec| checkpoint.matrix(spec)).collect();
-        let to = (0, 0);
-        Wanted { parts, order, to }
+        let parts: Vec<_> = parts.iter().map(|spec| checkpoint.matrix(spec)).collect();
+        let storage = Storage::of_format(parts[0].format());
+        let storage = match order {
+            Order::Interleaved => storage.of_experts(),
+            Order::Stacked => storage,
+        };
+        Wanted {
+            parts,
+            order,
+            storage,
+            to: (0, 0),
+        }
     }
 
     #[test]
@@ -285,17 +292,17 @@ mod tests {
     fn gate_and_up_in_jobs_equal_the_whole() {
         let checkpoint = open_seeded(Default::default());
         let moe = &checkpoint.spec().layers[0].moe;
-        for [gate, up, _] in moe.experts.iter().chain([&moe.shared]) {
-            let both = [gate, up].map(|spec| checkpoint.matrix(spec).read().unwrap());
+        for [gate, up, down] in moe.experts.iter().chain([&moe.shared]) {
+            let expert = [gate, up, down].map(|spec| checkpoint.matrix(spec).read().unwrap());
             let mixed = wanted(&checkpoint, &[gate, up], Order::Interleaved);
-            let whole = Panels::interleaved(&both);
+            let [whole, _] = Panels::of_expert(&expert);
             assert!(
                 in_jobs(&mixed, 2 * JOB_ROWS) == whole.bytes,
                 "{}",
                 gate.name
             );
             let below = wanted(&checkpoint, &[gate, up], Order::Stacked);
-            let whole = Panels::stacked(&both);
+            let whole = Panels::stacked(&expert[..2]);
             assert!(in_jobs(&below, JOB_ROWS) == whole.bytes, "{}", gate.name);
         }
     }

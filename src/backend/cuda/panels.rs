@@ -1,6 +1,6 @@
 //! Weights as `cuda/tile/panels.cuh` lays them out, in the checkpoint's bits.
 
-use crate::target::Format;
+use crate::target::{EXPERTS_ROWS_NVFP4, Format};
 use crate::weights::{Bits, Stored};
 
 /// Rows of a panel.
@@ -23,6 +23,8 @@ pub enum Storage {
     Bf16 = 0,
     Nvfp4 = 1,
     Fp8Block128 = 2,
+    /// NVFP4 as `cuda/tile/fp4.cuh` has it, for rows that are rounded to the same.
+    BlockScaled = 3,
 }
 
 impl Storage {
@@ -31,6 +33,14 @@ impl Storage {
             Format::Bf16 => Storage::Bf16,
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
             Format::Fp8Block128 => Storage::Fp8Block128,
+        }
+    }
+
+    /// How experts lie whose weights are otherwise stored so.
+    pub const fn of_experts(self) -> Storage {
+        match self {
+            Storage::Nvfp4 if EXPERTS_ROWS_NVFP4 => Storage::BlockScaled,
+            other => other,
         }
     }
 
@@ -47,7 +57,9 @@ impl Storage {
         let codes = rows * self.row_bytes(k);
         match self {
             Storage::Bf16 => [codes, 0, 0],
-            Storage::Nvfp4 => [codes, rows * (k / GROUP_COLUMNS), rows * size_of::<f32>()],
+            Storage::Nvfp4 | Storage::BlockScaled => {
+                [codes, rows * (k / GROUP_COLUMNS), rows * size_of::<f32>()]
+            }
             Storage::Fp8Block128 => {
                 let scales = rows / PANEL_ROWS * blocks * 2 * size_of::<f32>();
                 [codes, scales, 0]
@@ -67,7 +79,7 @@ impl Storage {
     const fn row_bytes(self, k: usize) -> usize {
         match self {
             Storage::Bf16 => 2 * k,
-            Storage::Nvfp4 => k / 2,
+            Storage::Nvfp4 | Storage::BlockScaled => k / 2,
             Storage::Fp8Block128 => k,
         }
     }
@@ -87,19 +99,24 @@ type Place = Option<(usize, usize)>;
 impl Panels {
     /// `parts`, which share `k` and storage, one below the other.
     pub fn stacked(parts: &[Stored]) -> Panels {
-        Panels::new(parts, Order::Stacked)
+        Panels::new(parts, Order::Stacked, Storage::of(&parts[0].bits))
     }
 
-    /// Gate and up of a SwiGLU, eight rows of each in turn: one lane gets both of a pair.
-    pub fn interleaved(gate_up: &[Stored; 2]) -> Panels {
-        Panels::new(gate_up, Order::Interleaved)
+    /// Gate and up, eight rows of each in turn, so that one lane gets both of a pair; and down.
+    pub fn of_expert([gate, up, down]: &[Stored; 3]) -> [Panels; 2] {
+        let storage = |part: &Stored| Storage::of(&part.bits).of_experts();
+        let gate_up = [gate.clone(), up.clone()];
+        [
+            Panels::new(&gate_up, Order::Interleaved, storage(gate)),
+            Panels::new(std::slice::from_ref(down), Order::Stacked, storage(down)),
+        ]
     }
 
-    fn new(parts: &[Stored], order: Order) -> Panels {
+    fn new(parts: &[Stored], order: Order, storage: Storage) -> Panels {
         let n = parts.iter().map(|part| part.n).sum();
-        let (k, storage) = (parts[0].k, Storage::of(&parts[0].bits));
+        let k = parts[0].k;
         let mut bytes = vec![0; storage.bytes(n, k) as usize];
-        fill(parts, order, &mut bytes);
+        fill(parts, order, storage, &mut bytes);
         Panels {
             n,
             k,
@@ -144,12 +161,16 @@ impl Order {
     }
 }
 
-/// Writes the panels of `parts`, which share `k` and storage, to `out`, which has just the room.
-pub fn fill(parts: &[Stored], order: Order, out: &mut [u8]) {
-    let (k, storage) = (parts[0].k, Storage::of(&parts[0].bits));
+/// Writes the panels of `parts`, which share `k` and bits that `storage` is for, to `out`, which
+/// has just the room.
+pub fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
+    let k = parts[0].k;
     assert!(k.is_multiple_of(BLOCK_COLUMNS));
-    let alike = |part: &Stored| part.k == k && Storage::of(&part.bits) == storage;
-    assert!(parts.iter().all(alike));
+    let fits = |part: &Stored| {
+        let plain = Storage::of(&part.bits);
+        part.k == k && (storage == plain || storage == plain.of_experts())
+    };
+    assert!(parts.iter().all(fits));
     let rows = order.places(parts);
     let [codes_bytes, scales_bytes, factors_bytes] = storage.sections(rows.len(), k);
     assert_eq!(out.len(), codes_bytes + scales_bytes + factors_bytes);
@@ -159,13 +180,20 @@ pub fn fill(parts: &[Stored], order: Order, out: &mut [u8]) {
     runs::<RUN_BYTES>(parts, &rows, row_bytes, codes, out_codes);
     match storage {
         Storage::Bf16 => {}
-        Storage::Nvfp4 => {
-            in_words(out_codes, nvfp4_word);
+        Storage::Nvfp4 | Storage::BlockScaled => {
+            match storage {
+                Storage::Nvfp4 => in_words(out_codes, nvfp4_word),
+                _ => in_lanes(out_codes),
+            }
             const WIDTH: usize = BLOCK_COLUMNS / GROUP_COLUMNS;
             runs::<WIDTH>(parts, &rows, k / GROUP_COLUMNS, scales_of, out_scales);
             let factors = out_factors.as_chunks_mut().0;
             for (out, place) in factors.iter_mut().zip(&rows) {
-                *out = factor(parts, *place).to_le_bytes();
+                let left_out = match storage {
+                    Storage::Nvfp4 => NVFP4_FACTOR,
+                    _ => 1.0,
+                };
+                *out = (global(parts, *place) * left_out).to_le_bytes();
             }
         }
         Storage::Fp8Block128 => {
@@ -208,6 +236,16 @@ fn in_words(codes: &mut [u8], order: fn(u32) -> u32) {
     }
 }
 
+/// Puts the words of a run that one lane takes beside each other: every fourth one.
+fn in_lanes(codes: &mut [u8]) {
+    for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
+        let words = *run;
+        for (at, to) in run.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            to.copy_from_slice(&words[(at % 4 * 4 + at / 4) * 4..][..4]);
+        }
+    }
+}
+
 /// Columns 0 and 1 into the low and high half of a word, each as a BF16 holds it: the sign in bit
 /// 15, exponent and mantissa in bits 10 .. 4. Columns 2 and 3 into the bits that are left: the sign
 /// in bit 11, the rest in bits 14 .. 12 and 3 .. 0.
@@ -242,10 +280,10 @@ fn scales_of(bits: &Bits) -> &[u8] {
     }
 }
 
-/// What the sums of a row are multiplied by.
-fn factor(parts: &[Stored], place: Place) -> f32 {
+/// Of the matrix that a row is of.
+fn global(parts: &[Stored], place: Place) -> f32 {
     match place.map(|(part, _)| &parts[part].bits) {
-        Some(Bits::Nvfp4 { global, .. }) => global.factor() * NVFP4_FACTOR,
+        Some(Bits::Nvfp4 { global, .. }) => global.factor(),
         _ => 0.0,
     }
 }
@@ -318,7 +356,7 @@ mod tests {
             };
             Stored { n: 8, k: 128, bits }
         };
-        let panels = Panels::interleaved(&[part(1), part(2)]);
+        let panels = Panels::new(&[part(1), part(2)], Order::Interleaved, Storage::Nvfp4);
         assert_eq!(
             (panels.n, panels.bytes.len()),
             (16, 16 * 64 + 16 * 8 + 16 * 4)
@@ -328,6 +366,15 @@ mod tests {
         assert_eq!((scales[7 * 8], scales[8 * 8]), (1, 2));
         assert_eq!(scales[16 * 8..][..4], 256f32.to_le_bytes());
         assert_eq!(scales[16 * 8 + 8 * 4..][..4], 512f32.to_le_bytes());
+    }
+
+    #[test]
+    fn a_lane_of_block_scaled_instructions_has_its_words_side_by_side() {
+        let mut run: Vec<u8> = (0..RUN_BYTES as u8).collect();
+        in_lanes(&mut run);
+        // Columns 8, 40, 72 and 104 of the run begin the words of the second lane.
+        let first: Vec<u8> = run[16..32].iter().step_by(4).copied().collect();
+        assert_eq!(first, [4, 20, 36, 52]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Rules on a leaf, against the facts that it builds on.
 
 use super::{File, Rule};
-use crate::kernels::kernels_of;
+use crate::kernels::{FP4_KERNEL, FP4_OPS, kernels_of};
 use crate::schema::hardware::{Backend, Gpu};
-use crate::schema::leaf::{Format, Quant};
+use crate::schema::leaf::{Format, Quant, Rows};
 use crate::target::Target;
 
 /// Prefill is cut on this grid, and so are pages: recurrent layers work in chunks of it.
@@ -79,6 +79,26 @@ impl File {
             .is_some_and(|checkpoint| !checkpoint.files.is_empty());
         let rule = "needs a [checkpoint] of the model that states its files";
         self.rule(!leaf.embed || files, "embed", leaf.embed, rule)?;
+        if let Some(key) = &leaf.checkpoint {
+            let known = target.model.checkpoint.contains_key(key);
+            self.rule(
+                known,
+                "checkpoint",
+                key,
+                "must be a [checkpoint] of the model",
+            )?;
+        }
+        let nvfp4 = [leaf.quant.experts, leaf.quant.shared_expert]
+            .iter()
+            .all(|format| {
+                matches!(
+                    format,
+                    Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt
+                )
+            });
+        let exact = leaf.quant.experts_rows == Rows::Exact;
+        let rule = "is for experts of NVFP4, the shared one too";
+        self.rule(exact || nvfp4, "quant.experts_rows", "nvfp4", rule)?;
         let Some(derive) = &leaf.derive else {
             return Ok(());
         };
@@ -117,6 +137,7 @@ impl File {
         for op in target.leaf.op.keys() {
             self.op_rules(target, op)?;
         }
+        self.rows_rules(target)?;
         for choice in target.kernels() {
             let key = format!("op.{}.kernel", choice.op);
             let rule = format!(
@@ -137,6 +158,22 @@ impl File {
             let key = format!("op.{}.threads", choice.op);
             let holds = target.model.hidden <= row_max;
             self.rule(holds, &key, choice.threads, &rule)?;
+        }
+        Ok(())
+    }
+
+    /// Rows are rounded to NVFP4 by the kernels that multiply such rows, and by no others.
+    fn rows_rules(&self, target: &Target) -> Rule {
+        let rounds = target.leaf.quant.experts_rows == Rows::Nvfp4;
+        for op in FP4_OPS {
+            let Some(choice) = target.leaf.op.get(op) else {
+                continue;
+            };
+            let rule =
+                format!("{FP4_KERNEL} and quant.experts_rows = \"nvfp4\" ask for each other");
+            let key = format!("op.{op}.kernel");
+            let agrees = rounds == (choice.kernel == FP4_KERNEL);
+            self.rule(agrees, &key, &choice.kernel, &rule)?;
         }
         Ok(())
     }

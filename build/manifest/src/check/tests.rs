@@ -41,8 +41,8 @@ refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
     "line 42: `depth = 2`: unknown field `depth`, expected `layers`");
 refused!(leaf_overrides_a_fact: LEAF_FILE, "[quant]" => "hidden = 4096\n[quant]",
     "line 4: `hidden = 4096`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
-     `derive`, `quant`, `limits`, `steps`, `op` (facts are stated in targets/_hw and \
-     targets/_model only)");
+     `checkpoint`, `derive`, `quant`, `limits`, `steps`, `op` (facts are stated in targets/_hw \
+     and targets/_model only)");
 refused!(missing_fact: MODEL_FILE, "hidden = 2048\n" => "",
     "line 1: `title = \"Qwen3.5-35B-A3B\"`: missing field `hidden`");
 refused!(missing_fact_of_a_table: MODEL_FILE, "kv_heads = 2\n" => "",
@@ -51,6 +51,21 @@ refused!(unknown_format: LEAF_FILE, "head = \"bf16\"" => "head = \"int8\"",
     "line 6: `head = \"int8\"`: unknown variant `int8`, expected one of `bf16`, \
      `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128` (facts are stated in \
      targets/_hw and targets/_model only)");
+
+refused!(an_unknown_checkpoint: LEAF_FILE, "[quant]" => "checkpoint = \"fp16\"\n[quant]",
+    "checkpoint = fp16: must be a [checkpoint] of the model");
+refused!(rows_of_nvfp4_for_other_weights: LEAF_FILE,
+    "experts = \"nvfp4_compressed_tensors\"\nshared" =>
+    "experts = \"bf16\"\nexperts_rows = \"nvfp4\"\nshared",
+    "quant.experts_rows = nvfp4: is for experts of NVFP4, the shared one too");
+refused!(rows_that_a_kernel_does_not_round: LEAF_FILE,
+    "mtp_attention" => "experts_rows = \"nvfp4\"\nmtp_attention",
+    "op.experts.kernel = warpgroups_bf16: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask \
+     for each other");
+refused!(a_kernel_that_rounds_rows_by_itself: LEAF_FILE,
+    "\"rows_bf16\"" => "\"block_scaled_fp4\"",
+    "op.moe.kernel = block_scaled_fp4: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask for \
+     each other");
 
 refused!(inexact_architecture: HARDWARE_FILE, "\"sm_90a\"" => "\"sm_90\"",
     "gpu.arch = sm_90: must be an exact architecture, sm_<number>a");

@@ -49,3 +49,11 @@ pub struct Gpu {
     /// Read bandwidth measured with a read-only kernel, bytes per second; not above the rated one.
     pub bandwidth_read_measured: u64,
 }
+
+impl Gpu {
+    /// The number of `arch`: of `sm_121a` it is 121; 0 where it has none, which no check passes.
+    pub(crate) fn capability(&self) -> u32 {
+        let digits = self.arch.trim_start_matches("sm_").trim_end_matches('a');
+        digits.parse().unwrap_or(0)
+    }
+}

@@ -18,6 +18,23 @@ pub enum Format {
     Fp8Block128,
 }
 
+/// What rows are rounded to before they are multiplied by weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rows {
+    /// Not at all on a CPU, to what tensor instructions of two bytes take on a GPU.
+    #[default]
+    Exact,
+    /// To NVFP4 again for each product: E2M1, E4M3 per 16 columns, a power of two per row.
+    Nvfp4,
+}
+
+impl Rows {
+    fn are_exact(&self) -> bool {
+        *self == Rows::Exact
+    }
+}
+
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -39,6 +56,9 @@ pub struct Leaf {
     /// Whether the checkpoint is compiled into the binary; its files are then in this repository.
     #[serde(default)]
     pub embed: bool,
+    /// Key of the model's `[checkpoint]` that is read; absent where it is the leaf's own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     /// Makes this target's weights from another checkpoint of the model; absent when published.
     pub derive: Option<Derive>,
     /// Storage formats by group of matrices.
@@ -84,6 +104,9 @@ pub struct Quant {
     pub attention: Format,
     /// Routed experts.
     pub experts: Format,
+    /// What experts of NVFP4 multiply their weights by.
+    #[serde(default, skip_serializing_if = "Rows::are_exact")]
+    pub experts_rows: Rows,
     /// Shared expert.
     pub shared_expert: Format,
     /// Attention of the prediction layer.

@@ -1,0 +1,144 @@
+// Implements: Ops::experts
+// Match:      experts of NVFP4 and rows rounded to the same, the shared one last; gate and up rows
+//             interleaved by 8; experts of another format as `grouped_bf16` does them
+// Bound by:   tensor instructions for many rows, memory for few
+// Sync:       six chained launches: plan, rows, gate and up with SwiGLU, its rows, down, weighted
+//             sum
+//
+// Both products take rows that are rounded anew, each row by itself: any number of rows may be
+// taken together.
+#pragma once
+
+#include "ops/experts/grouped_bf16.cuh"
+#include "tile/fp4.cuh"
+
+namespace atlas::experts {
+
+// Of `format` in ops.toml: NVFP4 as block-scaled instructions take it.
+inline constexpr unsigned kBlockScaled = 3;
+// Up to so many rows share tiles of 8: most experts have one or two of them.
+inline constexpr int kFewFp4Rows = 64;
+inline constexpr int kFewTileRows = 8;
+inline constexpr int kRoundWarps = 8;
+inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
+
+using InputRows = tile::Fp4Rows<kRowsMax, HIDDEN>;
+using InnerRows = tile::Fp4Rows<kPlacesMax, EXPERT_INTERMEDIATE>;
+
+static_assert(InputRows::kBytes % kVectorBytes == 0, "inner rows begin at a vector");
+
+// Rows of both products as operands, in one piece of memory.
+struct Fp4Operands {
+  unsigned char* base;
+
+  __device__ InputRows input() const { return {base}; }
+  __device__ InnerRows inner() const { return {base + InputRows::kBytes}; }
+};
+
+static __global__ __launch_bounds__(kRoundThreads) void round_input(Params params,
+                                                                    Fp4Operands operands) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const int row = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
+  if (row < params.rows) operands.input().put(row, params.x + static_cast<size_t>(row) * HIDDEN);
+}
+
+static __global__ __launch_bounds__(kRoundThreads) void round_inner(Params params,
+                                                                    Fp4Operands operands) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const int place = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
+  if (place >= params.plan->places || params.plan->turn_of[place] == kNoTurn) return;
+  const size_t at = static_cast<size_t>(place) * EXPERT_INTERMEDIATE;
+  operands.inner().put(place, params.act + at);
+}
+
+template <template <int> class Tiled, bool kDown>
+__global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params,
+                                                                   Fp4Operands operands) {
+  constexpr int kN = kDown ? HIDDEN : 2 * EXPERT_INTERMEDIATE;
+  constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  using Stage = Tiled<kK>;
+  using W = typename Stage::W;
+  __shared__ typename Stage::SharedStorage shared;
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  if (blockIdx.y >= params.plan->tiles) return;
+  const uint4 tile = params.plan->tile[blockIdx.y];
+  const int first = tile.y, places = tile.z;
+  const W w{(kDown ? params.down : params.gate_up) + tile.x * W::bytes(kN, kK), kN, kK};
+  const Stage stage(w, blockIdx.x);
+  if constexpr (kDown) {
+    const Store<tile::Storage::nvfp4> store{w, params.y + static_cast<size_t>(first) * HIDDEN};
+    stage.run(places, operands.inner(), [&](int place) { return first + place; }, store, shared);
+  } else {
+    float* act = params.act + static_cast<size_t>(first) * EXPERT_INTERMEDIATE;
+    const auto row_of = [&](int place) {
+      return static_cast<int>(params.plan->turn_of[first + place] / kTurns);
+    };
+    stage.run(places, operands.input(), row_of, SwiGlu<tile::Storage::nvfp4>{w, act}, shared);
+  }
+}
+
+template <int kWidth>
+using ManyFp4 = tile::Fp4Tiled<tile::Fp4Instruction, kWidth, kTileRows / 8, 2, 1>;
+template <int kWidth>
+using FewFp4 = tile::Fp4Tiled<tile::Fp4Instruction, kWidth, kFewTileRows / 8, 1, 4>;
+
+template <template <int> class Tiled>
+cudaError_t launch_fp4(const Params& params, const Fp4Operands& operands, int tile_rows,
+                       cudaStream_t stream) {
+  constexpr int kInner = 2 * EXPERT_INTERMEDIATE, kThreads = tile::kPanelThreads;
+  const unsigned rows = params.rows, tiles = tiles_max(rows, tile_rows);
+  cudaError_t failed = launch_plan(params, tile_rows, stream);
+  if (failed != cudaSuccess) return failed;
+  failed = launch_chained(round_input, {blocks_for(rows, kRoundWarps), kRoundThreads, 0}, stream,
+                          params, operands);
+  if (failed != cudaSuccess) return failed;
+  failed = launch_chained(fp4_product<Tiled, false>,
+                          {Tiled<HIDDEN>::blocks(kInner), kThreads, 0, tiles}, stream, params,
+                          operands);
+  if (failed != cudaSuccess) return failed;
+  const unsigned places = places_of(params.rows);
+  failed = launch_chained(round_inner, {blocks_for(places, kRoundWarps), kRoundThreads, 0}, stream,
+                          params, operands);
+  if (failed != cudaSuccess) return failed;
+  return launch_chained(fp4_product<Tiled, true>,
+                        {Tiled<EXPERT_INTERMEDIATE>::blocks(HIDDEN), kThreads, 0, tiles}, stream,
+                        params, operands);
+}
+
+template <class Tile>
+struct BlockScaledFp4 {
+  static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
+  template <int kWidth>
+  static constexpr bool kPlanned =
+      Tile::kSharedBytes >= sizeof(typename ManyFp4<kWidth>::SharedStorage);
+  static_assert(kPlanned<HIDDEN> && kPlanned<EXPERT_INTERMEDIATE>,
+                "the manifest plans this storage");
+
+  static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
+                            const unsigned char* gate_up, const unsigned char* down,
+                            unsigned char* scratch, unsigned char* operands, float* act, float* y,
+                            float* residual, unsigned rows, unsigned format,
+                            cudaStream_t stream) {
+    if (rows == 0) return cudaSuccess;
+    if (rows > kRowsMax) return cudaErrorInvalidValue;
+    const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
+                        act, y,      residual, static_cast<int>(rows)};
+    cudaError_t failed;
+    if (format != kBlockScaled) {
+      constexpr tile::Storage kOther = tile::storage_of(target::FORMAT_MTP_EXPERTS);
+      if (format != static_cast<unsigned>(kOther)) return cudaErrorInvalidValue;
+      failed = launch_plan(params, kTileRows, stream);
+      if (failed == cudaSuccess) failed = GroupedProducts<kOther>::launch(params, stream);
+    } else if (rows <= kFewFp4Rows) {
+      failed = launch_fp4<FewFp4>(params, {operands}, kFewTileRows, stream);
+    } else {
+      failed = launch_fp4<ManyFp4>(params, {operands}, kTileRows, stream);
+    }
+    return failed == cudaSuccess ? launch_sum(params, stream) : failed;
+  }
+};
+
+}  // namespace atlas::experts

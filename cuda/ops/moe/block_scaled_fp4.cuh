@@ -1,0 +1,30 @@
+// Implements: Ops::moe
+// Match:      as `experts` of the same name
+// Bound by:   memory (the weights of the experts chosen)
+// Sync:       chained launches: those of `route`, then those of `experts`
+#pragma once
+
+#include "ops/experts/block_scaled_fp4.cuh"
+#include "ops/route/rows_f32.cuh"
+
+namespace atlas::moe {
+
+template <class Tile>
+struct BlockScaledFp4 {
+  static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
+                            const unsigned char* down, unsigned* chosen, float* weights,
+                            unsigned char* plan, unsigned char* operands, float* act,
+                            float* /* relay */, float* y, float* residual, unsigned rows,
+                            unsigned format, cudaStream_t stream) {
+    if (rows == 0) return cudaSuccess;
+    if (rows > target::MOE_ROWS) return cudaErrorInvalidValue;
+    const cudaError_t failed =
+        route::RowsF32<target::Route>::launch(logits, chosen, weights, rows, stream);
+    if (failed != cudaSuccess) return failed;
+    return experts::BlockScaledFp4<target::Experts>::launch(x, chosen, weights, gate_up, down,
+                                                            plan, operands, act, y, residual, rows,
+                                                            format, stream);
+  }
+};
+
+}  // namespace atlas::moe

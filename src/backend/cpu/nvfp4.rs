@@ -1,0 +1,141 @@
+//! Rows rounded to NVFP4, as block-scaled tensor instructions multiply them: E2M1 numbers with an
+//! E4M3 scale per 16 columns and a power of two per row.
+
+use crate::weights::format::NVFP4_GROUP;
+
+/// Largest magnitudes of E2M1 and of E4M3.
+const E2M1_MAX: f32 = 6.0;
+const E4M3_MAX: f32 = 448.0;
+/// A row is multiplied by a power of two that brings its largest magnitude to `2^10 .. 2^11`.
+const EXPONENT: i32 = 10;
+/// Rows of smaller magnitudes than this power of two lose accuracy.
+const EXPONENT_MIN: i32 = -100;
+
+/// Rounds a row of whole groups. A group with what is no finite number becomes NaN.
+pub fn round(row: &mut [f32]) {
+    let largest = |x: &[f32]| x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
+    let exponent = (largest(row) >> 23) as i32 - 127;
+    let exponent = exponent.clamp(EXPONENT_MIN, 127);
+    let up = power_of_two(EXPONENT - exponent);
+    let factor = power_of_two(exponent - EXPONENT);
+    for group in row.chunks_exact_mut(NVFP4_GROUP) {
+        let largest = f32::from_bits(largest(group));
+        if !largest.is_finite() {
+            group.fill(f32::NAN);
+            continue;
+        }
+        let scale = round_e4m3(largest * up / E2M1_MAX);
+        let inverse = if scale > 0.0 { up / scale } else { 0.0 };
+        for x in group {
+            *x = round_e2m1(*x * inverse) * scale * factor;
+        }
+    }
+}
+
+/// For exponents of normal numbers.
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+/// The nearest E2M1 number, on a tie the one with an even code.
+fn round_e2m1(x: f32) -> f32 {
+    let size = x.abs();
+    let step = match size {
+        ..2.0 => 0.5,
+        ..4.0 => 1.0,
+        _ => 2.0,
+    };
+    ((size / step).round_ties_even() * step)
+        .min(E2M1_MAX)
+        .copysign(x)
+}
+
+/// The nearest E4M3 number to one that is not negative, on a tie the one with an even code.
+fn round_e4m3(x: f32) -> f32 {
+    const MANTISSA_BITS: i32 = 3;
+    const EXPONENT_MIN: i32 = -6;
+    let exponent = (x.to_bits() >> 23) as i32 - 127;
+    let step = power_of_two(exponent.max(EXPONENT_MIN) - MANTISSA_BITS);
+    ((x / step).round_ties_even() * step).min(E4M3_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::random::Random;
+    use crate::weights::format::{E2M1, E4M3};
+
+    /// Each of the ascending `values` and what lies between two of them is rounded to the nearer
+    /// one, and the middle to the one with the even index.
+    fn rounds(values: &[f32], round: fn(f32) -> f32) {
+        for (at, pair) in values.windows(2).enumerate() {
+            let middle = (pair[0] + pair[1]) / 2.0;
+            assert_eq!(round(pair[0]), pair[0]);
+            assert_eq!(round(middle.next_down()), pair[0], "below {middle}");
+            assert_eq!(round(middle), pair[at % 2], "{middle}");
+            assert_eq!(round(middle.next_up()), pair[1], "above {middle}");
+        }
+        let last = values[values.len() - 1];
+        assert_eq!([round(last), round(2.0 * last)], [last; 2]);
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_e2m1() {
+        rounds(&E2M1[..8], round_e2m1);
+        assert_eq!(round_e2m1(-2.6), -3.0);
+    }
+
+    #[test]
+    fn scales_are_rounded_to_the_nearest_e4m3() {
+        rounds(&E4M3[..0x7f], round_e4m3);
+    }
+
+    #[test]
+    fn the_error_is_below_that_of_a_scale_and_half_a_step() {
+        let mut random = Random::new(5);
+        for scale in [1e-20, 1.0, 3e10] {
+            let row: Vec<f32> = random.normal(512).iter().map(|x| x * scale).collect();
+            let mut rounded = row.clone();
+            round(&mut rounded);
+            for (group, rounded) in row.chunks(NVFP4_GROUP).zip(rounded.chunks(NVFP4_GROUP)) {
+                let largest = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                for (x, rounded) in group.iter().zip(rounded) {
+                    // Half a step of 2 in 6, and a scale that is a sixteenth too small.
+                    assert!(
+                        (x - rounded).abs() <= largest * (1.0 / 6.0 + 1.0 / 16.0),
+                        "{x}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_power_of_two_changes_nothing_but_the_size() {
+        let mut row = Random::new(6).normal(64);
+        let mut small: Vec<f32> = row.iter().map(|x| x * 0.0625).collect();
+        round(&mut row);
+        round(&mut small);
+        assert!(row.iter().zip(&small).all(|(x, y)| x * 0.0625 == *y));
+    }
+
+    #[test]
+    fn what_is_no_number_spoils_its_group_alone() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut row = [1.0; 3 * NVFP4_GROUP];
+            row[NVFP4_GROUP + 3] = bad;
+            round(&mut row);
+            let (before, rest) = row.split_at(NVFP4_GROUP);
+            let (spoiled, behind) = rest.split_at(NVFP4_GROUP);
+            assert!(before.iter().chain(behind).all(|x| x.is_finite()));
+            assert!(spoiled.iter().all(|x| x.is_nan()));
+        }
+    }
+
+    #[test]
+    fn zeros_stay_zeros() {
+        let mut row = [0.0; NVFP4_GROUP];
+        round(&mut row);
+        assert_eq!(row, [0.0; NVFP4_GROUP]);
+    }
+}
