@@ -26,7 +26,7 @@ use host::Host;
 use pins::Pins;
 use wheel::{Unpack, Wheels};
 
-pub use inspect::check;
+pub use inspect::{block_scaled_fp4, check};
 
 /// Table of the launchers, from the root of the workspace.
 const OPS: &str = "ffi/ops.toml";
@@ -128,7 +128,7 @@ pub struct Device {
     pub cargo: CargoAdditions,
     /// For each op, the action that compiles it and the name of its resource report.
     pub reports: Vec<(String, Source)>,
-    /// The folder that holds `bin/cuobjdump`.
+    /// The folder that holds `bin/cuobjdump`, and `bin/nvdisasm` beside it.
     pub cuobjdump: Source,
     /// The folder that holds libclang.
     pub libclang: Source,
@@ -222,7 +222,11 @@ impl Folders {
                 "cutlass_library/source/include",
             )?,
             cudart: unpack(&cudart_folder, &[cudart], "nvidia/cu13/lib")?,
-            cuobjdump: unpack("cuobjdump", &[&pins.cuobjdump], "nvidia/cu13")?,
+            cuobjdump: unpack(
+                "cuobjdump",
+                &[&pins.cuobjdump, &pins.nvdisasm],
+                "nvidia/cu13",
+            )?,
             libclang: unpack(
                 "libclang",
                 &[&pins.libclang],

@@ -81,11 +81,23 @@ pub fn checks(site: &Site, target: &Target) -> Result<(PathBuf, Vec<Finding>), F
     let path = built.binary;
     let mut findings = findings(site, target, &path)?;
     if let (Some(folder), Some(gpu)) = (built.besides.first(), &target.hardware.gpu) {
-        let code = cuda::check(&folder.join("bin/cuobjdump"), &path, &gpu.arch);
+        let cuobjdump = folder.join("bin/cuobjdump");
+        let code = cuda::check(&cuobjdump, &path, &gpu.arch);
         let cubins = code.map(|code| format!("{} cubins for {}", code.cubins.len(), gpu.arch));
         findings.push(("device code", cubins));
+        if target.has_block_scaled_fp4() {
+            findings.push(("FP4 tensor instructions", fp4(&cuobjdump, &path)));
+        }
     }
     Ok((path, findings))
+}
+
+/// What multiplies rows of NVFP4.
+fn fp4(cuobjdump: &Path, path: &Path) -> Result<String, String> {
+    match cuda::block_scaled_fp4(cuobjdump, path)? {
+        0 => Err("none, though the manifest rounds rows for them".to_string()),
+        count => Ok(format!("{count}, block-scaled")),
+    }
 }
 
 fn findings(site: &Site, target: &Target, path: &Path) -> Result<Vec<Finding>, Failure> {

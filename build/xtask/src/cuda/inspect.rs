@@ -68,3 +68,27 @@ pub fn check(cuobjdump: &Path, file: &Path, arch: &str) -> Result<DeviceCode, St
         None => Ok(code),
     }
 }
+
+/// Start of the block-scaled products of FP4, an instruction of sm_12x.
+const BLOCK_SCALED_FP4: &str = "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X";
+
+/// Counts the block-scaled products of FP4 that `file` holds.
+///
+/// # Errors
+/// If `cuobjdump` or the `nvdisasm` beside it cannot be started or refuses the file.
+pub fn block_scaled_fp4(cuobjdump: &Path, file: &Path) -> Result<usize, String> {
+    let mut command = Command::new(cuobjdump);
+    command.args(["-sass".as_ref(), file.as_os_str()]);
+    if let Some(folder) = cuobjdump.parent() {
+        command.env("NVDISASM_PATH", folder);
+    }
+    let done = command.output();
+    let done = done.map_err(|why| format!("{}: {why}", cuobjdump.display()))?;
+    if !done.status.success() {
+        let printed = String::from_utf8_lossy(&done.stderr);
+        return Err(format!("cuobjdump -sass {}: {printed}", file.display()));
+    }
+    let printed = String::from_utf8_lossy(&done.stdout);
+    let lines = printed.lines();
+    Ok(lines.filter(|line| line.contains(BLOCK_SCALED_FP4)).count())
+}

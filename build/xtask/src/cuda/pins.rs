@@ -81,6 +81,7 @@ pub struct Pins {
     pub cudart_x86_64: Pin,
     pub cudart_aarch64: Pin,
     pub cuobjdump: Pin,
+    pub nvdisasm: Pin,
     pub cutlass: Pin,
     pub libclang: Pin,
 }
@@ -99,7 +100,7 @@ impl Pins {
     }
 
     /// Every pin.
-    pub fn all(&self) -> [&Pin; 9] {
+    pub fn all(&self) -> [&Pin; 10] {
         [
             &self.nvcc,
             &self.nvvm,
@@ -108,6 +109,7 @@ impl Pins {
             &self.cudart_x86_64,
             &self.cudart_aarch64,
             &self.cuobjdump,
+            &self.nvdisasm,
             &self.cutlass,
             &self.libclang,
         ]

@@ -54,27 +54,13 @@ fn made(target: &str) -> Option<Made> {
 fn try_made(name: &str) -> Result<Made, String> {
     let site = Site::here();
     let toolchain = Toolchain::find(&site.root)?;
-    let target = manifest::load(&site.root, name).map_err(|why| why.to_string())?;
-    let target = DeviceTarget::of(&target).map_err(|why| why.to_string())?;
+    let target = device_target(&site, name)?;
     let host = Host::find(&target.host, &toolchain.host, &toolchain.rustc);
     let host = host.map_err(|why| why.to_string())?;
     let mut graph = Graph::new();
     let device = plan(&mut graph, &toolchain, &target).map_err(|why| why.to_string())?;
-    let store = Store::open(&site.atlas(), || ()).map_err(|why| why.to_string())?;
-    let options = Options {
-        root: site.root.clone(),
-        jobs: 2,
-        explain: false,
-        progress: Progress::detect(),
-    };
     let all: Vec<_> = graph.ids().collect();
-    let summary = run(&graph, &all, &store, &options).map_err(|why| why.to_string())?;
-    let path = |source: &Source| {
-        let Source::Output(id, name) = source else {
-            panic!("outputs of actions are wanted");
-        };
-        store.path(summary.output(*id, name).expect("the action ran"))
-    };
+    let path = outputs(&site, &graph, &all)?;
     let input = |at: &str| {
         let inputs = &device.cargo.inputs;
         let found = inputs.iter().find(|input| input.at == at);
@@ -88,6 +74,52 @@ fn try_made(name: &str) -> Result<Made, String> {
         host,
         toolchain,
     })
+}
+
+fn device_target(site: &Site, name: &str) -> Result<DeviceTarget, String> {
+    let target = manifest::load(&site.root, name).map_err(|why| why.to_string())?;
+    DeviceTarget::of(&target).map_err(|why| why.to_string())
+}
+
+/// Runs what `wanted` needs; gives the paths of what it made.
+fn outputs(
+    site: &Site,
+    graph: &Graph,
+    wanted: &[ActionId],
+) -> Result<impl Fn(&Source) -> PathBuf + use<>, String> {
+    let store = Store::open(&site.atlas(), || ()).map_err(|why| why.to_string())?;
+    let options = Options {
+        root: site.root.clone(),
+        jobs: 2,
+        explain: false,
+        progress: Progress::detect(),
+    };
+    let summary = run(graph, wanted, &store, &options).map_err(|why| why.to_string())?;
+    Ok(move |source: &Source| {
+        let Source::Output(id, name) = source else {
+            panic!("outputs of actions are wanted");
+        };
+        store.path(summary.output(*id, name).expect("the action ran"))
+    })
+}
+
+/// The object of one op of a target, and `cuobjdump`.
+fn object(name: &str, op: &str) -> Result<[PathBuf; 2], String> {
+    let site = Site::here();
+    let toolchain = Toolchain::find(&site.root)?;
+    let target = device_target(&site, name)?;
+    let mut graph = Graph::new();
+    let device = plan(&mut graph, &toolchain, &target).map_err(|why| why.to_string())?;
+    let report = device.reports.iter().find(|(other, _)| other == op);
+    let Some((_, Source::Output(compiled, _))) = report else {
+        panic!("{name} has no op {op}");
+    };
+    let Source::Output(unpacked, _) = &device.cuobjdump else {
+        panic!("cuobjdump is unpacked");
+    };
+    let path = outputs(&site, &graph, &[*compiled, *unpacked])?;
+    let object = path(&Source::Output(*compiled, format!("{op}.o")));
+    Ok([object, path(&device.cuobjdump).join("bin/cuobjdump")])
 }
 
 /// A program that launches no row, which needs no GPU, and prints what the launcher returned.
@@ -185,6 +217,21 @@ fn a_program_holds_cubins_of_its_architecture_and_needs_no_cuda_library() {
             !part_of_glibc.iter().any(|known| name.starts_with(known))
         });
         assert_eq!(other, None, "{needed:?}");
+    }
+}
+
+#[test]
+fn experts_of_rounded_rows_are_multiplied_by_fp4_instructions() {
+    for (target, has_them) in [("gb10/qwen3.5-35b-a3b/nvfp4-w4a4", true), (ARM, false)] {
+        let [object, cuobjdump] = match object(target, "experts") {
+            Ok(made) => made,
+            Err(why) => {
+                eprintln!("SKIPPED for {target}: {why}");
+                continue;
+            }
+        };
+        let count = block_scaled_fp4(&cuobjdump, &object).unwrap();
+        assert_eq!(count > 0, has_them, "{target}: {count}");
     }
 }
 
