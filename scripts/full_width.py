@@ -13,7 +13,11 @@ a router's choice is not continuous, and of 256 experts the eighth and the ninth
 can the reference follow it by rounding too, for a difference of one part in a million becomes a whole rounding step
 wherever a value lies between two steps, and after some layers the roundings are unrelated. But their size is known: the
 reference is compared with itself, rounding where the target rounds, and the target may be as far from the reference as
-that, times SLACK. Transformers' own BF16 is printed for scale. Exits with 1 if a way is farther.
+that, times SLACK. How far the target is from the rounding reference, and transformers' own BF16, are printed for scale.
+Exits with 1 if a way is farther.
+
+For a target whose manifest says experts_rows = "nvfp4", give --experts-rows nvfp4: the reference then rounds what
+experts multiply as `Ops::experts` says.
 
 Takes 4 bytes a weight and the logits (2 GB for 2,048 positions of 248,320 tokens), in files and again on the device.
 """
@@ -43,6 +47,9 @@ import golden
 ROWS = 64  # positions whose logits are compared at once
 SEED = 11
 SLACK = 1.1  # room for what else is computed in another order
+NVFP4_GROUP = 16  # columns that share a scale
+NVFP4_EXPONENT = 10  # of a row's largest magnitude times the row's power of two
+EXPERTS = {"exact": (), "nvfp4": ("experts", "shared_expert")}  # modules whose products take NVFP4, by --experts-rows
 
 
 def binary_logits(arguments, config, tokens, way, folder):
@@ -87,15 +94,45 @@ def rounded(x):
     return x.to(torch.bfloat16).to(x.dtype)
 
 
+def rounded_nvfp4(x):
+    """What a block-scaled tensor instruction takes of the rows `x`."""
+    exponent = torch.frexp(x.abs().amax(-1, keepdim=True)).exponent - 1
+    up = torch.ldexp(torch.ones_like(x[..., :1]), NVFP4_EXPONENT - exponent)
+    groups = (x * up).unflatten(-1, (-1, NVFP4_GROUP))
+    scale = (groups.abs().amax(-1, keepdim=True) / 6).to(torch.float8_e4m3fn).to(x.dtype)
+    size = (groups.abs() / scale).nan_to_num().clamp(max=6)
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    return ((size / step).round() * step * scale).copysign(groups).flatten(-2) / up
+
+
 @contextlib.contextmanager
-def bf16_operands():
-    """Rounds in the reference what a GPU target rounds: rows multiplied by weights, queries, keys and values."""
+def inside(model, names):
+    """Gives a list that is not empty while a module with one of these names runs."""
+    running, hooks = [], []
+    for path, module in model.named_modules():
+        if path.rsplit(".", 1)[-1] in names:
+            hooks.append(module.register_forward_pre_hook(lambda *_: running.append(True)))
+            hooks.append(module.register_forward_hook(lambda *_: running.clear()))
+    try:
+        yield running
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def rounded_operands(experts):
+    """Rounds in the reference what a GPU target rounds: rows multiplied by weights, queries, keys and values; by
+    NVFP4 while `experts` is not empty."""
     linear, attention = torch.nn.functional.linear, golden.hf.eager_attention_forward
 
     def attend(module, query, key, value, *rest, **options):
         return attention(module, rounded(query), rounded(key), rounded(value), *rest, **options)
 
-    torch.nn.functional.linear = lambda x, weight, bias=None: linear(rounded(x), weight, bias)
+    def multiply(x, weight, bias=None):
+        return linear(rounded_nvfp4(x) if experts else rounded(x), weight, bias)
+
+    torch.nn.functional.linear = multiply
     golden.hf.eager_attention_forward = attend
     try:
         yield
@@ -138,6 +175,7 @@ def main():
     parser.add_argument("--positions", type=int, default=2048)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--operands", choices=("f32", "bf16"), default="bf16", help="what the target multiplies")
+    parser.add_argument("--experts-rows", choices=EXPERTS, default="exact", help="as in the target's manifest")
     parser.add_argument("--kld", type=float, default=1e-4, help="largest mean divergence of an f32 target, nats")
     arguments = parser.parse_args()
     torch.set_grad_enabled(False)
@@ -148,16 +186,18 @@ def main():
     model, device = reference(arguments.weights, config, arguments.device), arguments.device
     print(f"{config['num_hidden_layers']} layers, torch {torch.__version__}, transformers "
           f"{golden.transformers.__version__}", flush=True)
-    exact, allowed = list(logits(model, tokens, device)), arguments.kld
+    exact, allowed, rounding = list(logits(model, tokens, device)), arguments.kld, None
     if arguments.operands == "bf16":
-        with bf16_operands():
-            rounding = compare("the reference, rounding its operands", exact, logits(model, tokens, device), device)
-        allowed = SLACK * rounding
+        with inside(model, EXPERTS[arguments.experts_rows]) as experts, rounded_operands(experts):
+            rounding = list(logits(model, tokens, device))
+        allowed = SLACK * compare("the reference, rounding its operands", exact, rounding, device)
     means = []
     for way in ("prefill", "decode"):
         with tempfile.TemporaryDirectory() as folder:
             found = binary_logits(arguments, config, tokens, way, pathlib.Path(folder))
             means.append(compare(way, exact, rows_of(found), device))
+            if rounding:
+                compare(f"{way}, from the rounding reference", rounding, rows_of(found), device)
     rotary = model.model.rotary_emb  # transformers keeps its angles in float32 too
     model.bfloat16().model.rotary_emb = type(rotary)(model.config).to(device)
     compare("transformers in BF16", exact, logits(model, tokens, device), device)
