@@ -5,7 +5,9 @@
 // 4 and q = lane % 4, takes bytes 16 q .. 16 q + 15 of rows g and g + 8: a warp reads 512 bytes
 // side by side, twice. Decoding gives pairs of neighbouring columns: of each four, FP8 has the
 // first two where a BF16 has sign, exponent and mantissa, and the others in the bits between; of
-// each 8, NVFP4 has the nibbles 0 2 4 6 1 3 5 7. The matrix is followed by its scales:
+// each 8, NVFP4 has the even ones in the low half of a word and the odd ones in the high half, two
+// of the four where one shift brings sign and magnitude to a BF16's place. The matrix is followed
+// by its scales:
 //   nvfp4:         E4M3 (panel, K / 128, 16 rows, 8), then F32 (panel * 16) of the tensor
 //   fp8_block128:  F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
 //
@@ -115,19 +117,19 @@ struct Codec<Storage::nvfp4> {
   // E4M3 of the lane's first and last 16 columns.
   using Scale = unsigned short;
 
-  // E2M1's exponent and mantissa in a BF16's place are the value times 2^-126. The products of code
-  // and scale are exact; their factor 2^-8 is in the tensor's scale.
+  // Exponent and mantissa in a BF16's place are the value times 2^-126, of E4M3 times 2^-120. The
+  // products of code and scale are exact; their factor 2^-8 is in the tensor's scale.
   template <bool>
   __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
-    const unsigned e4m3 = octet < 2 ? scales & 0xffu : static_cast<unsigned>(scales) >> 8;
-    const float scale = __uint_as_float((e4m3 & 0x7fu) << 20) * 0x1p120f;
-    const bf16x2 factor = both(scale * 0x1p118f);
+    const unsigned e4m3 = __byte_perm(scales, 0, octet < 2 ? 0x4040 : 0x4141);
+    constexpr bf16x2 kUp{0x7b007b00u};  // 2^119, both
+    const bf16x2 factor = multiply(multiply({(e4m3 << 4) & 0x07f007f0u}, kUp), kUp);
     constexpr unsigned kMagnitude = 0x01c001c0u, kSign = 0x80008000u;
-    to[0] = scaled(((codes << 6) & kMagnitude) | ((codes << 12) & kSign), factor);
-    to[1] = scaled(((codes << 2) & kMagnitude) | ((codes << 8) & kSign), factor);
-    to[2] = scaled(((codes >> 2) & kMagnitude) | ((codes << 4) & kSign), factor);
-    to[3] = scaled(((codes >> 6) & kMagnitude) | (codes & kSign), factor);
+    to[0] = scaled(codes & (kMagnitude | kSign), factor);
+    to[1] = scaled((codes << 3) & (kMagnitude | kSign), factor);
+    to[2] = scaled(((codes << 6) & kMagnitude) | ((codes << 1) & kSign), factor);
+    to[3] = scaled(((codes >> 3) & kMagnitude) | ((codes << 2) & kSign), factor);
   }
 };
 
@@ -311,8 +313,9 @@ template <Storage kStorage, int kTiles>
 struct Flat {
   using W = Matrix<kStorage>;
   static constexpr int kRows = 8 * kTiles;
-  // Groups of a warp that are under way at once; FP8's sums of many rows leave registers for two.
-  static constexpr int kAhead = W::kFp8 && kTiles > 2 ? 2 : 4;
+  // Groups of a warp that are under way at once: FP8's sums of many rows leave registers for two,
+  // as what NVFP4 is decoded from does for three.
+  static constexpr int kAhead = W::kFp8 && kTiles > 2 ? 2 : W::kNvfp4 && kTiles > 1 ? 3 : 4;
 
   struct SharedStorage {
     float partial[kPanelWarps][kPanelRows][kRows];  // (warp, panel row, row)

@@ -256,15 +256,22 @@ fn fp8_word(word: u32) -> u32 {
     first(a) | second(c) | (first(b) | second(d)) << 16
 }
 
-/// Columns 0 .. 8 to the even ones, then the odd ones: decoding takes nibbles that are half a word
-/// apart.
+/// Even columns of 8 into the low half of a word, odd ones into the high half. Of the four of a
+/// half the first has its sign in bit 15 and its magnitude in bits 8 .. 6, as a BF16 holds them; the
+/// others have them in bits 12 and 5 .. 3, 14 and 2 .. 0, 13 and 11 .. 9.
 fn nvfp4_word(word: u32) -> u32 {
     let even = |word: u32| {
         let nibbles = word & 0x0f0f_0f0f;
         let bytes = (nibbles | nibbles >> 4) & 0x00ff_00ff;
         (bytes | bytes >> 8) & 0xffff
     };
-    even(word) | even(word >> 4) << 16
+    let halves = even(word) | even(word >> 4) << 16;
+    let of_both = |bits: u32| halves & (bits | bits << 16);
+    let first = of_both(0x0008) << 12 | of_both(0x0007) << 6;
+    let second = of_both(0x0080) << 5 | of_both(0x0070) >> 1;
+    let third = of_both(0x0800) << 3 | of_both(0x0700) >> 8;
+    let fourth = of_both(0x8000) >> 2 | of_both(0x7000) >> 3;
+    first | second | third | fourth
 }
 
 fn codes(bits: &Bits) -> &[u8] {
@@ -343,7 +350,11 @@ mod tests {
         assert_eq!(fp8_word(0x00ff_0000), 0x0000_780f);
         assert_eq!(fp8_word(0xff00_0000), 0x780f_0000);
         assert_eq!(fp8_word(0x0091_0000), 0x0000_1801);
-        assert_eq!(nvfp4_word(0x7654_3210), 0x7531_6420);
+        let magnitudes = [6 << 9, 4, 2 << 3, 0, 7 << 9, 5, 3 << 3, 1 << 6];
+        let [even, odd] = [0, 4].map(|at| magnitudes[at..][..4].iter().sum::<u32>());
+        assert_eq!(nvfp4_word(0x7654_3210), odd << 16 | even);
+        let signs = [0, 4, 8, 12].map(|at| nvfp4_word(8 << (2 * at)));
+        assert_eq!(signs, [1 << 15, 1 << 12, 1 << 14, 1 << 13]);
     }
 
     #[test]
