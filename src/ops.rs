@@ -7,6 +7,7 @@
 //! Every result row is a function of its own sequence only, never of the other rows of the step.
 
 use std::ops::{Deref, Range};
+use std::time::Duration;
 
 use crate::engine::executor::DeviceError;
 use crate::target::{self, Format, TOP_K, VOCAB};
@@ -125,6 +126,9 @@ pub trait Ops {
     /// Whether rows of logits are ranked where they are, because to take them to the host costs
     /// more.
     const RANKS: bool;
+    /// How long a step or a `read` behind it may take, if more can only mean that the device is
+    /// lost.
+    const PATIENCE: Option<Duration>;
 
     /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::backend::{self, Backend, GOLDEN_TOLERANCE};
 use crate::engine::{self, EngineError, Handle, Limits};
@@ -25,6 +26,8 @@ use super::{Exit, Failure, about};
 
 /// Largest tokenizer or template file that is read.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Time for the last words to clients and operator once the device has failed.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Where the checkpoint is.
 #[derive(Clone, Debug)]
@@ -139,8 +142,8 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     })
 }
 
-/// The running engine and its thread.
-pub type Engine = (Handle, JoinHandle<Result<(), EngineError>>);
+/// The running engine and its end.
+pub type Engine = (Handle, JoinHandle<engine::Outcome>);
 
 /// Opens and loads the weights and replays the golden tokens; blocks.
 ///
@@ -172,7 +175,7 @@ pub fn tell_detour(checkpoint: &Checkpoint) {
 /// Starts the engine; its thread loads and checks the model.
 pub fn engine(files: &Files, progress: &Arc<Progress>) -> Engine {
     let (files, progress) = (files.clone(), progress.clone());
-    engine::spawn(Limits::TARGET, move || {
+    let (handle, thread) = engine::spawn(Limits::TARGET, move || {
         let (runner, report) = runner(&files, &progress)?;
         log::line(format_args!(
             "the weights take {}",
@@ -180,7 +183,21 @@ pub fn engine(files: &Files, progress: &Arc<Progress>) -> Engine {
         ));
         log::line(checked(&report));
         Ok(runner)
-    })
+    });
+    (handle, thread::spawn(move || end(thread)))
+}
+
+/// Waits for the engine's end. Soon after a failure of the device the process ends, whatever it is
+/// at by then.
+fn end(thread: engine::Thread) -> engine::Outcome {
+    let outcome = thread.join();
+    if let Err(error) = &outcome
+        && error.is_of_device()
+    {
+        Exit::Internal.within(LAST_WORDS);
+        log::line(error);
+    }
+    outcome
 }
 
 /// What the replay of golden tokens found, for people.
@@ -209,7 +226,9 @@ pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
 pub fn engine_failure(error: &EngineError) -> Failure {
     match error {
         EngineError::Start(cause) => start_failure(cause.as_ref()),
-        EngineError::Device(_) | EngineError::Panicked => Failure::new(Exit::Internal, error),
+        // `end` has told it.
+        error if error.is_of_device() => Failure::new(Exit::Internal, ""),
+        error => Failure::new(Exit::Internal, error),
     }
 }
 
@@ -257,3 +276,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}")))
 }
+
+#[cfg(test)]
+#[path = "boot_tests.rs"]
+mod tests;

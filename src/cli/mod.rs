@@ -15,9 +15,12 @@ pub mod verify;
 
 use std::fmt;
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use argh::FromArgs;
 
+use crate::backend;
 use crate::bench::{self, BenchError};
 
 /// one binary that serves one model on one kind of hardware
@@ -60,6 +63,16 @@ pub enum Exit {
     Internal = 70,
     Io = 74,
     Config = 78,
+}
+
+impl Exit {
+    /// Ends the process after `grace`, whatever its threads wait for by then.
+    pub fn within(self, grace: Duration) {
+        thread::spawn(move || {
+            thread::sleep(grace);
+            backend::leave(self as i32)
+        });
+    }
 }
 
 impl From<Exit> for ExitCode {

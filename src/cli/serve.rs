@@ -10,8 +10,9 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::engine::{Handle, Phase};
+use crate::engine::{DEVICE_FAILED, Handle, Phase};
 use crate::http::files;
+use crate::http::generate::internal;
 use crate::http::host::{HostName, Hosts};
 use crate::http::journal::Journal;
 use crate::http::keys::Keys;
@@ -280,7 +281,13 @@ async fn live(
         }
     }
     match thread.join() {
-        Ok(Err(error)) => Err(boot::engine_failure(&error)),
+        Ok(Err(error)) => {
+            if error.is_of_device() {
+                // Of those whose events the engine cannot end any more.
+                state.abort_replies(internal(DEVICE_FAILED));
+            }
+            Err(boot::engine_failure(&error))
+        }
         Ok(Ok(())) => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
         Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
     }

@@ -1,6 +1,7 @@
 //! What the engine asks of a model on a device: one step over rows of several sequences.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::request::TokenId;
 
@@ -72,6 +73,8 @@ impl std::error::Error for DeviceError {}
 pub trait Executor {
     /// Vocabulary size: floats per row of logits.
     const VOCAB: usize;
+    /// How long one call may take, if more can only mean that the device is lost.
+    const PATIENCE: Option<Duration> = None;
 
     /// Runs one step over the rows of one or more sequences, each sequence at most once.
     ///

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
+use super::end::Calls;
 use super::limits::Limits;
 use super::request::Request;
 use super::sequence::events_room;
@@ -18,7 +19,7 @@ pub enum Phase {
     Serving,
     /// Accepted requests are completed, others are turned away.
     Draining,
-    /// The thread has ended, or is about to.
+    /// The thread has ended, is about to, or is held by a device that does not answer.
     Stopped,
 }
 
@@ -47,6 +48,8 @@ impl std::error::Error for Rejected {}
 pub(super) struct Shared {
     pub stats: Stats,
     pub phase: watch::Sender<Phase>,
+    /// Of the executor.
+    pub calls: Calls,
 }
 
 impl Shared {
@@ -77,6 +80,7 @@ impl Handle {
         let shared = Arc::new(Shared {
             stats: Stats::default(),
             phase,
+            calls: Calls::default(),
         });
         let handle = Handle {
             inbox,

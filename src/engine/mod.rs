@@ -16,6 +16,7 @@
 //! any company.
 
 pub mod constraint;
+mod end;
 pub mod executor;
 mod handle;
 mod kv;
@@ -36,21 +37,24 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::task::Poll;
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
+pub use self::end::Thread;
 pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::Limits;
 pub use self::stats::{Figure, Stats};
 
 use self::constraint::MaskThreads;
+use self::end::Counted;
 use self::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use self::handle::Shared;
 use self::kv::{Kv, pages_for};
@@ -59,7 +63,8 @@ use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
 
-const DEVICE_FAILED: &str = "the device failed; the server is stopping";
+/// What clients are told whose replies a failure of the device ends.
+pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
 const INTERNAL: &str = "internal error; the server is stopping";
 
@@ -70,6 +75,8 @@ pub enum EngineError {
     Start(Box<dyn Error + Send + Sync>),
     /// A step failed; the device must not be used again.
     Device(DeviceError),
+    /// A call of the device did not return for so long; its thread is lost with it.
+    Unresponsive(Duration),
     /// An invariant broke; the panic message was printed where it happened.
     Panicked,
 }
@@ -79,6 +86,12 @@ impl fmt::Display for EngineError {
         match self {
             EngineError::Start(cause) => write!(f, "the model could not be started: {cause}"),
             EngineError::Device(cause) => write!(f, "the device failed: {cause}"),
+            EngineError::Unresponsive(patience) => write!(
+                f,
+                "the device did not answer for {} s: it is lost, or what it computes has no end; \
+                 see `dmesg` and `nvidia-smi`, and reboot if they do not answer either",
+                patience.as_secs_f32()
+            ),
             EngineError::Panicked => f.write_str("the engine broke an invariant and stopped"),
         }
     }
@@ -86,32 +99,48 @@ impl fmt::Display for EngineError {
 
 impl Error for EngineError {}
 
-/// Starts the engine thread: it builds the executor, serves until drained, and returns why it
+impl EngineError {
+    /// Whether the device can be asked for nothing more, not even to free its memory.
+    pub fn is_of_device(&self) -> bool {
+        matches!(self, EngineError::Device(_) | EngineError::Unresponsive(_))
+    }
+}
+
+/// How the engine ended.
+pub type Outcome = Result<(), EngineError>;
+
+/// Starts the engine thread: it builds the executor, serves until drained, and tells why it
 /// ended.
 ///
 /// # Panics
 /// If the system refuses a thread, or `limits` cannot run anything.
-pub fn spawn<E, F>(limits: Limits, make: F) -> (Handle, JoinHandle<Result<(), EngineError>>)
+pub fn spawn<E, F>(limits: Limits, make: F) -> (Handle, Thread)
 where
     E: Executor,
     F: FnOnce() -> Result<E, Box<dyn Error + Send + Sync>> + Send + 'static,
 {
     let (handle, inbox, shared) = Handle::new(&limits);
-    let body = move || serve(limits, make, inbox, shared);
+    let (end, ended) = std_mpsc::channel();
+    let thread = Thread {
+        ended,
+        shared: shared.clone(),
+        patience: E::PATIENCE,
+    };
+    // Nobody may wait for the end.
+    let body = move || drop(end.send(serve(limits, make, inbox, shared)));
     let builder = thread::Builder::new().name("engine".to_owned());
-    (
-        handle,
-        builder.spawn(body).expect("the system refuses a thread"),
-    )
+    builder.spawn(body).expect("the system refuses a thread");
+    (handle, thread)
 }
 
-/// The engine thread. However it ends, each accepted request has got its terminal event.
+/// The engine thread. However it ends, each accepted request has got its terminal event; unless the
+/// device holds it for ever (see `end`).
 fn serve<E: Executor>(
     limits: Limits,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
     mut inbox: mpsc::Receiver<Request>,
     shared: Arc<Shared>,
-) -> Result<(), EngineError> {
+) -> Outcome {
     let started = catch_unwind(AssertUnwindSafe(|| {
         make().and_then(|made| Ok((made, runtime()?)))
     }));
@@ -124,6 +153,10 @@ fn serve<E: Executor>(
             return Err(EngineError::Start(cause));
         }
     };
+    let executor = Counted {
+        executor,
+        shared: shared.clone(),
+    };
     let mut engine = Engine::new(executor, runtime, limits, inbox, shared);
     let outcome = catch_unwind(AssertUnwindSafe(|| engine.run()));
     let outcome = outcome.unwrap_or(Err(EngineError::Panicked));
@@ -131,6 +164,10 @@ fn serve<E: Executor>(
         Err(EngineError::Device(_)) => DEVICE_FAILED,
         _ => INTERNAL,
     });
+    if let Err(EngineError::Device(_)) = outcome {
+        // To free what is on it could take for ever, and the process ends.
+        mem::forget(engine.executor);
+    }
     outcome
 }
 
@@ -205,7 +242,7 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Serves until drained.
-    fn run(&mut self) -> Result<(), EngineError> {
+    fn run(&mut self) -> Outcome {
         self.shared.enter(Phase::Serving);
         loop {
             match self.round().map_err(EngineError::Device)? {
@@ -335,7 +372,7 @@ impl<E: Executor> Engine<E> {
 
     /// Runs the planned rows.
     fn step(&mut self) -> Result<(), DeviceError> {
-        let mut rows = recycle(std::mem::take(&mut self.rows));
+        let mut rows = recycle(mem::take(&mut self.rows));
         let work = self.plan.work.iter();
         rows.extend(work.map(|work| self.running[work.lane].rows(work.tokens, &self.kv)));
         let begun = Instant::now();

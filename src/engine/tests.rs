@@ -1,7 +1,6 @@
 //! The engine on its thread: waking, draining, failing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -35,8 +34,6 @@ fn spec(max_tokens: usize) -> Spec {
     }
 }
 
-type Thread = JoinHandle<Result<(), EngineError>>;
-
 fn spawn_model() -> (Handle, Thread) {
     spawn(LIMITS, || Ok(HashModel::<VOCAB>::new(&LIMITS)))
 }
@@ -65,7 +62,7 @@ fn a_request_is_answered_and_counted() {
     let events = read_all(submit(&handle, &spec(5), 2));
     assert_eq!(events, spec(5).expected(&LIMITS));
     handle.drain();
-    thread.join().unwrap().unwrap();
+    thread.join().unwrap();
     let stats = handle.stats();
     assert_eq!(
         (stats.prompt_tokens.get(), stats.generated_tokens.get()),
@@ -105,7 +102,7 @@ fn a_prompt_is_scored_without_a_reply() {
     assert_eq!(events, scored.expected(&LIMITS));
     assert_eq!(events.len(), 149 + 1);
     handle.drain();
-    thread.join().unwrap().unwrap();
+    thread.join().unwrap();
     let stats = handle.stats();
     assert_eq!(
         (stats.prompt_tokens.get(), stats.generated_tokens.get()),
@@ -191,7 +188,7 @@ fn an_idle_engine_sleeps() {
     // A thread that spins would use some 30 ticks of ten milliseconds, or half on a busy machine.
     assert!(processor_ticks(&stat) - before < 3);
     handle.drain();
-    thread.join().unwrap().unwrap();
+    thread.join().unwrap();
 }
 
 /// Ticks of processor time that a thread has used: fields 14 and 15 of its `stat` file.
@@ -273,7 +270,7 @@ fn draining_completes_what_was_accepted_and_refuses_the_rest() {
     let (request, _receiver) = spec(1).request(2);
     assert!(matches!(handle.submit(request), Err(Rejected::Stopped(_))));
     (0..8).for_each(|_| open.send(()).unwrap());
-    thread.join().unwrap().unwrap();
+    thread.join().unwrap();
     for receiver in accepted {
         assert_eq!(read_all(receiver), spec(2).expected(&LIMITS));
     }
@@ -283,10 +280,10 @@ fn draining_completes_what_was_accepted_and_refuses_the_rest() {
 fn an_idle_engine_ends_when_drained_or_forgotten() {
     let (handle, thread) = spawn_model();
     handle.drain();
-    thread.join().unwrap().unwrap();
+    thread.join().unwrap();
     let (handle, thread) = spawn_model();
     drop(handle);
-    thread.join().unwrap().unwrap();
+    thread.join().unwrap();
 }
 
 #[test]
@@ -295,10 +292,7 @@ fn a_device_error_fails_everyone_and_stops_the_engine() {
     let receivers: Vec<_> = (0..3).map(|_| submit(&handle, &spec(9), 12)).collect();
     open.send(()).unwrap();
     drop(open);
-    assert!(matches!(
-        thread.join().unwrap(),
-        Err(EngineError::Device(_))
-    ));
+    assert!(matches!(thread.join(), Err(EngineError::Device(_))));
     for receiver in receivers {
         assert_eq!(
             read_all(receiver).pop(),
@@ -321,7 +315,7 @@ fn a_model_that_does_not_start_fails_what_waits_for_it() {
     let receiver = submit(&handle, &spec(1), 2);
     assert_eq!(handle.phase(), Phase::Starting);
     go.send(()).unwrap();
-    let error = thread.join().unwrap().unwrap_err();
+    let error = thread.join().unwrap_err();
     assert!(error.to_string().contains("no such file"));
     assert_eq!(read_all(receiver), [Event::Failed(START_FAILED.into())]);
     assert_eq!(handle.phase(), Phase::Stopped);
@@ -351,7 +345,7 @@ impl Executor for Silent {
 fn a_broken_invariant_fails_everyone_and_stops_the_engine() {
     let (handle, thread) = spawn(LIMITS, || Ok(Silent));
     let receiver = submit(&handle, &spec(1), 2);
-    assert!(matches!(thread.join().unwrap(), Err(EngineError::Panicked)));
+    assert!(matches!(thread.join(), Err(EngineError::Panicked)));
     assert_eq!(read_all(receiver), [Event::Failed(INTERNAL.into())]);
 }
 
@@ -539,4 +533,159 @@ fn a_late_mask_holds_its_own_sequence_and_no_other() {
     let events = read_all(held);
     assert!(events[..3].iter().all(is_nine), "{events:?}");
     assert_eq!(events[3], Event::Done(FinishReason::Length));
+}
+
+/// A model whose calls take some time, which it takes for long at some point.
+struct Slow {
+    model: HashModel<VOCAB>,
+    /// Of the first step, of others, and of each call for logits.
+    first: Duration,
+    others: Duration,
+    logits: Duration,
+}
+
+/// What `Slow` may take.
+const SLOW_PATIENCE: Duration = Duration::from_millis(800);
+/// Longer than that.
+const LOST: Duration = Duration::from_secs(5);
+
+impl Executor for Slow {
+    const VOCAB: usize = VOCAB;
+    const PATIENCE: Option<Duration> = Some(SLOW_PATIENCE);
+
+    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        std::thread::sleep(self.first);
+        self.first = self.others;
+        self.model.step(rows)
+    }
+
+    fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
+        std::thread::sleep(self.logits);
+        self.model.logits(index)
+    }
+
+    fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        std::thread::sleep(self.logits);
+        self.model.logits_of(rows, logits)
+    }
+}
+
+/// Times of the first step, of others, and of each call for logits.
+fn spawn_slow([first, others, logits]: [Duration; 3]) -> (Handle, Thread) {
+    let model = HashModel::new(&LIMITS);
+    spawn(LIMITS, move || {
+        Ok(Slow {
+            model,
+            first,
+            others,
+            logits,
+        })
+    })
+}
+
+#[test]
+fn a_call_that_never_returns_ends_the_engine_in_time() {
+    let none = Duration::ZERO;
+    for (times, prompt_logprobs) in [
+        ([LOST, none, none], None),
+        ([none, none, LOST], None),
+        ([none, none, LOST], Some(1)),
+    ] {
+        let (handle, thread) = spawn_slow(times);
+        let begun = Instant::now();
+        let asked = Spec {
+            prompt_logprobs,
+            ..spec(3)
+        };
+        let _receiver = submit(&handle, &asked, 8);
+        handle.drain();
+        let error = thread.join().unwrap_err();
+        let took = begun.elapsed();
+        assert!(error.is_of_device() && error.to_string().contains("0.8 s"));
+        assert!(
+            took >= SLOW_PATIENCE && took < 2 * SLOW_PATIENCE,
+            "{took:?}"
+        );
+        assert_eq!(handle.phase(), Phase::Stopped);
+    }
+}
+
+#[test]
+fn a_call_within_patience_is_waited_for() {
+    let third = SLOW_PATIENCE / 3;
+    let (handle, thread) = spawn_slow([2 * third, Duration::ZERO, Duration::ZERO]);
+    let receiver = submit(&handle, &spec(3), 8);
+    handle.drain();
+    thread.join().unwrap();
+    assert_eq!(read_all(receiver), spec(3).expected(&LIMITS));
+}
+
+#[test]
+fn many_calls_may_take_longer_than_one() {
+    let short = SLOW_PATIENCE / 10;
+    let (handle, thread) = spawn_slow([short; 3]);
+    let begun = Instant::now();
+    let receiver = submit(&handle, &spec(10), 16);
+    handle.drain();
+    thread.join().unwrap();
+    assert!(begun.elapsed() > 2 * SLOW_PATIENCE);
+    assert_eq!(read_all(receiver), spec(10).expected(&LIMITS));
+}
+
+#[test]
+fn an_executor_may_take_any_time_to_be_made_and_between_calls() {
+    let making = 2 * SLOW_PATIENCE;
+    let (handle, thread) = spawn(LIMITS, move || {
+        std::thread::sleep(making);
+        Ok(Slow {
+            model: HashModel::new(&LIMITS),
+            first: Duration::ZERO,
+            others: Duration::ZERO,
+            logits: Duration::ZERO,
+        })
+    });
+    let waits = handle.clone();
+    let asks = std::thread::spawn(move || {
+        eventually("serving", || waits.phase() == Phase::Serving);
+        std::thread::sleep(2 * SLOW_PATIENCE);
+        let events = read_all(submit(&waits, &spec(3), 8));
+        waits.drain();
+        events
+    });
+    thread.join().unwrap();
+    assert_eq!(asks.join().unwrap(), spec(3).expected(&LIMITS));
+}
+
+/// Tells when it is taken down.
+struct Failing(std::sync::mpsc::Sender<()>);
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        self.0.send(()).unwrap();
+    }
+}
+
+impl Executor for Failing {
+    const VOCAB: usize = VOCAB;
+
+    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+        Err(DeviceError("it is lost".into()))
+    }
+
+    fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
+        unreachable!("no step")
+    }
+
+    fn logits_of(&mut self, _: &[usize], _: &mut Vec<f32>) -> Result<(), DeviceError> {
+        unreachable!("no step")
+    }
+}
+
+#[test]
+fn a_device_that_failed_is_asked_for_nothing() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (handle, thread) = spawn(LIMITS, || Ok(Failing(tell)));
+    let _receiver = submit(&handle, &spec(1), 2);
+    thread.join().unwrap_err();
+    assert!(told.try_recv().is_err());
 }

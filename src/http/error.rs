@@ -114,6 +114,11 @@ impl ApiError {
         }
     }
 
+    /// The server was told to stop.
+    pub fn draining() -> ApiError {
+        ApiError::unavailable("draining", "the server is shutting down")
+    }
+
     /// The same error, after which the connection is closed.
     pub fn closing(mut self) -> ApiError {
         self.close = true;

@@ -344,7 +344,7 @@ async fn body_answer(
 /// The service, if requests are taken.
 fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
     if state.is_draining() {
-        return Err(ApiError::unavailable("draining", "the server is shutting down").closing());
+        return Err(ApiError::draining().closing());
     }
     let loading = || ApiError::unavailable("loading", "the model is being loaded; see /health");
     state.service().ok_or_else(loading)

@@ -14,6 +14,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
+use super::error::ApiError;
 use super::limits::{
     ABORT_TIMEOUT, ACCEPT_PAUSE, DRAIN_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX,
 };
@@ -92,7 +93,7 @@ impl Server {
         {
             return true;
         }
-        state.abort_replies();
+        state.abort_replies(ApiError::draining());
         let _ = timeout(ABORT_TIMEOUT, places.acquire_many(all)).await;
         false
     }

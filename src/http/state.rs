@@ -13,15 +13,16 @@ use tokio::sync::{Semaphore, watch};
 use crate::engine::Handle;
 use crate::text::chat::ChatModel;
 
+use super::error::ApiError;
 use super::limits::BODIES_BYTES_MAX;
 use super::metrics::{ServerFigures, Times};
 use super::responses::store::Store;
 use super::settings::Settings;
 
-/// Completes when open replies must end at once.
+/// Completes when open replies must end at once, with what their clients are told.
 pub struct Abort {
-    told: watch::Receiver<bool>,
-    wait: Pin<Box<dyn Future<Output = ()> + Send>>,
+    told: watch::Receiver<Option<ApiError>>,
+    wait: Pin<Box<dyn Future<Output = ApiError> + Send>>,
 }
 
 impl Abort {
@@ -32,9 +33,9 @@ impl Abort {
 }
 
 impl Future for Abort {
-    type Output = ();
+    type Output = ApiError;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ApiError> {
         self.wait.as_mut().poll(cx)
     }
 }
@@ -75,7 +76,7 @@ pub struct State {
     loading: Box<dyn Fn() -> Loading + Send + Sync>,
     service: OnceLock<Arc<Service>>,
     draining: AtomicBool,
-    aborted: watch::Sender<bool>,
+    aborted: watch::Sender<Option<ApiError>>,
 }
 
 impl State {
@@ -96,7 +97,7 @@ impl State {
             loading: Box::new(loading),
             service: OnceLock::new(),
             draining: AtomicBool::new(false),
-            aborted: watch::Sender::new(false),
+            aborted: watch::Sender::new(None),
         })
     }
 
@@ -132,8 +133,8 @@ impl State {
     }
 
     /// Ends open replies with an error.
-    pub fn abort_replies(&self) {
-        self.aborted.send_replace(true);
+    pub fn abort_replies(&self, error: ApiError) {
+        self.aborted.send_replace(Some(error));
     }
 
     pub fn abort(&self) -> Abort {
@@ -141,8 +142,11 @@ impl State {
         Abort {
             told: aborted.clone(),
             wait: Box::pin(async move {
-                if aborted.wait_for(|aborted| *aborted).await.is_err() {
-                    std::future::pending().await
+                let told = aborted.wait_for(Option::is_some).await;
+                let error = told.ok().and_then(|error| error.clone());
+                match error {
+                    Some(error) => error,
+                    None => std::future::pending().await,
                 }
             }),
         }

@@ -18,6 +18,7 @@ use crate::target;
 use crate::text::reply::Delta;
 use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
 
+use super::error::ApiError;
 use super::limits::BODIES_BYTES_MAX;
 use super::listener::Listener;
 use super::server::Server;
@@ -277,7 +278,7 @@ impl TestServer {
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        self.state.abort_replies();
+        self.state.abort_replies(ApiError::draining());
         self.signal();
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::generate::internal;
 use super::journal::Journal;
 use super::limits::{BODY_BYTES_MAX, CHOICES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, URI_BYTES_MAX};
 use super::metrics::Compatibility;
@@ -484,6 +485,24 @@ fn a_reply_that_outlasts_the_drain_ends_with_an_error() {
         "{rest}"
     );
     assert!(!server.stop());
+}
+
+#[test]
+fn replies_that_cannot_go_on_end_with_the_reason() {
+    let step = PATIENCE;
+    let server = TestServer::start(Script {
+        step,
+        ..Script::endless()
+    });
+    let mut streamed = server.open_chat(json!({"stream": true}));
+    streamed.read_until("role");
+    let whole = server.open_chat(json!({}));
+    server.wait_for(|stats| stats.running.get() + stats.waiting.get() == 2);
+    server.state.abort_replies(internal("the device failed"));
+    let (rest, whole) = (streamed.rest(), whole.answer());
+    assert!(rest.contains("data: {\"error\":{\"message\":\"the device failed"));
+    assert_eq!(whole.status, 500);
+    assert!(whole.body.contains("the device failed"));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod tests;
 mod wide;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::engine::executor::DeviceError;
 use crate::ops::{Batch, GatedDelta, Ops, RANKED};
@@ -154,6 +155,8 @@ impl Ops for Cpu {
     type Host = Vec<f32>;
 
     const RANKS: bool = false;
+    /// A slow host is no fault.
+    const PATIENCE: Option<Duration> = None;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         matrix::bytes_max(n, k, format == Format::Bf16)

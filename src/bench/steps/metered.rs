@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::DeviceError;
@@ -136,6 +137,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
     type Host = B::Host;
 
     const RANKS: bool = B::RANKS;
+    const PATIENCE: Option<Duration> = B::PATIENCE;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         B::matrix_bytes_max(n, k, format)

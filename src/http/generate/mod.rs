@@ -313,9 +313,7 @@ fn engine_request(
 fn rejection(service: &Service, rejected: &Rejected) -> ApiError {
     match rejected {
         Rejected::Full(_) => ApiError::full(),
-        Rejected::Stopped(_) if service.engine.phase() == Phase::Draining => {
-            ApiError::unavailable("draining", "the server is shutting down")
-        }
+        Rejected::Stopped(_) if service.engine.phase() == Phase::Draining => ApiError::draining(),
         Rejected::Stopped(_) => ApiError::unavailable("stopped", "the engine has stopped"),
     }
 }
@@ -370,9 +368,7 @@ pub async fn follow(
         tokio::select! {
             biased;
             polled = poll_fn(|cx| generation.poll(cx, &mut |_, piece| each(piece))) => polled?,
-            () = &mut abort => {
-                return Err(ApiError::unavailable("draining", "the server is shutting down"));
-            }
+            error = &mut abort => return Err(error),
         }
     }
     Ok(generation.usage())

@@ -143,8 +143,7 @@ impl Body for ReplyStream {
             return Poll::Pending;
         }
         this.woken = Some(cx.waker().clone());
-        if Pin::new(&mut this.abort).poll(cx).is_ready() {
-            let error = ApiError::unavailable("draining", "the server is shutting down");
+        if let Poll::Ready(error) = Pin::new(&mut this.abort).poll(cx) {
             return this.failure(&error, bytes);
         }
         // Setting the timer at every frame would cost more than writing the frame.

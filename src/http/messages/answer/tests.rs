@@ -230,7 +230,7 @@ fn a_call_without_its_end_is_left_out_of_a_whole_message() {
 
 #[test]
 fn a_message_that_fails_says_so_after_its_pings() {
-    let error = ApiError::unavailable("draining", "the server is shutting down");
+    let error = ApiError::draining();
     let mut out = Vec::new();
     let mut writer = MessageWriter::new(identity(true), 3);
     writer.write_start(&mut out);

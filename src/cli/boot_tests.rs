@@ -1,0 +1,132 @@
+//! The end of the process around an engine: each test starts itself again as the process that ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::backend::cpu::Cpu;
+use crate::engine::executor::{DeviceError, Executor, Rows};
+use crate::engine::request::{Admitted, Event, Request, Sampling};
+
+/// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
+/// the harness of the tests it is one more filter, which finds nothing.
+const STEP_MS: &str = "step_ms=";
+/// What tells that the step has begun.
+const BEGUN: &str = "the step has begun";
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// One step, in pieces much shorter than a pause of the process.
+struct Sleeper(Duration);
+
+impl Executor for Sleeper {
+    const VOCAB: usize = 2;
+    const PATIENCE: Option<Duration> = Some(PATIENCE);
+
+    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+        println!("{BEGUN}");
+        for _ in 0..10 {
+            thread::sleep(self.0 / 10);
+        }
+        Ok(())
+    }
+
+    fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
+        Ok(&[0.0, 1.0])
+    }
+
+    fn logits_of(&mut self, _: &[usize], _: &mut Vec<f32>) -> Result<(), DeviceError> {
+        unreachable!("no prompt is scored")
+    }
+}
+
+/// Serves one request; after a failure the process is held for longer than it may last.
+fn live(step: Duration) {
+    let (handle, thread) = engine::spawn(Limits::TARGET, move || Ok(Sleeper(step)));
+    let (events, mut told) = mpsc::channel(4);
+    let request = Request {
+        prompt: vec![1],
+        max_tokens: 1,
+        stop_tokens: vec![],
+        sampling: Sampling::default(),
+        logprobs: None,
+        prompt_logprobs: None,
+        constraint: None,
+        admitted: Admitted::default(),
+        events,
+    };
+    handle.submit(request).unwrap();
+    handle.drain();
+    if end(thread).is_err() {
+        thread::sleep(10 * PATIENCE);
+    }
+    assert!(matches!(told.blocking_recv(), Some(Event::Token { .. })));
+}
+
+/// How long the step of this process is, if it is one that ends.
+fn step_of_this() -> Option<Duration> {
+    let mut arguments = std::env::args();
+    let step_ms = arguments.find_map(|argument| argument.strip_prefix(STEP_MS)?.parse().ok());
+    step_ms.map(Duration::from_millis)
+}
+
+/// The test `name` as a process of its own, in its step.
+fn start(name: &str, step: Duration) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            &format!("cli::boot::tests::{name}"),
+        ])
+        .arg(format!("{STEP_MS}{}", step.as_millis()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(BEGUN)));
+    child
+}
+
+#[test]
+fn a_device_that_never_answers_ends_the_process() {
+    if let Some(step) = step_of_this() {
+        return live(step);
+    }
+    let name = "a_device_that_never_answers_ends_the_process";
+    let child = start(name, Duration::from_secs(60));
+    let begun = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let took = begun.elapsed();
+    assert!(took < 2 * (PATIENCE + LAST_WORDS), "{took:?}");
+    assert_eq!(output.status.code(), Some(Exit::Internal as i32));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        told.contains("the device did not answer for 0.8 s"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_slow_host_is_no_fault() {
+    assert_eq!(<Runner<Cpu> as Executor>::PATIENCE, None);
+}
+
+#[test]
+fn a_process_that_was_stopped_goes_on() {
+    if let Some(step) = step_of_this() {
+        return live(step);
+    }
+    let child = start("a_process_that_was_stopped_goes_on", PATIENCE / 2);
+    let process = Pid::from_child(&child);
+    // So that some looks have seen the step.
+    thread::sleep(PATIENCE / 4);
+    kill_process(process, Signal::STOP).unwrap();
+    thread::sleep(2 * PATIENCE);
+    kill_process(process, Signal::CONT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
