@@ -254,20 +254,24 @@ async fn live(
 ) -> Result<(), Failure> {
     let signals = signalled();
     tokio::pin!(signals);
+    let (engine, thread) = boot::engine(files, &progress);
+    // Beside the weights: neither needs the other.
     let chat = {
         let files = files.clone();
-        let loading = tokio::task::spawn_blocking(move || boot::chat_model(&files));
-        loading
-            .await
-            .map_err(|error| Failure::new(Exit::Internal, error))??
+        tokio::task::spawn_blocking(move || boot::chat_model(&files))
     };
-    let (engine, thread) = boot::engine(files, &progress);
-    let running = tokio::select! {
-        phase = reached(&engine, Phase::Serving) => phase == Phase::Serving,
-        // The engine thread is left to its loading; the process ends around it.
+    let loaded = async {
+        let chat = chat.await;
+        let chat = chat.map_err(|error| Failure::new(Exit::Internal, error))??;
+        let phase = reached(&engine, Phase::Serving).await;
+        Ok((phase == Phase::Serving).then_some(chat))
+    };
+    // Where this returns, the engine thread is left to its loading; the process ends around it.
+    let chat = tokio::select! {
+        loaded = loaded => loaded?,
         name = &mut signals => return stop_on(name?),
     };
-    if running {
+    if let Some(chat) = chat {
         state.serve(chat, engine.clone());
         log::line(format_args!(
             "READY {place} model {}, context {} x {}",
