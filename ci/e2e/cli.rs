@@ -122,3 +122,41 @@ fn generate_prints_the_reply() {
     assert!(said.stdout.len() > 1);
     assert_eq!(code(&["generate", "--max-tokens=100000", "hi"]), 2);
 }
+
+#[test]
+fn the_way_to_ready_is_told_stage_by_stage() {
+    let told = stdout(&["bench", "start", "--runs", "2", "--json", "-"]);
+    let report: Value = serde_json::from_str(&told).unwrap();
+    let stages = report["stages"].as_array().unwrap();
+    let names: Vec<_> = stages.iter().map(|stage| &stage["name"]).collect();
+    for name in [
+        "starting the process",
+        "loading weights",
+        "checking answers",
+    ] {
+        assert!(names.contains(&&Value::from(name)), "{names:?}");
+    }
+    assert!(
+        stages
+            .iter()
+            .all(|stage| stage["s"].as_f64().unwrap() >= 0.0)
+    );
+    let total = report["total_s"].as_f64().unwrap();
+    assert!(report["fastest_s"].as_f64().unwrap() <= total);
+    assert!(report["text_s"].as_f64().unwrap() > 0.0);
+    assert!(report["bytes"].as_u64().unwrap() > 1 << 20);
+}
+
+#[test]
+fn a_start_that_fails_ends_as_its_process_did() {
+    let empty = std::env::temp_dir().join(format!("atlas-e2e-empty-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let line = ["bench", "start", empty.to_str().unwrap()];
+    assert_eq!(code(&line), 74);
+    let said = stderr(&line);
+    std::fs::remove_dir(&empty).unwrap();
+    assert!(
+        said.contains("a run failed") && said.contains("No such file"),
+        "{said}"
+    );
+}

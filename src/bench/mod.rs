@@ -12,6 +12,7 @@ mod process;
 mod report;
 mod scenario;
 mod sse;
+mod start;
 mod steps;
 #[cfg(test)]
 mod stub;
@@ -24,11 +25,12 @@ use argh::FromArgs;
 use self::client::Endpoint;
 use self::report::Report;
 use self::scenario::Scenario;
+use crate::cli::Failure;
 
 /// As a file name.
 const STANDARD_OUTPUT: &str = "-";
 
-/// measure a running server, or the model's steps on this machine
+/// measure a running server, or the model's steps and start on this machine
 #[derive(FromArgs, Debug)]
 #[argh(subcommand, name = "bench")]
 pub struct Command {
@@ -42,6 +44,7 @@ enum What {
     Serve(Options),
     Decode(steps::DecodeOptions),
     Prefill(steps::PrefillOptions),
+    Start(start::StartOptions),
 }
 
 /// measure a running server over HTTP: latency and throughput of chat completions
@@ -106,6 +109,8 @@ pub enum BenchError {
     Server(String),
     /// The model could not be loaded or run.
     Model(String),
+    /// The model could not be made ready.
+    Start(Failure),
     /// A file could not be read or written.
     File { path: PathBuf, cause: String },
     /// Some requests failed; the figures are of the others.
@@ -118,6 +123,7 @@ impl fmt::Display for BenchError {
             BenchError::Option(text) | BenchError::Server(text) | BenchError::Model(text) => {
                 f.write_str(text)
             }
+            BenchError::Start(failure) => f.write_str(&failure.message),
             BenchError::File { path, cause } => write!(f, "{}: {cause}", path.display()),
             BenchError::Requests { failed, first } => {
                 write!(f, "{failed} requests failed, the first one with: {first}")
@@ -137,6 +143,7 @@ pub fn run(command: Command) -> Result<(), BenchError> {
         What::Serve(options) => serve(&options),
         What::Decode(options) => steps::decode(options),
         What::Prefill(options) => steps::prefill(options),
+        What::Start(options) => start::start(&options),
     }
 }
 

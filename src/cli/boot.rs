@@ -1,6 +1,7 @@
 //! What several verbs need: files of the checkpoint, the model's text side, the engine.
 
 use std::error::Error;
+use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::backend::{self, Backend, GOLDEN_TOLERANCE};
-use crate::engine::{self, EngineError, Handle, Limits};
+use crate::engine::{self, EngineError, Handle, Limits, Phase};
 use crate::http::state::Loading;
 use crate::log;
 use crate::model::{Report, Runner, ledger, selfcheck};
@@ -22,7 +23,7 @@ use crate::text::tools::Syntax;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
 
 use super::meter::Meter;
-use super::{Exit, Failure, about};
+use super::{Exit, Failure, about, memory};
 
 /// Largest tokenizer or template file that is read.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -77,6 +78,16 @@ impl Files {
         }
     }
 
+    /// Whether tokenizer and template are there.
+    pub fn has_text(&self) -> bool {
+        [target::TOKENIZER_FILE, target::TEMPLATE_FILE]
+            .iter()
+            .all(|name| match self {
+                Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| known == name),
+                Files::Directory(directory) => directory.join(name).exists(),
+            })
+    }
+
     /// Opens and checks the weights; reads headers only.
     ///
     /// # Errors
@@ -85,6 +96,15 @@ impl Files {
         match self {
             Files::Embedded => weights::open_embedded(progress),
             Files::Directory(directory) => weights::open(directory, progress),
+        }
+    }
+}
+
+impl fmt::Display for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Files::Embedded => f.write_str("inside the binary"),
+            Files::Directory(directory) => write!(f, "in {}", directory.display()),
         }
     }
 }
@@ -142,6 +162,17 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     })
 }
 
+/// Says what memory the model takes.
+///
+/// # Errors
+/// When there is too little.
+pub fn preflight() -> Result<(), Failure> {
+    log::line(format_args!("{}, memory:", about::version_line()));
+    ledger::lines().iter().for_each(log::line);
+    log::line(memory::require()?);
+    Ok(())
+}
+
 /// The running engine and its end.
 pub type Engine = (Handle, JoinHandle<engine::Outcome>);
 
@@ -153,9 +184,11 @@ pub fn runner(
     files: &Files,
     progress: &Arc<Progress>,
 ) -> Result<(Runner<Backend>, Report), Box<dyn Error + Send + Sync>> {
+    progress.enter(Stage::Checking);
     let checkpoint = files.open(progress.clone())?;
     let _meter = Meter::start(progress);
     tell_detour(&checkpoint);
+    progress.enter(Stage::Opening);
     let mut runner = Runner::load(backend::open()?, &checkpoint)?;
     progress.enter(Stage::Verifying);
     let report = selfcheck(&mut runner, target::GOLDEN, GOLDEN_TOLERANCE)?;
@@ -165,7 +198,7 @@ pub fn runner(
 
 /// Says aloud that weights take the slower way.
 pub fn tell_detour(checkpoint: &Checkpoint) {
-    if let Some(why) = checkpoint.detour() {
+    if let Some(why) = checkpoint.progress().detour() {
         log::line(format_args!(
             "weights are read through the page cache; {why}"
         ));
@@ -211,6 +244,16 @@ pub fn checked(report: &Report) -> String {
     }
 }
 
+/// Waits until the engine is at `phase` or further; which one it is at then.
+pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
+    let mut phases = engine.phases();
+    let found = phases
+        .wait_for(|found| *found >= phase)
+        .await
+        .map(|found| *found);
+    found.unwrap_or(Phase::Stopped)
+}
+
 /// How a model that cannot be used is reported.
 pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     let exit = match cause.downcast_ref::<WeightsError>() {
@@ -235,15 +278,8 @@ pub fn engine_failure(error: &EngineError) -> Failure {
 /// Loading progress in the server's terms.
 pub fn loading(progress: &Progress) -> Loading {
     let (bytes_done, bytes_total) = progress.bytes();
-    let stage = match progress.stage() {
-        Stage::Checking => "checking files",
-        Stage::Loading => "loading weights",
-        Stage::Writing => "writing weights",
-        Stage::Verifying => "checking answers",
-        Stage::Ready => "starting",
-    };
     Loading {
-        stage,
+        stage: progress.stage().words(),
         bytes_done,
         bytes_total,
     }

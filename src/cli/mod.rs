@@ -66,6 +66,13 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// The failure that another process of this program ended with.
+    pub fn of_code(code: i32) -> Option<Exit> {
+        use Exit::{Config, Internal, Io, Unavailable, Usage};
+        let failures = [Usage, Unavailable, Internal, Io, Config];
+        failures.into_iter().find(|exit| *exit as i32 == code)
+    }
+
     /// Ends the process after `grace`, whatever its threads wait for by then.
     pub fn within(self, grace: Duration) {
         thread::spawn(move || {
@@ -104,6 +111,7 @@ impl Failure {
 pub fn bench(options: bench::Command) -> Result<(), Failure> {
     bench::run(options).map_err(|error| {
         let exit = match &error {
+            BenchError::Start(failure) => failure.exit,
             BenchError::Option(_) => Exit::Usage,
             BenchError::Server(_) | BenchError::Requests { .. } => Exit::Unavailable,
             BenchError::File { .. } => Exit::Io,

@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::engine::{DEVICE_FAILED, Handle, Phase};
+use crate::engine::{DEVICE_FAILED, Phase};
 use crate::http::files;
 use crate::http::generate::internal;
 use crate::http::host::{HostName, Hosts};
@@ -26,12 +26,11 @@ use crate::http::state::State;
 use crate::http::threads::{Home, Threads};
 use crate::http::tls::Tls;
 use crate::log;
-use crate::model::ledger;
 use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, memory};
+use super::{Exit, Failure};
 
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -117,9 +116,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     log::set_level(options.log_level);
     let files = Files::locate(options.weights.as_deref())?;
-    log::line(format_args!("{}, memory:", super::about::version_line()));
-    ledger::lines().iter().for_each(log::line);
-    log::line(memory::require()?);
+    boot::preflight()?;
     let none = |error| Failure::new(Exit::Internal, format!("no threads: {error}"));
     let threads = Threads::new(IO_THREADS, PARSERS_MAX).map_err(none)?;
     // Accepts connections, waits for signals and starts the engine.
@@ -263,7 +260,7 @@ async fn live(
     let loaded = async {
         let chat = chat.await;
         let chat = chat.map_err(|error| Failure::new(Exit::Internal, error))??;
-        let phase = reached(&engine, Phase::Serving).await;
+        let phase = boot::reached(&engine, Phase::Serving).await;
         Ok((phase == Phase::Serving).then_some(chat))
     };
     // Where this returns, the engine thread is left to its loading; the process ends around it.
@@ -280,7 +277,7 @@ async fn live(
             target::MAX_SEQUENCES
         ));
         tokio::select! {
-            _ = reached(&engine, Phase::Stopped) => {}
+            _ = boot::reached(&engine, Phase::Stopped) => {}
             name = &mut signals => return stop_on(name?),
         }
     }
@@ -300,16 +297,6 @@ async fn live(
 fn stop_on(name: &'static str) -> Result<(), Failure> {
     log::line(format_args!("{name}: finishing open replies"));
     Ok(())
-}
-
-/// Waits until the engine is at `phase` or further.
-async fn reached(engine: &Handle, phase: Phase) -> Phase {
-    let mut phases = engine.phases();
-    let found = phases
-        .wait_for(|found| *found >= phase)
-        .await
-        .map(|found| *found);
-    found.unwrap_or(Phase::Stopped)
 }
 
 /// Reads keys and certificate again at every `hangup`.

@@ -6,7 +6,7 @@ use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ra
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Ops, Program, RANKED};
 use crate::target;
-use crate::weights::{Checkpoint, WeightsError};
+use crate::weights::{Checkpoint, Stage, WeightsError};
 
 use super::parts::{self, Model, Scratch};
 use super::qwen3_5_moe;
@@ -35,6 +35,7 @@ impl<B: Ops> Runner<B> {
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
     pub fn load(mut ops: B, checkpoint: &Checkpoint) -> Result<Runner<B>, WeightsError> {
+        checkpoint.progress().enter(Stage::Loading);
         let model = parts::load(&mut ops, checkpoint)?;
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops)?;
@@ -48,6 +49,7 @@ impl<B: Ops> Runner<B> {
             scratch,
             batch: Batch::default(),
         };
+        checkpoint.progress().enter(Stage::Recording);
         runner.record()?;
         Ok(runner)
     }

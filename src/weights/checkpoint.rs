@@ -207,7 +207,12 @@ impl Checkpoint {
             .map(|(_, info)| info.bytes.end - info.bytes.start)
             .sum();
         progress.expect(bytes);
-        progress.enter(Stage::Loading);
+        let mut on_detour = files
+            .iter()
+            .filter_map(|file| Some((file.name(), file.detour()?)));
+        if let Some((name, why)) = on_detour.next() {
+            progress.take_detour(format!("{name}: {why}"));
+        }
         Ok(Checkpoint {
             files,
             tensors,
@@ -249,12 +254,6 @@ impl Checkpoint {
         self.files.iter().try_for_each(Source::check_unchanged)
     }
 
-    /// Why a file is read through the page cache alone, if one is.
-    pub fn detour(&self) -> Option<String> {
-        let mut files = self.files.iter();
-        files.find_map(|file| Some(format!("{}: {}", file.name(), file.detour()?)))
-    }
-
     /// A matrix of `spec`, to be read.
     pub fn matrix<'a>(&'a self, spec: &'a MatrixSpec) -> MatrixSource<'a> {
         MatrixSource {
@@ -277,7 +276,8 @@ impl Checkpoint {
         let (offset, bytes) = part.unwrap_or((0, info.bytes.end - info.bytes.start));
         assert!(info.bytes.start + offset + bytes <= info.bytes.end);
         let mut out = vec![0; bytes as usize];
-        self.files[*file].read(info.bytes.start + offset, &mut out)?;
+        let direct = self.files[*file].read(info.bytes.start + offset, &mut out)?;
+        self.progress.advance_direct(direct);
         self.progress.advance(bytes);
         Ok(out)
     }

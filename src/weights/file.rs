@@ -92,17 +92,15 @@ impl WeightsFile {
         Ok(Stamp::of(&self.file.metadata()?) == self.stamp)
     }
 
-    /// Fills `out` from `offset` on.
+    /// Fills `out` from `offset` on; how many bytes of it came past the page cache.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file ends before, or the operating system's.
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let Ok(direct) = self.direct.as_ref().map_err(drop) else {
-            return self.file.read_exact_at(out, offset);
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<u64> {
+        let direct = match &self.direct {
+            Ok(direct) if out.len() >= DIRECT_BYTES_MIN => direct,
+            _ => return self.file.read_exact_at(out, offset).map(|()| 0),
         };
-        if out.len() < DIRECT_BYTES_MIN {
-            return self.file.read_exact_at(out, offset);
-        }
         let mut had = 0;
         match self.asked_in.load(Ordering::Relaxed) {
             0 => {
@@ -114,7 +112,9 @@ impl WeightsFile {
             // Reads at the same time may count as one, which does no harm.
             reads => self.asked_in.store(reads - 1, Ordering::Relaxed),
         }
-        read_direct(direct, offset + had as u64, &mut out[had..])
+        let rest = &mut out[had..];
+        read_direct(direct, offset + had as u64, rest)?;
+        Ok(rest.len() as u64)
     }
 }
 
@@ -206,8 +206,10 @@ mod tests {
                 (BYTES - 70_001, 70_001),
             ] {
                 let mut out = vec![0; len];
-                file.read(offset as u64, &mut out).unwrap();
+                let direct = file.read(offset as u64, &mut out).unwrap();
                 assert!(out == content[offset..][..len], "{offset} {len}");
+                let none = asked_in == 0 || file.direct.is_err();
+                assert_eq!(direct, if none { 0 } else { len as u64 });
             }
         }
     }

@@ -1,15 +1,20 @@
-//! How far loading has come, for `/health` and the console.
+//! How far loading has come, for `/health` and the console, and how long each part of it took.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// What the loader is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Stage {
     /// Reading headers, checking names, shapes and sizes.
     Checking,
+    /// Opening the device.
+    Opening,
     /// Reading weights.
     Loading,
+    /// Recording the steps of the device.
+    Recording,
     /// Writing a drawn checkpoint.
     Writing,
     /// Replaying golden tokens.
@@ -18,23 +23,41 @@ pub enum Stage {
     Ready,
 }
 
+impl Stage {
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Stage::Checking => "checking files",
+            Stage::Opening => "opening the device",
+            Stage::Loading => "loading weights",
+            Stage::Recording => "recording steps",
+            Stage::Writing => "writing weights",
+            Stage::Verifying => "checking answers",
+            Stage::Ready => "starting",
+        }
+    }
+}
+
 /// Shared by the loader and whoever reports.
 #[derive(Debug, Default)]
 pub struct Progress {
-    stage: AtomicU8,
+    /// What was entered so far, and when.
+    stages: Mutex<Vec<(Stage, Instant)>>,
     bytes_total: AtomicU64,
     bytes_done: AtomicU64,
+    bytes_direct: AtomicU64,
+    detour: OnceLock<String>,
 }
 
 impl Progress {
     pub fn stage(&self) -> Stage {
-        match self.stage.load(Ordering::Relaxed) {
-            0 => Stage::Checking,
-            1 => Stage::Loading,
-            2 => Stage::Writing,
-            3 => Stage::Verifying,
-            _ => Stage::Ready,
-        }
+        let stages = self.lock();
+        stages.last().map_or(Stage::Checking, |&(stage, _)| stage)
+    }
+
+    /// The stages so far, and when each began.
+    pub fn stages(&self) -> Vec<(Stage, Instant)> {
+        self.lock().clone()
     }
 
     /// Bytes read and bytes to read.
@@ -45,8 +68,22 @@ impl Progress {
         )
     }
 
+    /// Bytes that were read past the page cache.
+    pub fn bytes_direct(&self) -> u64 {
+        self.bytes_direct.load(Ordering::Relaxed)
+    }
+
+    /// Why a file is read through the page cache alone, if one is.
+    pub fn detour(&self) -> Option<&str> {
+        self.detour.get().map(String::as_str)
+    }
+
+    /// Goes on to `stage`, unless it is there already.
     pub fn enter(&self, stage: Stage) {
-        self.stage.store(stage as u8, Ordering::Relaxed);
+        let mut stages = self.lock();
+        if stages.last().is_none_or(|&(last, _)| last != stage) {
+            stages.push((stage, Instant::now()));
+        }
     }
 
     pub(super) fn expect(&self, bytes: u64) {
@@ -55,5 +92,36 @@ impl Progress {
 
     pub(super) fn advance(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn advance_direct(&self, bytes: u64) {
+        self.bytes_direct.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_detour(&self, why: String) {
+        self.detour.get_or_init(|| why);
+    }
+
+    /// Nothing panics with the lock held.
+    fn lock(&self) -> MutexGuard<'_, Vec<(Stage, Instant)>> {
+        self.stages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_begins_once() {
+        let progress = Progress::default();
+        assert_eq!(progress.stage(), Stage::Checking);
+        let entered = [Stage::Checking, Stage::Checking, Stage::Loading];
+        entered.into_iter().for_each(|stage| progress.enter(stage));
+        let stages = progress.stages();
+        let names: Vec<_> = stages.iter().map(|&(stage, _)| stage).collect();
+        assert_eq!(names, [Stage::Checking, Stage::Loading]);
+        assert_eq!(progress.stage(), Stage::Loading);
+        assert!(stages.is_sorted_by_key(|&(_, begun)| begun));
     }
 }

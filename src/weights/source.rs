@@ -63,17 +63,17 @@ impl Source {
         }
     }
 
-    /// Fills `out` from `offset` on.
+    /// Fills `out` from `offset` on; how many bytes of it came past the page cache.
     ///
     /// # Errors
     /// `Truncated` when the file ends before `out` is full, `Io` otherwise.
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), WeightsError> {
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<u64, WeightsError> {
         let result = match self {
             Source::File { file, .. } => file.read(offset, out),
-            Source::Embedded { content, .. } => read_slice(content, offset, out),
+            Source::Embedded { content, .. } => read_slice(content, offset, out).map(|()| 0),
             Source::Seeded(seeded) => {
                 seeded.read(offset, out);
-                Ok(())
+                Ok(0)
             }
         };
         result.map_err(|error| self.refused(error))

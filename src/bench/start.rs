@@ -1,0 +1,441 @@
+//! `bench start`: from the start of a process to READY.
+//!
+//! Each run is a process of its own and does what `serve` does before it says READY, by the same
+//! functions, but for the socket; a binary that may not serve can be measured too. Nothing is warm
+//! from the run before except what the machine keeps: the page cache, and the driver where a
+//! daemon holds it. Weights that the page cache lacks are read past it, so runs leave it much as it
+//! was, and `cat` of the files is what fills it.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use argh::FromArgs;
+use serde::{Deserialize, Serialize};
+
+use super::{BenchError, STANDARD_OUTPUT, chart, write};
+use crate::cli::boot::{self, Files};
+use crate::cli::{Exit, Failure};
+use crate::engine::Phase;
+use crate::target;
+use crate::weights::{Progress, Stage};
+
+/// Number of the layout of the JSON file; raised when a reader would misread it.
+const FORMAT: u32 = 1;
+const GB: f64 = 1e9;
+
+/// time the way from the start of a process to READY, stage by stage
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "start", help_triggers("--help"))]
+pub struct StartOptions {
+    /// directory that holds the weights; none for a model inside the binary
+    #[argh(positional)]
+    weights: Option<PathBuf>,
+
+    /// processes to start, one after the other; the medians count (default 3). 1 measures this
+    /// process, from where it has read its command line
+    #[argh(option, default = "3")]
+    runs: usize,
+
+    /// write the figures as JSON to this file, or to standard output if it is -
+    #[argh(option)]
+    json: Option<PathBuf>,
+
+    /// draw the stages into this file
+    #[argh(option)]
+    svg: Option<PathBuf>,
+}
+
+/// One start, or the medians of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Report {
+    format: u32,
+    target: String,
+    weights: String,
+    runs: usize,
+    total_s: f64,
+    fastest_s: f64,
+    slowest_s: f64,
+    /// One after the other: those of one start add up to its total.
+    stages: Vec<StageFigures>,
+    /// Of tokenizer and template, which load beside the stages; None where they are missing.
+    text_s: Option<f64>,
+    /// Bytes of weights that were read, and those of them that came past the page cache.
+    bytes: u64,
+    bytes_direct: u64,
+    /// Why a file of the weights is read through the page cache alone, if one is.
+    detour: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct StageFigures {
+    name: String,
+    s: f64,
+    /// Those of the weights, in the stage that reads them.
+    bytes: Option<u64>,
+    gb_s: Option<f64>,
+}
+
+impl StageFigures {
+    fn new(name: &str, s: f64, bytes: Option<u64>) -> StageFigures {
+        let rate = |bytes| bytes as f64 / GB / s.max(f64::MIN_POSITIVE);
+        StageFigures {
+            name: name.to_owned(),
+            s,
+            bytes,
+            gb_s: bytes.map(rate),
+        }
+    }
+}
+
+/// # Errors
+/// What keeps the model from being ready, or the figures from being written.
+pub fn start(options: &StartOptions) -> Result<(), BenchError> {
+    if options.runs == 0 {
+        return Err(BenchError::Option("--runs must be at least 1".to_owned()));
+    }
+    let files = Files::locate(options.weights.as_deref()).map_err(BenchError::Start)?;
+    if options.runs == 1 {
+        return here(&files, |report| tell(report, options));
+    }
+    let runs = (0..options.runs).map(|_| process(options.weights.as_deref()));
+    let runs = runs.collect::<Result<Vec<_>, _>>()?;
+    tell(&Report::median(&runs), options)
+}
+
+/// Prints and writes the figures.
+fn tell(report: &Report, options: &StartOptions) -> Result<(), BenchError> {
+    let json = serde_json::to_string_pretty(report).expect("plain numbers and strings") + "\n";
+    match &options.json {
+        // A program reads standard output then, and the table goes to the person behind it.
+        Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
+            boot::print(&json).map_err(BenchError::Start)?;
+            eprint!("{}", report.table());
+        }
+        path => {
+            boot::print(&report.table()).map_err(BenchError::Start)?;
+            path.as_ref().map_or(Ok(()), |path| write(path, &json))?;
+        }
+    }
+    let svg = options.svg.as_ref();
+    svg.map_or(Ok(()), |path| write(path, &report.svg()))
+}
+
+/// Starts the model in this process, tells how long it took, and takes it down.
+fn here(
+    files: &Files,
+    tell: impl FnOnce(&Report) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    let begun = Instant::now();
+    boot::preflight().map_err(BenchError::Start)?;
+    let progress = Arc::new(Progress::default());
+    let (engine, thread) = boot::engine(files, &progress);
+    let text = files.has_text().then(|| {
+        let files = files.clone();
+        thread::spawn(move || boot::chat_model(&files).map(|_| begun.elapsed().as_secs_f64()))
+    });
+    let broken = || Failure::new(Exit::Internal, "a thread broke down");
+    let text = text.map(|text| text.join().unwrap_or_else(|_| Err(broken())));
+    let text_s = text.transpose().map_err(BenchError::Start)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|cause| BenchError::Model(format!("no waiting: {cause}")))?;
+    let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
+    let total_s = begun.elapsed().as_secs_f64();
+    let told = serving.then(|| {
+        tell(&Report {
+            format: FORMAT,
+            target: target::BINARY.to_owned(),
+            weights: files.to_string(),
+            runs: 1,
+            total_s,
+            fastest_s: total_s,
+            slowest_s: total_s,
+            stages: stages(begun, total_s, &progress),
+            text_s,
+            bytes: progress.bytes().0,
+            bytes_direct: progress.bytes_direct(),
+            detour: progress.detour().map(str::to_owned),
+        })
+    });
+    engine.drain();
+    match thread.join() {
+        Ok(Err(error)) => Err(BenchError::Start(boot::engine_failure(&error))),
+        Ok(Ok(())) => told.unwrap_or_else(|| Err(BenchError::Start(broken()))),
+        Err(_) => Err(BenchError::Start(broken())),
+    }
+}
+
+/// What came before the first stage, and the stages up to the end.
+fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures> {
+    let entered = progress.stages();
+    let since = |at: Instant| at.duration_since(begun).as_secs_f64();
+    let begins = entered.iter().map(|&(_, at)| since(at));
+    let ends: Vec<_> = begins.clone().chain([total_s]).collect();
+    let first = StageFigures::new("memory ledger", ends[0], None);
+    let others = entered.iter().zip(begins).zip(&ends[1..]);
+    let others = others.map(|((&(stage, _), begin), end)| {
+        let bytes = (stage == Stage::Loading).then(|| progress.bytes().0);
+        StageFigures::new(stage.words(), end - begin, bytes)
+    });
+    [first].into_iter().chain(others).collect()
+}
+
+/// Starts the model in a process of its own; with the time that it takes to become one.
+fn process(weights: Option<&Path>) -> Result<Report, BenchError> {
+    let failed = |cause: String| BenchError::Model(format!("a run failed: {cause}"));
+    let this = std::env::current_exe().map_err(|cause| failed(cause.to_string()))?;
+    let mut command = Command::new(this);
+    command.args(["bench", "start"]).args(weights);
+    command.args(["--runs", "1", "--json", STANDARD_OUTPUT]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let begun = Instant::now();
+    let mut child = command.spawn().map_err(|cause| failed(cause.to_string()))?;
+    let mut told = BufReader::new(child.stdout.take().expect("it is piped"));
+    // The first bytes come when it is ready.
+    let read = told.fill_buf().map(|_| begun.elapsed().as_secs_f64());
+    let mut json = String::new();
+    let read = read.and_then(|wall_s| told.read_to_string(&mut json).map(|_| wall_s));
+    let output = child.wait_with_output();
+    let output = output.map_err(|cause| failed(cause.to_string()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let message = format!("a run failed: {}\n{}", output.status, said.trim_end());
+        let exit = output.status.code().and_then(Exit::of_code);
+        let exit = exit.unwrap_or(Exit::Internal);
+        return Err(BenchError::Start(Failure::new(exit, message)));
+    }
+    let wall_s = read.map_err(|cause| failed(cause.to_string()))?;
+    let report: Report =
+        serde_json::from_str(&json).map_err(|cause| failed(format!("{cause}: {json}")))?;
+    Ok(report.behind(wall_s))
+}
+
+impl Report {
+    /// The same start, with what came before: it took `wall_s` from outside.
+    fn behind(mut self, wall_s: f64) -> Report {
+        let before = StageFigures::new("starting the process", wall_s - self.total_s, None);
+        self.stages.insert(0, before);
+        self.text_s = self.text_s.map(|text_s| text_s + wall_s - self.total_s);
+        (self.total_s, self.fastest_s, self.slowest_s) = (wall_s, wall_s, wall_s);
+        self
+    }
+
+    /// Medians of equal starts, each of them by itself.
+    fn median(runs: &[Report]) -> Report {
+        let sorted = |of: &dyn Fn(&Report) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let median = |of: &dyn Fn(&Report) -> f64| sorted(of)[runs.len() / 2];
+        let totals = sorted(&|run| run.total_s);
+        let stages = runs[0].stages.iter().enumerate();
+        Report {
+            runs: runs.len(),
+            total_s: totals[runs.len() / 2],
+            fastest_s: totals[0],
+            slowest_s: totals[runs.len() - 1],
+            stages: stages
+                .map(|(at, stage)| {
+                    let s = median(&|run| run.stages[at].s);
+                    StageFigures::new(&stage.name, s, stage.bytes)
+                })
+                .collect(),
+            text_s: runs[0]
+                .text_s
+                .map(|_| median(&|run| run.text_s.unwrap_or_default())),
+            bytes_direct: median(&|run| run.bytes_direct as f64) as u64,
+            ..runs[0].clone()
+        }
+    }
+
+    /// Where the weights were read from.
+    fn read(&self) -> String {
+        let Report {
+            bytes,
+            bytes_direct,
+            detour,
+            ..
+        } = self;
+        match detour {
+            Some(why) => format!("through the page cache, whatever it held ({why})"),
+            None if self.weights == Files::Embedded.to_string() => "in memory".to_owned(),
+            None if *bytes_direct == 0 => "from the page cache".to_owned(),
+            None => format!(
+                "{:.2} of {:.2} GB past the page cache, by direct reads, the rest from it",
+                *bytes_direct as f64 / GB,
+                *bytes as f64 / GB
+            ),
+        }
+    }
+
+    /// For people.
+    fn table(&self) -> String {
+        let mut text = String::new();
+        self.write_table(&mut text)
+            .expect("a string takes everything");
+        text
+    }
+
+    fn write_table(&self, text: &mut String) -> std::fmt::Result {
+        let Report {
+            target,
+            weights,
+            runs,
+            ..
+        } = self;
+        let how = match runs {
+            1 => "this process, from its command line on".to_owned(),
+            runs => format!("medians of {runs} processes"),
+        };
+        writeln!(text, "{target}, weights {weights}: {how}")?;
+        writeln!(
+            text,
+            "  {:<24}{:>10}{:>16}{:>8}",
+            "stage", "s", "bytes", "GB/s"
+        )?;
+        for StageFigures {
+            name,
+            s,
+            bytes,
+            gb_s,
+        } in &self.stages
+        {
+            write!(text, "  {name:<24}{s:>10.3}")?;
+            if let (Some(bytes), Some(gb_s)) = (bytes, gb_s) {
+                write!(text, "{bytes:>16}{gb_s:>8.2}")?;
+            }
+            writeln!(text)?;
+        }
+        writeln!(
+            text,
+            "  {:<24}{:>10.3}  ({:.3} to {:.3})",
+            "start to READY", self.total_s, self.fastest_s, self.slowest_s
+        )?;
+        match self.text_s {
+            Some(s) => writeln!(
+                text,
+                "tokenizer and template were there after {s:.3} s, beside the stages"
+            )?,
+            None => writeln!(
+                text,
+                "tokenizer and template are not in the directory and were not counted"
+            )?,
+        }
+        writeln!(text, "the weights were read {}", self.read())
+    }
+
+    /// Each stage as a bar, in proportion to the whole.
+    fn svg(&self) -> String {
+        let bar = |label: &str, s: f64| chart::Bar {
+            label: label.to_owned(),
+            value: format!("{s:.3} s"),
+            share: (s / self.total_s).clamp(0.0, 1.0),
+            limit: None,
+            met: None,
+        };
+        let stages = self.stages.iter().map(|stage| bar(&stage.name, stage.s));
+        let text = self.text_s.map(|s| bar("tokenizer, beside", s));
+        let total = [bar("start to READY", self.total_s)];
+        let bars: Vec<_> = stages.chain(text).chain(total).collect();
+        chart::svg(&bars, false).expect("a string takes everything")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn run(loading_s: f64, text_s: Option<f64>) -> Report {
+        Report {
+            format: FORMAT,
+            target: "t".to_owned(),
+            weights: "w".to_owned(),
+            runs: 1,
+            total_s: loading_s + 1.0,
+            fastest_s: loading_s + 1.0,
+            slowest_s: loading_s + 1.0,
+            stages: vec![
+                StageFigures::new("memory ledger", 1.0, None),
+                StageFigures::new("loading weights", loading_s, Some(8_000_000_000)),
+            ],
+            text_s,
+            bytes: 8_000_000_000,
+            bytes_direct: 0,
+            detour: None,
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_command_line_counts() {
+        let report = run(4.0, Some(0.5)).behind(5.25);
+        assert_eq!(report.total_s, 5.25);
+        assert_eq!(report.text_s, Some(0.75));
+        assert_eq!(report.stages.iter().map(|stage| stage.s).sum::<f64>(), 5.25);
+    }
+
+    #[test]
+    fn medians_are_of_each_stage_and_rates_follow_them() {
+        let runs = [9.0, 2.0, 4.0].map(|s| run(s, Some(s)));
+        let report = Report::median(&runs);
+        assert_eq!((report.runs, report.total_s), (3, 5.0));
+        assert_eq!((report.fastest_s, report.slowest_s), (3.0, 10.0));
+        assert_eq!(
+            (report.stages[1].s, report.stages[1].gb_s),
+            (4.0, Some(2.0))
+        );
+        assert_eq!(report.text_s, Some(4.0));
+    }
+
+    #[test]
+    fn the_stages_add_up_to_the_whole() {
+        let (begun, progress) = (Instant::now(), Progress::default());
+        for stage in [Stage::Checking, Stage::Loading, Stage::Ready] {
+            thread::sleep(Duration::from_millis(5));
+            progress.enter(stage);
+        }
+        let found = stages(begun, 1.0, &progress);
+        let names: Vec<_> = found.iter().map(|stage| &stage.name[..]).collect();
+        let expected = [
+            "memory ledger",
+            "checking files",
+            "loading weights",
+            "starting",
+        ];
+        assert_eq!(names, expected);
+        assert!(found.iter().all(|stage| stage.s >= 0.005));
+        assert!((found.iter().map(|stage| stage.s).sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!(found[2].bytes.is_some() && found[1].bytes.is_none());
+    }
+
+    #[test]
+    fn the_table_tells_what_was_read_and_what_is_missing() {
+        let table = run(4.0, None).table();
+        assert!(table.contains("were read from the page cache"), "{table}");
+        assert!(table.contains("were not counted"), "{table}");
+        let direct = Report {
+            bytes_direct: 2_000_000_000,
+            ..run(4.0, Some(1.0))
+        };
+        assert!(direct.table().contains("2.00 of 8.00 GB past the page"));
+        assert!(direct.table().contains("there after 1.000 s"));
+        let detour = Report {
+            detour: Some("no direct reads".to_owned()),
+            ..run(4.0, None)
+        };
+        assert!(detour.table().contains("whatever it held"));
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let report = run(1.5, Some(0.25));
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+    }
+}
