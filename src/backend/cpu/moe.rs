@@ -24,7 +24,7 @@ pub struct Experts {
     /// `[H, I]` of each expert.
     pub down: Vec<Matrix>,
     /// Whether what they multiply is rounded first.
-    rounds: bool,
+    pub rounds: bool,
 }
 
 impl Experts {

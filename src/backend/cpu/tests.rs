@@ -274,6 +274,15 @@ fn delta_rule() {
 
 #[test]
 fn routing_and_experts() {
+    experts_of_rows(false);
+}
+
+#[test]
+fn experts_that_round_what_they_multiply() {
+    experts_of_rows(true);
+}
+
+fn experts_of_rows(rounds: bool) {
     const ROWS: usize = 7;
     let (mut cpu, mut random) = (Cpu::new(2), Random::new(8));
     let scaled = |random: &mut Random, count: usize| -> Vec<f32> {
@@ -290,7 +299,10 @@ fn routing_and_experts() {
     let weights: Vec<[Vec<f32>; 3]> = (0..=EXPERTS)
         .map(|expert| [(); 3].map(|()| scaled(&mut random, inner(expert) * HIDDEN)))
         .collect();
-    let mut experts = Experts::default();
+    let mut experts = Experts {
+        rounds,
+        ..Experts::default()
+    };
     for (expert, [gate, up, down]) in weights.iter().enumerate() {
         experts
             .gate_up
@@ -307,11 +319,11 @@ fn routing_and_experts() {
         order.truncate(EXPERTS_PER_TOKEN);
         let total: f64 = order.iter().map(|&expert| logit(expert).exp()).sum();
         for expert in order {
-            let y = swiglu(&weights[expert], &wide(x.row(row)));
+            let y = swiglu(&weights[expert], x.row(row), rounds);
             let out = expected[row * HIDDEN..].iter_mut().zip(y);
             out.for_each(|(out, y)| *out += y * logit(expert).exp() / total);
         }
-        let y = swiglu(&weights[EXPERTS], &wide(x.row(row)));
+        let y = swiglu(&weights[EXPERTS], x.row(row), rounds);
         let out = expected[row * HIDDEN..].iter_mut().zip(y);
         out.for_each(|(out, y)| *out += y * sigmoid(logit(EXPERTS)));
     }
@@ -322,18 +334,20 @@ fn routing_and_experts() {
     assert_close(&residual.values, &expected);
 }
 
-fn swiglu([gate, up, down]: &[Vec<f32>; 3], x: &[f64]) -> Vec<f64> {
-    let times = |w: &[f32], x: &[f64]| -> Vec<f64> {
-        let dot = |w: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
-        w.chunks(x.len()).map(dot).collect()
+fn swiglu([gate, up, down]: &[Vec<f32>; 3], x: &[f32], rounds: bool) -> Vec<f64> {
+    let times = |w: &[f32], x: &[f32]| -> Vec<f64> {
+        let mut x = x.to_vec();
+        if rounds {
+            nvfp4::round(&mut x);
+        }
+        let product = |(w, x): (&f32, &f32)| f64::from(*w) * f64::from(*x);
+        let rows = w.chunks(x.len());
+        rows.map(|w| w.iter().zip(&x).map(product).sum()).collect()
     };
     let (gate, up) = (times(gate, x), times(up, x));
-    let act: Vec<f64> = gate
-        .iter()
-        .zip(up)
-        .map(|(gate, up)| gate * sigmoid(*gate) * up)
-        .collect();
-    times(down, &act)
+    let act = gate.iter().zip(up);
+    let act = act.map(|(gate, up)| (gate * sigmoid(*gate) * up) as f32);
+    times(down, &act.collect::<Vec<_>>())
 }
 
 #[test]
