@@ -23,7 +23,7 @@ pub struct Experts {
     pub gate_up: Vec<Matrix>,
     /// `[H, I]` of each expert.
     pub down: Vec<Matrix>,
-    /// Whether what they multiply is rounded first.
+    /// Whether what they multiply is rounded to NVFP4 first.
     pub rounds: bool,
 }
 
