@@ -56,19 +56,23 @@ const RELAY: usize = MOE_ROWS * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
-/// Bytes of rows as operands: BF16 ones of the longest sums, of two storages, or of the places of
-/// `experts`; or NVFP4 ones of rows and places of `experts`, with their scales and a factor each.
-const OPERAND_BYTES: usize = match target::OPERANDS {
-    _ if target::EXPERTS_ROWS_NVFP4 => {
-        nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, EXPERT_INTERMEDIATE)
-    }
-    true => {
-        let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
-        let widest = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
-        2 * most(rows * widest, PLACES * HIDDEN)
-    }
-    false => OPERAND_ROWS,
+/// Bytes of rows as operands of warpgroup instructions, which are BF16: those of the longest sums,
+/// those of two storages, or the places of `experts`.
+const WARPGROUP_BYTES: usize = if target::OPERANDS {
+    let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
+    let widest = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
+    2 * most(rows * widest, PLACES * HIDDEN)
+} else {
+    OPERAND_ROWS
 };
+/// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
+const BLOCK_SCALED_BYTES: usize = if target::EXPERTS_ROWS_NVFP4 {
+    nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, EXPERT_INTERMEDIATE)
+} else {
+    0
+};
+/// One kernel at a time has operands.
+const OPERAND_BYTES: usize = most(WARPGROUP_BYTES, BLOCK_SCALED_BYTES);
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
 /// Chunks of the rows that `top_k` takes, and numbers of the keys of what they rank.
