@@ -260,8 +260,8 @@ fn fp8_word(word: u32) -> u32 {
 }
 
 /// Even columns of 8 into the low half of a word, odd ones into the high half. Of the four of a
-/// half the first has its sign in bit 15 and its magnitude in bits 8 .. 6, as a BF16 holds them; the
-/// others have them in bits 12 and 5 .. 3, 14 and 2 .. 0, 13 and 11 .. 9.
+/// half the first has its sign in bit 15 and its magnitude in bits 8 .. 6, as a BF16 holds them;
+/// the others have them in bits 12 and 5 .. 3, 14 and 2 .. 0, 13 and 11 .. 9.
 fn nvfp4_word(word: u32) -> u32 {
     let even = |word: u32| {
         let nibbles = word & 0x0f0f_0f0f;
