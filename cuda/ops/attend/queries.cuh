@@ -1,0 +1,308 @@
+// What the kernels of Ops::attend share: arguments, how splits are merged, and the query heads of a
+// tile by keys and values in shared memory.
+#pragma once
+
+#include "base/launch.cuh"
+#include "base/types.cuh"
+#include "target.cuh"
+#include "tile/math.cuh"
+#include "tile/pages.cuh"
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::attend {
+
+using target::HEAD_DIM;
+using target::HEADS;
+using target::KV_HEADS;
+using target::PAGE;
+
+inline constexpr int kGroup = HEADS / KV_HEADS;  // query heads of a KV head
+inline constexpr int kSplit = 256;
+inline constexpr int kBlock = 64;
+// Splits of the longest sequence.
+inline constexpr int kSplits = (target::MAX_CONTEXT + kSplit - 1) / kSplit;
+inline constexpr int kThreads = 256;
+inline constexpr int kWarps = kThreads / tile::kWarpLanes;
+inline constexpr int kWarpDims = HEAD_DIM / kWarps;
+inline constexpr int kDimTiles = kWarpDims / 8;
+inline constexpr int kVectors = HEAD_DIM / Bf16x8::kElements;
+// Rows of shared memory are padded so that eight of them lie in different banks.
+inline constexpr int kPadded = HEAD_DIM + 8;
+
+static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
+static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
+static_assert(kDimTiles % 2 == 0, "values are read two tiles at a time");
+static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
+
+struct Params {
+  const float* q;             // (rows, HEADS, 2, HEAD_DIM): query, gate
+  const bf16* cache;          // (pages, KV_HEADS, 2, PAGE * HEAD_DIM): keys, values
+  const unsigned* positions;  // (rows)
+  const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
+  const unsigned* pages;
+  // (tiles): first row, rows, place of the first row among `places`, first position of the row's
+  // sequence that this step writes
+  const uint4* tiles;
+  float* partial;      // (places, HEADS, kSplits, HEAD_DIM), then (places, HEADS, kSplits, 2)
+  float* out;          // (rows, HEADS, HEAD_DIM)
+  int places;          // rows of all tiles
+};
+
+// Factor of an element of a head's mix.
+__device__ inline float gate_of(const Params& params, size_t head, int dim) {
+  return tile::sigmoid(params.q[(2 * head + 1) * HEAD_DIM + dim]);
+}
+
+__device__ inline float gated(const Params& params, size_t head, int dim, float mix) {
+  return mix * gate_of(params, head, dim);
+}
+
+// Largest score, sum of weights relative to it.
+struct Stats {
+  float largest;
+  float sum;
+};
+
+// Factors that bring a total and a split to the larger of their maxima.
+struct Merge {
+  float of_total;
+  float of_split;
+
+  // Takes `split` into `total`. The multiplications are spelled out: every caller rounds alike.
+  __device__ static Merge of(Stats& total, const Stats& split) {
+    const float largest = fmaxf(total.largest, split.largest);
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    const Merge merge{exp2f(total.largest - base), exp2f(split.largest - base)};
+    total = {largest, merge.apply(total.sum, split.sum)};
+    return merge;
+  }
+
+  __device__ float apply(float total, float split) const {
+    return __fmaf_rn(total, of_total, __fmul_rn(split, of_split));
+  }
+};
+
+// A row's scores of a block, then its weights, in eight lanes: eight positions each.
+struct BlockScores {
+  static constexpr int kLanes = kBlock / 8;
+
+  float s[8];
+
+  __device__ void load(const float* row) {
+    const auto* scores = reinterpret_cast<const float4*>(row + threadIdx.x % kLanes * 8);
+    const float4 a = scores[0], b = scores[1];
+    s[0] = a.x, s[1] = a.y, s[2] = a.z, s[3] = a.w;
+    s[4] = b.x, s[5] = b.y, s[6] = b.z, s[7] = b.w;
+  }
+
+  __device__ float largest() const {
+    float largest = s[0];
+#pragma unroll
+    for (int i = 1; i < 8; ++i) largest = fmaxf(largest, s[i]);
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, lanes));
+    }
+    return largest;
+  }
+
+  // Scores become weights relative to `base`; their sum.
+  __device__ float raise(float base) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      s[i] = exp2f(s[i] - base);
+      sum += s[i];
+    }
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+      sum += __shfl_xor_sync(tile::kAllLanes, sum, lanes);
+    }
+    return sum;
+  }
+
+  __device__ void store(bf16* row) const {
+    const Bf16x8 weights = {{to_bf16x2(s[0], s[1]), to_bf16x2(s[2], s[3]),
+                             to_bf16x2(s[4], s[5]), to_bf16x2(s[6], s[7])}};
+    *reinterpret_cast<Bf16x8*>(row + threadIdx.x % kLanes * 8) = weights;
+  }
+};
+
+// What scores relative to the largest one are relative to: nothing seen is no number.
+__device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
+// Query heads of a KV head of a tile's tokens: kTiles times an instruction's M.
+template <int kTiles>
+struct Queries {
+  static constexpr int kRows = 16 * kTiles;
+  static constexpr int kTokens = kRows / kGroup;
+  static_assert(kRows % kGroup == 0, "a tile has all query heads of its tokens");
+
+  const Params& params;
+  const int kv_head;
+  const int first;      // row of the step
+  const int tokens;     // of the tile
+  const int last;       // largest position of the tile
+  int seen[kTiles][2];  // last position that this thread's rows of a score see
+  float part[kTiles][kDimTiles][4];
+
+  __device__ Queries(const Params& params, int first, int tokens, int kv_head)
+      : params(params),
+        kv_head(kv_head),
+        first(first),
+        tokens(tokens),
+        last(params.positions[first + tokens - 1]) {
+    const int g = threadIdx.x % tile::kWarpLanes / 4;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = (t * 16 + g + half * 8) / kGroup;
+        seen[t][half] = token < tokens ? static_cast<int>(params.positions[first + token]) : -1;
+      }
+    }
+  }
+
+  // Rounds the queries to operands.
+  __device__ void load(bf16 (&query)[kRows][kPadded]) const {
+    for (int item = threadIdx.x; item < kRows * kVectors; item += kThreads) {
+      const int row = item / kVectors, vector = item % kVectors;
+      const int token = row / kGroup, head = kv_head * kGroup + row % kGroup;
+      Bf16x8 to = Bf16x8::zero();
+      if (token < tokens) {
+        const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
+        const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
+        const float4 a = from[0], b = from[1];
+        to = {{to_bf16x2(a.x, a.y), to_bf16x2(a.z, a.w),
+               to_bf16x2(b.x, b.y), to_bf16x2(b.z, b.w)}};
+      }
+      *reinterpret_cast<Bf16x8*>(&query[row][vector * Bf16x8::kElements]) = to;
+    }
+  }
+
+  // The keys of the block of positions from `start` on; the values are a page behind.
+  __device__ const bf16* keys(int start) const {
+    const unsigned page = params.pages[params.tables[first] + start / PAGE];
+    const size_t block = (static_cast<size_t>(page) * KV_HEADS + kv_head) * 2;
+    return params.cache + block * PAGE * HEAD_DIM;
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) part[t][d][e] = 0.0f;
+      }
+    }
+  }
+
+  // Scores of this warp's 8 positions of each of the first `live` of kCount blocks, times log2(e) /
+  // sqrt(HEAD_DIM), the first block's positions being those from `start` on. `key(block, position,
+  // dim)` is where eight elements of a key lie; `put(block, row, column, score)`.
+  template <int kCount, class Key, class Put>
+  __device__ void score(const bf16 (&query)[kRows][kPadded], int start, int live, const Key& key,
+                        const Put& put) const {
+    const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
+    const int position = threadIdx.x / tile::kWarpLanes * 8;
+    float sums[kCount][kTiles][4] = {};
+#pragma unroll 2
+    for (int dim = 0; dim < HEAD_DIM; dim += 32) {
+      unsigned keys[kCount][4];
+#pragma unroll
+      for (int block = 0; block < kCount; ++block) {
+        if (block >= live) break;
+        ptx::ldmatrix(keys[block], key(block, position + lane % 8, dim + lane / 8 * 8));
+      }
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          unsigned queries[4];
+          ptx::ldmatrix(queries, &query[t * 16 + lane % 16][dim + half * 16 + lane / 16 * 8]);
+#pragma unroll
+          for (int block = 0; block < kCount; ++block) {
+            if (block >= live) break;
+            ptx::mma(sums[block][t], queries, keys[block][2 * half], keys[block][2 * half + 1]);
+          }
+        }
+      }
+    }
+    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(HEAD_DIM));
+#pragma unroll
+    for (int block = 0; block < kCount; ++block) {
+      if (block >= live) break;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = t * 16 + g + e / 2 * 8, column = position + 2 * q + e % 2;
+          const bool is_seen = start + block * kBlock + column <= seen[t][e / 2];
+          put(block, row, column, is_seen ? sums[block][t][e] * scale : -INFINITY);
+        }
+      }
+    }
+  }
+
+  // Adds a block's values to this warp's dimensions. `weight(row, position)` and `value(position,
+  // dim)` are where eight of them lie.
+  template <class Weight, class Value>
+  __device__ void mix(const float (&rescale)[kRows], const Weight& weight, const Value& value) {
+    const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4;
+    const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const float low = rescale[t * 16 + g], high = rescale[t * 16 + g + 8];
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        part[t][d][0] *= low, part[t][d][1] *= low;
+        part[t][d][2] *= high, part[t][d][3] *= high;
+      }
+    }
+#pragma unroll
+    for (int position = 0; position < kBlock; position += 16) {
+      unsigned weights[kTiles][4];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        ptx::ldmatrix(weights[t], weight(t * 16 + lane % 16, position + lane / 16 * 8));
+      }
+#pragma unroll
+      for (int d = 0; d < kDimTiles; d += 2) {
+        unsigned values[4];
+        ptx::ldmatrix_transposed(values, value(position + lane % 16, dim + d * 8 + lane / 16 * 8));
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          ptx::mma(part[t][d], weights[t], values[0], values[1]);
+          ptx::mma(part[t][d + 1], weights[t], values[2], values[3]);
+        }
+      }
+    }
+  }
+
+  // `body(t, d, half, row, dim)` on each of this thread's pairs of elements with a token: those of
+  // `part[t][d]` from `2 * half` on.
+  template <class Body>
+  __device__ void for_each(Body body) const {
+    const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
+    const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = t * 16 + g + half * 8;
+        if (row / kGroup >= tokens) continue;
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) body(t, d, half, row, dim + d * 8 + 2 * q);
+      }
+    }
+  }
+
+  // Row and head of a row of the tile, as one index; `first` is the row or the place of its first.
+  __device__ size_t head_of(int row, size_t first) const {
+    return (first + row / kGroup) * HEADS + kv_head * kGroup + row % kGroup;
+  }
+};
+
+}  // namespace atlas::attend
