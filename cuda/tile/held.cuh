@@ -45,15 +45,15 @@ struct HeldStorage {
 // As `Stream`, of matrices with kK columns, for 8 * kTiles rows. `sink(unit, quad, row, sums)` gets
 // the sums of the panel's rows 4 quad .. 4 quad + 3, before their row scale.
 template <Storage kStorage, int kK, int kTiles, class At>
-struct Held : Stream<kStorage, kTiles, HeldShape, At> {
-  using Base = Stream<kStorage, kTiles, HeldShape, At>;
+struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
+  using Base = Stream<kStorage, kK, kTiles, HeldShape, At>;
   using W = Matrix<kStorage>;
   using Sums = HeldSums<kTiles * kTileRows>;
-  static constexpr int kSegments = segments(kK);
-  static constexpr int kGroups = kK / kSegments / W::kGroup;
-  static constexpr int kPieces = (kGroups + Base::kPieceGroups - 1) / Base::kPieceGroups;
+  using Base::kAtOnce;
+  using Base::kGroups;
+  using Base::kPieces;
+  using Base::kSegments;
   static constexpr int kOctets = kGroups * W::Code::kOctets;
-  static constexpr int kAtOnce = HeldShape::kWarps / kSegments;
   static_assert(kTiles * kTileRows <= held_rows(kK), "registers have room for the rows");
 
   using Base::lane;
@@ -62,7 +62,7 @@ struct Held : Stream<kStorage, kTiles, HeldShape, At> {
   uint4 x[kOctets][kTiles];  // a lane's columns of the segment
 
   __device__ Held(StreamStorage<HeldShape>& shared, const At& at, int count)
-      : Base(shared, at, kK, count) {}
+      : Base(shared, at, count) {}
 
   // `octet(row, column)`: eight columns of a row as operands.
   template <class Octet>

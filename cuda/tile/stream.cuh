@@ -86,11 +86,28 @@ struct StagedRows {
     put_vector(x + row * pitch, vector, value, factor);
   }
 
-  // Rounds rows of `k` from global memory, side by side.
-  __device__ void round(const float* from, int k) const {
-    const int vectors = k / 4;
-    for (int item = threadIdx.x; item < rows * vectors; item += Shape::kThreads) {
-      put(item / vectors, item % vectors, reinterpret_cast<const float4*>(from)[item]);
+  // Rounds rows of kK columns from global memory, side by side; loads of several vectors are under
+  // way before the first is waited for.
+  template <int kK>
+  __device__ void round(const float* from) const {
+    constexpr int kVectors = kK / 4, kEach = (kVectors + Shape::kThreads - 1) / Shape::kThreads;
+    constexpr int kAtOnce = kEach < 4 ? kEach : 4;
+    const auto item = [](int first, int i) {
+      return first + i * Shape::kThreads + static_cast<int>(threadIdx.x);
+    };
+#pragma unroll 1
+    for (int first = 0; first < rows * kVectors; first += kAtOnce * Shape::kThreads) {
+      float4 part[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (item(first, i) >= rows * kVectors) break;
+        part[i] = reinterpret_cast<const float4*>(from)[item(first, i)];
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (item(first, i) >= rows * kVectors) break;
+        put(item(first, i) / kVectors, item(first, i) % kVectors, part[i]);
+      }
     }
   }
 };
@@ -103,7 +120,7 @@ __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
 
 // Blocks on an SM that the registers of one leave room for.
 template <class Shape>
-inline constexpr int kResidentBlocks = 2 * Wide::kWarps / Shape::kWarps;
+inline constexpr int kResidentBlocks = Shape::kWarps == Wide::kWarps ? 2 : 3;
 
 // The part of `items` of a block: the first blocks have one more than the others.
 struct Share {
@@ -116,14 +133,14 @@ struct Share {
   }
 };
 
-// `count` units, which are panels of matrices with k columns, `at_once` of them in turn for a
+// `count` units, which are panels of matrices with kK columns, `kAtOnce` of them in turn for a
 // block's warps: a warp per segment and panel. `at(unit)` gives the unit's panel and matrix.
 // `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8.
 //
 // Weights come by bulk copies into shared memory: registers would keep the next kernel's blocks
 // off the SM, and with them its weights. The code is small, because most of it runs a few times
 // only: it is read from memory as the weights are.
-template <Storage kStorage, int kTiles, class Shape, class At>
+template <Storage kStorage, int kK, int kTiles, class Shape, class At>
 struct Stream {
   using W = Matrix<kStorage>;
   using Shared = StreamStorage<Shape>;
@@ -137,25 +154,25 @@ struct Stream {
   static_assert(!W::kFp8 || kBlockColumns % kPieceColumns == 0, "a piece has one scale");
   static_assert(!W::kNvfp4 || W::kGroup == kBlockColumns, "a group has a block's scales");
 
-  static __host__ __device__ constexpr int at_once(int k) { return Shape::kWarps / segments(k); }
+  static constexpr int kSegments = segments(kK);
+  static constexpr int kAtOnce = Shape::kWarps / kSegments;
+  static constexpr int kGroups = kK / kSegments / W::kGroup;
+  static constexpr int kPieces = (kGroups + kPieceGroups - 1) / kPieceGroups;
 
   Shared& shared;
   At at;
-  int k, count, groups, pieces, segment, mine;
+  int count, segment, mine;
   int slot = 0;
   unsigned parity = 0;
   int ahead_unit, ahead_piece = 0;
   Unit ahead{};
 
-  __device__ Stream(Shared& shared, const At& at, int k, int count)
+  __device__ Stream(Shared& shared, const At& at, int count)
       : shared(shared),
         at(at),
-        k(k),
         count(count),
-        groups(k / W::kGroup / segments(k)),
-        pieces((groups + kPieceGroups - 1) / kPieceGroups),
-        segment(warp() % segments(k)),
-        mine(warp() / segments(k)),
+        segment(warp() % kSegments),
+        mine(warp() / kSegments),
         ahead_unit(mine) {}
 
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
@@ -166,15 +183,15 @@ struct Stream {
     if (ahead_unit >= count) return;
     if (ahead_piece == 0) ahead = at(ahead_unit);
     if (lane() == 0) copy(shared.ring[warp()][into], &shared.full[warp()][into]);
-    if (++ahead_piece < pieces) return;
+    if (++ahead_piece < kPieces) return;
     ahead_piece = 0;
-    ahead_unit += at_once(k);
+    ahead_unit += kAtOnce;
   }
 
   __device__ void copy(Slot& to, unsigned long long* full) const {
-    const W w{ahead.base, ahead.n, k};
-    const int first = ahead_piece * kPieceGroups, group = segment * groups + first;
-    const int live = min(kPieceGroups, groups - first), codes = live * W::kGroupBytes;
+    const W w{ahead.base, ahead.n, kK};
+    const int first = ahead_piece * kPieceGroups, group = segment * kGroups + first;
+    const int live = min(kPieceGroups, kGroups - first), codes = live * W::kGroupBytes;
     const unsigned char* scales = w.block_scales(ahead.panel, group * W::kGroup / kBlockColumns);
     const int scale_bytes = W::kNvfp4 ? live * W::kBlockScaleBytes : 0;
     ptx::mbarrier_expect(full, codes + scale_bytes);
@@ -194,10 +211,18 @@ struct Stream {
     __syncwarp();  // the barriers can be waited for
   }
 
-  // Reads weights alone. At most once.
-  __device__ void ask_first() {
+  // Fills the slots from `first` on. Reads weights alone.
+  __device__ void ask_first(int first = 0) {
 #pragma unroll 1
-    for (int i = 0; i < Shape::kSlots; ++i) ask(i);
+    for (int i = first; i < Shape::kSlots; ++i) ask(i);
+  }
+
+  // Fills slots with the units before `end`; gives the first slot that is left.
+  __device__ int ask_before(int end) {
+    int slot = 0;
+#pragma unroll 1
+    for (; slot < Shape::kSlots && ahead_unit < end; ++slot) ask(slot);
+    return slot;
   }
 
   __device__ void prefetch() {
@@ -224,13 +249,13 @@ struct Stream {
   }
 
   // Adds the products of a piece; `x` are the lane's octets of the segment's columns.
-  __device__ void multiply(const bf16* const (&x)[kTiles], int piece,
-                           float (&sum)[kTiles][4], float (&chain)[kChains][4]) {
+  __device__ void multiply(const bf16* const (&x)[kTiles], int piece, float (&sum)[kTiles][4],
+                           float (&chain)[kChains][4]) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
 #pragma unroll
     for (int i = 0; i < kPieceGroups; ++i) {
-      if (!W::kFp8 && piece * kPieceGroups + i >= groups) break;
+      if (!W::kFp8 && piece * kPieceGroups + i >= kGroups) break;
       typename W::Scales scales;
       if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
       const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
@@ -250,27 +275,25 @@ struct Stream {
     __syncwarp();  // the slot is read
   }
 
-  // `begin(unit)` of a turn's first unit may stage other rows: those before have been read.
-  template <class Begin, class Sink>
-  __device__ void run(const Rows& rows, Begin begin, Sink sink) {
+  template <class Sink>
+  __device__ void run(const Rows& rows, Sink sink) {
     const int g = lane() / 4, q = lane() % 4;
     const bf16* x[kTiles];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       // A row behind the last one is the last one again: its sums go nowhere.
       const int row = min(t * kTileRows + g, rows.rows - 1);
-      x[t] = rows.x + row * rows.pitch + segment * groups * W::kGroup + q * W::kLaneColumns;
+      x[t] = rows.x + row * rows.pitch + segment * kGroups * W::kGroup + q * W::kLaneColumns;
     }
     float chain[kChains][4] = {};
     int turn = 0;
 #pragma unroll 1
-    for (int first = 0; first < count; first += at_once(k), ++turn) {
-      begin(first);
+    for (int first = 0; first < count; first += kAtOnce, ++turn) {
       float sum[kTiles][4] = {};
       const float2 scales = row_scales(first);
       if (first + mine < count) {
 #pragma unroll 1
-        for (int piece = 0; piece < pieces; ++piece) {
+        for (int piece = 0; piece < kPieces; ++piece) {
           multiply(x, piece, sum, chain);
           ask(slot);
           if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
@@ -280,20 +303,15 @@ struct Stream {
     }
   }
 
-  template <class Sink>
-  __device__ void run(const Rows& rows, Sink sink) {
-    run(rows, [](int) {}, sink);
-  }
-
   // Factors of the sums that this thread adds in `finish`, asked for before they are needed: those
   // of one panel's rows r and r + 8, for the panels of a turn divide the threads.
   __device__ float2 row_scales(int first) const {
-    const int unit = first + threadIdx.x / 8 % at_once(k);
-    if (!W::kNvfp4 || threadIdx.x >= at_once(k) * 8 * kTiles * kTileRows || unit >= count) {
+    const int unit = first + threadIdx.x / 8 % kAtOnce;
+    if (!W::kNvfp4 || threadIdx.x >= kAtOnce * 8 * kTiles * kTileRows || unit >= count) {
       return {1.0f, 1.0f};
     }
     const Unit of = at(unit);
-    const W w{of.base, of.n, k};
+    const W w{of.base, of.n, kK};
     const int row = of.panel * kPanelRows + threadIdx.x % 8;
     return {w.row_scale(row), w.row_scale(row + 8)};
   }
@@ -314,15 +332,14 @@ struct Stream {
       }
     }
     __syncthreads();  // all segments are there; the other turn's were read before
-    const int parts = segments(k), panels = at_once(k);
 #pragma unroll 1
-    for (int item = threadIdx.x; item < panels * 8 * rows.rows; item += Shape::kThreads) {
-      const int r = item % 8, panel = item / 8 % panels, row = item / (8 * panels);
+    for (int item = threadIdx.x; item < kAtOnce * 8 * rows.rows; item += Shape::kThreads) {
+      const int r = item % 8, panel = item / 8 % kAtOnce, row = item / (8 * kAtOnce);
       if (first + panel >= count) continue;
-      const float* from = partial + (panel * parts * kPanelRows + r) * pitch + row;
+      const float* from = partial + (panel * kSegments * kPanelRows + r) * pitch + row;
       float low = 0.0f, high = 0.0f;
-#pragma unroll 4
-      for (int s = 0; s < parts; ++s, from += kPanelRows * pitch) {
+#pragma unroll
+      for (int s = 0; s < kSegments; ++s, from += kPanelRows * pitch) {
         low += from[0];
         high += from[8 * pitch];
       }

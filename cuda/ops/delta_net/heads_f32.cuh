@@ -155,7 +155,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   __syncthreads();  // query and key have unit length
   const gated_delta::Step step{shared.query, shared.key, shared.decay, shared.weight,
                                shared.overlap};
-#pragma unroll
+#pragma unroll 1  // larger code is read from memory longer than this waits
   for (int split = 0; split < kSplits; ++split) {
     const int at = split * kColumns + column;
     float4 s[kParts] = {};

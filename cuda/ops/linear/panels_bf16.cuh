@@ -37,21 +37,21 @@ struct Sink {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-template <tile::Storage kStorage, class Shape, class Put>
+template <tile::Storage kStorage, int kK, class Shape, class Put>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void stream(
     Params params) {
   using W = tile::Matrix<kStorage>;
   using Shared = tile::StreamStorage<Shape>;
   const auto staged = tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Shared), params.rows,
-                                                   params.k, W::kRawRows);
+                                                   kK, W::kRawRows);
   ptx::griddepcontrol_launch_dependents();
   const auto share = tile::Share::of(tile::panels_of(params.n), blockIdx.x, gridDim.x);
-  tile::Stream<kStorage, 1, Shape, tile::Panels> stage(
-      *reinterpret_cast<Shared*>(dynamic_shared), {params.weight, params.n, share.first}, params.k,
+  tile::Stream<kStorage, kK, 1, Shape, tile::Panels> stage(
+      *reinterpret_cast<Shared*>(dynamic_shared), {params.weight, params.n, share.first},
       share.count);
   stage.prefetch();
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  staged.round(params.x, params.k);
+  staged.template round<kK>(params.x);
   __syncthreads();  // the rows are staged
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
@@ -188,20 +188,31 @@ struct PanelsBf16 {
                           params);
   }
 
-  template <tile::Storage kStorage, class Shape>
+  template <tile::Storage kStorage, int kK, class Shape>
   static cudaError_t streamed(const Params& params, cudaStream_t stream) {
     const auto panels = static_cast<unsigned>(tile::panels_of(params.n));
     const Launch shape{min(panels, static_cast<unsigned>(target::SMS)), Shape::kThreads,
-                       tile::stream_bytes<Shape>(params.rows, params.k)};
-    return launch_chained(linear::stream<kStorage, Shape, Put>, shape, stream, params);
+                       tile::stream_bytes<Shape>(params.rows, kK)};
+    return launch_chained(linear::stream<kStorage, kK, Shape, Put>, shape, stream, params);
   }
 
   // Up to a tile of rows.
-  template <tile::Storage kStorage>
+  template <tile::Storage kStorage, int kK>
   static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {
     return tile::panels_of(params.n) > target::SMS
-               ? streamed<kStorage, tile::Wide>(params, stream)
-               : streamed<kStorage, tile::Narrow>(params, stream);
+               ? streamed<kStorage, kK, tile::Wide>(params, stream)
+               : streamed<kStorage, kK, tile::Narrow>(params, stream);
+  }
+
+  // A kernel knows its K: code for any is larger, and one row runs most of it once.
+  template <tile::Storage kStorage, int kK, int... kOthers>
+  static cudaError_t tile_streamed_of(const Params& params, cudaStream_t stream) {
+    if (params.k == kK) return tile_streamed<kStorage, kK>(params, stream);
+    if constexpr (sizeof...(kOthers) > 0) {
+      return tile_streamed_of<kStorage, kOthers...>(params, stream);
+    } else {
+      return cudaErrorInvalidValue;
+    }
   }
 
   template <tile::Storage kStorage, int kTiles>
@@ -254,7 +265,10 @@ struct PanelsBf16 {
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, cudaStream_t stream) {
-    if (params.rows <= tile::kTileRows) return tile_streamed<kStorage>(params, stream);
+    if (params.rows <= tile::kTileRows) {
+      return tile_streamed_of<kStorage, target::HIDDEN, 2 * target::HIDDEN, kValues, kHeads>(
+          params, stream);
+    }
     if constexpr (tile::kLargeSm) {
       if (params.rows <= tile::kSplitRowsMax) {
         if (params.k == target::HIDDEN && tile::panels_of(params.n) > 2 * target::SMS) {

@@ -124,7 +124,8 @@ struct Chosen {
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane keeps a chosen expert");
 
-// Panels of gate and up of the chosen experts, turn by turn.
+// A block's panels of gate and up: some of the shared expert, which nobody has to choose, then
+// some of the chosen ones, turn by turn. Blocks with a panel more of one have none of the other.
 struct GateUpUnits {
   static constexpr int kPanels = tile::panels_of(kInner);
   static constexpr int kUnits = kTurns * kPanels;
@@ -132,11 +133,27 @@ struct GateUpUnits {
   const unsigned char* base;
   size_t bytes;  // of a matrix
   const int* expert;
-  int first;
+  tile::Share shared;
+  tile::Share chosen;
+
+  __device__ static GateUpUnits of(const unsigned char* base, size_t bytes, const int* expert) {
+    const int block = blockIdx.x, blocks = gridDim.x;
+    return {base, bytes, expert, tile::Share::of(kPanels, blocks - 1 - block, blocks),
+            tile::Share::of(EXPERTS_PER_TOKEN * kPanels, block, blocks)};
+  }
+
+  __device__ int count() const { return shared.count + chosen.count; }
+
+  // Of a unit, among the panels of all turns.
+  __device__ int panel(int unit) const {
+    return unit < shared.count ? EXPERTS_PER_TOKEN * kPanels + shared.first + unit
+                               : chosen.first + unit - shared.count;
+  }
 
   __device__ tile::Unit operator()(int unit) const {
-    const int all = first + unit;
-    return {base + expert[all / kPanels] * bytes, kInner, all % kPanels};
+    const int all = panel(unit);
+    const int of = unit < shared.count ? EXPERTS : expert[all / kPanels];
+    return {base + of * bytes, kInner, all % kPanels};
   }
 };
 
@@ -153,23 +170,23 @@ __global__ __launch_bounds__(tile::Wide::kThreads, tile::kResidentBlocks<tile::W
 gate_up(Params params) {
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);
-  const auto share = tile::Share::of(GateUpUnits::kUnits, blockIdx.x, gridDim.x);
-  const GateUpUnits units{params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert,
-                          share.first};
-  tile::Stream<kStorage, 1, tile::Wide, GateUpUnits> stage(shared.stream, units, HIDDEN,
-                                                            share.count);
+  const auto units =
+      GateUpUnits::of(params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert);
+  tile::Stream<kStorage, HIDDEN, 1, tile::Wide, GateUpUnits> stage(shared.stream, units,
+                                                                    units.count());
   const auto staged = tile::StagedRows<tile::Wide>::at(shared.x, 1, HIDDEN, W::kRawRows);
   stage.init();
-  ptx::griddepcontrol_wait();
+  const int slot = stage.ask_before(units.shared.count);
+  ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
   shared.chosen.choose<false>(params.logits);
-  staged.round(params.x, HIDDEN);
+  staged.round<HIDDEN>(params.x);
   __syncthreads();  // the choice is complete, the row staged
-  stage.ask_first();
+  stage.ask_first(slot);
   const auto sink = [&](int unit, int g, int, float gate, float up) {
     // A turn's panels are those of its activations, eight each.
-    params.act[(share.first + unit) * 8 + g] =
+    params.act[units.panel(unit) * 8 + g] =
         to_bf16(tile::silu(gate) * up * W::kRawRows);
   };
   stage.run(staged, sink);

@@ -190,8 +190,8 @@ struct Products {
   using W = tile::Matrix<kStorage>;
   using Shape = tile::Wide;
   using Shared = ProductsStorage;
-  using GateUp = tile::Stream<kStorage, 1, Shape, TileUnits<kStorage, false>>;
-  using Down = tile::Stream<kStorage, 1, Shape, TileUnits<kStorage, true>>;
+  using GateUp = tile::Stream<kStorage, HIDDEN, 1, Shape, TileUnits<kStorage, false>>;
+  using Down = tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
   // Panels of gate and up in a round: a warp a segment.
@@ -216,8 +216,8 @@ struct Products {
       : params(params),
         shared(shared),
         gate_up(shared.stream, {params.gate_up, shared.plan, rounds(shared).first * kAtOnce},
-                HIDDEN, rounds(shared).count * kAtOnce),
-        down(shared.stream, {params.down, shared.plan, panels(shared).first}, EXPERT_INTERMEDIATE,
+                rounds(shared).count * kAtOnce),
+        down(shared.stream, {params.down, shared.plan, panels(shared).first},
              panels(shared).count) {
     // Of `down`, a warp has whole panels.
     down.ahead_unit = Down::warp();
@@ -235,7 +235,7 @@ struct Products {
 
   __device__ void prefetch() {
     gate_up.prefetch();
-    for (int i = gate_up.count / kAtOnce * gate_up.pieces; i < Shape::kSlots; ++i) ask_down(i);
+    for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) ask_down(i);
   }
 
   // Asks for the next piece of this warp, of either product.
@@ -252,7 +252,7 @@ struct Products {
     if (Down::lane() == 0) {
       down.copy(shared.stream.ring[warp][into], &shared.stream.full[warp][into]);
     }
-    if (++down.ahead_piece < down.pieces) return;
+    if (++down.ahead_piece < Down::kPieces) return;
     down.ahead_piece = 0;
     if (++ahead_segment < kSegments) return;
     ahead_segment = 0;
@@ -338,11 +338,11 @@ struct Products {
       // A place behind the last one is the last one again: its sums go nowhere.
       int row = min(g, tile.places - 1);
       if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
-      const bf16* x[1] = {shared.x[buffer][row] + gate_up.segment * gate_up.groups * W::kGroup +
+      const bf16* x[1] = {shared.x[buffer][row] + gate_up.segment * GateUp::kGroups * W::kGroup +
                           q * W::kLaneColumns};
       float sum[1][4] = {};
 #pragma unroll 1
-      for (int piece = 0; piece < gate_up.pieces; ++piece) {
+      for (int piece = 0; piece < GateUp::kPieces; ++piece) {
         gate_up.multiply(x, piece, sum, chain);
         advance(gate_up);
       }
@@ -435,10 +435,10 @@ struct Products {
       float total[4] = {};
 #pragma unroll 1
       for (int s = 0; s < kSegments; ++s) {
-        const bf16* x[1] = {act + s * down.groups * W::kGroup};
+        const bf16* x[1] = {act + s * Down::kGroups * W::kGroup};
         float sum[1][4] = {};
 #pragma unroll 1
-        for (int piece = 0; piece < down.pieces; ++piece) {
+        for (int piece = 0; piece < Down::kPieces; ++piece) {
           down.multiply(x, piece, sum, chain);
           advance(down);
         }

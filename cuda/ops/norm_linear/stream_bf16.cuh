@@ -41,8 +41,9 @@ using Row = tile::NormRow<HIDDEN, tile::kPanelThreads>;
 
 // Rows that weights are streamed for, at most.
 inline constexpr int kFewRowsMax = tile::kTileRows;
-// Rows whose squares are added together.
-inline constexpr int kBatch = 4;
+// Rows that a thread has a part of at once, at most; small blocks norm one row.
+template <class Shape>
+inline constexpr int kBatch = Shape::kWarps == tile::Wide::kWarps ? 4 : 1;
 
 template <class Shape>
 struct SharedStorage {
@@ -64,28 +65,34 @@ __device__ inline void norm(const Params& params, const Row& gain,
                             const tile::StagedRows<Shape>& staged,
                             SharedStorage<Shape>& shared) {
   constexpr int kGroups = Shape::kThreads / tile::kPanelThreads;
+  constexpr int kRows = kBatch<Shape>;
   const int group = threadIdx.x / tile::kPanelThreads;
-  const auto row_of = [&](int r) { return params.residual + static_cast<size_t>(r) * HIDDEN; };
-  for (int first = group; first < params.rows; first += kBatch * kGroups) {
-    Row row[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i * kGroups < params.rows) row[i].load(row_of(first + i * kGroups));
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int r = first + i * kGroups;
-      if (r < params.rows) row[i].put_squares(shared.squares[r]);
-    }
-  }
-  __syncthreads();  // every warp's squares are written
+  const auto at = [](int r) { return static_cast<size_t>(r) * HIDDEN; };
 #pragma unroll 1
-  for (int r = group; r < params.rows; r += kGroups) {
-    Row row;
-    row.load(row_of(r));  // the first-level cache has it
-    row.scale(gain, target::NORM_EPS, shared.squares[r]);
-    Row::for_each_vector([&](int i, int vector) { staged.put(r, vector, row.part[i]); });
-    if (blockIdx.x == 0) row.store(params.x + static_cast<size_t>(r) * HIDDEN);
+  for (int first = 0; first < params.rows; first += kRows * kGroups) {
+    const auto row_of = [&](int i) { return first + group + i * kGroups; };
+    Row row[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) < params.rows) row[i].load(params.residual + at(row_of(i)));
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) < params.rows) row[i].put_squares(shared.squares[row_of(i)]);
+    }
+    __syncthreads();  // every warp's squares are written
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int r = row_of(i);
+      if (r >= params.rows) break;
+      row[i].scale(gain, target::NORM_EPS, shared.squares[r]);
+      Row::for_each_vector([&](int j, int vector) { staged.put(r, vector, row[i].part[j]); });
+    }
+    if (blockIdx.x != 0) continue;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) < params.rows) row[i].store(params.x + at(row_of(i)));
+    }
   }
   __syncthreads();  // the rows are staged
 }
@@ -133,7 +140,7 @@ __device__ inline void run(const Params& params, int block, int blocks) {
                                                    params.rows, HIDDEN, W::kRawRows);
   const auto share = tile::Share::of(panels_of(params, kStorage), block, blocks);
   const At at{params, share.first};
-  tile::Stream<kStorage, 1, Shape, At> stage(shared.stream, at, HIDDEN, share.count);
+  tile::Stream<kStorage, HIDDEN, 1, Shape, At> stage(shared.stream, at, share.count);
   stage.prefetch();
   Row gain;
   gain.load(params.gain);
