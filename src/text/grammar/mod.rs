@@ -311,6 +311,10 @@ fn explained(text: &str) -> String {
     if text.contains("operation cancelled") {
         return "it takes too long to find what may come next".to_string();
     }
+    // Masks allow what is taken: the lexer has run into a limit while it took the token.
+    if text.contains("doesn't satisfy the grammar") {
+        return "its lexer has too many states".to_string();
+    }
     if line.starts_with("NoExtension") {
         return "nothing matches it".to_string();
     }
