@@ -88,14 +88,8 @@ impl File {
                 "must be a [checkpoint] of the model",
             )?;
         }
-        let nvfp4 = [leaf.quant.experts, leaf.quant.shared_expert]
-            .iter()
-            .all(|format| {
-                matches!(
-                    format,
-                    Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt
-                )
-            });
+        let formats = [leaf.quant.experts, leaf.quant.shared_expert];
+        let nvfp4 = formats.into_iter().all(Format::is_nvfp4);
         let exact = leaf.quant.experts_rows == Rows::Exact;
         let rule = "is for experts of NVFP4, the shared one too";
         self.rule(exact || nvfp4, "quant.experts_rows", "nvfp4", rule)?;

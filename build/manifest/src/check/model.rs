@@ -1,7 +1,6 @@
 //! Rules on the facts of a model and of its checkpoint.
 
 use super::{File, Rule};
-use crate::schema::leaf::Format;
 use crate::schema::model::{Attention, Chat, Gdn, Layers, Model, Moe, Sampling};
 use crate::target::Target;
 use crate::weights::{NVFP4_GROUP, Storage};
@@ -169,10 +168,7 @@ impl File {
     /// Rules that need the leaf's formats: what the checkpoint states against what follows.
     pub(super) fn checkpoint_rules(&self, target: &Target) -> Rule {
         for group in target.weights() {
-            let packed = matches!(
-                group.storage,
-                Storage::Format(Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
-            );
+            let packed = matches!(group.storage, Storage::Format(format) if format.is_nvfp4());
             let whole = !packed || group.k.is_multiple_of(NVFP4_GROUP);
             let key = format!("{} columns", group.name);
             let rule = "NVFP4 needs a multiple of 16 columns";

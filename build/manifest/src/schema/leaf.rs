@@ -18,6 +18,13 @@ pub enum Format {
     Fp8Block128,
 }
 
+impl Format {
+    /// Packed E2M1 with an E4M3 scale per 16 columns.
+    pub fn is_nvfp4(self) -> bool {
+        matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
+    }
+}
+
 /// What rows are rounded to before they are multiplied by weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
