@@ -64,6 +64,9 @@ struct Stats {
   float sum;
 };
 
+// What scores are relative to; if nothing is seen, their largest one is no number.
+__device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
 // Factors that bring a total and a split to the larger of their maxima.
 struct Merge {
   float of_total;
@@ -72,7 +75,7 @@ struct Merge {
   // Takes `split` into `total`. The multiplications are spelled out: every caller rounds alike.
   __device__ static Merge of(Stats& total, const Stats& split) {
     const float largest = fmaxf(total.largest, split.largest);
-    const float base = largest == -INFINITY ? 0.0f : largest;
+    const float base = base_of(largest);
     const Merge merge{exp2f(total.largest - base), exp2f(split.largest - base)};
     total = {largest, merge.apply(total.sum, split.sum)};
     return merge;
@@ -128,9 +131,6 @@ struct BlockScores {
     *reinterpret_cast<Bf16x8*>(row + threadIdx.x % kLanes * 8) = weights;
   }
 };
-
-// What scores relative to the largest one are relative to: nothing seen is no number.
-__device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
 // Query heads of a KV head of a tile's tokens: kTiles times an instruction's M.
 template <int kTiles>
