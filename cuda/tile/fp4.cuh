@@ -136,8 +136,11 @@ struct Fp4Rows {
 
 // Up to `8 * kTiles` rows by `kPanels` panels a warp; `kAhead` runs of weights are under way.
 template <class Instruction, int kWidth, int kTiles, int kPanels, int kAhead>
-struct Fp4Tiled {
-  using W = Matrix<Storage::nvfp4>;
+struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
+  using Base = WarpPanels<Storage::nvfp4, kPanels>;
+  using W = typename Base::W;
+  using Base::first_panel;
+  using Base::w;
   static constexpr int kRows = 8 * kTiles;
   static constexpr int kRuns = kWidth / kBlockColumns;
   // Runs between barriers.
@@ -146,7 +149,6 @@ struct Fp4Tiled {
   // Vectors of a row's scales of a step, padded: rows g of a warp differ in their banks.
   static constexpr int kScales = kStepRuns * 8 / kVectorBytes;
   static constexpr int kScaleStride = kScales | 1;
-  static constexpr int kBlockPanels = kPanelWarps * kPanels;
   // Of a place that is no row.
   static constexpr int kNoRow = -1;
 
@@ -166,16 +168,7 @@ struct Fp4Tiled {
     uint2 scales;
   };
 
-  __host__ __device__ static unsigned blocks(int n) {
-    return (panels_of(n) + kBlockPanels - 1) / kBlockPanels;
-  }
-
-  W w;
-  int first_panel;  // of this warp
-
-  __device__ Fp4Tiled(const W& matrix, int block)
-      : w(matrix),
-        first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
+  __device__ Fp4Tiled(const W& matrix, int block) : Base(matrix, block) {}
 
   // Lanes of even q bring the scales of row g, the others those of row g + 8.
   __device__ Fragment load(int panel, int run) const {

@@ -420,11 +420,32 @@ struct Flat {
   }
 };
 
+// Panels of a block whose warps have `kPanels` each.
+template <Storage kStorage, int kPanels>
+struct WarpPanels {
+  using W = Matrix<kStorage>;
+  static constexpr int kBlockPanels = kPanelWarps * kPanels;
+
+  __host__ __device__ static unsigned blocks(int n) {
+    return (panels_of(n) + kBlockPanels - 1) / kBlockPanels;
+  }
+
+  W w;
+  int first_panel;  // of this warp
+
+  __device__ WarpPanels(const W& matrix, int block)
+      : w(matrix),
+        first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
+};
+
 // 64 rows by `kPanelWarps * kPanels` panels: activations go through shared memory, so that every
 // panel of the block uses them. The arithmetic is `Flat`'s.
 template <Storage kStorage, int kPanels>
-struct Tiled {
-  using W = Matrix<kStorage>;
+struct Tiled : WarpPanels<kStorage, kPanels> {
+  using Base = WarpPanels<kStorage, kPanels>;
+  using W = typename Base::W;
+  using Base::first_panel;
+  using Base::w;
   static constexpr int kTiles = 8;
   static constexpr int kRows = 8 * kTiles;
   static constexpr int kStep = kBlockColumns;  // columns between barriers
@@ -438,19 +459,9 @@ struct Tiled {
 
   static_assert(kStepOctets % kPanelThreads == 0, "threads bring equal parts of a step");
 
-  static constexpr int kBlockPanels = kPanelWarps * kPanels;
   static constexpr int kChains = W::kFp8 ? kPanels : 1;
 
-  __host__ __device__ static unsigned blocks(int n) {
-    return (panels_of(n) + kBlockPanels - 1) / kBlockPanels;
-  }
-
-  W w;
-  int first_panel;  // of this warp
-
-  __device__ Tiled(const W& matrix, int block)
-      : w(matrix),
-        first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
+  __device__ Tiled(const W& matrix, int block) : Base(matrix, block) {}
 
   // Nothing: a block has weights of many steps under way.
   __device__ void prefetch() {}
