@@ -125,7 +125,8 @@ struct Chosen {
 static_assert(kTurns <= tile::kWarpLanes, "a lane keeps a chosen expert");
 
 // A block's panels of gate and up: some of the shared expert, which nobody has to choose, then
-// some of the chosen ones, turn by turn. Blocks with a panel more of one have none of the other.
+// some of the chosen ones, turn by turn. The first blocks have one more of these, the last ones of
+// those.
 struct GateUpUnits {
   static constexpr int kPanels = tile::panels_of(kInner);
   static constexpr int kUnits = kTurns * kPanels;
