@@ -34,6 +34,7 @@ struct RingStorage {
 };
 
 inline constexpr int kSlots = sizeof(RingStorage<6>) <= target::SHARED_BYTES_PER_BLOCK ? 6 : 2;
+static_assert(sizeof(RingStorage<kSlots>) <= target::SHARED_BYTES_PER_BLOCK, "a block fits an SM");
 // Blocks that are scored or mixed between two barriers.
 inline constexpr int kTogether = kSlots < kSplitBlocks ? kSlots : kSplitBlocks;
 
