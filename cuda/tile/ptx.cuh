@@ -67,6 +67,13 @@ __device__ inline void copy_async(void* to, const void* from, bool live) {
                : "memory");
 }
 
+// As `copy_async`, of 8 bytes.
+__device__ inline void copy_async_8(void* to, const void* from, bool live) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)),
+               "l"(from), "r"(live ? 8 : 0)
+               : "memory");
+}
+
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `kPending` of this thread's committed groups are under way.

@@ -177,7 +177,7 @@ struct Experts {
 // Kernel `chunks_f16` of op `gated_delta`.
 struct GatedDelta {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 64384;
+  static constexpr int kSharedBytes = 80768;
 };
 
 // Kernel `heads_f32` of op `gated_rms_norm`.

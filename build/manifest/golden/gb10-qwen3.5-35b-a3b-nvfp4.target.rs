@@ -421,7 +421,7 @@ pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
 pub const OP_GATED_DELTA_THREADS: usize = 256;
 /// Shared memory of a block of `gated_delta`.
-pub const OP_GATED_DELTA_SHARED_BYTES: usize = 64384;
+pub const OP_GATED_DELTA_SHARED_BYTES: usize = 80768;
 /// Kernel of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_rms_norm`.

@@ -141,7 +141,7 @@ struct Experts {
 // Kernel `chunks_f16` of op `gated_delta`.
 struct GatedDelta {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 108160;
+  static constexpr int kSharedBytes = 124544;
 };
 
 // Kernel `heads_f32` of op `gated_rms_norm`.

@@ -266,8 +266,8 @@ fn attend_tiles_bytes(model: &Model, _: &Block) -> u64 {
     (operands + 4 * 2 * 8).next_multiple_of(1024)
 }
 
-/// Records of the cells under way, 32 columns of the state and of a cell's rows three times, the
-/// carriers' largest numbers, and a barrier a cell; whole lines.
+/// Records of the cells under way, 32 columns of two cells' values, of the state and of a cell's
+/// rows three times, the carriers' largest numbers, and a barrier a cell; whole lines.
 fn gated_delta_bytes(model: &Model, block: &Block) -> u64 {
     let (cell, columns, carriers) = (64, 32, 4);
     let stages = match block.shared_bytes_max {
@@ -278,8 +278,9 @@ fn gated_delta_bytes(model: &Model, block: &Block) -> u64 {
     // Tiles of the lower triangle, of two matrices.
     let triangles = 2 * (4 * 5 / 2) * 16 * 16 * BF16_BYTES;
     let record = 2 * cell * key * BF16_BYTES + triangles + 3 * cell * F32_BYTES;
+    let values = 2 * cell * columns * F32_BYTES;
     let strips = (key + 3 * cell) * columns * BF16_BYTES;
-    (stages * record + strips + carriers * F32_BYTES + stages * 8).next_multiple_of(128)
+    (stages * record + values + strips + carriers * F32_BYTES + stages * 8).next_multiple_of(128)
 }
 
 /// Every op that a forward pass of the family calls.

@@ -20,6 +20,8 @@ inline constexpr int kRowTiles = kCell / tile::kTileRows;
 inline constexpr int kKeyTiles = GDN_KEY_DIM / tile::kTileRows;
 // A warp has 16 rows of products; two warps have the columns of a value head's inverse.
 inline constexpr int kCellThreads = kRowTiles * tile::kWarpLanes;
+// Blocks on an SM that registers are left for.
+inline constexpr int kCellBlocks = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 4 : 1;
 
 static_assert(kHeadGroup * kCell == kCellThreads, "a thread has a row and a column of each head");
 
@@ -55,12 +57,13 @@ struct CellParams {
 };
 
 // Rows are padded so that eight of them lie in different banks.
-using Square = float[kCell][kCell + 4];
+inline constexpr int kPitch = kCell + 4;
+using Square = float[kCell][kPitch];
 
 struct CellStorage {
   union {
     KeyRecord keys;
-    Square below[kHeadGroup];  // A
+    Square below[kHeadGroup];  // A; right of its diagonal, T by columns
   };
   ValueRecord values[kHeadGroup];  // `left` is G / ln 2 until A is written
   float total[kHeadGroup];         // of the first 32 rows
@@ -114,7 +117,7 @@ struct Cell {
 
   // Four lanes have two rows of the warp's 16, query and key of each.
   __device__ void load_units() {
-#pragma unroll
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       const int in_tile = half * 8 + lane / 4, row = warp * tile::kTileRows + in_tile;
       const float* from = nullptr;
@@ -164,7 +167,7 @@ struct Cell {
   };
 
   __device__ void multiply(Products& to) const {
-#pragma unroll
+#pragma unroll 1
     for (int t = 0; t < kKeyTiles; ++t) {
       unsigned key[4], query[4];
       tile::load_a(key, shared.keys.key[warp][t]);
@@ -214,40 +217,89 @@ struct Cell {
     }
   }
 
-  // A thread has a column of a value head's T, from the top: each row takes off what A makes of
-  // the rows above it.
-  __device__ void solve() {
-    const int group = threadIdx.x / kCell, column = threadIdx.x % kCell;
-    const Square& below = shared.below[group];
-    float x[kCell];
+  // Rows of a tile of a column of T.
+  using Part = float[tile::kTileRows];
+
+  // Takes off what a tile of A, `a` being its first row, makes of the rows `above`.
+  __device__ static void take_off(Part& x, const float* a, const Part& above) {
 #pragma unroll
-    for (int row = 0; row < kCell; ++row) {
-      float sums[4] = {row == column ? 1.0f : 0.0f, 0.0f, 0.0f, 0.0f};
+    for (int row = 0; row < tile::kTileRows; ++row) {
 #pragma unroll
-      for (int at = 0; at < row; at += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(&below[row][at]);
-        const float of[4] = {a.x, a.y, a.z, a.w};
+      for (int at = 0; at < tile::kTileRows; at += 4) {
+        take_off(x[row], a + row * kPitch + at, &above[at]);
+      }
+    }
+  }
+
+  // The same of four columns of a row of A.
+  __device__ static void take_off(float& x, const float* a, const float* above) {
+    const float4 of = *reinterpret_cast<const float4*>(a);
+    x = fmaf(-of.x, above[0], x);
+    x = fmaf(-of.y, above[1], x);
+    x = fmaf(-of.z, above[2], x);
+    x = fmaf(-of.w, above[3], x);
+  }
+
+  // The same of the rows of the tile itself, whose tile of A lies on the diagonal.
+  __device__ static void take_off_own(Part& x, const float* a) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (at + e < row) sums[e] = fmaf(-of[e], x[at + e], sums[e]);
+    for (int at = 0; at < tile::kTileRows; at += 4) {
+#pragma unroll
+      for (int row = at + 1; row < at + 4; ++row) {
+#pragma unroll
+        for (int other = at; other < row; ++other) {
+          x[row] = fmaf(-a[row * kPitch + other], x[other], x[row]);
         }
       }
-      x[row] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    }
-    auto& to = shared.values[group].solve;
 #pragma unroll
-    for (int row = 0; row < kCell; ++row) {
-      const int row_tile = row / tile::kTileRows, column_tile = column / tile::kTileRows;
-      if (column_tile > row_tile) continue;
-      to[tile::triangle(row_tile, column_tile)]
-        [tile::tile_at(row % tile::kTileRows, column % tile::kTileRows)] = to_f16(x[row]);
+      for (int row = at + 4; row < tile::kTileRows; ++row) {
+        take_off(x[row], a + row * kPitch + at, &x[at]);
+      }
+    }
+  }
+
+  // A thread has a column of a value head's T, tile by tile from its warp's first one on: each row
+  // takes off what A makes of the rows above it. Those lie right of A's diagonal, in the row of the
+  // column's number. Loops over tiles stay loops: a block runs this once, most of it from memory.
+  __device__ void solve() {
+    const int group = threadIdx.x / kCell, column = threadIdx.x % kCell;
+    const int own = column / tile::kTileRows, begin = own / 2 * 2;
+    Square& below = shared.below[group];
+    float* kept = below[column];
+    auto& to = shared.values[group].solve;
+#pragma unroll 1
+    for (int tile = begin; tile < kRowTiles; ++tile) {
+      const int first = tile * tile::kTileRows;
+      Part x;
+#pragma unroll
+      for (int row = 0; row < tile::kTileRows; ++row) {
+        x[row] = first + row == column ? 1.0f : 0.0f;
+      }
+#pragma unroll 1
+      for (int other = begin; other < tile; ++other) {
+        const int start = other * tile::kTileRows;
+        Part above;
+#pragma unroll
+        for (int row = 0; row < tile::kTileRows; ++row) {
+          above[row] = start + row < column ? 0.0f : kept[start + row];
+        }
+        take_off(x, &below[first][start], above);
+      }
+      take_off_own(x, &below[first][first]);
+      if (tile < own) continue;
+      tile::TileF16& rounded = to[tile::triangle(tile, own)];
+#pragma unroll
+      for (int row = 0; row < tile::kTileRows; ++row) {
+        if (first + row >= column) kept[first + row] = x[row];
+        rounded[tile::tile_at(row, column % tile::kTileRows)] = to_f16(x[row]);
+      }
     }
   }
 };
 
 // A block per cell and key head.
 template <class Tile>
-__global__ __launch_bounds__(kCellThreads, 4) void cells_f16(CellParams params) {
+__global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
   auto& shared = *reinterpret_cast<CellStorage*>(cell_shared);
   ptx::griddepcontrol_launch_dependents();
@@ -263,7 +315,7 @@ __global__ __launch_bounds__(kCellThreads, 4) void cells_f16(CellParams params) 
   cell.multiply(products);
   copy_out(record.of_key[key_head], shared.keys);
   __syncthreads();  // keys are read: A takes their place
-#pragma unroll
+#pragma unroll 1
   for (int group = 0; group < kHeadGroup; ++group) cell.weigh(group, products);
   __syncthreads();  // A is written
   shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;

@@ -20,6 +20,8 @@ inline constexpr int kCarrierThreads = kCarriers * tile::kWarpLanes;
 inline constexpr int kCarryThreads = 2 * kCarrierThreads;
 // Cells that are under way to a block.
 inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 2 : 1;
+// Cells whose values are under way to a carrier or there.
+inline constexpr int kValueStages = 2;
 // Tiles of 16 keys of the state that a carrier has.
 inline constexpr int kMyKeyTiles = kKeyTiles / kCarriers;
 
@@ -44,6 +46,7 @@ struct CarryStorage {
     KeyRecord keys;
     ValueRecord values;
   } stage[kCellStages];
+  float2 value[kValueStages][2 * 2 * kColumnTiles][kCarrierThreads];  // a thread's own
   Strip state[kKeyTiles];
   Strip residual[kRowTiles];  // w (V - e^G (K S))
   Strip update[kRowTiles];    // D
@@ -101,9 +104,20 @@ struct Carry {
   const int head;
   const int split;
   const uint2 run;
+  const unsigned first;  // row of the step
+  const unsigned rows;   // whole cells but for the last one
   const int warp = threadIdx.x / tile::kWarpLanes % kCarriers;
   const int g = threadIdx.x % tile::kWarpLanes / 4;
   const int q = threadIdx.x % 4;
+
+  __device__ Carry(const CarryParams& params, CarryStorage& shared)
+      : params(params),
+        shared(shared),
+        head(blockIdx.y),
+        split(blockIdx.z),
+        run(params.runs[blockIdx.x]),
+        first(params.cells[run.x].x),
+        rows((run.y - 1) * kCell + params.cells[run.x + run.y - 1].y) {}
 
   // Asks for the records of a cell of the run.
   __device__ void bring(unsigned cell) {
@@ -120,41 +134,57 @@ struct Carry {
     return shared.stage[cell % kCellStages];
   }
 
-  // Values of this lane's two rows.
-  __device__ void load_values(Sums& to, unsigned cell) const {
-    const uint2 rows = cell < run.y ? params.cells[run.x + cell] : uint2{};
+  // Row of a cell, of this lane's two in the warp's tile.
+  __device__ unsigned row_of(unsigned cell, int low) const {
+    return cell * kCell + warp * tile::kTileRows + low * 8 + g;
+  }
+
+  // Asks for the values of this lane's two rows, zeros behind the last one: in registers, they
+  // would have other loads waited for as long.
+  __device__ void ask_values(unsigned cell) const {
     const float* from = params.qkv + 2 * kKeys + head * GDN_VALUE_DIM + split * kColumns + 2 * q;
+    auto& to = shared.value[cell % kValueStages];
 #pragma unroll
     for (int low = 0; low < 2; ++low) {
-      const unsigned row = warp * tile::kTileRows + low * 8 + g;
+      const unsigned row = row_of(cell, low);
+      const float* at = from + size_t{first + row} * kWidth;
 #pragma unroll
       for (int t = 0; t < 2 * kColumnTiles; ++t) {
-        float2 value{};
-        if (row < rows.y) {
-          const float* at = from + size_t{rows.x + row} * kWidth + t * 8;
-          value = *reinterpret_cast<const float2*>(at);
-        }
+        ptx::copy_async_8(&to[low * 2 * kColumnTiles + t][threadIdx.x], at + t * 8, row < rows);
+      }
+    }
+    ptx::copy_async_commit();
+  }
+
+  // Takes them; the next cell's have been asked for.
+  __device__ void take_values(Sums& to, unsigned cell) const {
+    ptx::copy_async_wait<1>();
+    const auto& from = shared.value[cell % kValueStages];
+#pragma unroll
+    for (int low = 0; low < 2; ++low) {
+#pragma unroll
+      for (int t = 0; t < 2 * kColumnTiles; ++t) {
+        const float2 value = from[low * 2 * kColumnTiles + t][threadIdx.x];
         to[t][2 * low] = value.x, to[t][2 * low + 1] = value.y;
       }
     }
   }
 
-  __device__ float* state_at(int key_tile, int tile, int e) const {
-    const size_t slot = params.slots[params.cells[run.x].x];
-    const int column = split * kColumns + tile * 8 + 2 * q + e % 2;
-    const int key = (warp * kMyKeyTiles + key_tile) * tile::kTileRows + g + e / 2 * 8;
-    return params.state +
-           ((slot * GDN_VALUE_HEADS + head) * GDN_VALUE_DIM + column) * GDN_KEY_DIM + key;
-  }
-
+  // `body(element in memory, element of s)` of this lane's part of the state.
   template <class Body>
-  __device__ void for_each_state(Body body) {
+  __device__ void for_each_state(Sums (&s)[kMyKeyTiles], Body body) const {
+    const size_t of_head = params.slots[first] * size_t{GDN_VALUE_HEADS} + head;
+    const size_t column = of_head * GDN_VALUE_DIM + split * kColumns + 2 * q;
+    float* state = params.state + column * GDN_KEY_DIM + warp * kMyKeyTiles * tile::kTileRows + g;
 #pragma unroll
     for (int k = 0; k < kMyKeyTiles; ++k) {
 #pragma unroll
       for (int t = 0; t < 2 * kColumnTiles; ++t) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) body(k, t, e);
+        for (int e = 0; e < 4; ++e) {
+          const int at = (t * 8 + e % 2) * GDN_KEY_DIM + k * tile::kTileRows + e / 2 * 8;
+          body(state[at], s[k][t][e]);
+        }
       }
     }
   }
@@ -277,10 +307,12 @@ struct Carry {
     Sums s[kMyKeyTiles]{};
     Sums values;
     if (carries) {
-      if (params.positions[params.cells[run.x].x] != 0) {
-        for_each_state([&](int k, int t, int e) { s[k][t][e] = *state_at(k, t, e); });
+      ask_values(0);
+      ask_values(1);
+      if (params.positions[first] != 0) {
+        for_each_state(s, [](const float& from, float& to) { to = from; });
       }
-      load_values(values, 0);
+      take_values(values, 0);
       measure(s, values);
     }
     __syncthreads();  // the largest numbers are written
@@ -292,7 +324,7 @@ struct Carry {
       Sums sums{};
       if (carries) {
         recall(stage, values, scale);
-        load_values(values, cell + 1);
+        ask_values(cell + 2);
       } else {
         answer(stage, sums);
       }
@@ -301,26 +333,27 @@ struct Carry {
       __syncthreads();  // updates are written
       if (carries) {
         update(stage, s, scale);
+        take_values(values, cell + 1);
         measure(s, values);
       } else {
         mix(stage, sums);
         const float unscale = scale.back * rsqrtf(float{GDN_KEY_DIM});
         scale_rows(sums, unscale, unscale);
-        store_rows(sums, params.cells[run.x + cell]);
+        store_rows(sums, cell);
       }
       __syncthreads();  // the cell is read, the largest numbers are written
       bring(cell + kCellStages);
     }
-    if (carries) for_each_state([&](int k, int t, int e) { *state_at(k, t, e) = s[k][t][e]; });
+    if (carries) for_each_state(s, [](float& to, const float& from) { to = from; });
   }
 
-  __device__ void store_rows(const Sums& sums, uint2 rows) const {
+  __device__ void store_rows(const Sums& sums, unsigned cell) const {
     float* to = params.out + head * GDN_VALUE_DIM + split * kColumns + 2 * q;
 #pragma unroll
     for (int low = 0; low < 2; ++low) {
-      const unsigned row = warp * tile::kTileRows + low * 8 + g;
-      if (row >= rows.y) continue;
-      float* at = to + size_t{rows.x + row} * GDN_VALUE_HEADS * GDN_VALUE_DIM;
+      const unsigned row = row_of(cell, low);
+      if (row >= rows) continue;
+      float* at = to + size_t{first + row} * GDN_VALUE_HEADS * GDN_VALUE_DIM;
 #pragma unroll
       for (int t = 0; t < 2 * kColumnTiles; ++t) {
         *reinterpret_cast<float2*>(at + t * 8) = {sums[t][2 * low], sums[t][2 * low + 1]};
@@ -341,8 +374,7 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
   }
   ptx::griddepcontrol_wait();
   __syncthreads();  // the barriers are initialised
-  Carry block{params, shared, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z),
-              params.runs[blockIdx.x]};
+  Carry block(params, shared);
   for (int cell = 0; cell < kCellStages; ++cell) block.bring(cell);
   block.go();
 }
