@@ -283,6 +283,7 @@ struct WideConsumer : WideTile {
       float sum = stats[half].sum;
       sum += __shfl_xor_sync(tile::kAllLanes, sum, 1);
       sum += __shfl_xor_sync(tile::kAllLanes, sum, 2);
+      const float share = 1.0f / sum;
       if (token(half) >= tokens) continue;
       const int in_group = (group * wgmma::kRows + row + half * 8) % kGroup;
       const size_t head = static_cast<size_t>(first + token(half)) * HEADS + kv_head * kGroup +
@@ -293,8 +294,8 @@ struct WideConsumer : WideTile {
         const int dim = t * 8 + lane % 4 * 2;
         const float2 gate = *reinterpret_cast<const float2*>(gates + dim);
         *reinterpret_cast<float2*>(params.out + head * HEAD_DIM + dim) = {
-            mixed[t][2 * half] / sum * tile::sigmoid(gate.x),
-            mixed[t][2 * half + 1] / sum * tile::sigmoid(gate.y)};
+            mixed[t][2 * half] * share * tile::sigmoid(gate.x),
+            mixed[t][2 * half + 1] * share * tile::sigmoid(gate.y)};
       }
     }
   }
