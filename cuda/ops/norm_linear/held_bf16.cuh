@@ -9,8 +9,9 @@
 
 namespace atlas::norm_linear {
 
-// Rows that are held or split, at most.
+// Rows that are held or split, at most, and rows whose few panels are split.
 inline constexpr int kHeldRowsMax = tile::kSplitRowsMax;
+inline constexpr int kFewPanelsRowsMax = 128;
 
 // Norms a row a block.
 __global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
@@ -170,7 +171,12 @@ inline bool splits(const Params& params) {
          tile::panels_of(part.n) * tile::segments(HIDDEN) <= kSplitPanels * target::SMS;
 }
 
-// More rows than `kFewRowsMax`, up to `kHeldRowsMax`; `operands` has room for the rows in BF16.
+// Whether rows, more than `kFewRowsMax`, are held or split.
+inline bool holds(const Params& params) {
+  return params.rows <= kHeldRowsMax || (params.rows <= kFewPanelsRowsMax && splits(params));
+}
+
+// What `holds` says; `operands` has room for the rows in BF16.
 inline cudaError_t launch_held(const Params& params, unsigned char* operands, cudaStream_t stream) {
   if (splits(params)) return launch_split(params, stream);
   auto* x = reinterpret_cast<bf16*>(operands);

@@ -176,8 +176,7 @@ struct WarpgroupsBf16 {
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
-    return rows <= kHeldRowsMax ? launch_held(params, operands, stream)
-                                : many(params, operands, stream);
+    return holds(params) ? launch_held(params, operands, stream) : many(params, operands, stream);
   }
 };
 
