@@ -167,9 +167,13 @@ struct OutStorage {
   uint4 operands[2][kTileRowsMax * kTilePanels * 8 * 2 / 16];
 };
 
+// Of sums that go to memory from registers.
+struct NoOutStorage {};
+
 // A thread of those that multiply.
+template <class Out>
 struct Consumer {
-  OutStorage& shared;
+  Out& shared;
 
   // Computed again wherever it is used: nothing is kept of it in registers.
   __device__ static int thread() {
@@ -191,7 +195,8 @@ struct RowSink {
   FirstRow first_row;
 
   template <class W, int kSums>
-  __device__ void operator()(const Consumer& self, const W& w, const WarpgroupTile& tile, int index,
+  __device__ void operator()(const Consumer<NoOutStorage>& self, const W& w,
+                             const WarpgroupTile& tile, int index,
                              const float (&sums)[kSums]) const {
     const int lane = self.lane(), at = (tile.panel + self.panel()) * kPanelRows + lane / 4;
     const int last = panels_of(w.n) * kPanelRows - 1;  // a row that is not there has some scale
@@ -218,8 +223,8 @@ __device__ inline RowSink<Put, FirstRow> row_sink(const FirstRow& first_row) {
   return {first_row};
 }
 
-// Products with matrices of kK columns.
-template <Storage kStorage, int kK>
+// Products with matrices of kK columns; `Out` is what sums need of shared memory on their way out.
+template <Storage kStorage, int kK, class Out = NoOutStorage>
 struct Warpgroups {
   using W = Matrix<kStorage>;
   static constexpr int kStep = kBlockColumns;
@@ -232,7 +237,11 @@ struct Warpgroups {
   static constexpr int kPanelBytes = kStepGroups * W::kGroupBytes;
   static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
-  static constexpr int kStages = (kWarpgroupBytes - sizeof(OutStorage) - 256) / kStageBytes;
+  // Scales of a panel, those of two tiles being there or under way.
+  static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
+  static constexpr int kTileScaleBytes = kTilePanels * (kScaleBytes > 0 ? kScaleBytes : 16);
+  static constexpr int kStages =
+      (kWarpgroupBytes - sizeof(Out) - 2 * kTileScaleBytes - 256) / kStageBytes;
   // FP8's sums of a step wait for its scale, and for those of a segment, if it has more steps.
   static constexpr bool kThreeSums = W::kFp8 && kSegmentSteps > 1;
   // Rows of a tile whose steps are decoded while others are multiplied: three sums leave no
@@ -242,7 +251,8 @@ struct Warpgroups {
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
     unsigned char rows[kStages][kTileGroups][kOperandBytes];
-    OutStorage out;
+    alignas(16) unsigned char scales[2][kTilePanels][kTileScaleBytes / kTilePanels];
+    Out out;
     unsigned long long full[kStages];
     unsigned long long empty[kStages];
   };
@@ -290,18 +300,23 @@ struct Warpgroups {
     } else {
       ptx::registers_take<240>();
       if (consumer() == 1) give_turn();
-      const Consumer self{shared.out};
-      for (int i = blockIdx.x; tiles(i, tile); i += gridDim.x) {
-        if (tile.rows > 64) {
-          consume<128>(self, tiles, i, sink);
-        } else if (tile.rows > 32) {
-          consume<64>(self, tiles, i, sink);
-        } else if (tile.rows > 16) {
-          consume<32>(self, tiles, i, sink);
-        } else if (tile.rows > 8) {
-          consume<16>(self, tiles, i, sink);
+      const Consumer<Out> self{shared.out};
+      if (tiles(blockIdx.x, tile)) ask_scales(tile, 0);
+      ptx::copy_async_commit();
+      for (int i = blockIdx.x, turn = 0; tiles(i, tile); i += gridDim.x, turn ^= 1) {
+        const int rows = tile.rows;
+        if (tiles(i + gridDim.x, tile)) ask_scales(tile, turn ^ 1);
+        const unsigned char* scales = take_scales(turn);
+        if (rows > 64) {
+          consume<128>(self, scales, tiles, i, sink);
+        } else if (rows > 32) {
+          consume<64>(self, scales, tiles, i, sink);
+        } else if (rows > 16) {
+          consume<32>(self, scales, tiles, i, sink);
+        } else if (rows > 8) {
+          consume<16>(self, scales, tiles, i, sink);
         } else {
-          consume<8>(self, tiles, i, sink);
+          consume<8>(self, scales, tiles, i, sink);
         }
       }
       if (beside) ptx::griddepcontrol_wait();
@@ -330,19 +345,42 @@ struct Warpgroups {
     }
   }
 
-  template <int kN, class Tiles, class Sink>
-  __device__ void consume(const Consumer& self, const Tiles& tiles, int index, const Sink& sink) {
-    float total[kN / 2] = {};
-    {
-      WarpgroupTile tile;
-      tiles(index, tile);
-      const W w{tile.weights, tile.n, kK};
-      const int panel = min(tile.panel + self.panel(), panels_of(tile.n) - 1);
-      if constexpr (kN <= kAheadRows) {
-        sum_ahead<kN>(w.block_scales(panel, 0), total);
+  // Asks for the scales of this warp's panel of a tile: a step's, asked for when they are used or
+  // a step or two before, would come too late.
+  __device__ void ask_scales(const WarpgroupTile& tile, int turn) {
+    const W w{tile.weights, tile.n, kK};
+    const int panel = min(tile.panel + warp() - 4, panels_of(tile.n) - 1);
+    const unsigned char* from = w.block_scales(panel, 0);
+    unsigned char* to = shared.scales[turn][warp() - 4];
+    constexpr int kEach = W::kFp8 ? 8 : 16;
+#pragma unroll
+    for (int first = 0; first < kScaleBytes; first += kEach * kWarpLanes) {
+      const int at = first + lane() * kEach;
+      if (at >= kScaleBytes) break;
+      if constexpr (kEach == 8) {
+        ptx::copy_async_8(to + at, from + at, true);
       } else {
-        sum_in_turns<kN>(w.block_scales(panel, 0), total);
+        ptx::copy_async(to + at, from + at, true);
       }
+    }
+  }
+
+  // Waits for them; those asked for last are the next tile's.
+  __device__ const unsigned char* take_scales(int turn) {
+    ptx::copy_async_commit();
+    ptx::copy_async_wait<1>();
+    __syncwarp();  // other lanes' are there
+    return shared.scales[turn][warp() - 4];
+  }
+
+  template <int kN, class Tiles, class Sink>
+  __device__ void consume(const Consumer<Out>& self, const unsigned char* scales,
+                          const Tiles& tiles, int index, const Sink& sink) {
+    float total[kN / 2] = {};
+    if constexpr (kN <= kAheadRows) {
+      sum_ahead<kN>(scales, total);
+    } else {
+      sum_in_turns<kN>(scales, total);
     }
     // The tile is computed again, in registers that the sums leave free.
     asm volatile("" : "+r"(index));
@@ -354,9 +392,9 @@ struct Warpgroups {
   using Scales = typename W::Scales;
   using StepOperands = unsigned[kInstructions][4];
 
-  // A step's scales of the panel whose first are at `of_panel`.
+  // A step's scales of the panel whose are at `of_panel`.
   __device__ static Scales scales_at(const unsigned char* of_panel, int step) {
-    return W::scales_at(of_panel + step * W::kBlockScaleBytes);
+    return W::lane_scales(of_panel + step * W::kBlockScaleBytes);
   }
 
   // This warp's panel of the step in this slot, when it is there.
@@ -418,19 +456,13 @@ struct Warpgroups {
   __device__ void sum_ahead(const unsigned char* of_panel, float (&total)[kN / 2]) {
     float sum[kThreeSums ? kN / 2 : 1] = {}, part[kN / 2] = {};
     StepOperands a[2];
-    Scales scales = scales_at(of_panel, 0), next = scales;
-    if constexpr (kSteps > 1) next = scales_at(of_panel, 1);
-    decode(scales, a[0]);
+    decode(scales_at(of_panel, 0), a[0]);
     const auto turn = [&](int step, bool first, const StepOperands& now, StepOperands& later) {
       const int used = slot;
       multiply<kN>(now, part, !W::kFp8 && !first);
-      const float2 scale = scales.block;
       advance();
-      if (step + 1 < kSteps) {
-        scales = next;
-        if (step + 2 < kSteps) next = scales_at(of_panel, step + 2);
-        decode(scales, later);
-      }
+      if (step + 1 < kSteps) decode(scales_at(of_panel, step + 1), later);
+      const float2 scale = scales_at(of_panel, step).block;
       finish(part, used);
       const bool last = (step + 1) % kSegmentSteps == 0;
       if constexpr (kThreeSums) {

@@ -85,7 +85,7 @@ struct Activates {
   unsigned char* act;
 
   template <int kSums>
-  __device__ void operator()(const tile::Consumer& self, const W& w,
+  __device__ void operator()(const tile::Consumer<tile::OutStorage>& self, const W& w,
                              const tile::WarpgroupTile& tile, int index,
                              const float (&sums)[kSums]) const {
     auto* staged = self.shared.operands[index / gridDim.x % 2];
@@ -130,7 +130,7 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
   using Tiles = ExpertTiles<kStorage, false>;
   const Tiles tiles(params, operands);
   const Activates<kStorage> sink{tiles, reinterpret_cast<unsigned char*>(params.act)};
-  tile::Warpgroups<kStorage, Tiles::kK>(dynamic_shared).run(tiles, sink);
+  tile::Warpgroups<kStorage, Tiles::kK, tile::OutStorage>(dynamic_shared).run(tiles, sink);
 }
 
 template <tile::Storage kStorage>
