@@ -1,4 +1,4 @@
-// Few panels of weights by up to 64 rows, for decode: K is split between the blocks of a cluster, a
+// Few panels of weights by up to 128 rows: K is split between the blocks of a cluster, a
 // segment each. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
 //
 // So all SMs share a product that has fewer panels than they would need, a block has all its
@@ -10,7 +10,7 @@
 
 namespace atlas::tile {
 
-// Rows that are split, at most.
+// Rows of a product that norms none, at most: more are faster in tiles.
 inline constexpr int kSplitRowsMax = 64;
 
 inline constexpr int kSplitWarps = 8;

@@ -392,7 +392,7 @@ struct Warpgroups {
   using Scales = typename W::Scales;
   using StepOperands = unsigned[kInstructions][4];
 
-  // A step's scales of the panel whose are at `of_panel`.
+  // A step's scales of the panel whose scales are at `of_panel`, in shared memory.
   __device__ static Scales scales_at(const unsigned char* of_panel, int step) {
     return W::lane_scales(of_panel + step * W::kBlockScaleBytes);
   }
