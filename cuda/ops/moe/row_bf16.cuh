@@ -20,6 +20,9 @@ using target::EXPERTS_PER_TOKEN;
 using target::HIDDEN;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
+// Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
+// GB10 spills.
+inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
 inline constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
 
 struct Params {
@@ -306,7 +309,7 @@ struct Down {
 };
 
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(kThreads) void down(Params params) {
+__global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params params) {
   using Stage = Down<kStorage>;
   __shared__ typename Stage::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
