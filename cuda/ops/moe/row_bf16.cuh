@@ -37,90 +37,20 @@ struct Params {
 // The row's experts and their weights, the shared one last; one warp chooses. The arithmetic is
 // that of `route`.
 struct Chosen {
-  // Logits of a lane.
-  static constexpr int kParts = (EXPERTS + tile::kWarpLanes - 1) / tile::kWarpLanes;
-
   int expert[kTurns];
   float weight[kTurns];
-
-  // The order of logits as an order of numbers above 0; what is no number is never the best, and
-  // both zeros are one.
-  __device__ static unsigned rank_of(float logit) {
-    const unsigned bits = __float_as_uint((logit == logit ? logit : -INFINITY) + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  }
-
-  // The largest logit that is left, the lowest index on a tie; takes it away.
-  __device__ static int best_of_warp(unsigned (&rank)[kParts]) {
-    const int lane = threadIdx.x % tile::kWarpLanes;
-    unsigned best[kParts];
-    int part[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) best[i] = rank[i], part[i] = i;
-#pragma unroll
-    for (int apart = 1; apart < kParts; apart *= 2) {
-#pragma unroll
-      for (int i = 0; i + apart < kParts; i += 2 * apart) {
-        if (best[i + apart] > best[i]) best[i] = best[i + apart], part[i] = part[i + apart];
-      }
-    }
-    const unsigned largest = __reduce_max_sync(tile::kAllLanes, best[0]);
-    const unsigned mine = best[0] == largest ? part[0] * tile::kWarpLanes + lane : ~0u;
-    const int expert = static_cast<int>(__reduce_min_sync(tile::kAllLanes, mine));
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      if (i * tile::kWarpLanes + lane == expert) rank[i] = 0;
-    }
-    return expert;
-  }
-
-  // Of `kRows` rows together, whose logits lie `stride` apart: lane i has a row's i-th best expert,
-  // those behind have the shared one.
-  template <int kRows>
-  __device__ static void best(const float* logits, size_t stride, int (&chosen)[kRows]) {
-    const int lane = threadIdx.x % tile::kWarpLanes;
-    unsigned rank[kRows][kParts];
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      chosen[row] = EXPERTS;
-#pragma unroll
-      for (int i = 0; i < kParts; ++i) {
-        const int of = i * tile::kWarpLanes + lane;
-        rank[row][i] = of < EXPERTS ? rank_of(__ldcg(logits + row * stride + of)) : 0;
-      }
-    }
-#pragma unroll 1
-    for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const int expert = best_of_warp(rank[row]);
-        if (lane == turn) chosen[row] = expert;
-      }
-    }
-  }
 
   // The first warp chooses; a barrier must follow.
   template <bool kWeights>
   __device__ void choose(const float* logits) {
     if (threadIdx.x >= tile::kWarpLanes) return;
     const int lane = threadIdx.x;
-    const float shared_logit = kWeights ? __ldcg(logits + EXPERTS) : 0.0f;
-    int found[1];
-    best<1>(logits, 0, found);
-    const int chosen = found[0];
-    if (lane < kTurns) expert[lane] = chosen;
+    int chosen[1];
+    route::best<1>(logits, 0, chosen);
+    if (lane < kTurns) expert[lane] = chosen[0];
     if constexpr (kWeights) {
-      float logit = chosen < EXPERTS ? __ldcg(logits + chosen) : 0.0f;
-      if (logit != logit) logit = -INFINITY;
-      const float first = __shfl_sync(tile::kAllLanes, logit, 0);
-      const float raised = expf(logit - first);
-      float total = 0.0f;
-#pragma unroll
-      for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
-        total += __shfl_sync(tile::kAllLanes, raised, turn);
-      }
-      if (lane < EXPERTS_PER_TOKEN) weight[lane] = raised / total;
-      if (lane == EXPERTS_PER_TOKEN) weight[lane] = tile::sigmoid(shared_logit);
+      const float of_expert = route::weight_of(logits, chosen[0]);
+      if (lane < kTurns) weight[lane] = of_expert;
     }
   }
 };

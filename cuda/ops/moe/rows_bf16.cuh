@@ -85,7 +85,7 @@ struct Plan {
     int chosen[kRows];
     // What is read behind the last row is the first one again.
     const size_t stride = row + (kRows - 1) * apart < rows ? apart : 0;
-    Chosen::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, chosen);
+    route::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, chosen);
 #pragma unroll
     for (int i = 0; i < kRows; ++i, row += apart) {
       if (row >= rows || lane >= kTurns) break;

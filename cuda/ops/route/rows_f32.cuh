@@ -27,24 +27,74 @@ inline constexpr int kParts = (EXPERTS + tile::kWarpLanes - 1) / tile::kWarpLane
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane writes a chosen expert");
 
-struct Best {
-  float logit;
-  int expert;
+// The order of logits as an order of numbers above 0; what is no number is never the best, and
+// both zeros are one.
+__device__ inline unsigned rank_of(float logit) {
+  const unsigned bits = __float_as_uint((logit == logit ? logit : -INFINITY) + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
 
-  // The larger logit, the lower index on a tie.
-  __device__ void meet(const Best& other) {
-    const bool wins = other.logit > logit || (other.logit == logit && other.expert < expert);
-    if (wins) *this = other;
-  }
-};
-
-__device__ inline Best best_of_warp(Best best) {
+// The largest logit that is left, the lowest index on a tie; takes it away.
+__device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  unsigned best[kParts];
+  int part[kParts];
 #pragma unroll
-  for (int lanes = tile::kWarpLanes / 2; lanes > 0; lanes /= 2) {
-    best.meet({__shfl_xor_sync(tile::kAllLanes, best.logit, lanes),
-               __shfl_xor_sync(tile::kAllLanes, best.expert, lanes)});
+  for (int i = 0; i < kParts; ++i) best[i] = rank[i], part[i] = i;
+#pragma unroll
+  for (int apart = 1; apart < kParts; apart *= 2) {
+#pragma unroll
+    for (int i = 0; i + apart < kParts; i += 2 * apart) {
+      if (best[i + apart] > best[i]) best[i] = best[i + apart], part[i] = part[i + apart];
+    }
   }
-  return best;
+  const unsigned largest = __reduce_max_sync(tile::kAllLanes, best[0]);
+  const unsigned mine = best[0] == largest ? part[0] * tile::kWarpLanes + lane : ~0u;
+  const int expert = static_cast<int>(__reduce_min_sync(tile::kAllLanes, mine));
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    if (i * tile::kWarpLanes + lane == expert) rank[i] = 0;
+  }
+  return expert;
+}
+
+// Of `kRows` rows together, whose logits lie `stride` apart: lane i of a warp has a row's i-th best
+// expert, those behind have the shared one.
+template <int kRows>
+__device__ inline void best(const float* logits, size_t stride, int (&chosen)[kRows]) {
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  unsigned rank[kRows][kParts];
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    chosen[row] = EXPERTS;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int of = i * tile::kWarpLanes + lane;
+      rank[row][i] = of < EXPERTS ? rank_of(__ldcg(logits + row * stride + of)) : 0;
+    }
+  }
+#pragma unroll 1
+  for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const int expert = best_of_warp(rank[row]);
+      if (lane == turn) chosen[row] = expert;
+    }
+  }
+}
+
+// The weight of the expert that `best` gave this lane.
+__device__ inline float weight_of(const float* logits, int chosen) {
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  const float logit = __ldcg(logits + chosen);
+  const float routed = logit == logit ? logit : -INFINITY;
+  const float raised = expf(routed - __shfl_sync(tile::kAllLanes, routed, 0));
+  float total = 0.0f;
+#pragma unroll
+  for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+    total += __shfl_sync(tile::kAllLanes, raised, turn);
+  }
+  return chosen < EXPERTS ? raised / total : tile::sigmoid(logit);
 }
 
 template <class Tile>
@@ -56,35 +106,13 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, 
   const unsigned row = blockIdx.x * kRows + threadIdx.x / tile::kWarpLanes;
   if (row >= rows) return;
   const int lane = threadIdx.x % tile::kWarpLanes;
-  float part[kParts];
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const int expert = i * tile::kWarpLanes + lane;
-    part[i] = expert < EXPERTS ? logits[size_t{row} * kLogits + expert] : -INFINITY;
-  }
-  float largest = 0.0f, total = 0.0f, mine = 0.0f;
-  int expert = 0;
-  for (int rank = 0; rank < EXPERTS_PER_TOKEN; ++rank) {
-    // Logits that are no numbers are never the best; the index is clamped below.
-    Best best{-INFINITY, EXPERTS};
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) best.meet({part[i], i * tile::kWarpLanes + lane});
-    best = best_of_warp(best);
-    if (rank == 0) largest = best.logit;
-    const float weight = expf(best.logit - largest);
-    total += weight;
-    if (lane == rank) mine = weight, expert = best.expert;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      if (i * tile::kWarpLanes + lane == best.expert) part[i] = -INFINITY;
-    }
-  }
-  if (lane < EXPERTS_PER_TOKEN) {
-    chosen[row * kTurns + lane] = min(expert, EXPERTS - 1);
-    weights[row * kTurns + lane] = mine / total;
-  } else if (lane == EXPERTS_PER_TOKEN) {
-    chosen[row * kTurns + lane] = EXPERTS;
-    weights[row * kTurns + lane] = tile::sigmoid(logits[size_t{row} * kLogits + EXPERTS]);
+  const float* of_row = logits + size_t{row} * kLogits;
+  int expert[1];
+  best<1>(of_row, 0, expert);
+  const float weight = weight_of(of_row, expert[0]);
+  if (lane < kTurns) {
+    chosen[row * kTurns + lane] = expert[0];
+    weights[row * kTurns + lane] = weight;
   }
 }
 
