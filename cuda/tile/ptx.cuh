@@ -177,6 +177,11 @@ __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned byt
       : "memory");
 }
 
+// Brings `bytes` (a multiple of 16) to the second-level cache.
+__device__ inline void prefetch_bulk(const void* from, unsigned bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // Adds to memory, rounding as `+` does; numbers below the normal ones are zeros. Nothing waits for
 // what was there.
 __device__ inline void add(float* to, float value) {

@@ -136,11 +136,12 @@ struct Share {
 // `count` units, which are panels of matrices with kK columns, `kAtOnce` of them in turn for a
 // block's warps: a warp per segment and panel. `at(unit)` gives the unit's panel and matrix.
 // `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8.
+// Where a warp has whole panels, a piece may be of `kPieceSegments` segments.
 //
 // Weights come by bulk copies into shared memory: registers would keep the next kernel's blocks
 // off the SM, and with them its weights. The code is small, because most of it runs a few times
 // only: it is read from memory as the weights are.
-template <Storage kStorage, int kK, int kTiles, class Shape, class At>
+template <Storage kStorage, int kK, int kTiles, class Shape, class At, int kPieceSegments = 1>
 struct Stream {
   using W = Matrix<kStorage>;
   using Shared = StreamStorage<Shape>;
@@ -157,7 +158,11 @@ struct Stream {
   static constexpr int kSegments = segments(kK);
   static constexpr int kAtOnce = Shape::kWarps / kSegments;
   static constexpr int kGroups = kK / kSegments / W::kGroup;
-  static constexpr int kPieces = (kGroups + kPieceGroups - 1) / kPieceGroups;
+  // Groups of the segments whose pieces follow each other.
+  static constexpr int kRunGroups = kPieceSegments * kGroups;
+  static constexpr int kPieces = (kRunGroups + kPieceGroups - 1) / kPieceGroups;
+  static_assert(kPieceSegments == 1 || (!W::kFp8 && kRunGroups <= kPieceGroups),
+                "segments of one piece");
 
   Shared& shared;
   At at;
@@ -191,7 +196,7 @@ struct Stream {
   __device__ void copy(Slot& to, unsigned long long* full) const {
     const W w{ahead.base, ahead.n, kK};
     const int first = ahead_piece * kPieceGroups, group = segment * kGroups + first;
-    const int live = min(kPieceGroups, kGroups - first), codes = live * W::kGroupBytes;
+    const int live = min(kPieceGroups, kRunGroups - first), codes = live * W::kGroupBytes;
     const unsigned char* scales = w.block_scales(ahead.panel, group * W::kGroup / kBlockColumns);
     const int scale_bytes = W::kNvfp4 ? live * W::kBlockScaleBytes : 0;
     ptx::mbarrier_expect(full, codes + scale_bytes);
@@ -248,14 +253,15 @@ struct Stream {
     }
   }
 
-  // Adds the products of a piece; `x` are the lane's octets of the segment's columns.
-  __device__ void multiply(const bf16* const (&x)[kTiles], int piece, float (&sum)[kTiles][4],
-                           float (&chain)[kChains][4]) {
+  // Adds the products of a piece to those of its segments; `x` are the lane's octets of their
+  // columns.
+  __device__ void multiply(const bf16* const (&x)[kTiles], int piece,
+                           float (&sums)[kPieceSegments][kTiles][4], float (&chain)[kChains][4]) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
 #pragma unroll
     for (int i = 0; i < kPieceGroups; ++i) {
-      if (!W::kFp8 && piece * kPieceGroups + i >= kGroups) break;
+      if (!W::kFp8 && piece * kPieceGroups + i >= kRunGroups) break;
       typename W::Scales scales;
       if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
       const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
@@ -263,13 +269,13 @@ struct Stream {
         const bf16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
         return *reinterpret_cast<const uint4*>(columns);
       };
-      multiply_group(now, operand, sum, chain);
+      multiply_group(now, operand, sums[kPieceSegments == 1 ? 0 : i / kGroups], chain);
     }
     if (W::kFp8 && (piece + 1) * kPieceColumns % kBlockColumns == 0) {
       const float2 scale = W::lane_scales(from.scales).block;
 #pragma unroll
       for (int t = 0; t < kChains; ++t) {
-        close_chain(sum[t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
+        close_chain(sums[0][t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
       }
     }
     __syncwarp();  // the slot is read
@@ -289,7 +295,7 @@ struct Stream {
     int turn = 0;
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce, ++turn) {
-      float sum[kTiles][4] = {};
+      float sum[1][kTiles][4] = {};
       const float2 scales = row_scales(first);
       if (first + mine < count) {
 #pragma unroll 1
@@ -299,7 +305,7 @@ struct Stream {
           if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
         }
       }
-      finish(first, turn % 2, rows, scales, sum, sink);
+      finish(first, turn % 2, rows, scales, sum[0], sink);
     }
   }
 

@@ -201,7 +201,7 @@ struct LinearAdd {
 // Kernel `rows_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 101120;
+  static constexpr int kSharedBytes = 101248;
 };
 
 // Kernel `stream_bf16` of op `norm_linear`.

@@ -445,7 +445,7 @@ pub const OP_MOE_KERNEL: &str = "rows_bf16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
-pub const OP_MOE_SHARED_BYTES: usize = 101120;
+pub const OP_MOE_SHARED_BYTES: usize = 101248;
 /// Kernel of `norm_linear`.
 pub const OP_NORM_LINEAR_KERNEL: &str = "stream_bf16";
 /// Threads of a block of `norm_linear`.

@@ -165,7 +165,7 @@ struct LinearAdd {
 // Kernel `rows_bf16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 140032;
+  static constexpr int kSharedBytes = 158464;
 };
 
 // Kernel `warpgroups_bf16` of op `norm_linear`.

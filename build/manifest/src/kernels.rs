@@ -235,7 +235,7 @@ pub const fn moe_rows(shared_bytes_max: u64) -> u64 {
 }
 
 /// Both products of some rows: the stream, two rounds' sums, rows of two tiles or the activations
-/// of a block's tiles, and the plan.
+/// of a block's tiles, a barrier, and the plan.
 fn moe_bytes(model: &Model, block: &Block) -> u64 {
     let (moe, sms) = (&model.moe, block.sms);
     let [wide, ..] = Shape::all(block);
@@ -243,13 +243,18 @@ fn moe_bytes(model: &Model, block: &Block) -> u64 {
     let (experts, turns) = (moe.experts + 1, rows_max * (moe.experts_per_token + 1));
     let visited = turns.min(experts);
     let tiles = (turns - visited) / TILE_ROWS + visited;
-    let partial = 2 * wide.warps * 16 * (TILE_ROWS + 1) * F32_BYTES;
+    // Panels of a warp in a round.
+    let panels = match block.shared_bytes_max {
+        LARGE_BLOCK.. => 2,
+        _ => 1,
+    };
+    let partial = 2 * panels * wide.warps * 16 * (TILE_ROWS + 1) * F32_BYTES;
     let rows = 2 * TILE_ROWS * staged_row(model.hidden);
     let held = (tiles.div_ceil(sms) + 1) * TILE_ROWS * staged_row(moe.intermediate);
     // A bit a row, a first place; an expert and a row of every turn; three numbers a tile.
     let lists = experts * (rows_max / 8 + 2) + turns * 2 * 2 + tiles * 3 * 2;
     let plan = lists.next_multiple_of(4) + (1 + WARP) * F32_BYTES;
-    (wide.ring(block) + partial + rows.max(held) + plan).next_multiple_of(128)
+    (wide.ring(block) + partial + rows.max(held) + 8 + plan).next_multiple_of(128)
 }
 
 /// 32 queries, a block of 64 keys and values, scores, weights, and three numbers a query.

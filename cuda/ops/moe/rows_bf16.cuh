@@ -32,6 +32,10 @@ inline constexpr int kBlocks = target::SMS;
 inline constexpr int kHeldRows =
     ((kTilesMax + kBlocks - 1) / kBlocks + 1) * tile::kTileRows;
 inline constexpr int kSumThreads = 256;
+// So many rows choose most of the experts.
+inline constexpr int kManyRows = 64;
+// Weights that are brought to the second-level cache while many rows choose.
+inline constexpr int kWarmBytes = tile::kLargeSm ? 52 << 20 : 0;
 // An activation that is not there yet. What comes of arithmetic on no numbers is another one.
 inline constexpr unsigned kNotYet = ~0u;
 
@@ -153,8 +157,9 @@ struct TileUnits {
   const Plan& plan;
   int first;
 
-  __device__ int tile_of(int unit) const { return (first + unit) / kPanels; }
-  __device__ int panel_of(int unit) const { return (first + unit) % kPanels; }
+  // Without signs: a division by a power of two is one instruction.
+  __device__ int tile_of(int unit) const { return static_cast<unsigned>(first + unit) / kPanels; }
+  __device__ int panel_of(int unit) const { return static_cast<unsigned>(first + unit) % kPanels; }
 
   __device__ W matrix(int expert) const {
     return {weights + expert * W::bytes(kN, kK), kN, kK};
@@ -165,9 +170,14 @@ struct TileUnits {
   }
 };
 
+// Panels of gate and up that a warp has a segment of in a round, at most.
+inline constexpr int kRoundPanelsMax = tile::kLargeSm ? 2 : 1;
+
 // Sums of the warps of a round; a row of the panel is padded for the banks.
 struct Partial {
-  float row[tile::Wide::kWarps][tile::kPanelRows][tile::kTileRows + 1];
+  static constexpr int kPitch = tile::kTileRows + 1;
+
+  float row[kRoundPanelsMax][tile::Wide::kWarps][tile::kPanelRows][kPitch];
 };
 
 struct ProductsStorage {
@@ -181,6 +191,7 @@ struct ProductsStorage {
     alignas(16) bf16 x[2][tile::kTileRows][kPitch];
     alignas(16) bf16 act[kHeldRows][kActPitch];
   };
+  unsigned long long there;  // barrier: a round's sums of all warps, and the next tile's rows
   Plan plan;
 };
 
@@ -191,18 +202,33 @@ struct Products {
   using Shape = tile::Wide;
   using Shared = ProductsStorage;
   using GateUp = tile::Stream<kStorage, HIDDEN, 1, Shape, TileUnits<kStorage, false>>;
-  using Down = tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>>;
+  static constexpr int kSegments = tile::segments(EXPERT_INTERMEDIATE);
+  // Of `down`, a warp has whole panels: as many segments as a piece has room for are one.
+  static constexpr int kSegmentBytes =
+      EXPERT_INTERMEDIATE / kSegments / W::kGroup * W::kGroupBytes;
+  static constexpr int kRoom = tile::kPieceBytes / kSegmentBytes;
+  static constexpr int kPieceSegments =
+      W::kFp8 || kRoom < 2 ? 1 : kRoom < kSegments ? kRoom : kSegments;
+  using Down = tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>,
+                            kPieceSegments>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
   // Panels of gate and up in a round: a warp a segment.
-  static constexpr int kAtOnce = Shape::kWarps / tile::segments(HIDDEN);
-  static constexpr int kSegments = tile::segments(EXPERT_INTERMEDIATE);
+  static constexpr int kParts = tile::segments(HIDDEN);
+  static constexpr int kAtOnce = Shape::kWarps / kParts;
   // Vectors of the next tile's rows that a thread brings in a round: registers for more would keep
   // the next kernel off the SM.
   static constexpr int kMine = 2;
   static constexpr int kRowVectors = HIDDEN / 4;
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
-  static_assert(kAtOnce * 8 * tile::kTileRows <= Shape::kThreads, "a thread has one activation");
+  static_assert(kSegments % kPieceSegments == 0, "a panel's pieces are alike");
+  // Activations of a round that has a panel of each warp.
+  static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
+  // A warp's one piece would be little for what a round costs beside its products.
+  static constexpr bool kFits = kRoundPanelsMax * kPanelItems <= Shape::kThreads;
+  static constexpr int kRoundPanels = GateUp::kPieces == 1 && kFits ? kRoundPanelsMax : 1;
+  static constexpr int kItems = kRoundPanels * kPanelItems;
+  static_assert(kItems <= Shape::kThreads, "a thread has one activation");
 
   const RowsParams& params;
   Shared& shared;
@@ -219,7 +245,6 @@ struct Products {
                 rounds(shared).count * kAtOnce),
         down(shared.stream, {params.down, shared.plan, panels(shared).first},
              panels(shared).count) {
-    // Of `down`, a warp has whole panels.
     down.ahead_unit = Down::warp();
   }
 
@@ -231,6 +256,22 @@ struct Products {
     const int all = shared.plan.tiles * kDownPanels;
     const auto mirrored = tile::Share::of(all, kBlocks - 1 - blockIdx.x, kBlocks);
     return {all - mirrored.first - mirrored.count, mirrored.count};
+  }
+
+  // Brings some of each expert's gate and up to the second-level cache, evenly spread, so that
+  // every block's part has as many: memory would do nothing until rows have chosen.
+  __device__ static void warm(const RowsParams& params) {
+    constexpr int kPanelBytes = HIDDEN / W::kGroup * W::kGroupBytes;
+    constexpr int kFit = kWarmBytes / kExperts / kPanelBytes;
+    constexpr int kOfEach = kFit < kGatePanels ? kFit : kGatePanels;
+    static_assert(kExperts * kOfEach <= Shape::kThreads * kBlocks, "a thread asks for a panel");
+    // NVFP4's products do not wait for memory.
+    if constexpr (!W::kNvfp4 && kOfEach > 0) {
+      const int item = threadIdx.x * kBlocks + blockIdx.x;
+      if (item >= kExperts * kOfEach) return;
+      const W w{params.gate_up + item / kOfEach * W::bytes(kInner, HIDDEN), kInner, HIDDEN};
+      ptx::prefetch_bulk(w.codes(item % kOfEach * (kGatePanels / kOfEach), 0), kPanelBytes);
+    }
   }
 
   __device__ void prefetch() {
@@ -254,7 +295,7 @@ struct Products {
     }
     if (++down.ahead_piece < Down::kPieces) return;
     down.ahead_piece = 0;
-    if (++ahead_segment < kSegments) return;
+    if ((ahead_segment += kPieceSegments) < kSegments) return;
     ahead_segment = 0;
     down.ahead_unit += Shape::kWarps;
   }
@@ -313,7 +354,9 @@ struct Products {
     if (++stream.slot == Shape::kSlots) stream.slot = 0, stream.parity ^= 1;
   }
 
-  // All rounds of gate and up; `all`: the rows are staged, and no others will be.
+  // All rounds of gate and up; `all`: the rows are staged, and no others will be. A round's sums
+  // are added while the next one's weights are multiplied: no warp waits for others, but where a
+  // tile begins.
   __device__ void run_gate_up(bool all) {
     if (gate_up.count == 0) return;
     const int lane = GateUp::lane(), warp = GateUp::warp(), g = lane / 4, q = lane % 4;
@@ -324,63 +367,117 @@ struct Products {
       stage(tile, 0, buffer);
       __syncthreads();  // the first tile's rows are staged
     }
-    float chain[1][4] = {};
-#pragma unroll 1
-    for (int first = 0, round = 0; first < gate_up.count; first += kAtOnce, ++round) {
-      if (gate_up.at.tile_of(first) != number) {
-        ++number, slice = 0, buffer ^= all ? 0 : 1;
-        tile = next, next = shared.plan.tile[min(number + 1, last)];
-      }
-      // The other buffer's rows were read before the barrier of the round before.
-      const bool brings = !all && number < last && slice < slices_of(next);
-      float4 mine[kMine];
-      if (brings) fetch(next, slice, mine);
+    const bf16* x[1];  // of this lane's place in the tile
+    int slices = 0;    // of the next tile's rows
+    const auto enter = [&] {
       // A place behind the last one is the last one again: its sums go nowhere.
       int row = min(g, tile.places - 1);
       if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
-      const bf16* x[1] = {shared.x[buffer][row] + gate_up.segment * GateUp::kGroups * W::kGroup +
-                          q * W::kLaneColumns};
-      float sum[1][4] = {};
+      x[0] = shared.x[buffer][row] + gate_up.segment * GateUp::kGroups * W::kGroup +
+             q * W::kLaneColumns;
+      slices = !all && number < last ? slices_of(next) : 0;
+    };
+    enter();
+    float chain[1][4] = {};
 #pragma unroll 1
-      for (int piece = 0; piece < GateUp::kPieces; ++piece) {
-        gate_up.multiply(x, piece, sum, chain);
-        advance(gate_up);
+    for (int first = 0, round = 0, panels = 0;; first += panels, ++round) {
+      const Round past{tile, first - panels, panels, round - 1};
+      const float2 scales = row_scales(past);
+      if (first >= gate_up.count) {
+        activate(past, scales);
+        break;
+      }
+      if (gate_up.at.tile_of(first) != number) {
+        // Its rows are there, those of the tile before are read.
+        ptx::mbarrier_wait(&shared.there, (round - 1) % 2);
+        ++number, slice = 0, buffer ^= all ? 0 : 1;
+        tile = next, next = shared.plan.tile[min(number + 1, last)];
+        enter();
+      }
+      const bool brings = slice < slices;
+      float4 mine[kMine];
+      if (brings) fetch(next, slice, mine);
+      // Of one tile.
+      panels = min(kRoundPanels * kAtOnce, gate_up.count - first);
+      panels = min(panels, kGatePanels - gate_up.at.panel_of(first));
+      for (int part = 0; part * kAtOnce < panels; ++part) {
+        float sum[1][1][4] = {};
+#pragma unroll 1
+        for (int piece = 0; piece < GateUp::kPieces; ++piece) {
+          gate_up.multiply(x, piece, sum, chain);
+          advance(gate_up);
+        }
+        if (part == 0) activate(past, scales);
+        // Whose sums were here has been added up: all have seen the round's behind it.
+        auto& own = shared.partial[round % 2].row[part][warp];
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          own[g][2 * q + odd] = sum[0][0][odd];
+          own[g + 8][2 * q + odd] = sum[0][0][odd + 2];
+        }
       }
       if (brings) {
         put(next, slice++, buffer ^ 1, mine);
-        if (gate_up.at.tile_of(first + kAtOnce) != number) stage(next, slice, buffer ^ 1);
+        if (gate_up.at.tile_of(first + panels) != number) stage(next, slice, buffer ^ 1);
       }
-      auto& own = shared.partial[round % 2].row[warp];
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        own[g][2 * q + odd] = sum[0][odd];
-        own[g + 8][2 * q + odd] = sum[0][odd + 2];
-      }
-      __syncthreads();  // all segments are there, the next rows staged; the other round's were read
-      // Other warps in every round, so that all are as far.
-      const int item = (threadIdx.x + round * (kAtOnce * 8 * tile::kTileRows)) % Shape::kThreads;
-      activate(tile, first, item, shared.partial[round % 2]);
+      __syncwarp();  // this warp's sums are written, its part of the next rows is staged
+      if (lane == 0) ptx::mbarrier_arrive(&shared.there);
     }
   }
 
-  // Adds the segments of an activation's gate and up, in order: of number `item` of the round.
-  __device__ void activate(const Tile& tile, int first, int item, const Partial& partial) const {
-    const int r = item % 8, in_round = item / 8 % kAtOnce, at = item / (8 * kAtOnce);
-    if (at >= tile.places) return;
-    constexpr int kParts = Shape::kWarps / kAtOnce;
-    const int panel = gate_up.at.panel_of(first + in_round);
+  // Panels `first` .. `first + panels - 1` of a block's, of one tile.
+  struct Round {
+    Tile tile;
+    int first;
+    int panels;
+    int number;
+  };
+
+  // The activation that a thread makes of a round, other warps' threads in every round.
+  struct Item {
+    int row;     // of a panel's gate rows
+    int panel;   // of the round's
+    int column;  // of the tile's places
+
+    __device__ explicit Item(int round) {
+      constexpr int kPanels = kRoundPanels * kAtOnce;
+      const int item = (threadIdx.x + round * kItems) % Shape::kThreads;
+      row = item % 8, panel = item / 8 % kPanels, column = item / (8 * kPanels);
+    }
+
+    __device__ bool is_of(const Round& round) const {
+      return panel < round.panels && column < round.tile.places;
+    }
+  };
+
+  // Factors of its gate and up, asked for before they are needed.
+  __device__ float2 row_scales(const Round& round) const {
+    const Item item(round.number);
+    if (!W::kNvfp4 || !item.is_of(round)) return {1.0f, 1.0f};
+    const W w = gate_up.at.matrix(round.tile.expert);
+    const int row = gate_up.at.panel_of(round.first + item.panel) * tile::kPanelRows + item.row;
+    return {w.row_scale(row), w.row_scale(row + 8)};
+  }
+
+  // Adds the segments of gate and up, in order, when all warps' are there. The round before the
+  // first one has no panels.
+  __device__ void activate(const Round& round, const float2& scales) const {
+    if (round.panels == 0) return;
+    ptx::mbarrier_wait(&shared.there, round.number % 2);
+    const Item item(round.number);
+    if (!item.is_of(round)) return;
+    const auto& partial = shared.partial[round.number % 2].row[item.panel / kAtOnce];
     float gate = 0.0f, up = 0.0f;
 #pragma unroll
     for (int s = 0; s < kParts; ++s) {
-      const auto& part = partial.row[in_round * kParts + s];
-      gate += part[r][at];
-      up += part[r + 8][at];
+      const auto& part = partial[item.panel % kAtOnce * kParts + s];
+      gate += part[item.row][item.column];
+      up += part[item.row + 8][item.column];
     }
-    const W w = gate_up.at.matrix(tile.expert);
-    const int row = panel * tile::kPanelRows + r;
-    const size_t turn = shared.plan.turn_of[tile.first + at];
-    ptx::store_relaxed(params.relay + turn * EXPERT_INTERMEDIATE + panel * 8 + r,
-                       tile::silu(gate * w.row_scale(row)) * (up * w.row_scale(row + 8)));
+    const int column = gate_up.at.panel_of(round.first + item.panel) * 8 + item.row;
+    const size_t turn = shared.plan.turn_of[round.tile.first + item.column];
+    ptx::store_relaxed(params.relay + turn * EXPERT_INTERMEDIATE + column,
+                       tile::silu(gate * scales.x) * (up * scales.y));
   }
 
   __device__ static bool is_there(const float4& v) {
@@ -434,16 +531,19 @@ struct Products {
           shared.act[tile.first - first + min(g, tile.places - 1)] + q * W::kLaneColumns;
       float total[4] = {};
 #pragma unroll 1
-      for (int s = 0; s < kSegments; ++s) {
+      for (int s = 0; s < kSegments; s += kPieceSegments) {
         const bf16* x[1] = {act + s * Down::kGroups * W::kGroup};
-        float sum[1][4] = {};
+        float sums[kPieceSegments][1][4] = {};
 #pragma unroll 1
         for (int piece = 0; piece < Down::kPieces; ++piece) {
-          down.multiply(x, piece, sum, chain);
+          down.multiply(x, piece, sums, chain);
           advance(down);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) total[i] += sum[0][i];
+        for (const auto& sum : sums) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) total[i] += sum[0][i];
+        }
       }
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
@@ -467,7 +567,12 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   const int thread = threadIdx.x, warp = thread / tile::kWarpLanes, rows = params.rows;
   const bool all = rows <= tile::kTileRows;
   shared.plan.clear(rows);
-  __syncthreads();  // the plan is empty
+  if (thread == 0) {
+    ptx::mbarrier_init(&shared.there, kWarps);
+    ptx::mbarrier_init_fence();
+  }
+  if (rows >= kManyRows) Stage::warm(params);
+  __syncthreads();  // the plan is empty, the barrier can be waited for
   ptx::griddepcontrol_wait();
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
