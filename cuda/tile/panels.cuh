@@ -56,6 +56,16 @@ __host__ __device__ constexpr int segments(int k) {
 
 __device__ inline unsigned pack(float low, float high) { return to_bf16x2(low, high).bits; }
 
+// Four columns of a row times `factor`, in bf16.
+__device__ inline uint2 pack_vector(const float4& value, float factor) {
+  return make_uint2(pack(value.x * factor, value.y * factor),
+                    pack(value.z * factor, value.w * factor));
+}
+
+__device__ inline void put_vector(bf16* row, int vector, const float4& value, float factor) {
+  reinterpret_cast<uint2*>(row)[vector] = pack_vector(value, factor);
+}
+
 __device__ inline unsigned scaled(unsigned pair, bf16x2 scale) {
   return multiply({pair}, scale).bits;
 }

@@ -49,13 +49,6 @@ struct Unit {
   int panel;
 };
 
-// Four columns of a row times `factor`, in bf16.
-__device__ inline void put_vector(bf16* row, int vector, const float4& value,
-                                  float factor) {
-  reinterpret_cast<uint2*>(row)[vector] = make_uint2(pack(value.x * factor, value.y * factor),
-                                                     pack(value.z * factor, value.w * factor));
-}
-
 // Rows in bf16 as lanes read operands, padded so that eight of them lie in different banks, and
 // the sums of two turns on their way from warps to the block.
 template <class Shape>

@@ -61,27 +61,39 @@ __host__ __device__ constexpr unsigned round_parts(int k) {
   return (k + kRoundColumns - 1) / kRoundColumns;
 }
 
+// Four columns of a row in BF16, times `kRawRows`.
+template <Storage kStorage>
+__device__ inline uint2 rounded(const float* row, int vector) {
+  return pack_vector(reinterpret_cast<const float4*>(row)[vector], Matrix<kStorage>::kRawRows);
+}
+
+// Of a row that is so already.
+template <Storage>
+__device__ inline uint2 rounded(const bf16* row, int vector) {
+  return reinterpret_cast<const uint2*>(row)[vector];
+}
+
 // Rounds this block's part, blockIdx.y, of the eight rows blockIdx.x: `row(i)` is the address of
 // the i-th of all rows, or null where there is none. A warp reads a row; through shared memory, a
 // thread writes 16 bytes, and eight threads what eight rows have side by side.
 template <Storage kStorage, class Row>
 __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
   using W = Matrix<kStorage>;
-  // Eight rows' pairs of columns are in different banks.
-  __shared__ float4 staged[kOperandRows][kRoundColumns / 4 + 1];
+  // Four pairs of columns of eight rows are in different banks.
+  __shared__ uint2 staged[kOperandRows][kRoundColumns / 4 + 2];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   const int first = blockIdx.y * kRoundColumns, columns = min(k - first, kRoundColumns);
-  const float* from = row(blockIdx.x * kOperandRows + warp);
+  const auto* from = row(blockIdx.x * kOperandRows + warp);
 #pragma unroll
   for (int i = 0; i < kRoundColumns / 4 / kWarpLanes; ++i) {
     const int vector = i * kWarpLanes + lane;
     if (from == nullptr || vector * 4 >= columns) continue;
-    staged[warp][vector] = reinterpret_cast<const float4*>(from + first)[vector];
+    staged[warp][vector] = rounded<kStorage>(from + first, vector);
   }
   __syncthreads();  // the rows are staged
   constexpr int kPieces = kBlockColumns / 8;  // 16 bytes each, of a row's block
   const int of_row = threadIdx.x % kOperandRows;
-  const float* x = &staged[of_row][0].x;
+  const unsigned* pairs = &staged[of_row][0].x;
 #pragma unroll
   for (int i = 0; i < kRoundColumns / 8 * kOperandRows / kRoundThreads; ++i) {
     const int piece = (threadIdx.x + i * kRoundThreads) / kOperandRows;
@@ -91,10 +103,7 @@ __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row
     if (block * kBlockColumns >= columns) break;
     unsigned words[4];
 #pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      const auto both = *reinterpret_cast<const float2*>(x + column + q * W::kLaneColumns);
-      words[q] = pack(both.x * W::kRawRows, both.y * W::kRawRows);
-    }
+    for (int q = 0; q < 4; ++q) words[q] = pairs[(column + q * W::kLaneColumns) / 2];
     const size_t at = static_cast<size_t>(first / kBlockColumns + block) * to.groups + blockIdx.x;
     unsigned char* octets = to.base + at * kOperandBytes + piece % kPieces * 128;
     reinterpret_cast<uint4*>(octets)[of_row] = make_uint4(words[0], words[1], words[2], words[3]);

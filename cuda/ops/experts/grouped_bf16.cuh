@@ -82,12 +82,19 @@ inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
   return (turns - experts) / tile_rows + experts;
 }
 
-inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream) {
-  if (params.rows * kTurns <= kFewTurns) {
-    return launch_chained(plan<1>, {1, kPlanThreads, 0}, stream, params, tile_rows);
+inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream,
+                               const Rounding& rounding = {}) {
+  unsigned blocks = 0;
+  if (rounding.to != nullptr) {
+    const unsigned parts = blocks_for(params.rows * (HIDDEN / 4), kRoundVectors);
+    blocks = min(blocks_for(parts, kPlanBlocks) * kPlanBlocks, kRoundBlocksMax);
   }
-  return launch_chained(plan<kPlanBlocks>, {kPlanBlocks, kPlanThreads, 0}, stream, params,
-                        tile_rows);
+  if (params.rows * kTurns <= kFewTurns) {
+    return launch_chained(plan<1>, {1 + blocks, kPlanThreads, 0}, stream, params, tile_rows,
+                          rounding);
+  }
+  return launch_chained(plan<kPlanBlocks>, {kPlanBlocks + blocks, kPlanThreads, 0}, stream, params,
+                        tile_rows, rounding);
 }
 
 inline cudaError_t launch_sum(const Params& params, cudaStream_t stream) {

@@ -2,8 +2,8 @@
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
 //             interleaved by 8; operands bf16
 // Bound by:   tensor instructions
-// Sync:       five chained launches: plan, rows to operands by expert, gate and up with SwiGLU,
-//             down, weighted sum
+// Sync:       five chained launches: plan and rows to BF16, these to operands by expert, gate and
+//             up with SwiGLU, down, weighted sum
 #pragma once
 
 #include <type_traits>
@@ -48,9 +48,9 @@ struct ExpertTiles {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// The rows of `x` that places stand for.
+// The rows that places stand for, of those that `plan` has rounded.
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params,
+__global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, const bf16* rows,
                                                               unsigned char* operands) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -58,10 +58,10 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params,
   const int places = static_cast<int>(plan.places);
   if (static_cast<int>(blockIdx.x) * tile::kOperandRows >= places) return;
   const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
-  tile::round_rows(to, HIDDEN, [&](int place) -> const float* {
+  tile::round_rows(to, HIDDEN, [&](int place) -> const bf16* {
     const unsigned turn = plan.turn_of[place];
     if (turn == kNoTurn) return nullptr;  // whatever lies there, no row's sums see it
-    return params.x + static_cast<size_t>(turn / kTurns) * HIDDEN;
+    return rows + static_cast<size_t>(turn / kTurns) * HIDDEN;
   });
 }
 
@@ -146,9 +146,12 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params
 template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
+    const Rounding rounding{reinterpret_cast<bf16*>(params.y), tile::Matrix<kStorage>::kRawRows};
+    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounding);
+    if (failed != cudaSuccess) return failed;
     const unsigned groups = tile::operand_groups(places_of(params.rows));
     const Launch all{groups, tile::kRoundThreads, 0, tile::round_parts(HIDDEN)};
-    cudaError_t failed = launch_chained(gather<kStorage>, all, stream, params, operands);
+    failed = launch_chained(gather<kStorage>, all, stream, params, rounding.to, operands);
     if (failed != cudaSuccess) return failed;
     constexpr Launch kShape{target::SMS, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
     failed = launch_chained(gate_up<kStorage>, kShape, stream, params, operands);
@@ -173,9 +176,8 @@ struct WarpgroupsBf16 {
     if (rows > kRowsMax) return cudaErrorInvalidValue;
     const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
                         act, y,      residual, static_cast<int>(rows)};
-    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream);
-    if (failed != cudaSuccess) return failed;
-    failed = launch_format<WarpgroupProducts>(params, format, stream, operands);
+    const cudaError_t failed =
+        launch_format<WarpgroupProducts>(params, format, stream, operands);
     return failed == cudaSuccess ? launch_sum(params, stream) : failed;
   }
 };
