@@ -10,7 +10,7 @@ use super::{Grammar, GrammarError};
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
 /// CPU time that a grammar's first mask, any later one, or one token may take; what takes twice as
-/// long is surely ended.
+/// long has been ended before.
 pub const WORK_TIME: Duration = Duration::from_millis(20);
 /// Compiled grammars that are kept, of some 100 kB each.
 pub const CACHED_MAX: usize = 64;

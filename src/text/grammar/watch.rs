@@ -43,7 +43,7 @@ fn cpu_time(times: &str) -> Option<Duration> {
 struct Work {
     number: u64,
     times: Arc<str>,
-    /// Nothing is known before.
+    /// It is not over before.
     look_at: Instant,
     /// CPU time of the thread at which the work has lasted too long, once that was looked up.
     end: Option<Duration>,
@@ -51,8 +51,9 @@ struct Work {
 }
 
 impl Work {
-    /// Whether it has lasted too long. No thread uses more CPU time than passes, so the first look
-    /// comes when it could have, and counts from there: work lasts one to two times its limit.
+    /// Whether it has lasted too long. Work that ends at once is never looked up; what lasts longer
+    /// is counted from its first look on, two ticks after its begin or before, and has ended a tick
+    /// after its limit.
     fn is_over(&mut self, now: Instant) -> bool {
         if now < self.look_at {
             return false;
@@ -135,7 +136,7 @@ impl Watch {
         let work = Work {
             number: 0,
             times: times_of_this_thread(),
-            look_at: Instant::now() + WORK_TIME,
+            look_at: Instant::now() + TICK,
             end: None,
             cancel,
         };
