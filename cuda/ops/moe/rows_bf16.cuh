@@ -1,6 +1,6 @@
 // Implements: Ops::moe for up to 128 rows, 64 where an SM has little shared memory
 // Match:      experts of one weight format and shape, the shared one last; operands bf16
-// Bound by:   HBM (the weights of the experts chosen, once)
+// Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
 // Sync:       one row: as `row_bf16`; more: two chained launches, both products and the weighted
 //             sum. In the first, a block waits for the activations that others compute
 //
@@ -34,7 +34,7 @@ inline constexpr int kHeldRows =
 inline constexpr int kSumThreads = 256;
 // So many rows choose most of the experts.
 inline constexpr int kManyRows = 64;
-// Weights that are brought to the second-level cache while many rows choose.
+// Weights that are brought to the second-level cache while many rows choose, bytes, at most.
 inline constexpr int kWarmBytes = tile::kLargeSm ? 52 << 20 : 0;
 // An activation that is not there yet. What comes of arithmetic on no numbers is another one.
 inline constexpr unsigned kNotYet = ~0u;
