@@ -9,6 +9,7 @@ use crate::engine::constraint::{Constraint, Mask, Next};
 use crate::engine::request::TokenId;
 
 use super::Compiled;
+use super::panics;
 use super::vocabulary::Vocabulary;
 
 /// Newlines between reasoning and reply, which are part of neither: templates write two.
@@ -146,8 +147,10 @@ impl Constraint for Guide {
             Stage::Bound { matcher, newlines } => {
                 let handle = matcher.cancellation_handle();
                 let watched = handle.map(|handle| self.compiled.watch.over(handle));
-                let allowed = matcher.compute_mask().map_err(|error| failed(&error))?;
-                let may_stop = matcher.is_accepting().map_err(|error| failed(&error))?;
+                let allowed = panics::inside(|| matcher.compute_mask());
+                let allowed = allowed.map_err(|error| failed(&error))?;
+                let may_stop = panics::inside(|| matcher.is_accepting());
+                let may_stop = may_stop.map_err(|error| failed(&error))?;
                 drop(watched);
                 mask.copy_from(allowed.as_slice());
                 self.compiled.vocabulary.without_end(mask);
@@ -170,7 +173,8 @@ impl Constraint for Guide {
         *newlines = 0;
         let handle = matcher.cancellation_handle();
         let watched = handle.map(|handle| self.compiled.watch.over(handle));
-        matcher.consume_token(id).map_err(|error| failed(&error))?;
+        let taken = panics::inside(|| matcher.consume_token(id));
+        taken.map_err(|error| failed(&error))?;
         drop(watched);
         if !matcher.is_stopped() {
             return Ok(());

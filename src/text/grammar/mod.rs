@@ -8,6 +8,7 @@
 pub mod calls;
 mod guide;
 pub mod limits;
+mod panics;
 mod vocabulary;
 mod watch;
 
@@ -178,6 +179,7 @@ impl Grammars {
             strict: false,
             whitespace: true,
         }))?;
+        panics::without_stacks();
         Ok(grammars)
     }
 
@@ -227,7 +229,8 @@ impl Grammars {
 
     fn compile_new(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let refused = |error: &dyn fmt::Display| GrammarError(explained(&error.to_string()));
-        let parser = self.factory.create_parser(grammar.top_level());
+        let create = || self.factory.create_parser(grammar.top_level());
+        let parser = panics::inside(create);
         let mut parser = parser.map_err(|error| refused(&error))?;
         let warnings = parser.grammar_warnings();
         // A grammar without a first token is known here rather than in the engine.
@@ -235,7 +238,7 @@ impl Grammars {
         let watched = matcher
             .cancellation_handle()
             .map(|handle| self.watch.over(handle));
-        let first = matcher.compute_mask();
+        let first = panics::inside(|| matcher.compute_mask());
         drop(watched);
         let mut mask = Mask::default();
         mask.copy_from(first.map_err(|error| refused(&error))?.as_slice());

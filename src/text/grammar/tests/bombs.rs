@@ -230,6 +230,19 @@ fn what_is_read_in_many_ways_ends_in_time() {
     assert!(took < limits::COMPILE_TIME * SLOWER, "{took:?}");
 }
 
+/// The library panics over it; a stack in the error's text would cost the first of them 60 ms.
+#[test]
+fn a_panic_of_the_library_is_an_error_without_a_stack() {
+    let grammars = grammars();
+    let grammar = Grammar::Regex(r"(\p{Lu}|()\w)|()\p{L}".to_string());
+    let refused = grammars.compile(&grammar).unwrap_err();
+    assert_eq!(refused.0, "it cannot be compiled");
+    let create = || grammars.factory.create_parser(grammar.top_level());
+    let error = panics::inside(create).err().unwrap().to_string();
+    assert!(error.starts_with("panic: "), "{error}");
+    assert!(!error.contains("backtrace"), "{error}");
+}
+
 #[test]
 fn repetitions_in_a_row_are_counted() {
     let taken = |pattern: &str| limits::check(&Grammar::Regex(pattern.to_string())).is_ok();
