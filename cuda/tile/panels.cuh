@@ -259,11 +259,16 @@ struct Matrix {
     second[0] = low[2], second[1] = high[2], second[2] = low[3], second[3] = high[3];
   }
 
+  // Factors of all rows' sums, behind the scales.
+  __device__ const float* row_scales() const {
+    const size_t scales = static_cast<size_t>(panels_of(n)) * kPanelRows * (k / 16);
+    return reinterpret_cast<const float*>(base + code_bytes(n, k) + scales);
+  }
+
   // Factor of a row's sums.
   __device__ float row_scale(int row) const {
     if constexpr (!kNvfp4) return 1.0f;
-    const size_t scales = static_cast<size_t>(panels_of(n)) * kPanelRows * (k / 16);
-    return __ldg(reinterpret_cast<const float*>(base + code_bytes(n, k) + scales) + row);
+    return __ldg(row_scales() + row);
   }
 };
 

@@ -167,6 +167,13 @@ __device__ inline void copy_small(void* to, const void* from, unsigned long long
       : "memory");
 }
 
+// This thread arrives when all that it has started with `copy_async` is there.
+__device__ inline void copy_async_arrive(unsigned long long* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                   shared_address(barrier))
+               : "memory");
+}
+
 // As `copy_bulk`, of bytes that other blocks read, too.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes,
                                         unsigned long long* barrier) {
@@ -176,6 +183,29 @@ __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned byt
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
+
+// Makes ordinary writes to shared memory visible to bulk copies and tensor instructions.
+__device__ inline void fence_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Starts a copy of `bytes` (a multiple of 16) from shared memory, behind `fence_shared`.
+__device__ inline void copy_out(void* to, const void* from, unsigned bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(shared_address(from)), "r"(bytes)
+      : "memory");
+}
+
+// Waits until all but the last `kPending` of what this thread copies out have been read.
+template <int kPending>
+__device__ inline void copy_out_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// Waits until it has been written.
+__device__ inline void copy_out_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Brings `bytes` (a multiple of 16) to the second-level cache.
 __device__ inline void prefetch_bulk(const void* from, unsigned bytes) {

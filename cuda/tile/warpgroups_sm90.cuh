@@ -2,11 +2,12 @@
 // `Flat`, `Tiled` and `Stream`: an instruction sums the same 16 columns as `ptx::mma`, to the same
 // bits.
 //
-// A block is a warp that fetches and two warpgroups that multiply. Each of their warps decodes a
-// panel into registers; rows come from shared memory, as operands (K / 128, rows / 8, 8, 2, 8 rows,
-// 8 columns): eight rows by eight columns are the 128 bytes that the tensor core reads at once, and
-// a step of 128 columns of a tile's rows is one copy. The 16 columns of an instruction are those
-// that `Matrix::decode` gives four lanes: two neighbours of each, then the next two.
+// A block is warps that fetch, one that tells them and the others what the tiles are, and two
+// warpgroups that multiply. Each warp of these decodes a panel into registers; rows come from
+// shared memory, as operands (K / 128, rows / 8, 8, 2, 8 rows, 8 columns): eight rows by eight
+// columns are the 128 bytes that the tensor core reads at once, and a step of 128 columns of a
+// tile's rows is one copy. The 16 columns of an instruction are those that `Matrix::decode` gives
+// four lanes: two neighbours of each, then the next two.
 //
 // A warpgroup's instructions block its warps until the tensor cores have room, so the warpgroups
 // take turns: one multiplies a step while the other decodes the next and adds what it has.
@@ -118,6 +119,7 @@ struct WarpgroupTile {
   const unsigned char* operands;  // of the tile's first row
   int groups;                     // of eight rows, of all operands
   int rows;
+  void* out;  // of the tile's first row, as its sink takes it
 };
 
 // Warpgroups that multiply, and panels of a tile.
@@ -125,6 +127,8 @@ inline constexpr int kConsumers = 2;
 inline constexpr int kTilePanels = 4 * kConsumers;
 // Rows of a tile, at most.
 inline constexpr int kTileRowsMax = 128;
+// Warps that fetch; one more tells of tiles.
+inline constexpr int kFetchers = 3;
 inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
 // Shared memory of a block, bytes: steps under way, their barriers, operands on their way out.
 inline constexpr int kWarpgroupBytes = 227 * 1024;
@@ -167,8 +171,9 @@ __host__ inline int tile_rows_for(Count of_rows) {
   return best;
 }
 
-// Barrier of all warpgroups that multiply; 1 and 2 are their turns.
+// Barriers of all warpgroups that multiply, and of each; 1 and 2 are their turns.
 inline constexpr int kConsumersBarrier = 3;
+inline constexpr int kWarpgroupBarriers = 4;
 
 // Operands on their way out, of `kTilePanels` octets of columns; one is written while the other is
 // read.
@@ -179,10 +184,12 @@ struct OutStorage {
 // Of sums that go to memory from registers.
 struct NoOutStorage {};
 
-// A thread of those that multiply.
-template <class Out>
+// A thread of those that multiply, at one of the two tiles that are known.
+template <class W, class Out>
 struct Consumer {
   Out& shared;
+  const float* row_scales;  // of this warp's panel
+  unsigned turn;            // which of the two
 
   // Computed again wherever it is used: nothing is kept of it in registers.
   __device__ static int thread() {
@@ -194,26 +201,30 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
+  // Factor of a row's sums, of the panel.
+  __device__ float row_scale(int row) const { return W::kNvfp4 ? row_scales[row] : 1.0f; }
+
+  __device__ static int warpgroup() { return thread() / 128; }
+  // The thread of a warpgroup that copies for it.
+  __device__ static bool leads() { return thread() % 128 == 0; }
+
   __device__ static void sync() { ptx::named_sync<kConsumers * 128>(kConsumersBarrier); }
+  __device__ static void sync_warpgroup() {
+    ptx::named_sync<128>(kWarpgroupBarriers + warpgroup());
+  }
 };
 
-// Sums go to rows of F32, `first_row(i)` being the first one of tile i, which they replace or are
-// added to.
-template <class Put, class FirstRow>
+// Sums go to rows of F32, which they replace or are added to; `out` is a float's.
+template <class Put>
 struct RowSink {
-  FirstRow first_row;
-
   template <class W, int kSums>
-  __device__ void operator()(const Consumer<NoOutStorage>& self, const W& w,
-                             const WarpgroupTile& tile, int index,
+  __device__ void operator()(const Consumer<W, NoOutStorage>& self, const WarpgroupTile& tile,
                              const float (&sums)[kSums]) const {
     const int lane = self.lane(), at = (tile.panel + self.panel()) * kPanelRows + lane / 4;
-    const int last = panels_of(w.n) * kPanelRows - 1;  // a row that is not there has some scale
-    const float low_scale = w.row_scale(min(at, last));
-    const float high_scale = w.row_scale(min(at + 8, last));
-    const bool has_low = at < w.n, has_high = at + 8 < w.n;
-    float* to = first_row(index) + at + static_cast<size_t>(lane % 4 * 2) * w.n;
-    const int rows = tile.rows - lane % 4 * 2;
+    const float low_scale = self.row_scale(lane / 4), high_scale = self.row_scale(lane / 4 + 8);
+    const int n = tile.n, rows = tile.rows - lane % 4 * 2;
+    const bool has_low = at < n, has_high = at + 8 < n;
+    float* to = static_cast<float*>(tile.out) + at + static_cast<size_t>(lane % 4 * 2) * n;
 #pragma unroll
     for (int e = 0; e < kSums; e += 4) {
 #pragma unroll
@@ -221,16 +232,11 @@ struct RowSink {
         const bool is_row = e * 2 + odd < rows;
         if (has_low && is_row) Put::put(to[0], sums[e + odd] * low_scale);
         if (has_high && is_row) Put::put(to[8], sums[e + odd + 2] * high_scale);
-        to += odd == 0 ? w.n : 7 * w.n;
+        to += odd == 0 ? n : 7 * n;
       }
     }
   }
 };
-
-template <class Put, class FirstRow>
-__device__ inline RowSink<Put, FirstRow> row_sink(const FirstRow& first_row) {
-  return {first_row};
-}
 
 // Products with matrices of kK columns; `Out` is what sums need of shared memory on their way out.
 template <Storage kStorage, int kK, class Out = NoOutStorage>
@@ -246,11 +252,21 @@ struct Warpgroups {
   static constexpr int kPanelBytes = kStepGroups * W::kGroupBytes;
   static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
-  // Scales of a panel, those of two tiles being there or under way.
+  // Scales of a panel.
   static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
-  static constexpr int kTileScaleBytes = kTilePanels * (kScaleBytes > 0 ? kScaleBytes : 16);
+
+  // What those that multiply know of a tile: two are there or under way.
+  struct Known {
+    alignas(16) unsigned char scales[kTilePanels][kScaleBytes > 0 ? kScaleBytes : 16];
+    alignas(16) float row_scales[kTilePanels][W::kNvfp4 ? kPanelRows : 4];
+    WarpgroupTile tile;
+    unsigned long long told;    // the tile is there
+    unsigned long long scaled;  // so are its scales
+    unsigned long long taken;   // nobody reads them any more
+  };
+
   static constexpr int kStages =
-      (kWarpgroupBytes - sizeof(Out) - 2 * kTileScaleBytes - 256) / kStageBytes;
+      (kWarpgroupBytes - sizeof(Out) - 2 * sizeof(Known) - 256) / kStageBytes;
   // FP8's sums of a step wait for its scale, and for those of a segment, if it has more steps.
   static constexpr bool kThreeSums = W::kFp8 && kSegmentSteps > 1;
   // Rows of a tile whose steps are decoded while others are multiplied: three sums leave no
@@ -260,8 +276,8 @@ struct Warpgroups {
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
     unsigned char rows[kStages][kTileGroups][kOperandBytes];
-    alignas(16) unsigned char scales[2][kTilePanels][kTileScaleBytes / kTilePanels];
     Out out;
+    Known known[2];
     unsigned long long full[kStages];
     unsigned long long empty[kStages];
   };
@@ -285,7 +301,7 @@ struct Warpgroups {
   }
 
   // All tiles of this block: `tiles(i, tile)` gives the i-th of the grid, false behind the last.
-  // `sink(consumer, w, tile, i, sums)` takes a thread's sums of that tile, before their row scale.
+  // `sink(consumer, tile, sums)` takes a thread's sums of a tile, before their row scale.
   // Waits for the kernels before this one; `beside` the one just before, which has started because
   // those before it are done, it waits at its end alone, so that what follows finds both done.
   template <class Tiles, class Sink>
@@ -295,107 +311,152 @@ struct Warpgroups {
         ptx::mbarrier_init(&shared.full[stage], 1);
         ptx::mbarrier_init(&shared.empty[stage], kConsumers);
       }
+      for (Known& known : shared.known) {
+        ptx::mbarrier_init(&known.told, 1);
+        ptx::mbarrier_init(&known.scaled, kWarpLanes);
+        ptx::mbarrier_init(&known.taken, kTilePanels);
+      }
       ptx::mbarrier_init_fence();
     }
     __syncthreads();  // the barriers can be waited for
     if (!beside) ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
-    WarpgroupTile tile;
     if (warp() < 4) {
       // 24 and 240 a thread are all that the block was started with.
       ptx::registers_release<24>();
-      if (warp() > 0) return;
-      for (int i = blockIdx.x; tiles(i, tile); i += gridDim.x) produce(tile);
+      if (warp() < kFetchers) {
+        fetch();
+      } else if (warp() == kFetchers) {
+        tell(tiles);
+      }
     } else {
       ptx::registers_take<240>();
       if (consumer() == 1) give_turn();
-      const Consumer<Out> self{shared.out};
-      if (tiles(blockIdx.x, tile)) ask_scales(tile, 0);
-      ptx::copy_async_commit();
-      for (int i = blockIdx.x, turn = 0; tiles(i, tile); i += gridDim.x, turn ^= 1) {
-        const int rows = tile.rows;
-        if (tiles(i + gridDim.x, tile)) ask_scales(tile, turn ^ 1);
-        const unsigned char* scales = take_scales(turn);
-        if (rows > 64) {
-          consume<128>(self, scales, tiles, i, sink);
-        } else if (rows > 32) {
-          consume<64>(self, scales, tiles, i, sink);
-        } else if (rows > 16) {
-          consume<32>(self, scales, tiles, i, sink);
-        } else if (rows > 8) {
-          consume<16>(self, scales, tiles, i, sink);
-        } else {
-          consume<8>(self, scales, tiles, i, sink);
-        }
-      }
+      multiply_all(sink);
+      ptx::copy_out_wait();
       if (beside) ptx::griddepcontrol_wait();
     }
   }
 
-  __device__ void produce(const WarpgroupTile& tile) {
-    const int groups = operand_groups(tile.rows);
+  // What is known of the tile that was told after `told` others.
+  __device__ Known& known(unsigned told) const { return shared.known[told % 2]; }
+
+  // Tells of all tiles, and behind them of one without rows. Looking one up takes as long as a step
+  // or two: one warp does it for all.
+  template <class Tiles>
+  __device__ void tell(const Tiles& tiles) {
+    bool there = true;
+    unsigned told = 0;
+    for (int i = blockIdx.x; there; i += gridDim.x, ++told) {
+      Known& to = known(told);
+      ptx::mbarrier_wait(&to.taken, told / 2 % 2 ^ 1);
+      // What the others read is read from there by this warp, too: it has few registers.
+      if (lane() == 0) {
+        if (!tiles(i, to.tile)) to.tile.rows = 0;
+        ptx::mbarrier_arrive(&to.told);
+      }
+      __syncwarp();  // the tile is there
+      there = to.tile.rows > 0;
+      if (there) ask_scales(to);
+      ptx::copy_async_arrive(&to.scaled);
+    }
+  }
+
+  // Waits until the next tile is told of; false behind the last.
+  __device__ bool next(unsigned told) const {
+    ptx::mbarrier_wait(&known(told).told, told / 2 % 2);
+    return known(told).tile.rows > 0;
+  }
+
+  // Fetches codes and rows of all tiles.
+  __device__ void fetch() {
+    for (unsigned told = 0; next(told); ++told) fetch(known(told).tile);
+  }
+
+  // Multiplies all tiles.
+  template <class Sink>
+  __device__ void multiply_all(const Sink& sink) {
+    // One register is kept while a tile is multiplied: the rest is computed again.
+    for (unsigned told = 0; next(told); ++told) {
+      ptx::mbarrier_wait(&known(told).scaled, told / 2 % 2);
+      const int rows = known(told).tile.rows;
+      if (rows > 64) {
+        consume<128>(told, sink);
+      } else if (rows > 32) {
+        consume<64>(told, sink);
+      } else if (rows > 16) {
+        consume<32>(told, sink);
+      } else if (rows > 8) {
+        consume<16>(told, sink);
+      } else {
+        consume<8>(told, sink);
+      }
+      __syncwarp();  // all lanes have read what is known
+      asm volatile("" : "+r"(told));
+      if (lane() == 0) ptx::mbarrier_arrive(&known(told).taken);
+    }
+  }
+
+  // A warp's part of a tile. Its lanes start their copies one after the other: one warp alone would
+  // take longer than a step.
+  __device__ void fetch(const WarpgroupTile& tile) {
+    const int groups = operand_groups(tile.rows), copy = warp() + lane() * kFetchers;
     const W w{tile.weights, tile.n, kK};
     // A panel behind the last one is the last one again; its sums are dropped.
-    const int panel = min(tile.panel + lane(), panels_of(tile.n) - 1);
-    const unsigned bytes = kTilePanels * kPanelBytes + groups * kOperandBytes;
+    const int panel = min(tile.panel + copy, panels_of(tile.n) - 1);
+#pragma unroll 1  // registers are few
     for (int step = 0; step < kSteps; ++step) {
       ptx::mbarrier_wait(&shared.empty[slot], parity ^ 1);
-      if (lane() == 0) ptx::mbarrier_expect(&shared.full[slot], bytes);
-      __syncwarp();  // the bytes are expected
-      if (lane() < kTilePanels) {
-        ptx::copy_bulk_shared(shared.codes[slot][lane()], w.codes(panel, step * kStepGroups),
+      if (copy < kTilePanels) {
+        ptx::copy_bulk_shared(shared.codes[slot][copy], w.codes(panel, step * kStepGroups),
                               kPanelBytes, &shared.full[slot]);
-      } else if (lane() == kTilePanels) {
+      } else if (copy == kTilePanels) {
+        const unsigned bytes = groups * kOperandBytes;
         const size_t block = static_cast<size_t>(step) * tile.groups;
-        ptx::copy_bulk_shared(shared.rows[slot], tile.operands + block * kOperandBytes,
-                              groups * kOperandBytes, &shared.full[slot]);
+        ptx::mbarrier_expect(&shared.full[slot], kTilePanels * kPanelBytes + bytes);
+        ptx::copy_bulk_shared(shared.rows[slot], tile.operands + block * kOperandBytes, bytes,
+                              &shared.full[slot]);
       }
       advance();
     }
   }
 
-  // Asks for the scales of this warp's panel of a tile: a step's, asked for when they are used or
-  // a step or two before, would come too late.
-  __device__ void ask_scales(const WarpgroupTile& tile, int turn) {
+  // Asks for a tile's scales: a step's, asked for when they are used or a step or two before, would
+  // come too late. A panel behind the last one has the last one's.
+  __device__ static void ask_scales(Known& known) {
+    const WarpgroupTile& tile = known.tile;
     const W w{tile.weights, tile.n, kK};
-    const int panel = min(tile.panel + warp() - 4, panels_of(tile.n) - 1);
-    const unsigned char* from = w.block_scales(panel, 0);
-    unsigned char* to = shared.scales[turn][warp() - 4];
-    constexpr int kEach = W::kFp8 ? 8 : 16;
-#pragma unroll
-    for (int first = 0; first < kScaleBytes; first += kEach * kWarpLanes) {
-      const int at = first + lane() * kEach;
-      if (at >= kScaleBytes) break;
+    const int last = panels_of(tile.n) - 1;
+    constexpr int kEach = W::kFp8 ? 8 : 16, kOfPanel = kScaleBytes / kEach;
+#pragma unroll 1
+    for (int i = lane(); i < kTilePanels * kOfPanel; i += kWarpLanes) {
+      const int panel = i / kOfPanel, at = i % kOfPanel * kEach;
+      const unsigned char* from = w.block_scales(min(tile.panel + panel, last), 0) + at;
       if constexpr (kEach == 8) {
-        ptx::copy_async_8(to + at, from + at, true);
+        ptx::copy_async_8(known.scales[panel] + at, from, true);
       } else {
-        ptx::copy_async(to + at, from + at, true);
+        ptx::copy_async(known.scales[panel] + at, from, true);
       }
     }
+    if constexpr (W::kNvfp4) {
+      constexpr int kLanes = kWarpLanes / kTilePanels;
+      const int panel = lane() / kLanes, at = lane() % kLanes * 4;
+      const float* from = w.row_scales() + min(tile.panel + panel, last) * kPanelRows + at;
+      ptx::copy_async(known.row_scales[panel] + at, from, true);
+    }
   }
 
-  // Waits for them; those asked for last are the next tile's.
-  __device__ const unsigned char* take_scales(int turn) {
-    ptx::copy_async_commit();
-    ptx::copy_async_wait<1>();
-    __syncwarp();  // other lanes' are there
-    return shared.scales[turn][warp() - 4];
-  }
-
-  template <int kN, class Tiles, class Sink>
-  __device__ void consume(const Consumer<Out>& self, const unsigned char* scales,
-                          const Tiles& tiles, int index, const Sink& sink) {
+  template <int kN, class Sink>
+  __device__ void consume(unsigned told, const Sink& sink) {
     float total[kN / 2] = {};
     if constexpr (kN <= kAheadRows) {
-      sum_ahead<kN>(scales, total);
+      sum_ahead<kN>(known(told).scales[warp() - 4], total);
     } else {
-      sum_in_turns<kN>(scales, total);
+      sum_in_turns<kN>(known(told).scales[warp() - 4], total);
     }
-    // The tile is computed again, in registers that the sums leave free.
-    asm volatile("" : "+r"(index));
-    WarpgroupTile tile;
-    tiles(index, tile);
-    sink(self, W{tile.weights, tile.n, kK}, tile, index, total);
+    asm volatile("" : "+r"(told));
+    const Known& of = known(told);
+    sink(Consumer<W, Out>{shared.out, of.row_scales[warp() - 4], told % 2}, of.tile, total);
   }
 
   using Scales = typename W::Scales;

@@ -41,11 +41,6 @@ __device__ inline void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Makes ordinary writes to shared memory visible to tensor instructions.
-__device__ inline void fence_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Starts D = A B^T (+ D): 64 rows by 64 columns, 16 of K; rows of A and B are along K.
 __device__ inline void multiply_64(float (&d)[8][4], unsigned long long a, unsigned long long b,
                                    bool adds) {

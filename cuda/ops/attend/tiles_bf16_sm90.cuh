@@ -90,7 +90,7 @@ struct WideProducer : WideTile {
       const int at = tile::page_at(live + i / kVectors, i % kVectors * Bf16x8::kElements);
       *reinterpret_cast<Bf16x8*>(to + at) = Bf16x8::zero();
     }
-    wgmma::fence_shared();
+    ptx::fence_shared();
     __syncwarp();  // the zeros are written
     if (lane != 0) return;
     const unsigned bytes = live * tile::kPageColumns * sizeof(bf16);
@@ -146,7 +146,7 @@ struct WideConsumer : WideTile {
       const int at = wgmma::vector_at(wgmma::kRows, row, vector * 8);
       *reinterpret_cast<Bf16x8*>(shared.query[group] + at) = to;
     }
-    wgmma::fence_shared();
+    ptx::fence_shared();
     sync();  // all queries are there
   }
 

@@ -137,7 +137,7 @@ struct BlockScaledFp4 {
     } else {
       failed = launch_fp4<ManyFp4>(params, {operands}, kTileRows, stream);
     }
-    return failed == cudaSuccess ? launch_sum(params, stream) : failed;
+    return failed == cudaSuccess ? launch_sum<SumRows>(params, stream) : failed;
   }
 };
 

@@ -97,9 +97,10 @@ inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t
                         tile_rows, rounding);
 }
 
+template <class Y>
 inline cudaError_t launch_sum(const Params& params, cudaStream_t stream) {
   const unsigned blocks = blocks_for(params.rows * (HIDDEN / 4), kSumThreads);
-  return launch_chained(weighted_sum, {blocks, kSumThreads, 0}, stream, params);
+  return launch_chained(weighted_sum<Y>, {blocks, kSumThreads, 0}, stream, params);
 }
 
 // `Products<storage>::launch(params, stream, more...)` for the storage of `format`.
@@ -156,7 +157,7 @@ struct GroupedBf16 {
                         act, y,      residual, static_cast<int>(rows)};
     cudaError_t failed = launch_plan(params, kTileRows, stream);
     if (failed == cudaSuccess) failed = launch_format<GroupedProducts>(params, format, stream);
-    return failed == cudaSuccess ? launch_sum(params, stream) : failed;
+    return failed == cudaSuccess ? launch_sum<SumRows>(params, stream) : failed;
   }
 };
 

@@ -58,7 +58,7 @@ struct Params {
   const unsigned char* down;     // (kExperts) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
   Plan* plan;
   float* act;       // (places, EXPERT_INTERMEDIATE)
-  float* y;         // (places, HIDDEN)
+  float* y;         // (places, HIDDEN), or as an algorithm's products have it
   float* residual;  // (rows, HIDDEN)
   int rows;
 };
@@ -179,8 +179,16 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   }
 }
 
-// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns. Of its unit
-// alone, for that of `moe` may have it too.
+// Products of `down` as (places, HIDDEN).
+struct SumRows {
+  __host__ __device__ static size_t at(int place, int column) {
+    return static_cast<size_t>(place) * HIDDEN + column;
+  }
+};
+
+// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns; `Y` tells
+// where four columns of a place are. Of its unit alone, for that of `moe` may have it too.
+template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -193,8 +201,8 @@ static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params
   for (int rank = 0; rank < kTurns; ++rank) {
     const int turn = row * kTurns + rank;
     const float weight = params.weights[turn];
-    const size_t place = params.plan->place_of[turn];
-    const float4 y = reinterpret_cast<const float4*>(params.y + place * HIDDEN)[vector];
+    const int place = static_cast<int>(params.plan->place_of[turn]);
+    const float4 y = *reinterpret_cast<const float4*>(params.y + Y::at(place, vector * 4));
     sum.x = fmaf(weight, y.x, sum.x);
     sum.y = fmaf(weight, y.y, sum.y);
     sum.z = fmaf(weight, y.z, sum.z);

@@ -13,6 +13,19 @@
 
 namespace atlas::experts {
 
+// Sums of `down` as (columns / 64, places, 64): those of a warpgroup for a tile lie side by side.
+// Octets of columns change places by the place, as the warpgroup writes them without conflicts.
+struct SumBlocks {
+  static constexpr int kColumns = 64;
+
+  static_assert(HIDDEN % (tile::kConsumers * kColumns) == 0, "tiles are full");
+
+  __host__ __device__ static size_t at(int place, int column) {
+    const size_t row = static_cast<size_t>(column / kColumns) * kPlacesMax + place;
+    return row * kColumns + (column % kColumns ^ place / 2 % 4 * 8);
+  }
+};
+
 // A plan's tiles by the tiles of panels, as tiles of warpgroups.
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {
@@ -23,10 +36,14 @@ struct ExpertTiles {
 
   const unsigned char* weights;
   const unsigned char* operands;  // of all places
+  const Params& params;
   const Plan* plan;
 
   __device__ ExpertTiles(const Params& params, const unsigned char* operands)
-      : weights(kDown ? params.down : params.gate_up), operands(operands), plan(params.plan) {}
+      : weights(kDown ? params.down : params.gate_up),
+        operands(operands),
+        params(params),
+        plan(params.plan) {}
 
   // Of all places. Like all below, behind the wait for the plan's kernel.
   __device__ int groups() const { return static_cast<int>(plan->places) / tile::kOperandRows; }
@@ -34,16 +51,26 @@ struct ExpertTiles {
   __device__ bool operator()(int i, tile::WarpgroupTile& tile) const {
     if (i >= static_cast<int>(plan->tiles) * kAcross) return false;
     const uint4 of = plan->tile[i / kAcross];
+    const int panel = i % kAcross * tile::kTilePanels;
     tile = {weights + of.x * W::bytes(kN, kK),
             kN,
-            i % kAcross * tile::kTilePanels,
+            panel,
             operands + of.y / tile::kOperandRows * tile::kOperandBytes,
             groups(),
-            static_cast<int>(of.z)};
+            static_cast<int>(of.z),
+            out(static_cast<int>(of.y), panel)};
     return true;
   }
 
-  __device__ int first(int i) const { return static_cast<int>(plan->tile[i / kAcross].y); }
+  // Of a tile of the panels from `panel` on whose first place is `first`.
+  __device__ void* out(int first, int panel) const {
+    if constexpr (kDown) {
+      return params.y + SumBlocks::at(first, panel * tile::kPanelRows);
+    } else {
+      const tile::Operands<kStorage> act{reinterpret_cast<unsigned char*>(params.act), groups()};
+      return act.at(first, panel * 8);
+    }
+  }
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
@@ -81,16 +108,13 @@ struct Activates {
   static_assert(tile::kBlockColumns % kColumns == 0, "a tile's columns are of one block");
   static_assert(EXPERT_INTERMEDIATE % kColumns == 0, "tiles are full");
 
-  const ExpertTiles<kStorage, false>& tiles;
-  unsigned char* act;
-
   template <int kSums>
-  __device__ void operator()(const tile::Consumer<tile::OutStorage>& self, const W& w,
-                             const tile::WarpgroupTile& tile, int index,
+  __device__ void operator()(const tile::Consumer<W, tile::OutStorage>& self,
+                             const tile::WarpgroupTile& tile,
                              const float (&sums)[kSums]) const {
-    auto* staged = self.shared.operands[index / gridDim.x % 2];
-    const int lane = self.lane(), g = lane / 4, at = (tile.panel + self.panel()) * 16 + g;
-    const float gate_scale = w.row_scale(at), up_scale = w.row_scale(at + 8);
+    auto* staged = self.shared.operands[self.turn];
+    const int lane = self.lane(), g = lane / 4;
+    const float gate_scale = self.row_scale(g), up_scale = self.row_scale(g + 8);
     const auto activated = [&](int e) {
       return tile::silu(sums[e] * gate_scale) * (sums[e + 2] * up_scale);
     };
@@ -105,9 +129,7 @@ struct Activates {
           g % 2 == 0 ? tile::pack(even, other) : tile::pack(other, odd);
     }
     self.sync();  // the tile is staged, the round before is copied
-    const int first = tiles.first(index), column = tile.panel * 8;
-    const tile::Operands<kStorage> operands{act, tiles.groups()};
-    unsigned char* to = operands.at(first, column);
+    auto* to = static_cast<unsigned char*>(tile.out);
     const int count = tile::operand_groups(tile.rows) * kPieces * tile::kOperandRows;
     for (int i = self.thread(); i < count; i += tile::kConsumers * 128) {
       const int group = i / (kPieces * tile::kOperandRows);
@@ -128,19 +150,64 @@ template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
     Params params, const unsigned char* operands) {
   using Tiles = ExpertTiles<kStorage, false>;
-  const Tiles tiles(params, operands);
-  const Activates<kStorage> sink{tiles, reinterpret_cast<unsigned char*>(params.act)};
-  tile::Warpgroups<kStorage, Tiles::kK, tile::OutStorage>(dynamic_shared).run(tiles, sink);
+  tile::Warpgroups<kStorage, Tiles::kK, tile::OutStorage>(dynamic_shared)
+      .run(Tiles(params, operands), Activates<kStorage>{});
 }
+
+// Sums of some rows on their way out: one part is written while the other is copied.
+struct SumStorage {
+  static constexpr int kRows = 32;
+  float sums[tile::kConsumers][2][kRows * SumBlocks::kColumns];
+};
+
+// Sums of a tile to their blocks, a warpgroup's rows by copies that it does not wait for: stores of
+// its own would take as long as half of the products.
+struct PutsBlocks {
+  template <class W, int kSums>
+  __device__ void operator()(const tile::Consumer<W, SumStorage>& self,
+                             const tile::WarpgroupTile& tile,
+                             const float (&sums)[kSums]) const {
+    constexpr int kColumns = SumBlocks::kColumns, kTileRows = 2 * kSums;
+    constexpr int kRows = kTileRows < SumStorage::kRows ? kTileRows : SumStorage::kRows;
+    const int g = self.lane() / 4, q = self.lane() % 4;
+    const float low_scale = self.row_scale(g), high_scale = self.row_scale(g + 8);
+    const int column = self.panel() % 4 * tile::kPanelRows + g;
+    const auto low_at = SumBlocks::at(q * 2, column), high_at = SumBlocks::at(q * 2, column + 8);
+#pragma unroll
+    for (int first = 0; first < kTileRows; first += kRows) {
+      if (first > 0 && first >= tile.rows) break;
+      float* staged = self.shared.sums[self.warpgroup()][first / kRows % 2];
+      if (self.leads()) {
+        // The tile before may have ended with either part.
+        if (first == 0) ptx::copy_out_wait_read<0>();
+        if (first > 0) ptx::copy_out_wait_read<1>();
+      }
+      self.sync_warpgroup();  // what was here has been copied
+#pragma unroll
+      for (int row = 0; row < kRows; row += 8) {
+        const float* sum = sums + (first + row) / 2;
+        staged[low_at + row * kColumns] = sum[0] * low_scale;
+        staged[low_at + (row + 1) * kColumns] = sum[1] * low_scale;
+        staged[high_at + row * kColumns] = sum[2] * high_scale;
+        staged[high_at + (row + 1) * kColumns] = sum[3] * high_scale;
+      }
+      ptx::fence_shared();
+      self.sync_warpgroup();  // the sums are staged
+      if (!self.leads()) continue;
+      float* to = static_cast<float*>(tile.out) +
+                  SumBlocks::at(first, self.warpgroup() * kColumns);
+      const int rows = min(tile.rows - first, kRows);
+      ptx::copy_out(to, staged, rows * kColumns * sizeof(float));
+    }
+  }
+};
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params) {
   using Tiles = ExpertTiles<kStorage, true>;
-  const Tiles tiles(params, reinterpret_cast<const unsigned char*>(params.act));
-  const auto sink = tile::row_sink<tile::Stores>([&](int i) {
-    return params.y + static_cast<size_t>(tiles.first(i)) * HIDDEN;
-  });
-  tile::Warpgroups<kStorage, Tiles::kK>(dynamic_shared).run(tiles, sink);
+  const auto* operands = reinterpret_cast<const unsigned char*>(params.act);
+  tile::Warpgroups<kStorage, Tiles::kK, SumStorage>(dynamic_shared)
+      .run(Tiles(params, operands), PutsBlocks{});
 }
 
 template <tile::Storage kStorage>
@@ -178,7 +245,7 @@ struct WarpgroupsBf16 {
                         act, y,      residual, static_cast<int>(rows)};
     const cudaError_t failed =
         launch_format<WarpgroupProducts>(params, format, stream, operands);
-    return failed == cudaSuccess ? launch_sum(params, stream) : failed;
+    return failed == cudaSuccess ? launch_sum<SumBlocks>(params, stream) : failed;
   }
 };
 

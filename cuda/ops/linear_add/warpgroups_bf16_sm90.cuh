@@ -41,13 +41,11 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
             across.remainder(i) * tile::kTilePanels,
             x.base + first / tile::kOperandRows * tile::kOperandBytes,
             x.groups,
-            min(tile_rows, params.rows - first)};
+            min(tile_rows, params.rows - first),
+            params.out + static_cast<size_t>(first) * params.n};
     return i < tile_count;
   };
-  const auto sink = tile::row_sink<tile::Adds>([&](int i) {
-    return params.out + static_cast<size_t>(across.quotient(i)) * tile_rows * params.n;
-  });
-  tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, sink);
+  tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, tile::RowSink<tile::Adds>{});
 }
 
 template <class Tile>

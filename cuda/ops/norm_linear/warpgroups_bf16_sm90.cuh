@@ -80,31 +80,23 @@ template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     const __grid_constant__ Params params, tile::Operands<kStorage> x, int tile_rows,
     tile::Divisor across, int tile_count, bool beside) {
-  // The part of a tile; `at` becomes its place in it.
-  const auto part_of = [&](int& at) -> const Part& {
-    int p = 0;
-    while (at >= params.part[p].blocks) at -= params.part[p++].blocks;
-    return params.part[p];
-  };
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
     if (i >= tile_count) return false;
-    int at = across.remainder(i);
-    const Part& part = part_of(at);
+    int p = 0, at = across.remainder(i);
+    while (at >= params.part[p].blocks) at -= params.part[p++].blocks;
+    const Part& part = params.part[p];
     const int first = across.quotient(i) * tile_rows;
     tile = {part.weight,
             part.n,
             at * tile::kTilePanels,
             x.base + first / tile::kOperandRows * tile::kOperandBytes,
             x.groups,
-            min(tile_rows, params.rows - first)};
+            min(tile_rows, params.rows - first),
+            part.out + static_cast<size_t>(first) * part.n};
     return true;
   };
-  const auto sink = tile::row_sink<tile::Stores>([&](int i) {
-    int place = across.remainder(i);
-    const Part& part = part_of(place);
-    return part.out + static_cast<size_t>(across.quotient(i)) * tile_rows * part.n;
-  });
-  tile::Warpgroups<kStorage, HIDDEN>(dynamic_shared).run(tiles, sink, beside);
+  tile::Warpgroups<kStorage, HIDDEN>(dynamic_shared)
+      .run(tiles, tile::RowSink<tile::Stores>{}, beside);
 }
 
 template <class Tile>
