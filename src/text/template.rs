@@ -1,21 +1,23 @@
 //! The checkpoint's chat template (Jinja) with the extensions that Hugging Face renders it with.
 //!
 //! A template comes from the model's files or from the binary, never from a request. Execution is
-//! bounded in instructions and in output bytes, and a conversation of every role is rendered when
-//! the template is loaded.
+//! bounded in instructions, in output bytes, and in time and memory ([`bounds`]). A conversation of
+//! every role is rendered when the template is loaded.
 
 use std::fmt;
 use std::io;
 use std::time::SystemTime;
 
+use minijinja::machinery::{self, CompiledTemplate};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
-use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::calendar::strftime;
+
+mod bounds;
 
 /// Template instructions that one rendering may take.
 pub const FUEL_MAX: u64 = 20_000_000;
@@ -64,7 +66,9 @@ pub struct Conversation {
 
 /// A compiled chat template.
 pub struct Template {
+    source: String,
     environment: Environment<'static>,
+    compiled: CompiledTemplate<'static>,
     accepts_late_system: bool,
 }
 
@@ -79,10 +83,7 @@ impl Template {
                 "larger than {TEMPLATE_BYTES_MAX} bytes"
             )));
         }
-        let mut template = Template {
-            environment: environment(source)?,
-            accepts_late_system: false,
-        };
+        let mut template = Template::compile(source)?;
         for conversation in [plain_conversation(), tool_conversation()] {
             template
                 .render(&conversation)
@@ -92,6 +93,16 @@ impl Template {
         Ok(template)
     }
 
+    fn compile(source: &str) -> Result<Template, TemplateError> {
+        let syntax = syntax()?;
+        Ok(Template {
+            source: source.to_string(),
+            environment: environment(syntax.clone()),
+            compiled: bounds::compile(NAME, source, syntax).map_err(load_error)?,
+            accepts_late_system: false,
+        })
+    }
+
     /// Whether a system message may follow other messages.
     pub fn accepts_late_system(&self) -> bool {
         self.accepts_late_system
@@ -99,8 +110,7 @@ impl Template {
 
     /// The template as the checkpoint has it.
     pub fn source(&self) -> String {
-        let template = self.environment.get_template(NAME);
-        template.map_or(String::new(), |template| template.source().to_string())
+        self.source.clone()
     }
 
     /// Renders a conversation to the text that is encoded.
@@ -108,12 +118,17 @@ impl Template {
     /// # Errors
     /// `Refused` with the template's own words, or `TooLarge`.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        let template = self.environment.get_template(NAME).map_err(load_error)?;
-        let mut output = CappedOutput::default();
-        let rendered = template
-            .render_captured_to(Value::from(Serde(conversation)), &mut output)
-            .map(|_| ());
-        if output.overflowed {
+        let mut text = String::new();
+        let rendered = machinery::eval(
+            &self.environment,
+            &self.compiled.instructions,
+            Value::from(Serde(conversation)),
+            &self.compiled.blocks,
+            &mut machinery::make_string_output(&mut text),
+            self.compiled.initial_auto_escape.clone(),
+        )
+        .map(|_| ());
+        if text.len() > RENDERED_BYTES_MAX {
             return Err(TemplateError::TooLarge);
         }
         rendered.map_err(|error| match error.kind() {
@@ -124,7 +139,7 @@ impl Template {
                     .map_or_else(|| error.kind().to_string(), str::to_string),
             ),
         })?;
-        String::from_utf8(output.bytes).map_err(|error| TemplateError::Refused(error.to_string()))
+        Ok(text)
     }
 }
 
@@ -135,7 +150,7 @@ struct CappedOutput {
     overflowed: bool,
 }
 
-impl io::Write for &mut CappedOutput {
+impl io::Write for CappedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > RENDERED_BYTES_MAX {
             self.overflowed = true;
@@ -157,18 +172,22 @@ fn load_error(error: Error) -> TemplateError {
     TemplateError::Load(format!("{error}{line}"))
 }
 
-/// The environment of Hugging Face's renderer: block tags take their line with them, Python
-/// methods work, and `tojson` writes what Python's `json.dumps` writes.
-fn environment(source: &str) -> Result<Environment<'static>, TemplateError> {
-    let mut environment = Environment::new();
+/// Block tags take their line with them, as in Hugging Face's renderer.
+fn syntax() -> Result<SyntaxConfig, TemplateError> {
     let syntax = SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
         .build();
-    environment.set_syntax(syntax.map_err(load_error)?);
+    syntax.map_err(load_error)
+}
+
+/// The environment of Hugging Face's renderer: Python methods work, and `tojson` writes what
+/// Python's `json.dumps` writes.
+fn environment(syntax: SyntaxConfig) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax);
     environment.set_fuel(Some(FUEL_MAX));
-    environment.set_unknown_method_callback(unknown_method_callback);
-    environment.add_filter("tojson", to_json);
+    bounds::install(&mut environment, to_json);
     environment.add_function(
         "raise_exception",
         |message: String| -> Result<Value, Error> {
@@ -179,9 +198,6 @@ fn environment(source: &str) -> Result<Environment<'static>, TemplateError> {
         strftime(&format, SystemTime::now())
     });
     environment
-        .add_template_owned(NAME, source.to_string())
-        .map_err(load_error)?;
-    Ok(environment)
 }
 
 /// `json.dumps(value, ensure_ascii=False, indent=…, sort_keys=…)`.
@@ -200,16 +216,20 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     if sorted == Some(true) {
         value.sort_all_objects();
     }
-    let mut bytes = Vec::new();
+    let mut output = CappedOutput::default();
     let indent = indent.map(|width| " ".repeat(width.min(16)));
     let style = PythonStyle {
         indent,
         depth: 0,
         empty: true,
     };
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, style);
-    value.serialize(&mut serializer).map_err(fail)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut output, style);
+    let written = value.serialize(&mut serializer);
+    if output.overflowed {
+        return Err(bounds::too_large());
+    }
+    written.map_err(fail)?;
+    let text = String::from_utf8(output.bytes).map_err(|error| {
         Error::new(
             ErrorKind::InvalidOperation,
             format!("cannot write as JSON: {error}"),
@@ -366,11 +386,7 @@ mod tests {
     const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 
     fn rendered(source: &str, messages: serde_json::Value) -> Result<String, TemplateError> {
-        Template {
-            environment: environment(source)?,
-            accepts_late_system: true,
-        }
-        .render(&conversation(messages, Vec::new()))
+        Template::compile(source)?.render(&conversation(messages, Vec::new()))
     }
 
     #[test]
