@@ -277,6 +277,9 @@ mod tests {
     #[test]
     fn one_more_turn_costs_little_behind_a_long_history() {
         const HISTORY_TOKENS: usize = 100_000;
+        /// What the texts encoded before promise of a turn.
+        #[cfg(not(debug_assertions))]
+        const TURN_MAX: std::time::Duration = std::time::Duration::from_millis(5);
         let Some(model) = models().pop() else { return };
         let mut messages = Vec::new();
         let said = "The capital of France is Paris, and 12 times 34 is 408. ".repeat(40);
@@ -298,6 +301,14 @@ mod tests {
         let (first, next) = (ask("And now?"), ask("And then?"));
         println!("{HISTORY_TOKENS} tokens of history: {first:?} at first, then {next:?} a turn");
         assert!(next * 2 < first, "{next:?} after {first:?}");
+        // Of a few turns the fastest: this machine may do other things as well.
+        #[cfg(not(debug_assertions))]
+        {
+            let turn = (0..5)
+                .map(|_| ask("And now?"))
+                .fold(next, std::time::Duration::min);
+            assert!(turn <= TURN_MAX, "{turn:?}");
+        }
     }
 
     #[test]
