@@ -348,3 +348,55 @@ fn a_grammar_that_becomes_too_large_for_a_mask_ends_its_own_reply_as_a_bad_reque
     assert_eq!(answer.error()["code"], "constraint_failed");
     assert_eq!(server.chat(&question("hi", 1)).status, 200);
 }
+
+/// One question in each dialect that the model answers by a call, with its tool told in words and
+/// offered by the field, and calls forbidden.
+fn may_not_call() -> [(&'static str, Value); 3] {
+    let text = "How far is it from Osaka to Niamey?";
+    let name = "distance_between";
+    let city = |text: &str| json!({"type": "string", "description": text});
+    let schema = json!({"type": "object", "required": ["start", "to"],
+        "properties": {"start": city("First city"), "to": city("Second city")}});
+    let function = json!({"name": name, "description": "How far two places are apart.",
+        "parameters": schema});
+    let tool = json!({"type": "function", "function": function});
+    let told = format!(
+        "# Tools\n\nYou have access to the following functions:\n\n<tools>\n{tool}\n</tools>"
+    );
+    let user = json!({"role": "user", "content": text});
+    let flat = json!({"type": "function", "name": name, "parameters": schema});
+    [
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "system", "content": told}, user], "tools": [tool],
+                "tool_choice": "none", "reasoning_effort": "none", "max_tokens": 80}),
+        ),
+        (
+            "/v1/messages",
+            json!({"system": told, "messages": [user], "tool_choice": {"type": "none"},
+                "tools": [{"name": name, "input_schema": schema}], "max_tokens": 80}),
+        ),
+        (
+            "/v1/responses",
+            json!({"instructions": told, "input": [user], "tools": [flat], "tool_choice": "none",
+                "reasoning": {"effort": "none"}, "max_output_tokens": 80}),
+        ),
+    ]
+}
+
+#[test]
+fn a_reply_that_may_not_call_shows_no_markup() {
+    const MARKUP: &str = "<tool_call>";
+    let server = Server::start();
+    for (path, body) in may_not_call() {
+        let body = with(body, json!({"temperature": 0}));
+        let answer = server.post_to(path, &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(!answer.body.contains(MARKUP), "{path}: {}", answer.body);
+        // Without the list there is nothing to forbid, and the model does what it was told.
+        let mut unlisted = body;
+        unlisted.as_object_mut().unwrap().remove("tools");
+        let answer = server.post_to(path, &unlisted);
+        assert!(answer.body.contains(MARKUP), "{path}: {}", answer.body);
+    }
+}

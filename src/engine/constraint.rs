@@ -79,7 +79,7 @@ impl Mask {
 /// What may follow the tokens so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Any token; one that ends the reply only if `stop`.
+    /// Any token but `Constraint::barred`; one that ends the reply only if `stop`.
     Free { stop: bool },
     /// The tokens of `Constraint::mask`.
     Masked,
@@ -93,6 +93,11 @@ pub enum Next {
 pub trait Constraint: fmt::Debug + Send {
     /// What may follow now.
     fn next(&self) -> Next;
+
+    /// The few tokens that may not follow. Asked only when `next` is `Free`.
+    fn barred(&self) -> &[TokenId] {
+        &[]
+    }
 
     /// Fills `mask` with the tokens that may follow, and returns whether the reply may also end
     /// here. Asked only when `next` is `Masked`, on any thread.
@@ -202,6 +207,8 @@ pub(super) struct Guide {
     slot: Slot,
     state: State,
     mask: Mask,
+    /// What may not follow where anything else may.
+    except: Vec<TokenId>,
 }
 
 impl Guide {
@@ -211,6 +218,7 @@ impl Guide {
             slot,
             state: State::Lost,
             mask: Mask::default(),
+            except: Vec::new(),
         };
         guide.prepare(constraint, threads);
         guide
@@ -257,11 +265,15 @@ impl Guide {
     pub fn allowed<'a>(&'a mut self, stop_tokens: &'a [TokenId]) -> Result<Allowed<'a>, String> {
         match std::mem::replace(&mut self.state, State::Lost) {
             State::Here(constraint) => {
-                let stop = constraint.next() == Next::Free { stop: true };
+                self.except.clear();
+                self.except.extend_from_slice(constraint.barred());
+                if constraint.next() != (Next::Free { stop: true }) {
+                    self.except.extend_from_slice(stop_tokens);
+                }
                 self.state = State::Here(constraint);
-                Ok(match stop {
+                Ok(match self.except.is_empty() {
                     true => Allowed::All,
-                    false => Allowed::Except(stop_tokens),
+                    false => Allowed::Except(&self.except),
                 })
             }
             State::Back(answer) => {
@@ -347,6 +359,40 @@ mod tests {
         let threads = MaskThreads::new();
         assert_eq!(guide(true, &threads).allowed(&[]).unwrap_err(), GONE);
         assert!(guide(false, &threads).allowed(&[]).is_ok());
+    }
+
+    /// Allows all but one token.
+    #[derive(Debug)]
+    struct AllBut(TokenId, bool);
+
+    impl Constraint for AllBut {
+        fn next(&self) -> Next {
+            Next::Free { stop: self.1 }
+        }
+
+        fn barred(&self) -> &[TokenId] {
+            std::slice::from_ref(&self.0)
+        }
+
+        fn mask(&mut self, _: &mut Mask) -> Result<bool, String> {
+            unreachable!("it is free")
+        }
+
+        fn advance(&mut self, _: TokenId) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_barred_may_not_follow_where_the_rest_may() {
+        let threads = MaskThreads::new();
+        for (stop, except) in [(true, &[7][..]), (false, &[7, 4])] {
+            let mut guide = Guide::new(Box::new(AllBut(7, stop)), Slot(0), &threads);
+            let Ok(Allowed::Except(found)) = guide.allowed(&[4]) else {
+                panic!("some are barred")
+            };
+            assert_eq!(found, except);
+        }
     }
 
     #[test]

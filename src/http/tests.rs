@@ -219,7 +219,7 @@ fn streamed_tool_calls_name_the_function_once() {
 #[test]
 fn calls_are_text_when_no_tool_is_offered() {
     let server = TestServer::start(Script::text(CALLS));
-    let answer = server.chat(json!({"tools": tools(), "tool_choice": "none"}));
+    let answer = server.chat(json!({"tool_choice": "none"}));
     assert_eq!(message(&answer)["content"], CALLS);
 }
 

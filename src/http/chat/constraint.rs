@@ -26,7 +26,7 @@ pub fn offer(object: &Object<'_>) -> Result<Offer, ApiError> {
     };
     match choice.value.as_str() {
         Some("auto") => Ok(Offer::of(tools, ToolChoice::Auto)),
-        Some("none") => Ok(Offer::default()),
+        Some("none") => Ok(Offer::withheld(&tools)),
         Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
         Some("required") => Ok(Offer::of(tools, ToolChoice::Required)),
         Some(_) => Err(choice.error("must be auto, none, required or a function by its name")),
@@ -142,10 +142,17 @@ mod tests {
             json!({}),
             json!({"response_format": {"type": "text"}}),
             json!({"tools": [tool("f", false)]}),
-            json!({"tools": [tool("f", true)], "tool_choice": "none"}),
+            json!({"tool_choice": "none"}),
         ] {
             assert!(compiled(&fields).unwrap().is_none(), "{fields}");
         }
+    }
+
+    #[test]
+    fn tools_that_may_not_be_called_are_not_told_and_no_call_is_opened() {
+        let fields = json!({"tools": [tool("f", true)], "tool_choice": "none"});
+        let ask = ChatRequest::parse(&body(fields), "m").unwrap().ask;
+        assert!(ask.tools.is_empty() && matches!(ask.rule, Some(Rule::NoCalls)));
     }
 
     #[test]

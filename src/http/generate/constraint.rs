@@ -11,7 +11,15 @@ use crate::text::tools::Syntax;
 
 /// What the replies to a request must obey.
 #[derive(Debug)]
-pub struct Rule {
+pub enum Rule {
+    /// Each reply is text, and opens no call.
+    NoCalls,
+    Follows(Follows),
+}
+
+/// A grammar that the replies follow.
+#[derive(Debug)]
+pub struct Follows {
     grammar: Grammar,
     /// The field that asked for it.
     field: &'static str,
@@ -22,20 +30,21 @@ pub struct Rule {
 impl Rule {
     /// The whole of each reply follows `grammar`.
     pub fn whole(field: &'static str, grammar: Grammar) -> Rule {
-        Rule {
-            grammar,
-            field,
-            calls_in_text: false,
-            compiled: None,
-        }
+        Rule::of(field, grammar, false)
     }
 
     /// Each reply is text, and what follows a call's opening tag follows `grammar`.
     pub fn calls_in_text(field: &'static str, grammar: Grammar) -> Rule {
-        Rule {
-            calls_in_text: true,
-            ..Rule::whole(field, grammar)
-        }
+        Rule::of(field, grammar, true)
+    }
+
+    fn of(field: &'static str, grammar: Grammar, calls_in_text: bool) -> Rule {
+        Rule::Follows(Follows {
+            grammar,
+            field,
+            calls_in_text,
+            compiled: None,
+        })
     }
 
     /// Compiles the grammar; to be called beside the connections, for it may take a while.
@@ -43,25 +52,38 @@ impl Rule {
     /// # Errors
     /// Names the field whose grammar is refused.
     pub fn compile(&mut self, chat: &ChatModel) -> Result<(), ApiError> {
-        let compiled = chat.grammars.compile(&self.grammar);
-        let compiled = compiled.map_err(|error| ApiError::field(self.field, error.0))?;
-        self.compiled = Some(compiled);
+        let Rule::Follows(follows) = self else {
+            return Ok(());
+        };
+        let compiled = chat.grammars.compile(&follows.grammar);
+        let compiled = compiled.map_err(|error| ApiError::field(follows.field, error.0))?;
+        follows.compiled = Some(compiled);
         Ok(())
     }
 
     /// What of the request is not enforced; the answer tells it.
     pub fn warnings(&self) -> &[String] {
-        let compiled = self.compiled.as_deref();
-        compiled.map_or(&[], Compiled::warnings)
+        match self {
+            Rule::NoCalls => &[],
+            Rule::Follows(follows) => {
+                let compiled = follows.compiled.as_deref();
+                compiled.map_or(&[], Compiled::warnings)
+            }
+        }
     }
 
     /// The constraint of one reply; None before `compile`.
     pub fn start(&self, chat: &ChatModel, prompt: &Prompt) -> Option<Box<dyn Constraint>> {
         let tags = chat.think.filter(|_| prompt.reasoning_opened);
-        let scope = Scope {
-            reasoning_close: tags.map(|(_, close)| close),
-            open: self.calls_in_text.then_some(target::ToolSyntax::OPEN),
+        let reasoning_close = tags.map(|(_, close)| close);
+        let follows = match self {
+            Rule::NoCalls => return Some(chat.grammars.without_calls(reasoning_close)),
+            Rule::Follows(follows) => follows,
         };
-        Some(self.compiled.as_ref()?.guide(scope))
+        let scope = Scope {
+            reasoning_close,
+            open: follows.calls_in_text.then_some(target::ToolSyntax::OPEN),
+        };
+        Some(follows.compiled.as_ref()?.guide(scope))
     }
 }

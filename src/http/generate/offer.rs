@@ -30,6 +30,16 @@ impl Offer {
         }
     }
 
+    /// An offer of which no tool may be called, so that the model is told of none. Where there is
+    /// none to begin with, nothing is forbidden either.
+    pub fn withheld(tools: &[Value]) -> Offer {
+        let choice = match tools.is_empty() {
+            true => ToolChoice::Auto,
+            false => ToolChoice::Never,
+        };
+        Offer::of(Vec::new(), choice)
+    }
+
     fn callable(&self) -> Vec<Value> {
         match &self.allowed {
             Some(places) => places.iter().map(|&at| self.tools[at].clone()).collect(),
@@ -85,6 +95,8 @@ pub fn place_of(name: &Field<'_>, wanted: &str, tools: &[Value]) -> Result<usize
 pub enum ToolChoice {
     #[default]
     Auto,
+    /// None of them.
+    Never,
     /// At least one of them.
     Required,
     /// Exactly this one, by its place.
@@ -117,7 +129,10 @@ pub fn combined(
             let grammar = call_grammar(field, tools, several, Some(&answer))?;
             Ok(Some(Rule::whole(field, grammar)))
         }
-        (ToolChoice::Auto, Some((field, answer))) => Ok(Some(Rule::whole(field, answer))),
+        (ToolChoice::Auto | ToolChoice::Never, Some((field, answer))) => {
+            Ok(Some(Rule::whole(field, answer)))
+        }
+        (ToolChoice::Never, None) => Ok(Some(Rule::NoCalls)),
         (ToolChoice::Auto, None) if offer.allowed.is_some() || tools.iter().any(is_strict) => {
             let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))

@@ -46,7 +46,7 @@ pub fn calls(object: &Object<'_>) -> Result<Calls, ApiError> {
     let kind = choice.require("type")?;
     let offer = match kind.string()? {
         "auto" => Offer::of(tools, ToolChoice::Auto),
-        "none" => Offer::default(),
+        "none" => Offer::withheld(&tools),
         "any" if tools.is_empty() => return Err(kind.error("needs tools")),
         "any" => Offer::of(tools, ToolChoice::Required),
         "tool" => {
@@ -160,7 +160,7 @@ mod tests {
         let auto = json!({"type": "auto", "disable_parallel_tool_use": true});
         assert_eq!(choose(auto), (1, ToolChoice::Auto, false));
         let none = json!({"type": "none"});
-        assert_eq!(choose(none), (0, ToolChoice::Auto, true));
+        assert_eq!(choose(none), (0, ToolChoice::Never, true));
         let any = json!({"type": "any"});
         assert_eq!(choose(any), (1, ToolChoice::Required, true));
         let tool = json!({"type": "tool", "name": "f"});

@@ -87,7 +87,7 @@ fn offer(object: &Object<'_>, tools: Vec<Value>) -> Result<Offer, ApiError> {
     };
     match choice.value.as_str() {
         Some("auto") => Ok(Offer::of(tools, ToolChoice::Auto)),
-        Some("none") => Ok(Offer::default()),
+        Some("none") => Ok(Offer::withheld(&tools)),
         Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
         Some("required") => Ok(Offer::of(tools, ToolChoice::Required)),
         Some(_) => Err(choice.error("must be auto, none, required or a tool by its name")),
@@ -307,7 +307,7 @@ mod tests {
             (offer.tools.len(), offer.choice)
         };
         assert_eq!(choose(json!("auto")), (2, ToolChoice::Auto));
-        assert_eq!(choose(json!("none")), (0, ToolChoice::Auto));
+        assert_eq!(choose(json!("none")), (0, ToolChoice::Never));
         assert_eq!(choose(json!("required")), (2, ToolChoice::Required));
         let named = json!({"type": "function", "name": "g", "namespace": "n"});
         assert_eq!(choose(named), (2, ToolChoice::Named(1)));

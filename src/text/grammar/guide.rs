@@ -200,7 +200,7 @@ fn failed(error: &dyn std::fmt::Display) -> String {
 }
 
 /// What text does to a tag that is being looked for.
-enum Follow {
+pub(super) enum Follow {
     /// So many bytes of the tag end the text.
     Open(usize),
     /// The tag is complete; so many bytes follow it.
@@ -209,7 +209,7 @@ enum Follow {
 
 /// Looks for `tag` in text of which `matched` bytes of it are known. The tags' first byte comes
 /// only once in them, so a mismatch falls back to their head.
-fn follow(tag: &str, mut matched: usize, text: &[u8]) -> Follow {
+pub(super) fn follow(tag: &str, mut matched: usize, text: &[u8]) -> Follow {
     let tag = tag.as_bytes();
     for (at, &byte) in text.iter().enumerate() {
         if byte == tag[matched] {

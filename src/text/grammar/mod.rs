@@ -9,12 +9,13 @@ pub mod calls;
 mod guide;
 pub mod limits;
 mod panics;
+mod unopened;
 mod vocabulary;
 mod watch;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory, TokenParser};
@@ -22,11 +23,14 @@ use serde_json::{Value, json};
 
 use crate::engine::constraint::{Constraint, Mask};
 use crate::engine::request::TokenId;
+use crate::target;
 
 use super::tokenizer::Tokenizer;
+use super::tools::Syntax;
 
 use self::guide::Guide;
 pub use self::guide::Scope;
+use self::unopened::Barrier;
 use self::vocabulary::Vocabulary;
 use self::watch::Watch;
 
@@ -141,6 +145,8 @@ pub struct Grammars {
     watch: Arc<Watch>,
     /// The last ones, oldest first, by their keys.
     cache: Mutex<VecDeque<(String, Arc<Compiled>)>>,
+    /// What keeps replies from opening calls; made when the first one asks.
+    barrier: OnceLock<Arc<Barrier>>,
 }
 
 impl fmt::Debug for Grammars {
@@ -172,6 +178,7 @@ impl Grammars {
             vocabulary,
             watch: Arc::new(Watch::new()),
             cache: Mutex::new(VecDeque::with_capacity(limits::CACHED_MAX)),
+            barrier: OnceLock::new(),
         };
         // The first mask of all fills what later ones share.
         grammars.compile(&Grammar::Json(JsonGrammar {
@@ -206,6 +213,13 @@ impl Grammars {
         let compiled = Arc::new(compiled);
         self.keep(key, compiled.clone());
         Ok(compiled)
+    }
+
+    /// Starts a reply that opens no call, behind its reasoning where it begins inside of that.
+    pub fn without_calls(&self, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
+        let make = || Barrier::new(self.vocabulary.clone(), target::ToolSyntax::OPEN);
+        let barrier = self.barrier.get_or_init(|| Arc::new(make()));
+        barrier.guide(reasoning_close)
     }
 
     /// Puts a grammar into the cache, for which the oldest ones go.

@@ -196,6 +196,80 @@ fn a_grammar_waits_for_the_end_of_the_reasoning() {
     }
 }
 
+/// Takes the tokens of `text`; which of them was barred, by its place in the text.
+fn barred_at(guide: &mut dyn Constraint, text: &str) -> Option<usize> {
+    let tokenizer = tokenizer();
+    let mut taken = 0;
+    for id in tokenizer.encode(text).unwrap() {
+        assert_eq!(guide.next(), Next::Free { stop: true });
+        if guide.barred().contains(&id) {
+            return Some(taken);
+        }
+        guide.advance(id).unwrap();
+        taken += tokenizer.token_bytes(id).len();
+    }
+    None
+}
+
+#[test]
+fn a_reply_without_calls_says_all_but_what_opens_one() {
+    let grammars = grammars();
+    let open = target::ToolSyntax::OPEN;
+    let begun = &open[..open.len() - 1];
+    for (text, at) in [
+        (format!("a {open}"), Some(2)),
+        (format!("a <{open}"), Some(3)),
+        (format!("a {begun} {open}"), Some(2 + begun.len() + 1)),
+        (format!("a {begun} b < c <{begun}"), None),
+    ] {
+        let mut guide = grammars.without_calls(None);
+        assert_eq!(barred_at(guide.as_mut(), &text), at, "{text}");
+    }
+}
+
+#[test]
+fn no_cut_into_tokens_opens_a_call() {
+    let (grammars, tokenizer) = (grammars(), tokenizer());
+    let open = target::ToolSyntax::OPEN;
+    let of_tag = |id: &TokenId| {
+        let text = tokenizer.token_bytes(*id);
+        !text.is_empty() && open.as_bytes().windows(text.len()).any(|part| part == text)
+    };
+    let parts: Vec<TokenId> = (0..VOCABULARY as TokenId).filter(of_tag).collect();
+    let mut random = Random::new(8);
+    let mut near = 0;
+    for _ in 0..500 {
+        let mut guide = grammars.without_calls(None);
+        let mut text = Vec::new();
+        for _ in 0..60 {
+            // Mostly what goes on with the tag.
+            let rest = rest_of(open.as_bytes(), &text);
+            let goes_on = |id: &&TokenId| rest.starts_with(tokenizer.token_bytes(**id));
+            let on: Vec<TokenId> = parts.iter().filter(goes_on).copied().collect();
+            let astray = random.below(8) == 0 || on.is_empty();
+            let from = if astray { &parts } else { &on };
+            let id = from[random.below(from.len())];
+            if !guide.barred().contains(&id) {
+                guide.advance(id).unwrap();
+                text.extend_from_slice(tokenizer.token_bytes(id));
+            }
+        }
+        let text = String::from_utf8(text).unwrap();
+        near += usize::from(text.contains(&open[..open.len() - 1]));
+        assert!(!text.contains(open), "{text}");
+    }
+    assert!(near > 250, "{near} replies came close to opening a call");
+}
+
+#[test]
+fn a_call_in_the_reasoning_is_not_kept_from_being_said() {
+    let open = target::ToolSyntax::OPEN;
+    let text = format!("{open} so</think>");
+    let mut guide = grammars().without_calls(Some("</think>"));
+    assert_eq!(barred_at(guide.as_mut(), &text), None);
+    assert_eq!(barred_at(guide.as_mut(), &format!("a{open}")), Some(1));
+}
+
 #[test]
 fn a_token_that_says_more_than_the_end_of_the_tag_is_forbidden() {
     let compiled = grammars()

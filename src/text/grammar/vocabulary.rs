@@ -48,6 +48,11 @@ impl Vocabulary {
         self.environment.clone()
     }
 
+    /// All tokens, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = TokenId> + use<> {
+        0..self.size as TokenId
+    }
+
     /// The bytes that a token adds to the text.
     pub fn text(&self, id: TokenId) -> &[u8] {
         let tokenizer = &self.environment.tokenizer;
@@ -66,8 +71,8 @@ impl Vocabulary {
     /// All tokens whose text satisfies a condition.
     pub fn all_with(&self, mask: &mut Mask, condition: impl Fn(&[u8]) -> bool) {
         mask.fill(self.size);
-        let ids = 0..self.size as TokenId;
-        ids.filter(|&id| !condition(self.text(id)))
+        self.ids()
+            .filter(|&id| !condition(self.text(id)))
             .for_each(|id| mask.set(id, false));
     }
 

@@ -1,0 +1,102 @@
+//! One reply in which a tag never becomes complete: it is text throughout, and opens no call.
+
+use std::sync::Arc;
+
+use crate::engine::constraint::{Constraint, Mask, Next};
+use crate::engine::request::TokenId;
+
+use super::guide::{Follow, follow};
+use super::vocabulary::Vocabulary;
+
+/// A tag, and the tokens that would complete it.
+pub struct Barrier {
+    vocabulary: Arc<Vocabulary>,
+    tag: &'static str,
+    /// By how many bytes of the tag end the text so far.
+    completing: Vec<Vec<TokenId>>,
+}
+
+impl Barrier {
+    /// Walks the vocabulary, once for all replies.
+    pub fn new(vocabulary: Arc<Vocabulary>, tag: &'static str) -> Barrier {
+        let mut completing = vec![Vec::new(); tag.len()];
+        for id in vocabulary.ids() {
+            let text = vocabulary.text(id);
+            for (matched, ids) in completing.iter_mut().enumerate() {
+                if matches!(follow(tag, matched, text), Follow::Closed { .. }) {
+                    ids.push(id);
+                }
+            }
+        }
+        Barrier {
+            vocabulary,
+            tag,
+            completing,
+        }
+    }
+
+    /// Starts a reply. One that begins inside reasoning may say there what it likes, up to the tag
+    /// `reasoning_close`: what is called there is no call.
+    pub fn guide(self: &Arc<Self>, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
+        Box::new(Unopened {
+            barrier: self.clone(),
+            reasoning_close,
+            matched: 0,
+        })
+    }
+}
+
+/// A reply on this side of a barrier.
+struct Unopened {
+    barrier: Arc<Barrier>,
+    /// What ends the reasoning that the reply is still in.
+    reasoning_close: Option<&'static str>,
+    /// Bytes at the end of the text with which the tag that is looked for begins.
+    matched: usize,
+}
+
+impl std::fmt::Debug for Unopened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Unopened")
+    }
+}
+
+impl Constraint for Unopened {
+    fn next(&self) -> Next {
+        Next::Free { stop: true }
+    }
+
+    fn barred(&self) -> &[TokenId] {
+        match self.reasoning_close {
+            Some(_) => &[],
+            None => &self.barrier.completing[self.matched],
+        }
+    }
+
+    fn mask(&mut self, mask: &mut Mask) -> Result<bool, String> {
+        self.barrier.vocabulary.all_with(mask, |_| true);
+        self.barred().iter().for_each(|&id| mask.set(id, false));
+        Ok(true)
+    }
+
+    fn advance(&mut self, id: TokenId) -> Result<(), String> {
+        let mut text = self.barrier.vocabulary.text(id);
+        if let Some(close) = self.reasoning_close {
+            match follow(close, self.matched, text) {
+                Follow::Open(matched) => {
+                    self.matched = matched;
+                    return Ok(());
+                }
+                Follow::Closed { rest } => {
+                    (self.reasoning_close, self.matched) = (None, 0);
+                    text = &text[text.len() - rest..];
+                }
+            }
+        }
+        match follow(self.barrier.tag, self.matched, text) {
+            Follow::Open(matched) => self.matched = matched,
+            Follow::Closed { .. } => return Err(format!("a token completes {}", self.barrier.tag)),
+        }
+        Ok(())
+    }
+}
