@@ -288,6 +288,13 @@ impl Connection {
         }
     }
 
+    /// What follows `mark` up to the next quote, in what was read.
+    pub fn after(&self, mark: &str) -> String {
+        let text = String::from_utf8_lossy(&self.received);
+        let (_, found) = text.split_once(mark).expect("it was read");
+        found.split('"').next().unwrap_or_default().to_string()
+    }
+
     /// Reads to the end of the connection. A reset is an end like another; silence is not, and an
     /// interrupted call is none: a socket with a time limit is not read on by the system.
     pub fn rest(mut self) -> String {

@@ -148,6 +148,35 @@ fn a_stored_response_carries_its_conversation() {
     assert_eq!(server.get(&path).json(), first);
 }
 
+/// The question's reply goes on until the context is full: its end is the least likely token.
+fn endless() -> Value {
+    const END_OF_TURN: &str = "3065";
+    let body = question("What is the capital of France?");
+    let fields = json!({"max_output_tokens": null, "stream": true,
+        "logit_bias": {END_OF_TURN: -100}});
+    with(body, fields)
+}
+
+#[test]
+fn a_running_response_is_cancelled_by_its_id() {
+    let server = Server::start();
+    let mut stream = server.open_post(PATH, endless().to_string().as_bytes());
+    stream.read_until("output_text.delta");
+    let id = stream.after("\"id\":\"");
+    let path = format!("{PATH}/{id}");
+    assert_eq!(server.get(&path).json()["status"], "in_progress");
+    let cancelled = server.post_to(&format!("{path}/cancel"), &json!({}));
+    assert_eq!(cancelled.status, 200, "{cancelled:?}");
+    let end = assembled(&stream.answer());
+    assert_eq!(end["status"], "cancelled");
+    server.wait_for_metric("atlas_requests_finished_total{reason=\"cancelled\"}", 1.0);
+    assert_eq!(server.get(&path).json(), end);
+    let head = format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    assert_eq!(server.send(head.as_bytes()).answer().status, 200);
+    let unknown = server.post_to(&format!("{path}/cancel"), &json!({}));
+    assert_eq!(unknown.status, 404, "{unknown:?}");
+}
+
 #[test]
 fn a_call_can_be_forced() {
     let server = Server::start();

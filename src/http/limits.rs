@@ -71,6 +71,9 @@ pub const STORED_RESPONSES_MAX: usize = 1024;
 pub const STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);
 
+/// Responses that are being written and known by their ids: one for each connection.
+pub const RUNNING_RESPONSES_MAX: usize = CONNECTIONS_MAX;
+
 /// Pairs of a request's metadata, which its response repeats, and bytes of a value.
 pub const METADATA_PAIRS_MAX: usize = 16;
 pub const METADATA_BYTES_MAX: usize = 512;

@@ -299,7 +299,7 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
         pieces.iter_mut().for_each(|piece| piece.logprobs.clear());
         pieces
     };
-    let expected = composer().whole(model, plain(whole), USAGE);
+    let expected = composer().whole(model, plain(whole), Ok(USAGE)).unwrap();
     let events = events(model, Box::new(composer()), plain(pieces));
     let last = &events.last().unwrap()["response"];
     assert_eq!(without_ids(last.clone()), without_ids(expected));

@@ -215,13 +215,13 @@ async fn answer(
             Ok(json_response(StatusCode::OK, &deleted))
         }
         Route::Response(id) => {
-            let stored = responses::stored(&state.responses, id)?;
-            Ok(json_text_response(
-                StatusCode::OK,
-                stored.response.to_string(),
-            ))
+            let known = responses::known(state, id, request.uri().query())?;
+            Ok(json_text_response(StatusCode::OK, known))
         }
-        Route::CancelResponse(id) => Err(responses::cancel(&state.responses, id)),
+        Route::CancelResponse(id) => {
+            let cancelled = responses::cancel(state, id)?;
+            Ok(json_response(StatusCode::OK, &cancelled))
+        }
         Route::TokenizerInfo => {
             let info = tokenize::info(state, ready(state)?);
             Ok(json_response(StatusCode::OK, &info))

@@ -16,19 +16,56 @@ use crate::text::chat::ChatModel;
 use super::error::ApiError;
 use super::limits::BODIES_BYTES_MAX;
 use super::metrics::{ServerFigures, Times};
+use super::responses::running::Running;
 use super::responses::store::Store;
 use super::settings::Settings;
 
-/// Completes when open replies must end at once, with what their clients are told.
+/// Where those who end replies before their time say what the clients are told.
+type Told = watch::Receiver<Option<ApiError>>;
+
+/// Completes when replies must end at once, with what their clients are told.
 pub struct Abort {
-    told: watch::Receiver<Option<ApiError>>,
+    told: Vec<Told>,
     wait: Pin<Box<dyn Future<Output = ApiError> + Send>>,
 }
 
 impl Abort {
+    fn when(told: Told) -> Abort {
+        Abort {
+            told: vec![told.clone()],
+            wait: Box::pin(said(told)),
+        }
+    }
+
+    /// The same, also when it is `told` to.
+    pub fn or_when(mut self, told: Told) -> Abort {
+        self.told.push(told.clone());
+        Abort {
+            told: self.told,
+            wait: Box::pin(async move {
+                tokio::select! {
+                    biased;
+                    error = self.wait => error,
+                    error = said(told) => error,
+                }
+            }),
+        }
+    }
+
     /// False: to poll it would change nothing for whoever has done so.
     pub fn may_be_due(&self) -> bool {
-        self.told.has_changed().unwrap_or(false)
+        let due = |told: &Told| told.has_changed().unwrap_or(false);
+        self.told.iter().any(due)
+    }
+}
+
+/// What is said; never where those who could are gone.
+async fn said(mut told: Told) -> ApiError {
+    let error = told.wait_for(Option::is_some).await;
+    let error = error.ok().and_then(|error| error.clone());
+    match error {
+        Some(error) => error,
+        None => std::future::pending().await,
     }
 }
 
@@ -73,6 +110,8 @@ pub struct State {
     pub bodies: Arc<Semaphore>,
     /// Responses that clients may ask for again.
     pub responses: Store,
+    /// Responses that are being written.
+    pub running: Arc<Running>,
     loading: Box<dyn Fn() -> Loading + Send + Sync>,
     service: OnceLock<Arc<Service>>,
     draining: AtomicBool,
@@ -94,6 +133,7 @@ impl State {
             figures: ServerFigures::default(),
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
             responses: Store::default(),
+            running: Arc::default(),
             loading: Box::new(loading),
             service: OnceLock::new(),
             draining: AtomicBool::new(false),
@@ -138,17 +178,6 @@ impl State {
     }
 
     pub fn abort(&self) -> Abort {
-        let mut aborted = self.aborted.subscribe();
-        Abort {
-            told: aborted.clone(),
-            wait: Box::pin(async move {
-                let told = aborted.wait_for(Option::is_some).await;
-                let error = told.ok().and_then(|error| error.clone());
-                match error {
-                    Some(error) => error,
-                    None => std::future::pending().await,
-                }
-            }),
-        }
+        Abort::when(self.aborted.subscribe())
     }
 }

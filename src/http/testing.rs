@@ -303,6 +303,11 @@ impl Connection {
         }
     }
 
+    /// What was read so far.
+    pub fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.received).into_owned()
+    }
+
     /// Reads to the end of the connection.
     pub fn rest(mut self) -> String {
         // A reset is an end like another.

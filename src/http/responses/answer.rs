@@ -13,12 +13,13 @@ use crate::http::fields::Field;
 use crate::http::generate::generation::{Finish, Settled, Usage};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::random;
-use crate::http::state::State;
+use crate::http::state::{Abort, State};
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 
 use super::items;
 use super::request::ResponsesRequest;
+use super::running::{CANCELLED, Place};
 use super::store::Stored;
 use super::tools::{CUSTOM_ARGUMENT, Tool, ToolNames};
 
@@ -107,12 +108,43 @@ fn text_part(text: &str, logprobs: &[Value]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
+/// What a response says from its beginning on.
+#[derive(Debug)]
+pub struct Head {
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub model: String,
+    /// Fields that repeat the request.
+    pub repeated: Map<String, Value>,
+}
+
+impl Head {
+    /// The response with what it has put out so far.
+    pub fn response(&self, status: &str, output: &[Value]) -> Value {
+        let mut response = json!({
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "model": self.model,
+            "output": output,
+            "error": null,
+            "incomplete_details": null,
+            "usage": null,
+        });
+        for (name, value) in &self.repeated {
+            response[name] = value.clone();
+        }
+        response
+    }
+}
+
 /// Puts a response together, item by item, and writes the event of each step.
 pub struct Composer {
-    id: String,
-    created: u64,
-    model: String,
-    repeated: Map<String, Value>,
+    head: Arc<Head>,
+    /// Held until the end, so that the response can be asked for and cancelled by its id.
+    place: Option<Place>,
     names: ToolNames,
     encrypted_reasoning: bool,
     /// JSON of the conversation to be stored with the response, and where.
@@ -135,11 +167,15 @@ impl Composer {
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let history = request.history.map(|history| (history, state.clone()));
-        Composer {
+        let head = Arc::new(Head {
             id: new_id("resp"),
             created: since.map_or(0, |since| since.as_secs()),
             model: state.model_id.clone(),
             repeated: request.repeated,
+        });
+        Composer {
+            place: state.running.enter(&head),
+            head,
             names: request.names,
             encrypted_reasoning: request.encrypted_reasoning,
             history,
@@ -151,32 +187,38 @@ impl Composer {
         }
     }
 
-    /// The answer to a request that does not stream.
-    pub fn whole(mut self, model: &ChatModel, pieces: Vec<Settled>, usage: Usage) -> Value {
+    /// The same, ended when `abort` says so or when the response is cancelled.
+    pub fn abort(&self, abort: Abort) -> Abort {
+        match &self.place {
+            Some(place) => abort.or_when(place.told()),
+            None => abort,
+        }
+    }
+
+    /// The answer to a request that does not stream, from what came of its reply.
+    ///
+    /// # Errors
+    /// Those of the reply, where it was not cancelled.
+    pub fn whole(
+        mut self,
+        model: &ChatModel,
+        pieces: Vec<Settled>,
+        followed: Result<Usage, ApiError>,
+    ) -> Result<Value, ApiError> {
         let mut events = Vec::new();
         for piece in pieces {
             self.write(model, piece, &mut events);
             events.clear();
         }
-        self.end(usage, &mut events)
+        match followed {
+            Ok(usage) => Ok(self.end(usage, &mut events)),
+            Err(error) if error.code == Some(CANCELLED) => Ok(self.cancel(&mut events)),
+            Err(error) => Err(error),
+        }
     }
 
     fn response(&self, status: &str) -> Value {
-        let mut response = json!({
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "model": self.model,
-            "output": self.output,
-            "error": null,
-            "incomplete_details": null,
-            "usage": null,
-        });
-        for (name, value) in &self.repeated {
-            response[name] = value.clone();
-        }
-        response
+        self.head.response(status, &self.output)
     }
 
     /// Appends one event: `data` with its type and number.
@@ -372,8 +414,11 @@ impl Composer {
     }
 
     /// Writes the terminal event and returns its response, which is stored where that was asked
-    /// for.
+    /// for. Whoever was told that it is cancelled finds it so.
     fn end(&mut self, usage: Usage, out: &mut Vec<u8>) -> Value {
+        if self.place.as_ref().is_some_and(Place::complete) {
+            return self.cancel(out);
+        }
         let incomplete = matches!(self.finish, Finish::Length | Finish::ContextFull);
         let (kind, status) = match incomplete {
             true => ("response.incomplete", "incomplete"),
@@ -385,8 +430,21 @@ impl Composer {
             // The API has no other word for a full context.
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
+        self.finally(kind, response, out)
+    }
+
+    /// As `end`, of a response that was cancelled.
+    fn cancel(&mut self, out: &mut Vec<u8>) -> Value {
+        self.close("incomplete", out);
+        let response = self.response("cancelled");
+        self.finally("response.cancelled", response, out)
+    }
+
+    fn finally(&mut self, kind: &str, response: Value, out: &mut Vec<u8>) -> Value {
         self.event(kind, json!({"response": response}), out);
         self.store(&response);
+        // Behind the store, or there would be a moment in which the response is nowhere.
+        self.place = None;
         response
     }
 
@@ -414,7 +472,7 @@ impl Composer {
             history: history.into(),
             items: self.output.iter().map(item).collect(),
         };
-        state.responses.insert(&self.id, stored);
+        state.responses.insert(&self.head.id, stored);
     }
 }
 
@@ -443,6 +501,10 @@ impl Writer for Composer {
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        if error.code == Some(CANCELLED) {
+            self.cancel(out);
+            return;
+        }
         let mut response = self.response("failed");
         response["error"] = json!({"code": "server_error", "message": error.message});
         self.event("response.failed", json!({"response": response}), out);

@@ -3,6 +3,7 @@
 pub mod answer;
 mod items;
 pub mod request;
+pub mod running;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,8 @@ use crate::text::chat::Prompt;
 
 use self::answer::Composer;
 use self::request::ResponsesRequest;
-use self::store::{Store, Stored};
+use self::running::Outcome;
+use self::store::Store;
 use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
@@ -43,14 +45,15 @@ pub async fn answer(
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let stream = request.stream;
     let composer = Composer::new(state, request);
+    let abort = composer.abort(state.abort());
     if stream {
-        let stream = ReplyStream::new(generation, Box::new(composer), state.abort());
+        let stream = ReplyStream::new(generation, Box::new(composer), abort);
         return Ok(Answer::Stream(Box::new(stream)));
     }
     let mut pieces = Vec::new();
-    let follow = generate::follow(generation, state.abort(), |piece| pieces.push(piece));
-    let usage = follow.await?;
-    Ok(Answer::Whole(composer.whole(&service.chat, pieces, usage)))
+    let followed = generate::follow(generation, abort, |piece| pieces.push(piece)).await;
+    let response = composer.whole(&service.chat, pieces, followed)?;
+    Ok(Answer::Whole(response))
 }
 
 fn read(
@@ -85,12 +88,26 @@ pub async fn input_tokens(
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
 
-/// The JSON of a stored response.
+/// The JSON of a response that is being written or stored. `query` is that of the URI.
 ///
 /// # Errors
-/// When it is not stored.
-pub fn stored(store: &Store, id: &str) -> Result<Stored, ApiError> {
-    store.get(id).ok_or_else(|| unknown(id))
+/// When there is none, or it is to be streamed again.
+pub fn known(state: &State, id: &str, query: Option<&str>) -> Result<String, ApiError> {
+    let mut fields = query.unwrap_or_default().split('&');
+    let stream = |field: &&str| field.split('=').next() == Some("stream");
+    if fields
+        .find(stream)
+        .is_some_and(|found| found != "stream=false")
+    {
+        let problem = "a response is streamed once, to who asked for it; leave it out";
+        return Err(ApiError::field("stream", problem));
+    }
+    // A response is stored before it leaves the running ones.
+    if let Some(response) = state.running.get(id) {
+        return Ok(response.to_string());
+    }
+    let stored = state.responses.get(id).ok_or_else(|| unknown(id))?;
+    Ok(stored.response.to_string())
 }
 
 /// Forgets a stored response.
@@ -104,14 +121,23 @@ pub fn delete(store: &Store, id: &str) -> Result<Value, ApiError> {
     }
 }
 
-/// A response is stored once it is complete: there is nothing left to cancel.
-pub fn cancel(store: &Store, id: &str) -> ApiError {
-    match store.get(id) {
-        Some(_) => ApiError::malformed(
-            "only background responses can be cancelled, and this server has none; close the \
-             connection of a reply to end it",
-        ),
-        None => unknown(id),
+/// Ends a response that is being written; one that was cancelled before is told again.
+///
+/// # Errors
+/// When there is none, or it has ended by itself.
+pub fn cancel(state: &State, id: &str) -> Result<Value, ApiError> {
+    let outcome = state.running.cancel(id);
+    if let Outcome::Cancelled(response) = outcome {
+        return Ok(response);
+    }
+    let stored = state.responses.get(id);
+    let ended = stored.and_then(|stored| serde_json::from_str::<Value>(&stored.response).ok());
+    match ended {
+        Some(response) if response["status"] == "cancelled" => Ok(response),
+        None if outcome == Outcome::Unknown => Err(unknown(id)),
+        _ => Err(ApiError::malformed(
+            "the response has ended: only one that is being written can be cancelled",
+        )),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The Responses API on a real socket, over an executor that follows a script.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::testing::{Answer, Script, TestServer};
+use crate::http::testing::{Answer, Connection, PATIENCE, Script, TestServer};
 
 const PATH: &str = "/v1/responses";
 const CALL: &str = "Look:\n<tool_call>\n<function=n.f>\n<parameter=a>\nx y\n</parameter>\n\
@@ -36,7 +37,8 @@ fn tools() -> Value {
 /// The response of the last event; events are numbered and only the last one is terminal.
 fn last(answer: &Answer) -> Value {
     let events = answer.named_events();
-    let terminal = ["completed", "incomplete", "failed"].map(|kind| format!("response.{kind}"));
+    let terminal =
+        ["completed", "incomplete", "failed", "cancelled"].map(|kind| format!("response.{kind}"));
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], at);
         let ends = terminal.iter().any(|kind| event["type"] == kind.as_str());
@@ -159,6 +161,90 @@ fn a_response_that_is_not_to_be_stored_is_not() {
     let path = format!("{PATH}/{}", response["id"].as_str().unwrap());
     assert_eq!(server.get(&path).status, 404);
     assert_eq!(response["store"], false);
+}
+
+/// The id of the response that a stream has begun.
+fn begun(stream: &mut Connection) -> String {
+    stream.read_until("output_text.delta");
+    let text = stream.so_far();
+    let at = text.find("resp_").unwrap();
+    text[at..].split('"').next().unwrap().to_string()
+}
+
+/// Waits until so many responses are known by their ids, and as many replies are generated.
+fn wait_for_running(server: &TestServer, count: usize) {
+    server.wait_for(|stats| stats.running.get() == count as u64);
+    let deadline = Instant::now() + PATIENCE;
+    while server.state.running.ids().len() != count {
+        assert!(Instant::now() < deadline, "{:?}", server.state.running);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_running_response_is_cancelled_by_its_id() {
+    let server = TestServer::start(Script::endless());
+    let mut stream = server.post(PATH, &question(json!({"stream": true})));
+    let path = format!("{PATH}/{}", begun(&mut stream));
+    let running = server.get(&path).json();
+    assert_eq!(running["status"], "in_progress", "{running}");
+    assert_eq!(running["object"], "response");
+
+    let cancelled = send(&server, "POST", &format!("{path}/cancel"));
+    assert_eq!(
+        (cancelled.status, &cancelled.json()["status"]),
+        (200, &json!("cancelled"))
+    );
+    let end = last(&stream.answer());
+    assert_eq!(
+        (&end["status"], &end["error"]),
+        (&json!("cancelled"), &json!(null))
+    );
+    assert_eq!(end["output"][0]["status"], "incomplete");
+    wait_for_running(&server, 0);
+    // It is stored as it ended, and may be cancelled once more.
+    assert_eq!(server.get(&path).json(), end);
+    assert_eq!(send(&server, "POST", &format!("{path}/cancel")).json(), end);
+}
+
+#[test]
+fn a_whole_answer_is_cancelled_too() {
+    let server = TestServer::start(Script::endless());
+    let waiting = server.post(PATH, &question(json!({})));
+    wait_for_running(&server, 1);
+    let id = server.state.running.ids().remove(0);
+    let cancelled = send(&server, "POST", &format!("{PATH}/{id}/cancel"));
+    assert_eq!(cancelled.status, 200);
+    let answer = waiting.answer();
+    assert_eq!(
+        (answer.status, &answer.json()["status"]),
+        (200, &json!("cancelled"))
+    );
+    wait_for_running(&server, 0);
+}
+
+#[test]
+fn a_response_whose_client_leaves_is_not_known_any_more() {
+    let server = TestServer::start(Script::endless());
+    for stream in [true, false] {
+        let open = server.post(PATH, &question(json!({"stream": stream})));
+        wait_for_running(&server, 1);
+        drop(open);
+        wait_for_running(&server, 0);
+    }
+}
+
+#[test]
+fn a_response_is_streamed_to_who_asked_for_it_alone() {
+    let server = TestServer::start(Script::text("a"));
+    let response = ask(&server, json!({})).json();
+    let path = format!("{PATH}/{}", response["id"].as_str().unwrap());
+    let again = server.get(&format!("{path}?include=x&stream=true"));
+    assert_eq!(
+        (again.status, &again.error()["param"]),
+        (400, &json!("stream"))
+    );
+    assert_eq!(server.get(&format!("{path}?stream=false")).json(), response);
 }
 
 #[test]

@@ -190,7 +190,9 @@ fn a_streamed_response_equals_the_whole_one() {
             .into_iter()
             .for_each(|delta| append(&mut piece.deltas, delta));
         let state = state();
-        let mut whole = composer(&state).whole(&chat_model(), vec![piece], USAGE);
+        let mut whole = composer(&state)
+            .whole(&chat_model(), vec![piece], Ok(USAGE))
+            .unwrap();
         let streamed = streamed(&state, deltas(), finish);
         let last = streamed.last().unwrap()["response"].clone();
         whole["created_at"] = last["created_at"].clone();
@@ -211,7 +213,9 @@ fn the_cut_into_pieces_never_changes_the_response() {
         for delta in pieces.clone() {
             append(&mut piece.deltas, delta);
         }
-        let mut whole = composer(&state).whole(&model, vec![piece], USAGE);
+        let mut whole = composer(&state)
+            .whole(&model, vec![piece], Ok(USAGE))
+            .unwrap();
         let streamed = streamed_by(&model, &state, pieces, Finish::Stop);
         let last = streamed.last().unwrap()["response"].clone();
         whole["created_at"] = last["created_at"].clone();

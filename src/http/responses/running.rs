@@ -1,0 +1,199 @@
+//! Responses that are being written, by their ids: to be asked for, and to be cancelled.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hyper::StatusCode;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::http::error::ApiError;
+use crate::http::limits::RUNNING_RESPONSES_MAX;
+
+use super::answer::Head;
+
+/// By this code a reply knows that it ends because it was cancelled.
+pub const CANCELLED: &str = "response_cancelled";
+
+/// What a cancelled reply is ended with.
+type Cancelled = Option<ApiError>;
+
+#[derive(Debug)]
+struct Entry {
+    head: Arc<Head>,
+    cancelled: watch::Sender<Cancelled>,
+    /// The reply is complete, and told in a moment: nothing is left to cancel.
+    complete: bool,
+}
+
+impl Entry {
+    fn response(&self) -> Value {
+        let status = match *self.cancelled.borrow() {
+            Some(_) => "cancelled",
+            None => "in_progress",
+        };
+        self.head.response(status, &[])
+    }
+}
+
+/// What became of a wish to cancel.
+#[derive(Debug, PartialEq)]
+pub enum Outcome {
+    /// The response, which ends now.
+    Cancelled(Value),
+    TooLate,
+    Unknown,
+}
+
+/// The running responses of a server. The lock is held for a look-up, never across a wait.
+#[derive(Debug, Default)]
+pub struct Running {
+    entries: Mutex<HashMap<String, Entry>>,
+}
+
+impl Running {
+    /// Makes a response known for as long as its place is held; None where there is no room.
+    pub fn enter(self: &Arc<Self>, head: &Arc<Head>) -> Option<Place> {
+        let mut entries = self.lock();
+        if entries.len() >= RUNNING_RESPONSES_MAX {
+            return None;
+        }
+        let (cancelled, told) = watch::channel(None);
+        let entry = Entry {
+            head: head.clone(),
+            cancelled,
+            complete: false,
+        };
+        entries.insert(head.id.clone(), entry);
+        Some(Place {
+            running: self.clone(),
+            id: head.id.clone(),
+            told,
+        })
+    }
+
+    /// A response as it is before its end.
+    pub fn get(&self, id: &str) -> Option<Value> {
+        self.lock().get(id).map(Entry::response)
+    }
+
+    /// Tells a reply to end.
+    pub fn cancel(&self, id: &str) -> Outcome {
+        let entries = self.lock();
+        let Some(entry) = entries.get(id) else {
+            return Outcome::Unknown;
+        };
+        if entry.complete {
+            return Outcome::TooLate;
+        }
+        let error = ApiError {
+            code: Some(CANCELLED),
+            ..ApiError::new(StatusCode::CONFLICT, "the response was cancelled")
+        };
+        entry.cancelled.send_replace(Some(error));
+        Outcome::Cancelled(entry.response())
+    }
+
+    #[cfg(test)]
+    pub fn ids(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        // Whoever panicked left whole entries behind.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one response among the running ones; dropping it takes the response out, however
+/// it ended.
+#[derive(Debug)]
+pub struct Place {
+    running: Arc<Running>,
+    id: String,
+    told: watch::Receiver<Cancelled>,
+}
+
+impl Place {
+    /// Where the reply is told that it was cancelled.
+    pub fn told(&self) -> watch::Receiver<Cancelled> {
+        self.told.clone()
+    }
+
+    /// The reply is complete; true: it was cancelled before. From here on it cannot be.
+    pub fn complete(&self) -> bool {
+        let mut entries = self.running.lock();
+        if let Some(entry) = entries.get_mut(&self.id) {
+            entry.complete = true;
+        }
+        self.told.borrow().is_some()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.running.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Map;
+
+    fn head(id: &str) -> Arc<Head> {
+        Arc::new(Head {
+            id: id.to_string(),
+            created: 0,
+            model: "m".to_string(),
+            repeated: Map::new(),
+        })
+    }
+
+    #[test]
+    fn a_response_is_known_as_long_as_its_place_is_held() {
+        let running = Arc::new(Running::default());
+        let place = running.enter(&head("a")).unwrap();
+        assert_eq!(running.get("a").unwrap()["status"], "in_progress");
+        assert!(running.get("b").is_none());
+        drop(place);
+        assert!(running.get("a").is_none() && running.ids().is_empty());
+        assert_eq!(running.cancel("a"), Outcome::Unknown);
+    }
+
+    #[test]
+    fn cancelling_tells_the_reply_and_may_be_repeated() {
+        let running = Arc::new(Running::default());
+        let place = running.enter(&head("a")).unwrap();
+        let mut told = place.told();
+        for _ in 0..2 {
+            let Outcome::Cancelled(response) = running.cancel("a") else {
+                panic!("it runs");
+            };
+            assert_eq!(response["status"], "cancelled");
+        }
+        let error = told.borrow_and_update().clone().unwrap();
+        assert_eq!(error.code, Some(CANCELLED));
+        assert!(place.complete(), "it was cancelled before its end");
+    }
+
+    #[test]
+    fn a_complete_reply_cannot_be_cancelled() {
+        let running = Arc::new(Running::default());
+        let place = running.enter(&head("a")).unwrap();
+        assert!(!place.complete());
+        assert_eq!(running.cancel("a"), Outcome::TooLate);
+        assert!(place.told().borrow().is_none());
+    }
+
+    #[test]
+    fn the_number_is_bounded() {
+        let running = Arc::new(Running::default());
+        let enter = |number: usize| running.enter(&head(&number.to_string()));
+        let mut places: Vec<Place> = (0..RUNNING_RESPONSES_MAX).filter_map(enter).collect();
+        assert_eq!(places.len(), RUNNING_RESPONSES_MAX);
+        assert!(enter(RUNNING_RESPONSES_MAX).is_none());
+        places.pop();
+        assert!(enter(RUNNING_RESPONSES_MAX).is_some());
+    }
+}
