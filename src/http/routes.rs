@@ -67,6 +67,9 @@ enum Route<'p> {
 
 impl Route<'_> {
     fn find(path: &str) -> Option<Route<'_>> {
+        if not_offered(path).is_some() {
+            return None;
+        }
         Some(match path {
             "/v1/chat/completions" => Route::Body(Question::Chat),
             "/v1/completions" => Route::Body(Question::Completions),
@@ -431,10 +434,13 @@ fn version() -> Value {
 /// The methods that some route takes.
 const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
-/// What clients of these APIs may look for and is not here.
+/// What clients of these APIs may look for and is not here; nothing under these paths is the name
+/// of something.
 const NOT_OFFERED: &[(&str, &str)] = &[
     ("/v1/embeddings", "embeddings are"),
     ("/v1/messages/batches", "batches are"),
+    ("/v1/responses/compact", "compaction is"),
+    ("/v1/conversations", "conversations are"),
     ("/v1/images", "images are"),
     ("/v1/videos", "videos are"),
     ("/v1/audio", "audio is"),
@@ -461,12 +467,18 @@ const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1
      /v1/models, /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version, \
      /openapi.json and a chat page at /";
 
-fn not_found(path: &str) -> ApiError {
+/// What of [`NOT_OFFERED`] a path belongs to.
+fn not_offered(path: &str) -> Option<&'static str> {
     let under = |prefix: &str| {
         let rest = path.strip_prefix(prefix);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    if let Some((_, what)) = NOT_OFFERED.iter().find(|(prefix, _)| under(prefix)) {
+    let found = NOT_OFFERED.iter().find(|(prefix, _)| under(prefix));
+    found.map(|(_, what)| *what)
+}
+
+fn not_found(path: &str) -> ApiError {
+    if let Some(what) = not_offered(path) {
         let message = format!("{what} not offered here; this server has {OFFERED}");
         return ApiError {
             code: Some("not_implemented"),

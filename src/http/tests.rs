@@ -325,6 +325,8 @@ fn what_is_not_offered_is_said_in_the_dialect_of_the_route() {
         "/v1/embeddings",
         "/v1/images/generations",
         "/v1/files/x",
+        "/v1/responses/compact",
+        "/v1/conversations/conv_x/items",
         "/rerank",
     ] {
         let answer = server.post(path, &json!({})).answer();
