@@ -2,18 +2,23 @@
 //!
 //! On or off, by the first that speaks:
 //! 1. `thinking.type`: `enabled` or `adaptive`, `disabled`;
-//! 2. `chat_template_kwargs.enable_thinking`, then `enable_thinking`;
-//! 3. `reasoning.enabled`, then `reasoning.effort` or `reasoning_effort`: off for `none`;
+//! 2. `chat_template_kwargs.enable_thinking`, then `enable_thinking`, then `think` where it is true
+//!    or false;
+//! 3. `reasoning.enabled`, then the effort of `reasoning.effort`, `reasoning_effort` or `think`: off
+//!    for `none`;
 //! 4. the default of the route.
 //!
 //! How many tokens at most, by the first that speaks: `thinking.budget_tokens`,
-//! `thinking_token_budget`, `chat_template_kwargs.thinking_budget`, `reasoning.max_tokens`, then
-//! the effort (`output_config.effort`, `reasoning.effort`, `reasoning_effort`) by [`EFFORTS`]. A
-//! budget of 0 is off; any other leaves the switch as it is. When a budget is used up the reply
-//! says so in its reasoning and ends it.
+//! `thinking_token_budget`, `thinking_budget`, `chat_template_kwargs.thinking_budget`,
+//! `reasoning.max_tokens`, then the effort (`output_config.effort`, `reasoning.effort`,
+//! `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other leaves the switch as
+//! it is. When a budget is used up the reply says so in its reasoning and ends it.
+//!
+//! Reasoning is always told: `reasoning.exclude` is refused.
 
 use super::error::ApiError;
 use super::fields::{Field, Object};
+use super::generate::parameters::{Refused, check_refused};
 
 /// Levels of effort above `none`, and the tokens of reasoning that each allows.
 pub const EFFORTS: &[(&str, Option<usize>)] = &[
@@ -24,6 +29,9 @@ pub const EFFORTS: &[(&str, Option<usize>)] = &[
     ("xhigh", None),
     ("max", None),
 ];
+
+/// What `reasoning` may not ask for.
+const REFUSED: &[Refused] = &[("exclude", "false", "reasoning is always reported")];
 
 /// How a reply thinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +60,9 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     if let Some(template) = &template {
         check_template_arguments(template)?;
     }
+    if let Some(reasoning) = &reasoning {
+        check_refused(reasoning, REFUSED)?;
+    }
     let boolean = |object: &Option<Object<'_>>, name| {
         let field = object.as_ref().and_then(|object| object.get(name));
         field.map(|field| field.boolean()).transpose()
@@ -68,7 +79,8 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
 
     let nested = effort(reasoning.as_ref(), "effort")?;
     let flat = effort(Some(object), "reasoning_effort")?;
-    let asked = nested.or(flat);
+    let (think, by_think) = think(object)?;
+    let asked = nested.or(flat).or(by_think);
     let switches = [
         thinking.as_ref().map(switch).transpose()?,
         boolean(&template, "enable_thinking")?,
@@ -76,12 +88,14 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
             .get("enable_thinking")
             .map(|field| field.boolean())
             .transpose()?,
+        think,
         boolean(&reasoning, "enabled")?,
         asked.map(|effort| !matches!(effort, Effort::None)),
     ];
     let budgets = [
         budget(thinking.as_ref(), "budget_tokens")?,
         budget(Some(object), "thinking_token_budget")?,
+        budget(Some(object), "thinking_budget")?,
         budget(template.as_ref(), "thinking_budget")?,
         budget(reasoning.as_ref(), "max_tokens")?,
     ];
@@ -104,6 +118,15 @@ fn switch(thinking: &Object<'_>) -> Result<bool, ApiError> {
         "enabled" | "adaptive" => Ok(true),
         "disabled" => Ok(false),
         _ => Err(kind.error("must be enabled, adaptive or disabled")),
+    }
+}
+
+/// Ollama's `think`: a switch or a level of effort.
+fn think(object: &Object<'_>) -> Result<(Option<bool>, Option<Effort>), ApiError> {
+    match object.get("think") {
+        None => Ok((None, None)),
+        Some(field) if field.value.is_string() => Ok((None, Some(level(&field)?))),
+        Some(field) => Ok((Some(field.boolean()?), None)),
     }
 }
 
@@ -151,15 +174,17 @@ mod tests {
             "thinking": {"type": "disabled"},
             "chat_template_kwargs": {"enable_thinking": true},
             "enable_thinking": false,
-            "reasoning": {"enabled": true},
-            "reasoning_effort": "none",
+            "think": true,
+            "reasoning": {"enabled": false},
+            "reasoning_effort": "high",
         });
         let fields = [
             ("thinking", false),
             ("chat_template_kwargs", true),
             ("enable_thinking", false),
-            ("reasoning", true),
-            ("reasoning_effort", false),
+            ("think", true),
+            ("reasoning", false),
+            ("reasoning_effort", true),
         ];
         for (name, on) in fields {
             assert_eq!(thinking(body.clone()).0, on, "{name}");
@@ -174,24 +199,37 @@ mod tests {
         let mut body = json!({
             "thinking": {"type": "enabled", "budget_tokens": 1},
             "thinking_token_budget": 2,
-            "chat_template_kwargs": {"thinking_budget": 3},
-            "reasoning": {"max_tokens": 4},
+            "thinking_budget": 3,
+            "chat_template_kwargs": {"thinking_budget": 4},
+            "reasoning": {"max_tokens": 5},
             "output_config": {"effort": "low"},
             "reasoning_effort": "minimal",
+            "think": "medium",
         });
         let fields = [
             ("thinking", 1),
             ("thinking_token_budget", 2),
-            ("chat_template_kwargs", 3),
-            ("reasoning", 4),
+            ("thinking_budget", 3),
+            ("chat_template_kwargs", 4),
+            ("reasoning", 5),
             ("output_config", 2048),
             ("reasoning_effort", 512),
+            ("think", 8192),
         ];
         for (name, tokens) in fields {
             assert_eq!(thinking(body.clone()), (true, Some(tokens)), "{name}");
             body.as_object_mut().unwrap().remove(name);
         }
         assert_eq!(thinking(body), (true, None));
+    }
+
+    #[test]
+    fn a_level_of_thinking_is_a_switch_too() {
+        assert_eq!(thinking(json!({"think": "none"})), (false, None));
+        let on = read(&Object::root(&json!({"think": "low"})).unwrap(), false).unwrap();
+        assert_eq!((on.on, on.budget), (true, Some(2048)));
+        let before = json!({"reasoning_effort": "none", "think": "high"});
+        assert_eq!(thinking(before), (false, None));
     }
 
     #[test]
@@ -213,6 +251,12 @@ mod tests {
             "reasoning.effort"
         );
         assert_eq!(refused(json!({"reasoning_effort": 3})), "reasoning_effort");
+        assert_eq!(refused(json!({"think": "loudly"})), "think");
+        assert_eq!(refused(json!({"think": 1})), "think");
+        assert_eq!(refused(json!({"thinking_budget": -1})), "thinking_budget");
+        let hidden = json!({"reasoning": {"exclude": true}});
+        assert_eq!(refused(hidden), "reasoning.exclude");
+        thinking(json!({"reasoning": {"exclude": false}}));
         let template = json!({"chat_template_kwargs": {"chat_template": "x"}});
         assert_eq!(refused(template), "chat_template_kwargs.chat_template");
     }

@@ -10,8 +10,8 @@ use crate::http::fields::Object;
 use crate::http::generate::Ask;
 use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
-    Refused, check_model, check_refused, choices, include_usage, max_tokens, prompt_logprobs,
-    sampling, stop_tokens, stops,
+    Refused, check_extensions, check_model, check_one_of, check_refused, choices, include_usage,
+    max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
 };
 use crate::http::thinking;
 use crate::target;
@@ -82,6 +82,12 @@ const REFUSED: &[Refused] = &[
     ("return_tokens_as_token_ids", "false", "send logprobs"),
     ("include_reasoning", "true", "reasoning is always reported"),
     ("separate_reasoning", "true", "reasoning is always separate"),
+    ("stream_reasoning", "true", "reasoning is told as it comes"),
+    (
+        "reasoning_control",
+        "false",
+        "send thinking_token_budget to bound reasoning",
+    ),
     ("priority", "0", "requests are served in their order"),
     ("repetition_detection", "null", "replies are never watched"),
     ("typical_p", "1.0", "send top_p"),
@@ -89,6 +95,9 @@ const REFUSED: &[Refused] = &[
     ("logits_processors", "null", "send logit_bias"),
     ("stop_regex", "null", "send stop"),
 ];
+
+/// Names for reasoning that is told apart from the answer, which it always is.
+const REASONING_FORMATS: &[&str] = &["auto", "deepseek", "parsed"];
 
 impl ChatRequest {
     /// Reads a body; `model_id` is what this server answers to.
@@ -99,6 +108,9 @@ impl ChatRequest {
         let object = Object::root(body)?;
         check_model(&object, model_id)?;
         check_refused(&object, REFUSED)?;
+        check_extensions(&object)?;
+        let instead = "reasoning is always separate";
+        check_one_of(&object, "reasoning_format", REASONING_FORMATS, instead)?;
         let messages = messages::messages(&object.require("messages")?)?;
         let offer = constraint::offer(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;

@@ -8,8 +8,8 @@ use crate::http::fields::{Field, Object};
 use crate::http::generate::constraint::Rule;
 use crate::http::generate::form;
 use crate::http::generate::parameters::{
-    Refused, check_model, check_refused, choices, include_usage, max_tokens, prompt_logprobs,
-    sampling, stop_tokens, stops, token,
+    Refused, check_extensions, check_model, check_refused, choices, include_usage, max_tokens,
+    prompt_logprobs, sampling, stop_tokens, stops, token,
 };
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -82,6 +82,7 @@ impl CompletionRequest {
         let object = Object::root(body)?;
         check_model(&object, model_id)?;
         check_refused(&object, REFUSED)?;
+        check_extensions(&object)?;
         let stream = object.boolean("stream", false)?;
         let echo = object.boolean("echo", false)?;
         let logprobs = object.integer("logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
@@ -241,6 +242,7 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>) -> Result<Prompt, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::generate::parameters::EXTENSIONS;
     use crate::target;
     use crate::text::testing::{END_OF_TURN, chat_model};
     use serde_json::json;
@@ -338,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_field_that_is_not_served_is_refused_by_name() {
-        for (name, neutral, _) in REFUSED {
+        for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
             let neutral: Value = serde_json::from_str(neutral).unwrap();
             parse(json!({*name: neutral})).unwrap();
             assert_eq!(refused(json!({*name: {"surely": "not neutral"}})), *name);

@@ -35,7 +35,7 @@ fn check_one(
 ) -> Result<(), ApiError> {
     let neutral: Value = serde_json::from_str(neutral).unwrap_or(Value::Null);
     #[cfg(test)]
-    record::note(name, &[("const", neutral.clone())]);
+    record::note(&object.path_of(name), &[("const", neutral.clone())]);
     let Some(field) = object.get(name) else {
         return Ok(());
     };
@@ -43,10 +43,72 @@ fn check_one(
     if *field.value == neutral || same_number {
         return Ok(());
     }
-    Err(ApiError {
+    Err(unserved(&field, instead))
+}
+
+fn unserved(field: &Field<'_>, instead: &str) -> ApiError {
+    ApiError {
         code: Some("unsupported_parameter"),
         ..field.error(format!("is not served; {instead}"))
-    })
+    }
+}
+
+/// Refuses a field that is known and served with some names alone.
+///
+/// # Errors
+/// When it has another value.
+pub fn check_one_of(
+    object: &Object<'_>,
+    name: &str,
+    served: &[&str],
+    instead: &str,
+) -> Result<(), ApiError> {
+    #[cfg(test)]
+    {
+        let names = served.iter().map(|name| Value::from(*name));
+        let values = names.chain([Value::Null]).collect();
+        record::note(&object.path_of(name), &[("enum", values)]);
+    }
+    let Some(field) = object.get(name) else {
+        return Ok(());
+    };
+    match served.contains(&field.string()?) {
+        true => Ok(()),
+        false => Err(unserved(&field, instead)),
+    }
+}
+
+/// Fields by which other servers extend every route of the OpenAI API that generates.
+pub const EXTENSIONS: &[Refused] = &[
+    ("stream_interval", "1", "each token is told as it comes"),
+    ("custom_params", "{}", "send logit_bias"),
+    ("custom_logit_processor", "null", "send logit_bias"),
+    (
+        "return_hidden_states",
+        "false",
+        "the model's inside is not told",
+    ),
+    (
+        "no_stop_trim",
+        "false",
+        "stop strings are no part of a reply",
+    ),
+    ("n_probs", "0", "send logprobs"),
+    ("mirostat", "0", "send top_p or min_p"),
+    ("lora_path", "null", "the model is served as it is"),
+];
+
+/// Refuses the extensions of other servers that are not served.
+///
+/// # Errors
+/// Names the first that asks for something.
+pub fn check_extensions(object: &Object<'_>) -> Result<(), ApiError> {
+    check_refused(object, EXTENSIONS)?;
+    // They tune what is off.
+    for name in ["mirostat_tau", "mirostat_eta"] {
+        object.number(name, 0.0..=100.0, 0.0)?;
+    }
+    Ok(())
 }
 
 /// `model` is absent or names the one model there is.

@@ -36,6 +36,13 @@ const REFUSED: &[Refused] = &[
     ("inference_geo", "null", "this server is where it is"),
 ];
 
+/// The same, of `output_config`.
+const OUTPUT_REFUSED: &[Refused] = &[(
+    "task_budget",
+    "null",
+    "send max_tokens, and thinking.budget_tokens for the reasoning",
+)];
+
 impl MessagesRequest {
     /// Reads a body.
     ///
@@ -116,6 +123,9 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
 /// The schema that the output must obey, in either place where clients put it.
 fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
+    if let Some(output) = &nested {
+        check_refused(output, OUTPUT_REFUSED)?;
+    }
     let nested = nested.and_then(|output| output.get("format"));
     let (name, format) = match (nested, object.get("output_format")) {
         (Some(format), _) => ("output_config", format),
@@ -267,6 +277,15 @@ mod tests {
         for (name, neutral, _) in REFUSED {
             parsed(name, serde_json::from_str(neutral).unwrap());
             assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
+        }
+        for (name, neutral, _) in OUTPUT_REFUSED {
+            let neutral: Value = serde_json::from_str(neutral).unwrap();
+            parsed("output_config", json!({*name: neutral}));
+            let path = refused(
+                "output_config",
+                json!({*name: {"type": "tokens", "total": 9}}),
+            );
+            assert_eq!(path, format!("output_config.{name}"));
         }
         assert_eq!(refused("thread", json!({"type": "create"})), "thread");
         let format = json!({"format": {"type": "xml"}});

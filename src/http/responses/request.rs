@@ -43,6 +43,11 @@ pub struct ResponsesRequest {
 /// Fields that are taken only with the value that changes nothing, and what to do instead.
 const REFUSED: &[Refused] = &[
     ("background", "false", "send stream to follow a long reply"),
+    (
+        "context_management",
+        "[]",
+        "prompts are never cut; send a shorter conversation",
+    ),
     ("conversation", "null", "send previous_response_id"),
     ("prompt", "null", "prompts are not stored here; send input"),
     (
@@ -230,10 +235,15 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         "top_p": ask.sampling.top_p,
         "truncation": "disabled",
     });
-    match fields {
-        Value::Object(map) => Ok(map),
-        _ => Ok(Map::new()),
+    let mut fields = match fields {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    };
+    // It bounds the calls that a server makes by itself: here there are none.
+    if let Some(most) = object.integer("max_tool_calls", 0..=i64::MAX)? {
+        fields.insert("max_tool_calls".to_string(), Value::from(most));
     }
+    Ok(fields)
 }
 
 fn check_metadata(object: &Object<'_>) -> Result<(), ApiError> {
@@ -334,6 +344,9 @@ mod tests {
         let request = parsed("metadata", json!({"a": "b"}));
         assert_eq!(request.repeated["metadata"], json!({"a": "b"}));
         assert_eq!(request.repeated["tool_choice"], "auto");
+        assert_eq!(request.repeated.get("max_tool_calls"), None);
+        let bounded = parsed("max_tool_calls", json!(2)).repeated;
+        assert_eq!(bounded["max_tool_calls"], 2);
         assert!(parsed("include", json!(["reasoning.encrypted_content"])).encrypted_reasoning);
     }
 
@@ -350,6 +363,7 @@ mod tests {
         assert_eq!(refused("top_logprobs", json!(2)), "top_logprobs");
         assert_eq!(refused("top_logprobs", json!(21)), "top_logprobs");
         assert_eq!(refused("max_output_tokens", json!(0)), "max_output_tokens");
+        assert_eq!(refused("max_tool_calls", json!(-1)), "max_tool_calls");
         assert_eq!(refused("metadata", json!("x")), "metadata");
         assert_eq!(refused("metadata", json!({"a": 1})), "metadata.a");
         let long = "x".repeat(METADATA_BYTES_MAX + 1);
