@@ -160,7 +160,7 @@ pub struct Composer {
 
 impl Composer {
     pub fn new(state: &Arc<State>, mut request: ResponsesRequest) -> Composer {
-        let warnings = request.ask.warnings();
+        let warnings = [request.ask.warnings(), &request.names.warnings].concat();
         if !warnings.is_empty() {
             let warnings = json!(warnings);
             request.repeated.insert("warnings".to_string(), warnings);

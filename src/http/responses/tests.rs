@@ -361,3 +361,16 @@ fn what_is_not_enforced_is_told() {
     streamed["stream"] = json!(true);
     assert_eq!(last(&ask(&server, streamed))["warnings"], whole["warnings"]);
 }
+
+#[test]
+fn a_grammar_that_is_not_enforced_is_told() {
+    let server = TestServer::start(Script::text("a"));
+    let format = json!({"type": "grammar", "syntax": "regex", "definition": "a+"});
+    let tool = json!({"type": "custom", "name": "patch", "format": format});
+    let response = ask(&server, json!({"tools": [tool]})).json();
+    let warnings = response["warnings"].as_array().unwrap();
+    assert!(
+        warnings[0].as_str().unwrap().ends_with(": patch"),
+        "{response}"
+    );
+}

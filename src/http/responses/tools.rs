@@ -16,6 +16,9 @@ pub const ADDITIONAL_TOOLS: &str = "additional_tools";
 /// The one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";
 
+/// What the answer says of the tools that take text of a grammar.
+const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
+
 /// A tool as its client knows it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tool {
@@ -29,6 +32,8 @@ pub struct Tool {
 #[derive(Debug, Default)]
 pub struct ToolNames {
     tools: HashMap<String, Tool>,
+    /// What of the tools that may be called is not enforced.
+    pub warnings: Vec<String>,
 }
 
 impl ToolNames {
@@ -62,7 +67,11 @@ pub fn offered(object: &Object<'_>) -> Result<(Offer, ToolNames), ApiError> {
     for tools in brought(object)? {
         list.add_all(&tools, None)?;
     }
-    Ok((offer(object, list.tools)?, list.names))
+    let offer = offer(object, list.tools)?;
+    if offer.choice == ToolChoice::Never {
+        list.names.warnings.clear();
+    }
+    Ok((offer, list.names))
 }
 
 /// The lists of tools that items of the input bring: agents tell theirs in this way to the models
@@ -166,9 +175,13 @@ impl List {
         if self.names.tools.insert(flat.clone(), tool).is_some() {
             return Err(name.error("is the name of another tool already"));
         }
+        let grammar = if custom { grammar(object)? } else { None };
+        if grammar.is_some() {
+            self.names.warnings.push(format!("{UNENFORCED}: {flat}"));
+        }
         let mut function = Map::new();
         function.insert("name".to_string(), Value::from(flat));
-        if let Some(description) = description(object, custom)? {
+        if let Some(description) = description(object, grammar)? {
             function.insert("description".to_string(), Value::from(description));
         }
         if let Some(parameters) = parameters(object, custom)? {
@@ -200,18 +213,11 @@ fn parameters(object: &Object<'_>, custom: bool) -> Result<Option<Value>, ApiErr
 
 /// What the model is told of a tool. The grammar of a custom tool's input is part of it: the model
 /// reads it, nothing holds it to it, and the tool checks what it gets.
-fn description(object: &Object<'_>, custom: bool) -> Result<Option<String>, ApiError> {
+fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<String>, ApiError> {
     let described = object.get("description");
     let described = described.map(|text| text.string()).transpose()?;
-    let grammar = match custom {
-        true => grammar(object)?,
-        false => None,
-    };
-    let texts: Vec<String> = described
-        .map(str::to_string)
-        .into_iter()
-        .chain(grammar)
-        .collect();
+    let described = described.map(str::to_string).into_iter();
+    let texts: Vec<String> = described.chain(grammar).collect();
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
 }
 
@@ -229,7 +235,6 @@ fn grammar(object: &Object<'_>) -> Result<Option<String>, ApiError> {
                 return Err(syntax.error("must be lark or regex"));
             }
             let definition = format.require("definition")?.string()?;
-            log::debug("the grammar of a custom tool is told to the model, not enforced");
             Ok(Some(format!(
                 "{CUSTOM_ARGUMENT} follows this {} grammar:\n{definition}",
                 syntax.string()?
@@ -291,11 +296,18 @@ mod tests {
 
     #[test]
     fn the_grammar_of_free_text_is_told() {
-        let body = json!({"tools": [{"type": "custom", "name": "patch", "description": "d",
+        let mut body = json!({"tools": [{"type": "custom", "name": "patch", "description": "d",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
-        let (offer, _) = offered(&Object::root(&body).unwrap()).unwrap();
+        let (offer, names) = offered(&Object::root(&body).unwrap()).unwrap();
         let told = offer.tools[0]["function"]["description"].as_str().unwrap();
         assert!(told.starts_with("d\n\n") && told.ends_with("start: \"x\""));
+        assert_eq!(names.warnings, [format!("{UNENFORCED}: patch")]);
+        body["tool_choice"] = json!("none");
+        let (_, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        assert!(
+            names.warnings.is_empty(),
+            "nothing of the tool is asked for"
+        );
     }
 
     #[test]
