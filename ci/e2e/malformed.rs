@@ -47,6 +47,9 @@ const FIELDS: &[(&str, Kind)] = &[
     ("chat_template_kwargs", Kind::Object),
     ("tool_choice", Kind::Choice),
     ("reasoning_effort", Kind::Choice),
+    ("thinking_budget", Kind::Integer),
+    ("mirostat_tau", Kind::Number),
+    ("reasoning_format", Kind::Choice),
     ("model", Kind::Choice),
 ];
 

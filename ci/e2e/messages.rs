@@ -338,6 +338,10 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
             "output_config.effort",
         ),
         (json!({"tool_choice": {"type": "wild"}}), "tool_choice.type"),
+        (
+            json!({"output_config": {"task_budget": {"type": "tokens", "total": 9}}}),
+            "output_config.task_budget",
+        ),
         (tool(json!({"name": "f"})), "tools[0].input_schema"),
         (
             tool(json!({"name": "a b", "input_schema": {}})),

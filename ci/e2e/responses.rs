@@ -329,6 +329,13 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
         (json!({"background": true}), "background"),
         (json!({"truncation": "auto"}), "truncation"),
         (json!({"conversation": "c"}), "conversation"),
+        (
+            json!({"context_management": [{"type": "compaction"}]}),
+            "context_management",
+        ),
+        (json!({"max_tool_calls": -1}), "max_tool_calls"),
+        (json!({"think": "loudly"}), "think"),
+        (json!({"reasoning": {"exclude": true}}), "reasoning.exclude"),
         (json!({"reasoning": {"effort": "wild"}}), "reasoning.effort"),
         (json!({"text": {"format": {}}}), "text.format.type"),
         (json!({"parallel_tool_calls": 0}), "parallel_tool_calls"),

@@ -2,17 +2,17 @@
 //!
 //! On or off, by the first that speaks:
 //! 1. `thinking.type`: `enabled` or `adaptive`, `disabled`;
-//! 2. `chat_template_kwargs.enable_thinking`, then `enable_thinking`, then `think` where it is true
-//!    or false;
-//! 3. `reasoning.enabled`, then the effort of `reasoning.effort`, `reasoning_effort` or `think`: off
-//!    for `none`;
+//! 2. `chat_template_kwargs.enable_thinking`, then `enable_thinking`, then `think` where it is
+//!    true or false;
+//! 3. `reasoning.enabled`, then the effort of `reasoning.effort`, `reasoning_effort` or `think`:
+//!    off for `none`;
 //! 4. the default of the route.
 //!
 //! How many tokens at most, by the first that speaks: `thinking.budget_tokens`,
 //! `thinking_token_budget`, `thinking_budget`, `chat_template_kwargs.thinking_budget`,
 //! `reasoning.max_tokens`, then the effort (`output_config.effort`, `reasoning.effort`,
-//! `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other leaves the switch as
-//! it is. When a budget is used up the reply says so in its reasoning and ends it.
+//! `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other leaves the switch
+//! as it is. When a budget is used up the reply says so in its reasoning and ends it.
 //!
 //! Reasoning is always told: `reasoning.exclude` is refused.
 

@@ -197,6 +197,11 @@ fn document() -> Value {
         "/v1/responses/{id}".into(),
         json!({"get": stored, "delete": forgotten}),
     );
+    let cancelled = named(operation("cancel_response", None, any.clone()), "id");
+    paths.insert(
+        "/v1/responses/{id}/cancel".into(),
+        json!({"post": cancelled}),
+    );
     for (path, id, body) in [
         (
             "/tokenize",
