@@ -45,13 +45,12 @@ fn with_key(server: &Server, key: &str) -> u16 {
 }
 
 #[test]
-fn every_route_but_health_and_the_page_asks_for_a_key() {
+fn every_route_but_health_asks_for_a_key() {
     let file = KeyFile::new("routes", KEY);
     let server = Server::start_with(&["--api-keys-file", file.path()]);
-    for path in ["/health", "/"] {
-        assert_eq!(status(&server, path, ""), 200, "{path}");
-    }
+    assert_eq!(status(&server, "/health", ""), 200);
     for path in [
+        "/",
         "/v1/models",
         "/v1/models/tiny",
         "/v1/responses/resp_1",
@@ -74,6 +73,28 @@ fn every_route_but_health_and_the_page_asks_for_a_key() {
     let refused = refused.answer();
     assert!(refused.head.contains("www-authenticate: bearer"));
     assert_eq!(refused.json()["error"]["type"], "authentication_error");
+}
+
+#[test]
+fn a_browser_asks_its_user_for_the_key_of_the_page() {
+    let file = KeyFile::new("browser", KEY);
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    let ask = |header: &str| {
+        let request =
+            format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n");
+        server.send(request.as_bytes()).answer()
+    };
+    let refused = ask("");
+    let challenge = "www-authenticate: basic realm=";
+    assert!(
+        refused.head.to_ascii_lowercase().contains(challenge),
+        "{}",
+        refused.head
+    );
+    // `me:` and the key.
+    let password = "authorization: Basic bWU6Zmlyc3QtMDEyMzQ1Njc4OWFiY2RlZg==\r\n";
+    assert_eq!(ask(password).status, 200);
+    assert_eq!(status(&server, "/v1/models", password), 200);
 }
 
 #[test]

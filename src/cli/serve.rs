@@ -60,8 +60,9 @@ pub struct Serve {
     #[argh(option)]
     pub socket: Option<PathBuf>,
 
-    /// file of API keys, one a line, that every request but those for /health and the chat page
-    /// must bring one of; SIGHUP reads it again (default: none, anyone who can connect is served)
+    /// file of API keys, one a line, that every request but those for /health must bring one of,
+    /// a browser as the password of any name; SIGHUP reads it again (default: none, anyone who can
+    /// connect is served)
     #[argh(option)]
     pub api_keys_file: Option<PathBuf>,
 

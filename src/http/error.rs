@@ -32,6 +32,8 @@ pub struct ApiError {
     pub retry_after_s: Option<u64>,
     /// The connection cannot be used further.
     pub close: bool,
+    /// The client is a browser, which asks its user for a password.
+    pub asks_password: bool,
 }
 
 impl ApiError {
@@ -44,6 +46,7 @@ impl ApiError {
             context: None,
             retry_after_s: None,
             close: false,
+            asks_password: false,
         }
     }
 

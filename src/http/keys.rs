@@ -2,6 +2,9 @@
 //!
 //! Keys come from a file, one a line. Only their SHA-256 digests are kept, and a presented key is
 //! compared with all of them in the same time whether one matches or not.
+//!
+//! Programs send a key in a header of their own; a browser, which opens the chat page, asks its
+//! user for a password, and sends that with all that the page asks.
 
 use std::fmt;
 use std::fs;
@@ -12,6 +15,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
+use super::origins;
 
 /// Largest key file.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -21,8 +25,9 @@ pub const KEYS_MAX: usize = 4096;
 pub const KEY_BYTES_MIN: usize = 16;
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 512;
-/// The scheme of `Authorization` that carries a key.
+/// The schemes of `Authorization` that carry a key, the second as a browser's password.
 const BEARER: &str = "bearer";
+const BASIC: &str = "basic";
 /// The header that Anthropic's clients send.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -78,18 +83,23 @@ impl Keys {
             .clone()
     }
 
-    /// Lets a request pass that has a key, in either header.
+    /// Lets a request pass that has a key, in either header. A browser sends a password with what
+    /// pages of other servers ask of this one, too: then it is none.
     ///
     /// # Errors
     /// Says how a key is sent, or that the one sent is not known.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(bearer);
+        let authorization = || headers.get_all(AUTHORIZATION).iter();
+        let bearer = authorization().filter_map(|value| credentials(value, BEARER));
         let plain = headers.get_all(API_KEY).iter().map(HeaderValue::as_bytes);
+        let is_own = !origins::is_foreign(headers);
+        let passwords = authorization().filter(|_| is_own).filter_map(password);
         let digests = self.current();
         let (mut sent, mut known) = (false, false);
-        for key in bearer.chain(plain) {
+        let keys = bearer.chain(plain).map(Sha256::digest);
+        for digest in keys.chain(passwords.map(Sha256::digest)) {
             sent = true;
-            known |= is_known(digests.iter(), &Sha256::digest(key).into());
+            known |= is_known(digests.iter(), &digest.into());
         }
         match (known, sent) {
             (true, _) => Ok(()),
@@ -115,12 +125,19 @@ fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
     std::hint::black_box(differs) == 0
 }
 
-/// The key of `Authorization: Bearer KEY`.
-fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+/// What `Authorization` has behind a scheme.
+fn credentials<'v>(value: &'v HeaderValue, wanted: &str) -> Option<&'v [u8]> {
     let value = value.as_bytes();
-    let (scheme, key) = value.split_at_checked(BEARER.len())?;
+    let (scheme, key) = value.split_at_checked(wanted.len())?;
     let spaces = key.iter().take_while(|byte| **byte == b' ').count();
-    (scheme.eq_ignore_ascii_case(BEARER.as_bytes()) && spaces > 0).then(|| &key[spaces..])
+    (scheme.eq_ignore_ascii_case(wanted.as_bytes()) && spaces > 0).then(|| &key[spaces..])
+}
+
+/// The password of `Authorization: Basic`, base64 of `name:password`, whatever the name.
+fn password(value: &HeaderValue) -> Option<Vec<u8>> {
+    let decoded = base64::decode(credentials(value, BASIC)?).ok()?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    Some(decoded[colon + 1..].to_vec())
 }
 
 fn read(path: &Path) -> Result<Arc<[Sha256Digest]>, String> {
@@ -189,6 +206,26 @@ mod tests {
             );
         }
         assert!(keys.check(&with("x-api-key", KEY)).is_ok());
+    }
+
+    #[test]
+    fn a_browser_sends_a_key_as_a_password_to_pages_of_this_server_alone() {
+        let basic = |text: &str| with("authorization", &format!("Basic {}", base64::encode(text)));
+        let from = |origin: &'static str| {
+            let mut headers = basic(&format!("anyone:{KEY}"));
+            headers.insert("host", HeaderValue::from_static("atlas:8000"));
+            headers.insert("origin", HeaderValue::from_static(origin));
+            headers
+        };
+        let keys = keys(KEY);
+        for known in [format!(":{KEY}"), format!("anyone:{KEY}")] {
+            assert!(keys.check(&basic(&known)).is_ok(), "{known}");
+        }
+        for unknown in [KEY.to_string(), format!("{KEY}:"), format!("a:b:{KEY}")] {
+            assert!(keys.check(&basic(&unknown)).is_err(), "{unknown}");
+        }
+        assert!(keys.check(&from("http://atlas:8000")).is_ok());
+        assert!(keys.check(&from("http://evil.example")).is_err());
     }
 
     #[test]

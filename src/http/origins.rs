@@ -75,6 +75,12 @@ pub fn check(listed: &[Origin], headers: &HeaderMap) -> Result<(), ApiError> {
     })
 }
 
+/// Whether a page of another server asks, listed or not.
+pub fn is_foreign(headers: &HeaderMap) -> bool {
+    let origin = headers.get(ORIGIN);
+    origin.is_some_and(|origin| !is_own(origin, headers.get(HOST)))
+}
+
 fn is_listed(listed: &[Origin], origin: &HeaderValue) -> bool {
     let named = |allowed: &Origin| {
         allowed.0 == ANY || origin.as_bytes().eq_ignore_ascii_case(allowed.0.as_bytes())

@@ -139,10 +139,9 @@ impl Route<'_> {
         }
     }
 
-    /// Whether anyone may ask. A probe has no key, and a browser sends none for a page: that one is
-    /// the same in every binary of a version, and what it asks of the server needs the key.
+    /// Whether anyone may ask: a probe has no key.
     fn is_open(self) -> bool {
-        matches!(self, Route::Health | Route::Page)
+        matches!(self, Route::Health)
     }
 
     fn allows(self, method: &Method) -> bool {
@@ -203,7 +202,11 @@ async fn answer(
         .as_ref()
         .filter(|_| !route.is_some_and(Route::is_open))
     {
-        keys.check(request.headers())?;
+        let asks_password = matches!(route, Some(Route::Page));
+        keys.check(request.headers()).map_err(|error| ApiError {
+            asks_password,
+            ..error
+        })?;
     }
     let route = route.ok_or_else(|| not_found(&path))?;
     if !route.allows(request.method()) {
@@ -538,7 +541,11 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
         response.headers_mut().insert(ALLOW, methods);
     }
     if error.status == StatusCode::UNAUTHORIZED {
-        let scheme = HeaderValue::from_static("Bearer");
+        let scheme = match error.asks_password {
+            true => "Basic realm=\"Atlas: any name, and an API key as the password\"",
+            false => "Bearer",
+        };
+        let scheme = HeaderValue::from_static(scheme);
         response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
     }
     if error.close {
