@@ -111,18 +111,22 @@ class Attack:
         connection = None
         while drawn := self.draw():
             number, path, body = drawn
-            try:
-                connection = connection or http.client.HTTPConnection(
-                    *self.address, timeout=PATIENCE_S)
-                connection.request("POST", path, body, {"content-type": "application/json"})
-                answer = connection.getresponse()
-                answer.read()
-                status = answer.status
-                if answer.will_close:
-                    connection.close()
-                    connection = None
-            except (OSError, http.client.HTTPException) as error:
-                status, connection = type(error).__name__, None
+            status = None
+            while status is None:
+                # One that was idle for long, while a request was drawn, may be closed by now.
+                fresh = connection is None
+                try:
+                    connection = connection or http.client.HTTPConnection(
+                        *self.address, timeout=PATIENCE_S)
+                    connection.request("POST", path, body, {"content-type": "application/json"})
+                    answer = connection.getresponse()
+                    answer.read()
+                    status = answer.status
+                    if answer.will_close:
+                        connection.close()
+                        connection = None
+                except (OSError, http.client.HTTPException) as error:
+                    status, connection = type(error).__name__ if fresh else None, None
             with self.lock:
                 self.statuses[status] += 1
                 # A full queue hides what a request would get.
