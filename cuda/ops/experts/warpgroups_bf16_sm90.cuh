@@ -160,8 +160,8 @@ struct SumStorage {
   float sums[tile::kConsumers][2][kRows * SumBlocks::kColumns];
 };
 
-// Sums of a tile to their blocks, a warpgroup's rows by copies that it does not wait for: stores of
-// its own would take as long as half of the products.
+// Sums of a tile to their blocks, a warpgroup's rows by copies that it does not wait for, as it
+// would for stores of single numbers.
 struct PutsBlocks {
   template <class W, int kSums>
   __device__ void operator()(const tile::Consumer<W, SumStorage>& self,

@@ -78,7 +78,7 @@ pub fn check_one_of(
     }
 }
 
-/// Fields by which other servers extend every route of the OpenAI API that generates.
+/// Fields by which other servers extend chat and completions.
 pub const EXTENSIONS: &[Refused] = &[
     ("stream_interval", "1", "each token is told as it comes"),
     ("custom_params", "{}", "send logit_bias"),
