@@ -308,6 +308,14 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
         ),
         (
             content(
+                "user",
+                json!({"type": "tool_result", "tool_use_id": "t",
+                    "content": [{"type": "tool_reference", "tool_name": "absent"}]}),
+            ),
+            "messages[1].content[0].content[0].tool_name",
+        ),
+        (
+            content(
                 "assistant",
                 json!({"type": "tool_use", "id": "t", "name": "f", "input": 1}),
             ),
@@ -346,6 +354,10 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
         (
             tool(json!({"name": "a b", "input_schema": {}})),
             "tools[0].name",
+        ),
+        (
+            tool(json!({"name": "f", "input_schema": {}, "defer_loading": 1})),
+            "tools[0].defer_loading",
         ),
         (
             tool(json!({"type": "bash_20250124", "name": "bash"})),

@@ -101,6 +101,8 @@ pub const CHECKS: &[Check] = &[
             "\"tool_use\"",
             "\"thinking\"",
             "\"input_schema\"",
+            "\"defer_loading\":true",
+            "\"tool_reference\"",
             "\"type\"",
             "\"assistant\"",
             "null",

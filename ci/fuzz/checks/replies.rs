@@ -43,7 +43,7 @@ fn schemas() -> ToolSchemas {
             "s": {"type": "string"}, "n": {"type": "number"}, "b": {"type": ["boolean", "null"]},
             "o": {"type": "object"}, "a": {"type": "array"}}}}})
     });
-    ToolSchemas::new(std::slice::from_ref(&TOOL))
+    ToolSchemas::new([&*TOOL])
 }
 
 /// The cut of a text never changes its calls, and complete calls alone have JSON objects. The head

@@ -121,6 +121,7 @@ impl ChatRequest {
             messages,
             messages_field: "messages",
             tools: offer.tools,
+            loaded_tools: Vec::new(),
             parallel_tool_calls,
             rule,
             thinking: thinking.on,

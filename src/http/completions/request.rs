@@ -96,6 +96,7 @@ impl CompletionRequest {
             messages: Vec::new(),
             messages_field: "prompt",
             tools: Vec::new(),
+            loaded_tools: Vec::new(),
             parallel_tool_calls: true,
             thinking: false,
             thinking_budget: None,

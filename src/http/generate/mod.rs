@@ -41,6 +41,9 @@ pub struct Ask {
     pub messages_field: &'static str,
     /// In the form of the chat completions API; empty when no tool may be called.
     pub tools: Vec<Value>,
+    /// Further tools that may be called: the messages tell of them, so that the head of the prompt
+    /// does not.
+    pub loaded_tools: Vec<Value>,
     /// False: the reply ends behind its first call.
     pub parallel_tool_calls: bool,
     pub thinking: bool,
@@ -68,6 +71,10 @@ pub struct Ask {
 }
 
 impl Ask {
+    fn calls_tools(&self) -> bool {
+        !self.tools.is_empty() || !self.loaded_tools.is_empty()
+    }
+
     /// What of the request is not enforced; known once its prompt is.
     pub fn warnings(&self) -> &[String] {
         self.rule.as_ref().map_or(&[], Rule::warnings)
@@ -108,7 +115,7 @@ pub fn count_tokens(ask: &mut Ask, service: &Service) -> Result<usize, ApiError>
 /// The prompt, which has fewer than `limit` tokens.
 fn encoded(ask: &mut Ask, service: &Service, limit: usize) -> Result<Prompt, ApiError> {
     let chat = &service.chat;
-    if !ask.tools.is_empty() && !chat.calls_tools {
+    if ask.calls_tools() && !chat.calls_tools {
         return Err(ApiError::field("tools", "this model calls no tools"));
     }
     if let Some(rule) = &mut ask.rule {
@@ -285,9 +292,14 @@ fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
         stops: ask.stops.clone(),
         stop_tokens,
         raw: ask.raw,
-        tools: (!ask.tools.is_empty()).then(|| ToolSchemas::new(&ask.tools)),
+        tools: tool_schemas(ask),
         one_call: !ask.parallel_tool_calls,
     }
+}
+
+fn tool_schemas(ask: &Ask) -> Option<ToolSchemas> {
+    let tools = ask.tools.iter().chain(&ask.loaded_tools);
+    ask.calls_tools().then(|| ToolSchemas::new(tools))
 }
 
 fn engine_request(

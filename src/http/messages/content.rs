@@ -9,6 +9,8 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
+use super::deferred::Deferred;
+
 /// How the block begins in which a coding agent reports itself for billing. It changes from
 /// request to request, at the very head of the prompt, and is not meant for the model.
 const BILLING_MARK: &str = "x-anthropic-billing-header";
@@ -17,14 +19,15 @@ const BLOCK_GAP: &str = "\n\n";
 /// Precedes the result of a tool that failed.
 const ERROR_MARK: &str = "Error: ";
 
-/// The whole conversation, system text first; no messages where the field is absent.
+/// The whole conversation, system text first; no messages where the field is absent. Tools that
+/// it refers to are loaded.
 ///
 /// `cache_control` may stand on any block: it says what to keep for later, never what is meant, and
 /// is passed over.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn conversation(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
+pub fn conversation(object: &Object<'_>, deferred: &mut Deferred) -> Result<Vec<Value>, ApiError> {
     let mut out = Vec::new();
     if let Some(system) = object.get("system") {
         let text = system_text(&system)?;
@@ -34,7 +37,7 @@ pub fn conversation(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
     }
     if let Some(messages) = object.get("messages") {
         for field in messages.list(MESSAGES_MAX)? {
-            message(&field, &mut out)?;
+            message(&field, deferred, &mut out)?;
         }
     }
     Ok(out)
@@ -81,12 +84,16 @@ fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
     }
 }
 
-fn message(field: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
+fn message(
+    field: &Field<'_>,
+    deferred: &mut Deferred,
+    out: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     let object = field.object()?;
     let role = object.require("role")?;
     let content = object.require("content")?;
     match role.string()? {
-        "user" => user(&content, out),
+        "user" => user(&content, deferred, out),
         "assistant" => assistant(&content, out),
         "system" => {
             let text = system_text(&content)?;
@@ -98,7 +105,11 @@ fn message(field: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
 }
 
 /// Texts and tool results in their order.
-fn user(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
+fn user(
+    content: &Field<'_>,
+    deferred: &mut Deferred,
+    out: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "user", "content": content.string()?}));
         return Ok(());
@@ -115,7 +126,7 @@ fn user(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
             let text = std::mem::take(&mut texts).join(BLOCK_GAP);
             out.push(json!({"role": "user", "content": text}));
         }
-        out.push(tool_result(&object)?);
+        out.push(tool_result(&object, deferred)?);
     }
     if !texts.is_empty() || out.len() == before {
         out.push(json!({"role": "user", "content": texts.join(BLOCK_GAP)}));
@@ -123,13 +134,13 @@ fn user(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
+fn tool_result(object: &Object<'_>, deferred: &mut Deferred) -> Result<Value, ApiError> {
     let id = object.require("tool_use_id")?.string()?;
     let mut text = match object.get("content") {
         Some(content) => match blocks(&content)? {
             Some(blocks) => {
-                let texts: Result<Vec<Cow<'_, str>>, ApiError> =
-                    blocks.iter().map(result_block).collect();
+                let texts = blocks.iter().map(|block| result_block(block, deferred));
+                let texts: Result<Vec<Cow<'_, str>>, ApiError> = texts.collect();
                 texts?.join(BLOCK_GAP)
             }
             None => content.string()?.to_string(),
@@ -143,9 +154,13 @@ fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
 }
 
 /// A block of a tool's result, with a word in the place of what is no text.
-fn result_block<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
+fn result_block<'v>(field: &Field<'v>, deferred: &mut Deferred) -> Result<Cow<'v, str>, ApiError> {
     match field.value["type"].as_str() {
         Some(kind @ ("image" | "document")) => Ok(left_out(kind).into()),
+        Some("tool_reference") => {
+            let name = field.object()?.require("tool_name")?;
+            deferred.load(&name).map(Cow::from)
+        }
         _ => text_block(field).map(Cow::from),
     }
 }
@@ -209,7 +224,7 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        conversation(&Object::root(&body).unwrap())
+        conversation(&Object::root(&body).unwrap(), &mut Deferred::default())
     }
 
     fn messages(messages: Value) -> Vec<Value> {
@@ -246,6 +261,25 @@ mod tests {
         assert_eq!(
             refused(blocks_of("user", json!([picture]))),
             "messages[0].content[0].type"
+        );
+    }
+
+    #[test]
+    fn a_reference_to_a_tool_becomes_its_definition() {
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+        let mut deferred = Deferred::new(&[], vec![tool]);
+        let find = |name: &str| {
+            json!({"messages": blocks_of("user", json!([{"type": "tool_result",
+                "tool_use_id": "t",
+                "content": [{"type": "tool_reference", "tool_name": name}]}]))})
+        };
+        let found = conversation(&Object::root(&find("f")).unwrap(), &mut deferred).unwrap();
+        let text = found[0]["content"].as_str().unwrap();
+        assert!(text.contains(r#""parameters":{}"#), "{text}");
+        let unknown = conversation(&Object::root(&find("g")).unwrap(), &mut deferred);
+        assert_eq!(
+            unknown.unwrap_err().param.unwrap(),
+            "messages[0].content[0].content[0].tool_name"
         );
     }
 

@@ -2,6 +2,7 @@
 
 pub mod answer;
 mod content;
+mod deferred;
 pub mod request;
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ use crate::http::thinking;
 use crate::target;
 use crate::text::grammar::Grammar;
 
+use super::deferred::Deferred;
 use super::{content, tools};
 
 /// A checked request.
@@ -92,14 +93,19 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     if let Some(model) = object.get("model") {
         model.string()?;
     }
-    let calls = tools::calls(object)?;
+    let declared = tools::tools(object)?;
+    let mut deferred = Deferred::new(&declared.told, declared.waiting);
+    let messages = content::conversation(object, &mut deferred)?;
+    let mut calls = tools::calls(object, declared.told, deferred)?;
     let rule = offer::combined(&calls.offer, format(object)?, calls.parallel)?;
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
+    let loaded_tools = calls.offer.tools.split_off(calls.told);
     Ok(Ask {
-        messages: content::conversation(object)?,
+        messages,
         messages_field: "messages",
         tools: calls.offer.tools,
+        loaded_tools,
         parallel_tool_calls: calls.parallel,
         thinking: thinking.on,
         thinking_budget: thinking.budget,

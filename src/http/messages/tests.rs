@@ -276,6 +276,45 @@ fn the_count_is_what_the_request_costs() {
     );
 }
 
+/// A conversation in which an agent searched for a tool; `found` is what the search returned.
+fn searched(found: Value) -> Value {
+    let search = json!({"name": "search", "input_schema": {"type": "object"}});
+    let deferred = json!({"name": "f", "defer_loading": true, "input_schema": {"type": "object",
+        "properties": {"a": {"type": "integer"}}}});
+    json!({"tools": [search, deferred], "messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant",
+         "content": [{"type": "tool_use", "id": "t", "name": "search", "input": {}}]},
+        {"role": "user",
+         "content": [{"type": "tool_result", "tool_use_id": "t", "content": found}]}]})
+}
+
+#[test]
+fn a_deferred_tool_costs_nothing_until_it_is_loaded() {
+    let server = TestServer::start(Script::text("a"));
+    let count = |body: &Value| {
+        let path = "/v1/messages/count_tokens";
+        server.post(path, body).answer().json()["input_tokens"].as_u64()
+    };
+    let nothing = searched(json!([{"type": "text", "text": ""}]));
+    let mut without = nothing.clone();
+    without["tools"].as_array_mut().unwrap().pop();
+    assert_eq!(count(&nothing), count(&without));
+    let found = searched(json!([{"type": "tool_reference", "tool_name": "f"}]));
+    assert!(count(&found) > count(&nothing));
+}
+
+#[test]
+fn a_loaded_tool_is_called_with_the_types_of_its_schema() {
+    let call =
+        "<tool_call>\n<function=f>\n<parameter=a>\n5\n</parameter>\n</function>\n</tool_call>";
+    let server = TestServer::start(Script::text(call));
+    let found = searched(json!([{"type": "tool_reference", "tool_name": "f"}]));
+    let answer = ask(&server, found).json();
+    assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+    assert_eq!(answer["content"][0]["input"], json!({"a": 5}));
+}
+
 /// The queue is full and the only places are taken: counting goes on.
 #[test]
 fn counting_never_waits_for_the_engine() {

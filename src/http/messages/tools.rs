@@ -11,70 +11,106 @@ use crate::http::generate::offer::{Offer, ToolChoice, place_of};
 use crate::http::limits::TOOLS_MAX;
 use crate::log;
 
+use super::deferred::Deferred;
+
+const SERVER_SEARCH: &str = "tool_search_tool_";
+
 /// Starts of the types of tools that run inside another server. Clients offer them beside their
 /// own; a reply that calls none of them is a reply they are prepared for, so they are left out.
 const SERVER_TOOLS: &[&str] = &[
     "web_search_",
     "web_fetch_",
     "code_execution_",
-    "tool_search_tool_",
+    SERVER_SEARCH,
     "mcp_toolset",
     "advisor_",
 ];
 
+/// The tools that the client runs, in the form of the chat completions API.
+#[derive(Debug, Default)]
+pub struct Tools {
+    /// The model is told of them at the head of the prompt.
+    pub told: Vec<Value>,
+    /// The conversation may load them.
+    pub waiting: Vec<Value>,
+}
+
 /// What a request says of its calls.
 #[derive(Debug)]
 pub struct Calls {
+    /// Tools that the head of the prompt tells of, then loaded ones.
     pub offer: Offer,
+    /// How many of the offer the head tells of.
+    pub told: usize,
     /// Whether there may be more than one.
     pub parallel: bool,
 }
 
-/// Reads `tools` and `tool_choice`: the tools that the reply may call, in the form of the chat
-/// completions API, and whether it must.
+/// Reads `tool_choice`: which of the `told` and the loaded tools the reply may call, and whether
+/// it must.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn calls(object: &Object<'_>) -> Result<Calls, ApiError> {
-    let tools = tools(object)?;
-    let Some(choice) = object.optional_object("tool_choice")? else {
-        return Ok(Calls {
-            offer: Offer::of(tools, ToolChoice::Auto),
-            parallel: true,
-        });
+pub fn calls(object: &Object<'_>, told: Vec<Value>, deferred: Deferred) -> Result<Calls, ApiError> {
+    let at_head = told.len();
+    let (loaded, waiting) = deferred.into_parts();
+    let mut tools = told;
+    tools.extend(loaded);
+    let choice = object.optional_object("tool_choice")?;
+    let (offer, parallel) = match choice {
+        None => (Offer::of(tools, ToolChoice::Auto), true),
+        Some(choice) => {
+            let single = choice.boolean("disable_parallel_tool_use", false)?;
+            (offer(&choice, tools, &waiting)?, !single)
+        }
     };
+    Ok(Calls {
+        told: at_head.min(offer.tools.len()),
+        offer,
+        parallel,
+    })
+}
+
+fn offer(choice: &Object<'_>, tools: Vec<Value>, waiting: &[Value]) -> Result<Offer, ApiError> {
     let kind = choice.require("type")?;
-    let offer = match kind.string()? {
+    Ok(match kind.string()? {
         "auto" => Offer::of(tools, ToolChoice::Auto),
         "none" => Offer::withheld(&tools),
         "any" if tools.is_empty() => return Err(kind.error("needs tools")),
         "any" => Offer::of(tools, ToolChoice::Required),
         "tool" => {
-            let at = named(&choice, &tools)?;
+            let at = named(choice, &tools, waiting)?;
             Offer::of(tools, ToolChoice::Named(at))
         }
         _ => return Err(kind.error("must be auto, none, any or tool")),
-    };
-    Ok(Calls {
-        offer,
-        parallel: !choice.boolean("disable_parallel_tool_use", false)?,
     })
 }
 
-fn named(choice: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
+fn named(choice: &Object<'_>, tools: &[Value], waiting: &[Value]) -> Result<usize, ApiError> {
     let name = choice.require("name")?;
-    place_of(&name, name.string()?, tools)
+    let wanted = name.string()?;
+    if place_of(&name, wanted, waiting).is_ok() {
+        let problem = "is the name of a tool with defer_loading that nothing has loaded";
+        return Err(name.error(problem));
+    }
+    place_of(&name, wanted, tools)
 }
 
-fn tools(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
+/// Reads `tools`.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn tools(object: &Object<'_>) -> Result<Tools, ApiError> {
     let Some(field) = object.get("tools") else {
-        return Ok(Vec::new());
+        return Ok(Tools::default());
     };
     let mut names = HashSet::new();
     let mut tools = Vec::new();
+    let mut searched_elsewhere = false;
     for item in field.list(TOOLS_MAX)? {
         let object = item.object()?;
         if !is_custom(&object)? {
+            searched_elsewhere |= is_server_search(&object);
             continue;
         }
         let name = object.require("name")?;
@@ -82,9 +118,25 @@ fn tools(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
         if !names.insert(name.string()?) {
             return Err(name.error("is the name of another tool already"));
         }
-        tools.push(tool(&object, &name)?);
+        let deferred = object.boolean("defer_loading", false)?;
+        tools.push((tool(&object, &name)?, deferred));
     }
-    Ok(tools)
+    // What only a search of another server would find, or none at all, is told at once.
+    let found = !searched_elsewhere && tools.iter().any(|(_, deferred)| !deferred);
+    let (waiting, told): (Vec<_>, Vec<_>) = tools
+        .into_iter()
+        .partition(|(_, deferred)| found && *deferred);
+    let plain = |tools: Vec<(Value, bool)>| tools.into_iter().map(|(tool, _)| tool).collect();
+    Ok(Tools {
+        told: plain(told),
+        waiting: plain(waiting),
+    })
+}
+
+fn is_server_search(object: &Object<'_>) -> bool {
+    let kind = object.get("type");
+    let kind = kind.as_ref().and_then(|kind| kind.value.as_str());
+    kind.is_some_and(|kind| kind.starts_with(SERVER_SEARCH))
 }
 
 /// Whether the client runs the tool and describes it.
@@ -123,8 +175,15 @@ fn tool(object: &Object<'_>, name: &Field<'_>) -> Result<Value, ApiError> {
 mod tests {
     use super::*;
 
+    fn read_calls(body: &Value) -> Result<Calls, ApiError> {
+        let object = Object::root(body).unwrap();
+        let tools = tools(&object)?;
+        let deferred = Deferred::new(&tools.told, tools.waiting);
+        calls(&object, tools.told, deferred)
+    }
+
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        calls(&Object::root(&body).unwrap()).map(|calls| calls.offer.tools)
+        read_calls(&body).map(|calls| calls.offer.tools)
     }
 
     fn refused(body: Value) -> String {
@@ -154,7 +213,7 @@ mod tests {
         let choose = |choice: Value| {
             let body = json!({"tools": [{"name": "f", "input_schema": {}}],
                 "tool_choice": choice});
-            let calls = calls(&Object::root(&body).unwrap()).unwrap();
+            let calls = read_calls(&body).unwrap();
             (calls.offer.tools.len(), calls.offer.choice, calls.parallel)
         };
         let auto = json!({"type": "auto", "disable_parallel_tool_use": true});
@@ -169,6 +228,37 @@ mod tests {
         assert_eq!(refused(any), "tool_choice.type");
         let unknown = json!({"tool_choice": {"type": "tool", "name": "g"}});
         assert_eq!(refused(unknown), "tool_choice.name");
+    }
+
+    #[test]
+    fn a_tool_that_nothing_would_find_does_not_wait() {
+        let told = |others: &[Value]| {
+            let mut list = others.to_vec();
+            list.push(json!({"name": "f", "input_schema": {}, "defer_loading": true}));
+            let body = json!({"tools": list});
+            tools(&Object::root(&body).unwrap()).unwrap().told.len()
+        };
+        let search = json!({"name": "g", "input_schema": {}});
+        let elsewhere = json!({"type": "tool_search_tool_regex_20251119", "name": "h"});
+        assert_eq!(told(&[]), 1);
+        assert_eq!(told(std::slice::from_ref(&search)), 1);
+        assert_eq!(told(&[search, elsewhere]), 2);
+    }
+
+    #[test]
+    fn a_deferred_tool_is_no_choice() {
+        let tools = json!([{"name": "f", "input_schema": {}},
+            {"name": "g", "input_schema": {}, "defer_loading": true}]);
+        let any = json!({"tools": tools, "tool_choice": {"type": "any"}});
+        let calls = read_calls(&any).unwrap();
+        assert_eq!((calls.offer.tools.len(), calls.told), (1, 1));
+        let named = json!({"tools": tools, "tool_choice": {"type": "tool", "name": "g"}});
+        let error = read_calls(&named).unwrap_err();
+        assert_eq!(error.param.unwrap(), "tool_choice.name");
+        assert!(error.message.contains("defer_loading"));
+        let odd = json!([{"name": "f", "input_schema": {}, "defer_loading": 1}]);
+        let at = refused(json!({"tools": odd}));
+        assert_eq!(at, "tools[0].defer_loading");
     }
 
     #[test]

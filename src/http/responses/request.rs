@@ -80,6 +80,7 @@ impl ResponsesRequest {
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
             tools: offer.tools,
+            loaded_tools: Vec::new(),
             parallel_tool_calls,
             thinking: thinking.on,
             thinking_budget: thinking.budget,

@@ -18,8 +18,8 @@ pub struct ToolSchemas {
 impl ToolSchemas {
     /// Reads tools in the form of the chat completions API; what it does not understand is
     /// taken as text.
-    pub fn new(tools: &[Value]) -> ToolSchemas {
-        let functions = tools.iter().filter_map(|tool| {
+    pub fn new<'v>(tools: impl IntoIterator<Item = &'v Value>) -> ToolSchemas {
+        let functions = tools.into_iter().filter_map(|tool| {
             let function = &tool["function"];
             let root = &function["parameters"];
             let parameters = root["properties"].as_object();
