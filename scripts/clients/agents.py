@@ -12,6 +12,11 @@ import tempfile
 
 PATIENCE_S = 120
 ASK = "Change hello to goodbye in notes.txt"
+# The tool for it is among those that an agent loads when it has searched for it.
+ASK_BOOK = "Change hello to goodbye in notes.ipynb"
+BOOK = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
+    {"cell_type": "code", "id": "greeting", "metadata": {}, "outputs": [],
+     "execution_count": None, "source": "hello"}]}
 LOOK = "Look at dot.png"
 SCHEMA = {"type": "object", "properties": {"greeting": {"type": "string"}},
           "required": ["greeting"], "additionalProperties": False}
@@ -29,7 +34,7 @@ def call(name, **arguments):
 
 def script(work):
     """What the server says to each agent; `work` is the directory in which they run."""
-    notes, picture = f"{work}/notes.txt", f"{work}/dot.png"
+    notes, book, picture = f"{work}/notes.txt", f"{work}/notes.ipynb", f"{work}/dot.png"
     patch = "*** Begin Patch\n*** Update File: notes.txt\n@@\n-hello\n+goodbye\n*** End Patch"
     done = "It is done.\n</think>\n\nThe file says goodbye now."
 
@@ -46,6 +51,11 @@ def script(work):
         scene(*turns(call("Read", file_path=notes),
                      call("Edit", file_path=notes, old_string="hello", new_string="goodbye")),
               when=[ASK, "old_string"]),
+        scene(*turns(call("ToolSearch", query="select:NotebookEdit", max_results=5),
+                     call("Read", file_path=book),
+                     call("NotebookEdit", notebook_path=book, cell_id="greeting",
+                          new_source="goodbye")),
+              when=[ASK_BOOK, "old_string"]),
         scene(*turns(call("read", filePath=notes),
                      call("edit", filePath=notes, oldString="hello", newString="goodbye")),
               when=[ASK, "oldString"]),
@@ -99,27 +109,36 @@ def opencode(base, model, home):
     return ["run"], {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
 
-# By name: the agent, the model that it is told of, its arguments, and whether it edits.
+# By name: the agent, the model that it is told of, its arguments, and the file that it edits.
 SCENARIOS = {
-    "claude-edit": (claude, None, ["-p", ASK], True),
-    "claude-picture": (claude, None, ["-p", LOOK], False),
-    "claude-context": (claude, None, ["-p", "/context"], False),
+    "claude-edit": (claude, None, ["-p", ASK], "notes.txt"),
+    "claude-search": (claude, None, ["-p", ASK_BOOK], "notes.ipynb"),
+    "claude-picture": (claude, None, ["-p", LOOK], None),
+    "claude-context": (claude, None, ["-p", "/context"], None),
     "claude-schema": (claude, None, ["-p", "Greet me", "--output-format", "json",
-                                     "--json-schema", json.dumps(SCHEMA)], False),
-    "codex-edit": (codex, None, [ASK], True),
-    "codex-patch": (codex, "gpt-5.5", [ASK], True),
-    "codex-known": (codex, "gpt-6-sol", [ASK], True),
-    "codex-picture": (codex, None, [LOOK], False),
-    "codex-schema": (codex, None, ["--output-schema", "schema.json", "Greet me"], False),
-    "opencode-edit": (opencode, None, [ASK], True),
-    "opencode-picture": (opencode, None, [LOOK], False),
+                                     "--json-schema", json.dumps(SCHEMA)], None),
+    "codex-edit": (codex, None, [ASK], "notes.txt"),
+    "codex-patch": (codex, "gpt-5.5", [ASK], "notes.txt"),
+    "codex-known": (codex, "gpt-6-sol", [ASK], "notes.txt"),
+    "codex-picture": (codex, None, [LOOK], None),
+    "codex-schema": (codex, None, ["--output-schema", "schema.json", "Greet me"], None),
+    "opencode-edit": (opencode, None, [ASK], "notes.txt"),
+    "opencode-picture": (opencode, None, [LOOK], None),
 }
+
+
+def is_edited(path):
+    with open(path) as file:
+        text = file.read()
+    return "goodbye" in text and "hello" not in text
 
 
 def run(scenario, base, model, modules, work):
     """Runs one agent in `work`; raises where it fails or does not do its work."""
-    agent, told, arguments, edits = SCENARIOS[scenario]
-    write(f"{work}/notes.txt", "hello\n")
+    agent, told, arguments, edited = SCENARIOS[scenario]
+    files = {"notes.txt": "hello\n", "notes.ipynb": json.dumps(BOOK)}
+    for name, text in files.items():
+        write(f"{work}/{name}", text)
     write(f"{work}/schema.json", json.dumps(SCHEMA))
     with open(f"{work}/dot.png", "wb") as file:
         file.write(PICTURE)
@@ -129,10 +148,9 @@ def run(scenario, base, model, modules, work):
         command = [f"{modules}/.bin/{agent.__name__}", *flags, *arguments]
         done = subprocess.run(command, cwd=work, env=environment, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=PATIENCE_S)
-    with open(f"{work}/notes.txt") as file:
-        notes = file.read()
-    if done.returncode or notes != ("goodbye\n" if edits else "hello\n"):
-        raise RuntimeError(f"{scenario} ended with {done.returncode}; the file says {notes!r}\n"
+    wrong = [name for name in files if is_edited(f"{work}/{name}") != (name == edited)]
+    if done.returncode or wrong:
+        raise RuntimeError(f"{scenario} ended with {done.returncode}; wrong: {wrong}\n"
                            f"{done.stdout}\n{done.stderr}")
     return done.stdout
 

@@ -9,6 +9,9 @@ The clients are installed beforehand, outside the repository:
         @ai-sdk/anthropic zod @anthropic-ai/claude-code @openai/codex opencode-ai
     python3 -m venv venv && venv/bin/pip install openai anthropic
 
+For an older Node than a client asks for, npm silently installs an older client; `npm install node`
+brings a newer one, to be put ahead in PATH.
+
 Libraries talk to the trained model; agents, whose prompts it cannot follow, to `scripted` (`cargo
 build --example scripted`). A client that fails ends the run. One file of JSON lines per client is
 written, an exchange a line. Recordings hold every field, type and structure of the traffic. Of the
@@ -35,7 +38,7 @@ DESCRIPTIONS = {"description", "title"}
 WORK = "/project"
 HEADERS_LEFT_OUT = {"host", "connection", "content-length", "date", "accept-encoding",
                     "accept-language", "transfer-encoding"}
-IDS = re.compile(r"\b(resp|msg|rs|fc|ctc|call|toolu|chatcmpl|cmpl|req|ses|at)([_-])"
+IDS = re.compile(r"\b(resp|msg|rs|fc|fco|ctc|call|toolu|chatcmpl|cmpl|req|ses|at)([_-])"
                  r"([0-9a-f]{8}-[0-9a-f-]{27}|[0-9A-Za-z]{20,40})\b")
 UUIDS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 DIGESTS = re.compile(r"\b[0-9a-f]{32,64}\b")
@@ -76,21 +79,29 @@ class Stable:
             return [self.value(item, key) for item in value]
         if key in TIMES and isinstance(value, (int, float)):
             return 1
+        if key in TIMES and isinstance(value, str):
+            return "1970-01-01T00:00:01Z"
         if not isinstance(value, str):
             return value
         text = self.text(value)
         if not self.work or (len(text) <= KEPT_CHARS and key not in DESCRIPTIONS):
             return text
+        return self.json_text(text) or f"<{len(text)} characters>"
+
+    def json_text(self, text):
+        """The text of a JSON object with stable values; None for any other text."""
         try:
             inner = json.loads(text)
         except ValueError:
-            inner = None
-        if isinstance(inner, dict):
-            return json.dumps(self.value(inner))
-        return f"<{len(text)} characters>"
+            return None
+        return json.dumps(self.value(inner)) if isinstance(inner, dict) else None
+
+    def header(self, value):
+        text = self.text(value)
+        return self.json_text(text) or text
 
     def side(self, side):
-        headers = [[name.lower(), self.text(value)] for name, value in side.pop("headers")
+        headers = [[name.lower(), self.header(value)] for name, value in side.pop("headers")
                    if name.lower() not in HEADERS_LEFT_OUT]
         return {"headers": headers, **self.value(side)}
 
@@ -185,6 +196,10 @@ def record_agent(options, scenario):
         with Served([options.scripted, "0", script], "READY") as server, \
                 Proxy("127.0.0.1", server.port) as proxy:
             agents.run(scenario, proxy.base, "scripted", options.node, work)
+        # An agent may get by without what was refused, and say nothing of it.
+        refused = [exchange for exchange in proxy.exchanges if exchange.status != 200]
+        if refused:
+            raise RuntimeError(f"{scenario} was refused: {refused[0].answer.decode()}")
         write(options.out, scenario, proxy.exchanges, work)
 
 

@@ -5,7 +5,9 @@ import assert from "node:assert/strict";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateObject, generateText, stepCountIs, streamObject, streamText, tool } from "ai";
+import {
+  generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool,
+} from "ai";
 import { z } from "zod";
 
 const [BASE, MODEL] = process.argv.slice(2);
@@ -52,6 +54,15 @@ const parts = {
     assert(await answer.text);
   },
 
+  async output(model) {
+    const asked = { model, output: Output.object({ schema }), prompt, ...GREEDY };
+    assert("capital" in (await generateText(asked)).output);
+    const stream = streamText(asked);
+    for await (const part of stream.partialOutputStream) assert(part);
+    assert("capital" in (await stream.output));
+  },
+
+  // What `output` replaces; programs still call it.
   async object(model) {
     const asked = { model, schema, prompt, ...GREEDY };
     assert("capital" in (await generateObject(asked)).object);
