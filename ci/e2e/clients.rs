@@ -46,12 +46,13 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// Strings that begin so were given by the server, and differ when it answers again.
-const IDS: [&str; 9] = [
+const IDS: [&str; 10] = [
     "resp_",
     "msg_",
     "rs_",
     "fc_",
     "ctc_",
+    "tsc_",
     "call_",
     "toolu_",
     "chatcmpl-",

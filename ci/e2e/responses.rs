@@ -348,6 +348,10 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
             tool(json!({"type": "namespace", "name": "n"})),
             "tools[0].tools",
         ),
+        (
+            tool(json!({"type": "tool_search", "execution": "both"})),
+            "tools[0].execution",
+        ),
     ];
     random.of(&cases).clone()
 }

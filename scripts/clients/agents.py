@@ -17,6 +17,9 @@ ASK_BOOK = "Change hello to goodbye in notes.ipynb"
 BOOK = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
     {"cell_type": "code", "id": "greeting", "metadata": {}, "outputs": [],
      "execution_count": None, "source": "hello"}]}
+# Before the change a tool is searched for and called, in vain. As all of these, it is short enough
+# for a recording to keep.
+ASK_AGENT = "Close agent x, change hello to goodbye"
 LOOK = "Look at dot.png"
 SCHEMA = {"type": "object", "properties": {"greeting": {"type": "string"}},
           "required": ["greeting"], "additionalProperties": False}
@@ -60,6 +63,10 @@ def script(work):
                      call("edit", filePath=notes, oldString="hello", newString="goodbye")),
               when=[ASK, "oldString"]),
         scene(*turns(call("apply_patch", input=patch)), when=[ASK, '"name": "apply_patch"']),
+        scene(*turns(call("tool_search", query="close agent"),
+                     call("multi_agent_v1.close_agent", target="x"),
+                     call("apply_patch", input=patch)),
+              when=[ASK_AGENT, '"name": "tool_search"']),
         scene(*turns(call("functions.exec",
                           input=f"text(await tools.apply_patch({json.dumps(patch)}));")),
               when=[ASK, '"name": "functions.exec"']),
@@ -119,6 +126,7 @@ SCENARIOS = {
                                      "--json-schema", json.dumps(SCHEMA)], None),
     "codex-edit": (codex, None, [ASK], "notes.txt"),
     "codex-patch": (codex, "gpt-5.5", [ASK], "notes.txt"),
+    "codex-search": (codex, "gpt-5.5", [ASK_AGENT], "notes.txt"),
     "codex-known": (codex, "gpt-6-sol", [ASK], "notes.txt"),
     "codex-picture": (codex, None, [LOOK], None),
     "codex-schema": (codex, None, ["--output-schema", "schema.json", "Greet me"], None),

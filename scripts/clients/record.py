@@ -38,7 +38,7 @@ DESCRIPTIONS = {"description", "title"}
 WORK = "/project"
 HEADERS_LEFT_OUT = {"host", "connection", "content-length", "date", "accept-encoding",
                     "accept-language", "transfer-encoding"}
-IDS = re.compile(r"\b(resp|msg|rs|fc|fco|ctc|call|toolu|chatcmpl|cmpl|req|ses|at)([_-])"
+IDS = re.compile(r"\b(resp|msg|rs|fc|fco|ctc|tsc|tso|call|toolu|chatcmpl|cmpl|req|ses|at)([_-])"
                  r"([0-9a-f]{8}-[0-9a-f-]{27}|[0-9A-Za-z]{20,40})\b")
 UUIDS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 DIGESTS = re.compile(r"\b[0-9a-f]{32,64}\b")

@@ -122,6 +122,8 @@ pub const CHECKS: &[Check] = &[
             "\"function_call_output\"",
             "\"reasoning\"",
             "\"namespace\"",
+            "\"tool_search\",\"execution\":\"client\"",
+            "\"tool_search_output\"",
             "\"tools\"",
             "\"type\"",
             "\"call_id\"",

@@ -21,7 +21,7 @@ use super::items;
 use super::request::ResponsesRequest;
 use super::running::{CANCELLED, Place};
 use super::store::Stored;
-use super::tools::{CUSTOM_ARGUMENT, Tool, ToolNames};
+use super::tools::{CUSTOM_ARGUMENT, Kind, Tool, ToolNames};
 
 fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", random::hex())
@@ -62,22 +62,48 @@ struct Call {
 }
 
 impl Call {
-    fn item(&self, status: &str) -> Value {
-        let mut item = json!({
-            "id": self.id,
-            "type": if self.tool.custom { "custom_tool_call" } else { "function_call" },
-            "status": status,
-            "call_id": self.call_id,
-            "name": self.tool.name,
-        });
-        match self.tool.custom {
-            true => item["input"] = Value::from(self.input()),
-            false => item["arguments"] = Value::from(self.arguments.as_str()),
+    fn new(tool: Tool) -> Call {
+        let prefix = match tool.kind {
+            Kind::Function => "fc",
+            Kind::Custom => "ctc",
+            Kind::Search => "tsc",
+        };
+        Call {
+            id: new_id(prefix),
+            call_id: format!("call_{}", &random::hex()[..24]),
+            tool,
+            arguments: String::new(),
         }
+    }
+
+    fn item(&self, status: &str) -> Value {
+        let mut item = json!({"id": self.id, "status": status, "call_id": self.call_id});
+        match self.tool.kind {
+            Kind::Function => {
+                item["type"] = Value::from("function_call");
+                item["arguments"] = Value::from(self.arguments.as_str());
+            }
+            Kind::Custom => {
+                item["type"] = Value::from("custom_tool_call");
+                item["input"] = Value::from(self.input());
+            }
+            Kind::Search => {
+                item["type"] = Value::from("tool_search_call");
+                item["execution"] = Value::from("client");
+                item["arguments"] = self.arguments_object();
+                return item;
+            }
+        }
+        item["name"] = Value::from(self.tool.name.as_str());
         if let Some(namespace) = &self.tool.namespace {
             item["namespace"] = Value::from(namespace.as_str());
         }
         item
+    }
+
+    /// The arguments as an object; none of them while they are incomplete.
+    fn arguments_object(&self) -> Value {
+        serde_json::from_str(&self.arguments).unwrap_or_else(|_| json!({}))
     }
 
     /// The free text of a custom tool; empty while its arguments are incomplete.
@@ -298,13 +324,7 @@ impl Composer {
     }
 
     fn begin_call(&mut self, name: &str, out: &mut Vec<u8>) {
-        let tool = self.names.tool(name);
-        let call = Call {
-            id: new_id(if tool.custom { "ctc" } else { "fc" }),
-            call_id: format!("call_{}", &random::hex()[..24]),
-            tool,
-            arguments: String::new(),
-        };
+        let call = Call::new(self.names.tool(name));
         let item = call.item("in_progress");
         self.begin(Open::Call(call), item, out);
     }
@@ -330,8 +350,9 @@ impl Composer {
             }
             Some(Open::Call(call)) => {
                 call.arguments.push_str(piece);
-                if call.tool.custom {
-                    // Its text is inside JSON, which is told whole.
+                if call.tool.kind != Kind::Function {
+                    // The text of a custom tool is inside JSON, and the arguments of a search are
+                    // no text: they are told whole.
                     return;
                 }
                 let data = json!({"item_id": call.id, "output_index": at, "delta": piece});
@@ -387,20 +408,20 @@ impl Composer {
             data[name] = Value::from(value);
             data
         };
-        if call.tool.custom {
-            let input = call.input();
-            let delta = with("delta", &input);
-            self.event("response.custom_tool_call_input.delta", delta, out);
-            self.event(
-                "response.custom_tool_call_input.done",
-                with("input", &input),
-                out,
-            );
-            return;
+        match call.tool.kind {
+            Kind::Function => {
+                let mut done = with("arguments", &call.arguments);
+                done["name"] = Value::from(call.tool.name.as_str());
+                self.event("response.function_call_arguments.done", done, out);
+            }
+            Kind::Custom => {
+                let input = call.input();
+                let (delta, done) = (with("delta", &input), with("input", &input));
+                self.event("response.custom_tool_call_input.delta", delta, out);
+                self.event("response.custom_tool_call_input.done", done, out);
+            }
+            Kind::Search => {}
         }
-        let mut done = with("arguments", &call.arguments);
-        done["name"] = Value::from(call.tool.name.as_str());
-        self.event("response.function_call_arguments.done", done, out);
     }
 
     /// The reply is complete.

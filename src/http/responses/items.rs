@@ -12,7 +12,7 @@ use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_
 use crate::log;
 
 use super::store::Store;
-use super::tools::{ADDITIONAL_TOOLS, CUSTOM_ARGUMENT, flat_name};
+use super::tools::{ADDITIONAL_TOOLS, CUSTOM_ARGUMENT, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};
 
 /// What precedes the text in the field that is opaque to clients. There is nothing to hide in it.
 const ENCRYPTED_MARK: &str = "atlas:";
@@ -28,6 +28,8 @@ const HOSTED_ITEMS: &[&str] = &[
     "image_generation_call",
     "mcp_list_tools",
     "mcp_call",
+    "tool_search_call",
+    "tool_search_output",
 ];
 
 /// The field that holds the text of reasoning for clients that send nothing else back.
@@ -105,6 +107,9 @@ impl Turns<'_> {
                 self.call(&object, json!({CUSTOM_ARGUMENT: input}))
             }
             "function_call_output" | "custom_tool_call_output" => self.output(&object),
+            // Without an id they tell of a search that another server ran.
+            "tool_search_call" if object.get("call_id").is_some() => self.search(&object),
+            "tool_search_output" if object.get("call_id").is_some() => self.found(&object),
             ADDITIONAL_TOOLS => Ok(()),
             name if HOSTED_ITEMS.contains(&name) => {
                 log::debug(format_args!("the item of type {name:?} is left out"));
@@ -113,7 +118,8 @@ impl Turns<'_> {
             "item_reference" => self.reference(&object),
             _ => Err(kind.error(
                 "must be message, reasoning, function_call, function_call_output, \
-                 custom_tool_call, custom_tool_call_output or item_reference",
+                 custom_tool_call, custom_tool_call_output, tool_search_call, \
+                 tool_search_output or item_reference",
             )),
         }
     }
@@ -179,11 +185,30 @@ impl Turns<'_> {
         let name = object.require("name")?;
         let namespace = object.get("namespace");
         let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
-        let function = json!({"name": flat_name(namespace, name.string()?),
-            "arguments": arguments});
+        self.add_call(id, &name, &flat_name(namespace, name.string()?), arguments)
+    }
+
+    fn search(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
+        let id = object.require("call_id")?;
+        let arguments = match object.get("arguments") {
+            Some(arguments) => arguments_object(&arguments)?,
+            None => serde_json::Map::new(),
+        };
+        self.add_call(id.string()?, &id, TOOL_SEARCH, Value::Object(arguments))
+    }
+
+    /// Adds a call to the open turn; `at` is the field at fault where there are too many.
+    fn add_call(
+        &mut self,
+        id: &str,
+        at: &Field<'_>,
+        name: &str,
+        arguments: Value,
+    ) -> Result<(), ApiError> {
+        let function = json!({"name": name, "arguments": arguments});
         let turn = self.open.get_or_insert_default();
         if turn.calls.len() == TOOL_CALLS_MAX {
-            return Err(name.error(format!("is call {} of one turn", TOOL_CALLS_MAX + 1)));
+            return Err(at.error(format!("is call {} of one turn", TOOL_CALLS_MAX + 1)));
         }
         let call = json!({"id": id, "type": "function", "function": function});
         turn.calls.push(call);
@@ -195,6 +220,19 @@ impl Turns<'_> {
         let text = output_text(&object.require("output")?)?;
         self.end();
         let result = json!({"role": "tool", "tool_call_id": id, "content": text});
+        self.messages.push(result);
+        Ok(())
+    }
+
+    /// What a search found is kept beside its text: it may be called from here on, in answers to
+    /// later requests that continue this one too.
+    fn found(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
+        let id = object.require("call_id")?.string()?;
+        let tools = object.require("tools")?;
+        let text = found(&tools)?;
+        self.end();
+        let result = json!({"role": "tool", "tool_call_id": id, "content": text,
+            FOUND_TOOLS: tools.value});
         self.messages.push(result);
         Ok(())
     }
@@ -426,6 +464,34 @@ mod tests {
         let function = &found[0]["tool_calls"][0]["function"];
         assert_eq!(function["arguments"], json!({"input": "+x"}));
         assert_eq!(found[1]["content"], "ok");
+    }
+
+    #[test]
+    fn what_a_search_found_is_told_where_it_was_found() {
+        let tool = json!({"type": "function", "name": "g", "parameters": {}});
+        let space = json!({"type": "namespace", "name": "n", "tools": [tool]});
+        let arguments = json!({"query": "x"});
+        let read_both = |id: Value, tools: Value| {
+            let call = json!({"type": "tool_search_call", "call_id": id, "arguments": arguments});
+            let output = json!({"type": "tool_search_output", "call_id": id, "tools": tools});
+            read(json!([{"role": "user", "content": "hi"}, call, output]))
+        };
+        let found = read_both(json!("c"), json!([space])).unwrap();
+        let function = &found[1]["tool_calls"][0]["function"];
+        assert_eq!(
+            (&function["name"], &function["arguments"]),
+            (&json!(TOOL_SEARCH), &arguments)
+        );
+        let told = found[2]["content"].as_str().unwrap();
+        assert!(told.contains(r#"{"name":"n.g","parameters":{}}"#), "{told}");
+        assert_eq!(found[2][FOUND_TOOLS], json!([space]));
+        // Another server searched, and found what stands at the head.
+        assert_eq!(read_both(Value::Null, json!([])).unwrap().len(), 1);
+        let nameless = read_both(json!("c"), json!([{"type": "function"}]));
+        assert_eq!(
+            nameless.unwrap_err().param.unwrap(),
+            "input[2].tools[0].name"
+        );
     }
 
     #[test]

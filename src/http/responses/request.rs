@@ -70,17 +70,22 @@ impl ResponsesRequest {
             model.string()?;
         }
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
-        let (offer, names) = tools::offered(&object)?;
+        let history = history(&object, store)?;
+        let tools::Offered {
+            mut offer,
+            told,
+            names,
+        } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
         let rule = offer::combined(&offer, text_format(&object)?, parallel_tool_calls)?;
         let included = included(&object)?;
-        let history = history(&object, store)?;
+        let loaded_tools = offer.tools.split_off(told);
         let stored = object.boolean("store", true)?;
         let ask = Ask {
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
             tools: offer.tools,
-            loaded_tools: Vec::new(),
+            loaded_tools,
             parallel_tool_calls,
             thinking: thinking.on,
             thinking_budget: thinking.budget,

@@ -342,6 +342,32 @@ fn logprobs_are_those_of_the_answers_text() {
     }
 }
 
+/// The client searched for a tool; this request and one that continues its answer may call it.
+#[test]
+fn a_tool_that_a_search_found_is_called_as_its_client_knows_it() {
+    let call = CALL.replace("x y", "5");
+    let server = TestServer::start(Script::text(&call));
+    let function = json!({"type": "function", "name": "f", "parameters": {"type": "object",
+        "properties": {"a": {"type": "integer"}}}});
+    let found = json!([{"type": "namespace", "name": "n", "tools": [function]}]);
+    let search = json!([{"type": "tool_search", "execution": "client"}]);
+    let first = json!({"tools": search, "input": [
+        {"role": "user", "content": "hi"},
+        {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}},
+        {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": found}]});
+    let mut response = ask(&server, first).json();
+    for _ in 0..2 {
+        let called = &response["output"][1];
+        assert_eq!(called["namespace"], "n", "{response}");
+        assert_eq!(called["arguments"], r#"{"a":5}"#);
+        let output = json!([{"type": "function_call_output", "call_id": called["call_id"],
+            "output": "x"}]);
+        let fields = json!({"tools": search, "previous_response_id": response["id"],
+            "input": output});
+        response = ask(&server, fields).json();
+    }
+}
+
 #[test]
 fn what_is_not_enforced_is_told() {
     let server = TestServer::start(Script::text("[]"));

@@ -1,6 +1,7 @@
 //! `tools` and `tool_choice` of the Responses API, and the names under which tools are called.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
@@ -13,19 +14,34 @@ use crate::log;
 
 /// The type of an item of the input that is no part of the conversation but brings tools.
 pub const ADDITIONAL_TOOLS: &str = "additional_tools";
+/// The type of a search among tools that the request does not tell of, and the name under which
+/// the model calls one that its client runs.
+pub const TOOL_SEARCH: &str = "tool_search";
+/// The field of a message of the conversation with the tools that a search found.
+pub const FOUND_TOOLS: &str = "found_tools";
 /// The one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";
 
 /// What the answer says of the tools that take text of a grammar.
 const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
 
+/// What a call of a tool looks like to its client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    #[default]
+    Function,
+    /// Takes free text in place of JSON.
+    Custom,
+    /// Finds further tools.
+    Search,
+}
+
 /// A tool as its client knows it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tool {
     pub namespace: Option<String>,
     pub name: String,
-    /// Takes free text in place of JSON.
-    pub custom: bool,
+    pub kind: Kind,
 }
 
 /// Tools by the name that the model calls them by.
@@ -54,12 +70,23 @@ pub fn flat_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
+/// Tools that the reply may call.
+#[derive(Debug)]
+pub struct Offered {
+    /// Tools that the head of the prompt tells of, then those that searches found.
+    pub offer: Offer,
+    /// How many of the offer the head tells of.
+    pub told: usize,
+    pub names: ToolNames,
+}
+
 /// Reads `tools` and `tool_choice`: the tools that the reply may call, in the form of the chat
-/// completions API, whether it must, and their names.
+/// completions API, whether it must, and their names. Searches of the conversation, `history`,
+/// found some of them.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn offered(object: &Object<'_>) -> Result<(Offer, ToolNames), ApiError> {
+pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiError> {
     let mut list = List::default();
     if let Some(tools) = object.get("tools") {
         list.add_all(&tools, None)?;
@@ -67,11 +94,36 @@ pub fn offered(object: &Object<'_>) -> Result<(Offer, ToolNames), ApiError> {
     for tools in brought(object)? {
         list.add_all(&tools, None)?;
     }
+    let told = list.tools.len();
+    for message in history {
+        list.add_found(message)?;
+    }
     let offer = offer(object, list.tools)?;
     if offer.choice == ToolChoice::Never {
         list.names.warnings.clear();
     }
-    Ok((offer, list.names))
+    Ok(Offered {
+        told: told.min(offer.tools.len()),
+        offer,
+        names: list.names,
+    })
+}
+
+/// What the model reads of the `tools` that a search found. They stand where they were found, so
+/// that the head of the prompt stays as it was.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
+    let mut list = List::default();
+    list.add_all(tools, None)?;
+    let mut text = "<functions>\n".to_string();
+    for tool in &list.tools {
+        // Writing to memory does not fail.
+        let _ = writeln!(text, "<function>{}</function>", tool["function"]);
+    }
+    text.push_str("</functions>");
+    Ok(text)
 }
 
 /// The lists of tools that items of the input bring: agents tell theirs in this way to the models
@@ -136,8 +188,13 @@ impl List {
             let object = item.object()?;
             let kind = object.require("type")?.string()?;
             match kind {
-                "function" => self.add(&object, namespace, false)?,
-                "custom" => self.add(&object, namespace, true)?,
+                "function" => self.add_named(&object, namespace, Kind::Function)?,
+                "custom" => self.add_named(&object, namespace, Kind::Custom)?,
+                TOOL_SEARCH if is_clients(&object)? => {
+                    let path = object.path_of("type");
+                    let name = Value::from(TOOL_SEARCH);
+                    self.add(&object, &Field { value: &name, path }, None, Kind::Search)?;
+                }
                 "namespace" if namespace.is_none() => {
                     let name = object.require("name")?;
                     check_name(&name)?;
@@ -150,17 +207,54 @@ impl List {
         }
         match self.tools.len() {
             0..=TOOLS_MAX => Ok(()),
-            _ => Err(list.error(format!("at most {TOOLS_MAX} tools are taken"))),
+            _ => Err(list.error(too_many())),
         }
+    }
+
+    /// Adds what a search found; it may find a tool again.
+    fn add_found(&mut self, message: &Value) -> Result<(), ApiError> {
+        let Some(value) = message.get(FOUND_TOOLS) else {
+            return Ok(());
+        };
+        // They were read where they stand, so that nothing is refused here but their number.
+        let path = "input[0].tools".to_string();
+        let mut found = List::default();
+        found.add_all(&Field { value, path }, None)?;
+        for tool in found.tools {
+            let name = tool["function"]["name"].as_str().unwrap_or_default();
+            if !self.names.tools.contains_key(name) {
+                let known = found.names.tool(name);
+                self.names.tools.insert(name.to_string(), known);
+                self.tools.push(tool);
+            }
+        }
+        for warning in found.names.warnings {
+            if !self.names.warnings.contains(&warning) {
+                self.names.warnings.push(warning);
+            }
+        }
+        match self.tools.len() {
+            0..=TOOLS_MAX => Ok(()),
+            _ => Err(ApiError::field("input", too_many())),
+        }
+    }
+
+    fn add_named(
+        &mut self,
+        object: &Object<'_>,
+        namespace: Option<&str>,
+        kind: Kind,
+    ) -> Result<(), ApiError> {
+        self.add(object, &object.require("name")?, namespace, kind)
     }
 
     fn add(
         &mut self,
         object: &Object<'_>,
+        name: &Field<'_>,
         namespace: Option<&str>,
-        custom: bool,
+        kind: Kind,
     ) -> Result<(), ApiError> {
-        let name = object.require("name")?;
         let flat = flat_name(namespace, name.string()?);
         let whole = Value::from(flat.as_str());
         check_name(&Field {
@@ -170,12 +264,15 @@ impl List {
         let tool = Tool {
             namespace: namespace.map(str::to_string),
             name: name.string()?.to_string(),
-            custom,
+            kind,
         };
         if self.names.tools.insert(flat.clone(), tool).is_some() {
             return Err(name.error("is the name of another tool already"));
         }
-        let grammar = if custom { grammar(object)? } else { None };
+        let grammar = match kind {
+            Kind::Custom => grammar(object)?,
+            Kind::Function | Kind::Search => None,
+        };
         if grammar.is_some() {
             self.names.warnings.push(format!("{UNENFORCED}: {flat}"));
         }
@@ -184,7 +281,7 @@ impl List {
         if let Some(description) = description(object, grammar)? {
             function.insert("description".to_string(), Value::from(description));
         }
-        if let Some(parameters) = parameters(object, custom)? {
+        if let Some(parameters) = parameters(object, kind)? {
             function.insert("parameters".to_string(), parameters);
         }
         if object.boolean("strict", false)? {
@@ -196,8 +293,24 @@ impl List {
     }
 }
 
-fn parameters(object: &Object<'_>, custom: bool) -> Result<Option<Value>, ApiError> {
-    if custom {
+fn too_many() -> String {
+    format!("at most {TOOLS_MAX} tools are taken")
+}
+
+/// Whether the client runs the search; else it is for the first server of this API to run.
+fn is_clients(search: &Object<'_>) -> Result<bool, ApiError> {
+    let Some(execution) = search.get("execution") else {
+        return Ok(false);
+    };
+    match execution.string()? {
+        "client" => Ok(true),
+        "server" => Ok(false),
+        _ => Err(execution.error("must be client or server")),
+    }
+}
+
+fn parameters(object: &Object<'_>, kind: Kind) -> Result<Option<Value>, ApiError> {
+    if kind == Kind::Custom {
         return Ok(Some(json!({
             "type": "object",
             "properties": {CUSTOM_ARGUMENT: {"type": "string"}},
@@ -249,7 +362,7 @@ mod tests {
     use super::*;
 
     fn refused(body: Value) -> String {
-        let error = offered(&Object::root(&body).unwrap()).unwrap_err();
+        let error = offered(&Object::root(&body).unwrap(), &[]).unwrap_err();
         error.param.unwrap()
     }
 
@@ -268,7 +381,7 @@ mod tests {
             {"type": "web_search", "external_web_access": false},
             {"type": "custom", "name": "patch", "format": {"type": "text"}},
         ]});
-        let (offer, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        let Offered { offer, names, .. } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
         let tools = offer.tools;
         let expected = json!({"type": "function", "function": {"name": "shell",
             "description": "d", "parameters": {"type": "object"}}});
@@ -279,7 +392,8 @@ mod tests {
             flat_name(spawn.namespace.as_deref(), &spawn.name),
             "multi_agent_v1.spawn"
         );
-        assert!(names.tool("patch").custom && !names.tool("shell").custom);
+        assert_eq!(names.tool("patch").kind, Kind::Custom);
+        assert_eq!(names.tool("shell").kind, Kind::Function);
         assert_eq!(names.tool("unheard").name, "unheard");
     }
 
@@ -289,21 +403,47 @@ mod tests {
         let body = json!({"tools": [function("f")], "input": [
             {"type": "additional_tools", "role": "developer", "tools": [space]},
             {"role": "user", "content": "hi"}]});
-        let (offer, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        let Offered { offer, names, .. } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
         assert_eq!(offer.tools.len(), 2);
         assert_eq!(names.tool("n.g").namespace.as_deref(), Some("n"));
+    }
+
+    #[test]
+    fn a_search_of_the_client_is_a_tool_and_what_it_found_stands_behind_the_told() {
+        let search = |execution: &str| {
+            json!({"type": "tool_search", "execution": execution, "description": "d",
+                "parameters": {"type": "object"}})
+        };
+        let space = json!({"type": "namespace", "name": "n", "tools": [function("g")]});
+        let history = [
+            json!({FOUND_TOOLS: [space, function("f")]}),
+            json!({FOUND_TOOLS: [space]}),
+        ];
+        let read = |execution: &str| {
+            let body = json!({"tools": [function("f"), search(execution)]});
+            offered(&Object::root(&body).unwrap(), &history).unwrap()
+        };
+        let clients = read("client");
+        assert_eq!((clients.told, clients.offer.tools.len()), (2, 3));
+        assert_eq!(clients.names.tool("tool_search").kind, Kind::Search);
+        assert_eq!(clients.names.tool("n.g").namespace.as_deref(), Some("n"));
+        assert_eq!(read("server").told, 1);
+        let odd = json!({"tools": [search("both")]});
+        assert_eq!(refused(odd), "tools[0].execution");
+        let twice = json!({"tools": [search("client"), search("client")]});
+        assert_eq!(refused(twice), "tools[1].type");
     }
 
     #[test]
     fn the_grammar_of_free_text_is_told() {
         let mut body = json!({"tools": [{"type": "custom", "name": "patch", "description": "d",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
-        let (offer, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        let Offered { offer, names, .. } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
         let told = offer.tools[0]["function"]["description"].as_str().unwrap();
         assert!(told.starts_with("d\n\n") && told.ends_with("start: \"x\""));
         assert_eq!(names.warnings, [format!("{UNENFORCED}: patch")]);
         body["tool_choice"] = json!("none");
-        let (_, names) = offered(&Object::root(&body).unwrap()).unwrap();
+        let names = offered(&Object::root(&body).unwrap(), &[]).unwrap().names;
         assert!(
             names.warnings.is_empty(),
             "nothing of the tool is asked for"
@@ -315,7 +455,7 @@ mod tests {
         let space = json!({"type": "namespace", "name": "n", "tools": [function("g")]});
         let choose = |choice: Value| {
             let body = json!({"tools": [function("f"), space], "tool_choice": choice});
-            let (offer, _) = offered(&Object::root(&body).unwrap()).unwrap();
+            let offer = offered(&Object::root(&body).unwrap(), &[]).unwrap().offer;
             (offer.tools.len(), offer.choice)
         };
         assert_eq!(choose(json!("auto")), (2, ToolChoice::Auto));

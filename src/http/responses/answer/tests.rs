@@ -19,6 +19,7 @@ fn composer(state: &Arc<State>) -> Composer {
         "tools": [
             {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]},
             {"type": "custom", "name": "patch"},
+            {"type": "tool_search", "execution": "client"},
         ],
     });
     let request = ResponsesRequest::parse(&body, &Store::default()).unwrap();
@@ -51,6 +52,9 @@ fn deltas() -> Vec<Delta> {
         arguments(0, "1}"),
         call(1, "patch"),
         arguments(1, "{\"input\":\"+x\"}"),
+        call(2, "tool_search"),
+        arguments(2, "{\"query\":"),
+        arguments(2, "\"x\"}"),
     ]
 }
 
@@ -132,6 +136,8 @@ fn events_come_in_the_order_of_the_api_and_are_numbered() {
         "custom_tool_call_input.delta",
         "custom_tool_call_input.done",
         "output_item.done",
+        "output_item.added",
+        "output_item.done",
         "completed",
     ];
     assert_eq!(kinds, expected);
@@ -163,6 +169,11 @@ fn the_items_of_the_events_are_those_of_the_response() {
         (of(3, "type"), of(3, "input")),
         (json!("custom_tool_call"), json!("+x"))
     );
+    assert_eq!(
+        (of(4, "type"), of(4, "execution")),
+        (json!("tool_search_call"), json!("client"))
+    );
+    assert_eq!(of(4, "arguments"), json!({"query": "x"}));
     assert_eq!(
         response["usage"]["output_tokens_details"]["reasoning_tokens"],
         4
