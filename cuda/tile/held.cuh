@@ -84,7 +84,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
   template <class Sink>
   __device__ void run(int rows, Sums& sums, const Sink& sink) {
     if (threadIdx.x == 0) {
-      ptx::mbarrier_init(&sums.there, HeldShape::kWarps);
+      ptx::mbarrier_init(&sums.there, HeldShape::kWarps * kWarpLanes);
       ptx::mbarrier_init_fence();
     }
     __syncthreads();  // the barrier can be waited for
@@ -95,8 +95,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
       if (first + this->mine < this->count) multiply(sum);
       if (first > 0) add_segments(first - kAtOnce, turn ^ 1, rows, sums, sink);
       put(sum, sums.sum[turn]);
-      __syncwarp();  // this warp's sums are written
-      if (lane() == 0) ptx::mbarrier_arrive(&sums.there);
+      ptx::mbarrier_arrive(&sums.there);  // this thread's sums are written
     }
     const int last = (this->count - 1) / kAtOnce * kAtOnce;
     if (this->count > 0) add_segments(last, turn ^ 1, rows, sums, sink);

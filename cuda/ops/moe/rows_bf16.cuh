@@ -420,8 +420,8 @@ struct Products {
         put(next, slice++, buffer ^ 1, mine);
         if (gate_up.at.tile_of(first + panels) != number) stage(next, slice, buffer ^ 1);
       }
-      __syncwarp();  // this warp's sums are written, its part of the next rows is staged
-      if (lane == 0) ptx::mbarrier_arrive(&shared.there);
+      // This thread's sums are written, its part of the next rows is staged.
+      ptx::mbarrier_arrive(&shared.there);
     }
   }
 
@@ -568,7 +568,7 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   const bool all = rows <= tile::kTileRows;
   shared.plan.clear(rows);
   if (thread == 0) {
-    ptx::mbarrier_init(&shared.there, kWarps);
+    ptx::mbarrier_init(&shared.there, kThreads);
     ptx::mbarrier_init_fence();
   }
   if (rows >= kManyRows) Stage::warm(params);
