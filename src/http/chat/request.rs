@@ -41,20 +41,7 @@ const REFUSED: &[Refused] = &[
         "null",
         "this server reaches no network",
     ),
-    ("best_of", "1", "send n"),
-    ("use_beam_search", "false", "beam search is not served"),
-    ("length_penalty", "1.0", "beam search is not served"),
-    ("min_tokens", "0", "a least length is not served"),
     ("echo", "false", "the prompt is not repeated"),
-    ("bad_words", "[]", "send logit_bias"),
-    ("allowed_token_ids", "null", "send logit_bias"),
-    ("ebnf", "null", "send structured_outputs.grammar in Lark"),
-    ("grammar", "null", "send structured_outputs.grammar in Lark"),
-    (
-        "guided_whitespace_pattern",
-        "null",
-        "send structured_outputs.disable_any_whitespace",
-    ),
     ("chat_template", "null", "the template comes with the model"),
     ("documents", "null", "put documents into messages"),
     (
@@ -67,17 +54,6 @@ const REFUSED: &[Refused] = &[
         "false",
         "a reply is always a turn of its own",
     ),
-    (
-        "truncate_prompt_tokens",
-        "null",
-        "prompts are never cut; send less",
-    ),
-    (
-        "include_stop_str_in_output",
-        "false",
-        "stop strings are no part of a reply",
-    ),
-    ("skip_special_tokens", "true", "special tokens have no text"),
     ("return_token_ids", "false", "send logprobs"),
     ("return_tokens_as_token_ids", "false", "send logprobs"),
     ("include_reasoning", "true", "reasoning is always reported"),
@@ -88,12 +64,6 @@ const REFUSED: &[Refused] = &[
         "false",
         "send thinking_token_budget to bound reasoning",
     ),
-    ("priority", "0", "requests are served in their order"),
-    ("repetition_detection", "null", "replies are never watched"),
-    ("typical_p", "1.0", "send top_p"),
-    ("top_n_sigma", "-1.0", "send min_p"),
-    ("logits_processors", "null", "send logit_bias"),
-    ("stop_regex", "null", "send stop"),
 ];
 
 /// Names for reasoning that is told apart from the answer, which it always is.

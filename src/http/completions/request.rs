@@ -33,38 +33,8 @@ pub struct CompletionRequest {
 /// Fields that are taken only with the value that changes nothing.
 const REFUSED: &[Refused] = &[
     ("suffix", "null", "text is continued at its end only"),
-    ("best_of", "1", "send n"),
-    ("use_beam_search", "false", "beam search is not served"),
-    ("length_penalty", "1.0", "beam search is not served"),
-    ("min_tokens", "0", "a least length is not served"),
-    ("bad_words", "[]", "send logit_bias"),
-    ("allowed_token_ids", "null", "send logit_bias"),
-    ("ebnf", "null", "send structured_outputs.grammar in Lark"),
-    ("grammar", "null", "send structured_outputs.grammar in Lark"),
-    (
-        "guided_whitespace_pattern",
-        "null",
-        "send structured_outputs.disable_any_whitespace",
-    ),
     ("prompt_embeds", "null", "send prompt"),
-    (
-        "truncate_prompt_tokens",
-        "null",
-        "prompts are never cut; send less",
-    ),
-    (
-        "include_stop_str_in_output",
-        "false",
-        "stop strings are no part of a reply",
-    ),
-    ("skip_special_tokens", "true", "special tokens have no text"),
     ("return_token_ids", "false", "send logprobs"),
-    ("priority", "0", "requests are served in their order"),
-    ("repetition_detection", "null", "replies are never watched"),
-    ("typical_p", "1.0", "send top_p"),
-    ("top_n_sigma", "-1.0", "send min_p"),
-    ("logits_processors", "null", "send logit_bias"),
-    ("stop_regex", "null", "send stop"),
 ];
 
 impl CompletionRequest {

@@ -78,22 +78,53 @@ pub fn check_one_of(
     }
 }
 
-/// Fields by which other servers extend chat and completions.
+/// Fields by which other servers extend chat, completions and responses, and what OpenAI left
+/// behind.
 pub const EXTENSIONS: &[Refused] = &[
-    ("stream_interval", "1", "each token is told as it comes"),
+    ("best_of", "1", "replies are not ranked"),
+    ("use_beam_search", "false", "beam search is not served"),
+    ("length_penalty", "1.0", "beam search is not served"),
+    ("min_tokens", "0", "a least length is not served"),
+    ("bad_words", "[]", "send logit_bias"),
+    ("allowed_token_ids", "null", "send logit_bias"),
+    ("logits_processors", "null", "send logit_bias"),
     ("custom_params", "{}", "send logit_bias"),
     ("custom_logit_processor", "null", "send logit_bias"),
+    ("ebnf", "null", "send structured_outputs.grammar in Lark"),
+    ("grammar", "null", "send structured_outputs.grammar in Lark"),
     (
-        "return_hidden_states",
+        "guided_whitespace_pattern",
+        "null",
+        "send structured_outputs.disable_any_whitespace",
+    ),
+    (
+        "truncate_prompt_tokens",
+        "null",
+        "prompts are never cut; send less",
+    ),
+    (
+        "include_stop_str_in_output",
         "false",
-        "the model's inside is not told",
+        "stop strings are no part of a reply",
     ),
     (
         "no_stop_trim",
         "false",
         "stop strings are no part of a reply",
     ),
-    ("n_probs", "0", "send logprobs"),
+    ("stop_regex", "null", "send stop"),
+    ("skip_special_tokens", "true", "special tokens have no text"),
+    ("priority", "0", "requests are served in their order"),
+    ("repetition_detection", "null", "replies are never watched"),
+    ("stream_interval", "1", "each token is told as it comes"),
+    ("n_probs", "0", "send logprobs or top_logprobs"),
+    (
+        "return_hidden_states",
+        "false",
+        "the model's inside is not told",
+    ),
+    ("typical_p", "1.0", "send top_p"),
+    ("top_n_sigma", "-1.0", "send min_p"),
     ("mirostat", "0", "send top_p or min_p"),
     ("lora_path", "null", "the model is served as it is"),
 ];

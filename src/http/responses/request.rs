@@ -8,9 +8,11 @@ use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
-use crate::http::generate::form::{any_object, json_of};
+use crate::http::generate::form::{self, any_object, json_of};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{Refused, check_refused, max_tokens, sampling};
+use crate::http::generate::parameters::{
+    Refused, check_extensions, check_refused, max_tokens, sampling, stop_tokens, stops,
+};
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
@@ -55,6 +57,14 @@ const REFUSED: &[Refused] = &[
         "\"disabled\"",
         "prompts are never cut; send less",
     ),
+    ("messages", "null", "send input"),
+    ("functions", "[]", "send tools"),
+    ("function_call", "\"none\"", "send tool_choice"),
+    ("n", "1", "a response is one reply"),
+    ("max_tokens", "null", "send max_output_tokens"),
+    ("max_completion_tokens", "null", "send max_output_tokens"),
+    ("logprobs", "false", "send top_logprobs and include"),
+    ("prompt_logprobs", "null", "they are told by completions"),
 ];
 
 impl ResponsesRequest {
@@ -65,6 +75,7 @@ impl ResponsesRequest {
     pub fn parse(body: &Value, store: &Store) -> Result<ResponsesRequest, ApiError> {
         let object = Object::root(body)?;
         check_refused(&object, REFUSED)?;
+        check_extensions(&object)?;
         // Clients name the model they would use elsewhere; the answer names the one there is.
         if let Some(model) = object.get("model") {
             model.string()?;
@@ -77,7 +88,7 @@ impl ResponsesRequest {
             names,
         } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = offer::combined(&offer, text_format(&object)?, parallel_tool_calls)?;
+        let rule = offer::combined(&offer, form(&object)?, parallel_tool_calls)?;
         let included = included(&object)?;
         let loaded_tools = offer.tools.split_off(told);
         let stored = object.boolean("store", true)?;
@@ -92,9 +103,9 @@ impl ResponsesRequest {
             sampling: sampling(&object)?,
             max_tokens: max_tokens(&object, &["max_output_tokens"], 1)?,
             clip_to_context: false,
-            stops: Vec::new(),
-            stop_tokens: Vec::new(),
-            ignore_eos: false,
+            stops: stops(&object)?,
+            stop_tokens: stop_tokens(&object)?,
+            ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object, &included)?,
             logprobs_of_text: true,
             prompt_logprobs: None,
@@ -151,7 +162,16 @@ fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value
     Ok(messages)
 }
 
-/// The form that the output must have. How verbose it is, is a wish: the model has no switch for
+/// The form that the output must have, in the words of this API or of an extension, and the field
+/// that asks for it.
+fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    match (text_format(object)?, form::asked(object)?) {
+        (Some(_), Some((name, _))) => Err(ApiError::field(name, "cannot be sent with text.format")),
+        (own, extension) => Ok(own.or(extension)),
+    }
+}
+
+/// What `text` says of the output. How verbose it is, is a wish: the model has no switch for
 /// it.
 fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(text) = object.optional_object("text")? else {
@@ -274,6 +294,7 @@ fn check_metadata(object: &Object<'_>) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::generate::parameters::EXTENSIONS;
     use crate::http::responses::store::Stored;
 
     fn with(name: &str, value: Value) -> Value {
@@ -309,6 +330,28 @@ mod tests {
             ("stream_options", json!({"include_obfuscation": false})),
         ] {
             parsed(name, value);
+        }
+    }
+
+    #[test]
+    fn where_other_servers_let_a_reply_end_is_honoured() {
+        assert_eq!(parsed("stop", json!("a")).ask.stops, ["a"]);
+        assert_eq!(parsed("stop_token_ids", json!([3])).ask.stop_tokens, [3]);
+        assert!(parsed("ignore_eos", json!(true)).ask.ignore_eos);
+    }
+
+    #[test]
+    fn the_form_is_asked_for_once() {
+        for (name, value) in [
+            ("structured_outputs", json!({"regex": "a"})),
+            ("guided_choice", json!(["a"])),
+            ("response_format", json!({"type": "json_object"})),
+        ] {
+            assert!(parsed(name, value.clone()).ask.rule.is_some(), "{name}");
+            let mut both = with(name, value);
+            both["text"] = json!({"format": {"type": "json_object"}});
+            let error = ResponsesRequest::parse(&both, &Store::default()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(name));
         }
     }
 
@@ -358,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_field_that_is_not_served_is_refused_by_name() {
-        for (name, neutral, _) in REFUSED {
+        for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
             parsed(name, serde_json::from_str(neutral).unwrap());
             assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
         }
