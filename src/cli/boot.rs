@@ -18,6 +18,7 @@ use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::grammar::Grammars;
 use crate::text::template::Template;
+use crate::text::template::special::{self, SpecialTokens};
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
@@ -82,10 +83,14 @@ impl Files {
     pub fn has_text(&self) -> bool {
         [target::TOKENIZER_FILE, target::TEMPLATE_FILE]
             .iter()
-            .all(|name| match self {
-                Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| known == name),
-                Files::Directory(directory) => directory.join(name).exists(),
-            })
+            .all(|name| self.has(name))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| *known == name),
+            Files::Directory(directory) => directory.join(name).exists(),
+        }
     }
 
     /// Opens and checks the weights; reads headers only.
@@ -129,23 +134,36 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(|error| fail(error.to_string()))
 }
 
+/// How a file of the checkpoint that cannot be used is reported.
+fn config(name: &str, problem: &dyn Error) -> Failure {
+    Failure::new(
+        Exit::Config,
+        format!("{name}: {problem}; download it again"),
+    )
+}
+
+/// The special tokens that the checkpoint names; none where it does not have the file.
+fn special_tokens(files: &Files) -> Result<SpecialTokens, Failure> {
+    if !files.has(special::FILE) {
+        return Ok(SpecialTokens::default());
+    }
+    let file = files.read(special::FILE)?;
+    SpecialTokens::parse(&file).map_err(|error| config(special::FILE, &error))
+}
+
 /// Loads tokenizer and template.
 ///
 /// # Errors
 /// Names the file that cannot be used.
 pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
-    let config = |name: &str, problem: &dyn Error| {
-        Failure::new(
-            Exit::Config,
-            format!("{name}: {problem}; download it again"),
-        )
-    };
     let mut tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     let source = files.read(target::TEMPLATE_FILE)?;
     let source =
         std::str::from_utf8(&source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
-    let template = Template::load(source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
+    let special = special_tokens(files)?;
+    let template =
+        Template::load(source, special).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
     let tags = (target::THINK_OPEN, target::THINK_CLOSE);
     tokenizer.show(&[tags.0, tags.1]);
     tokenizer.show(target::ToolSyntax::MARKS);

@@ -111,6 +111,34 @@ fn a_device_that_never_answers_ends_the_process() {
 }
 
 #[test]
+fn the_template_knows_the_special_tokens_of_the_checkpoint() {
+    if target::EMBEDDED.is_empty() {
+        return;
+    }
+    let model = chat_model(&Files::Embedded).unwrap();
+    let special = model.template.special();
+    assert_eq!(special.get("eos_token"), Some("<|im_end|>"));
+    assert_eq!(special.get("bos_token"), None);
+}
+
+#[test]
+fn a_checkpoint_need_not_name_special_tokens() {
+    let directory = std::env::temp_dir().join(format!("special_tokens_{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let files = Files::Directory(directory.clone());
+    assert_eq!(special_tokens(&files).unwrap(), SpecialTokens::default());
+    fs::write(directory.join(special::FILE), r#"{"bos_token": "<s>"}"#).unwrap();
+    assert_eq!(
+        special_tokens(&files).unwrap().get("bos_token"),
+        Some("<s>")
+    );
+    fs::write(directory.join(special::FILE), r#"{"bos_token": 1}"#).unwrap();
+    let failure = special_tokens(&files).unwrap_err();
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(failure.message.contains("tokenizer_config.json: bos_token"));
+}
+
+#[test]
 fn a_slow_host_is_no_fault() {
     assert_eq!(<Runner<Cpu> as Executor>::PATIENCE, None);
 }

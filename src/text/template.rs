@@ -2,7 +2,7 @@
 //!
 //! A template comes from the model's files or from the binary, never from a request. Execution is
 //! bounded in instructions, in output bytes, and in time and memory ([`bounds`]). A conversation of
-//! every role is rendered when the template is loaded.
+//! every role is rendered when the template is loaded. It knows the [`special`] tokens by name.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,10 @@ use serde_json::json;
 
 use crate::calendar::strftime;
 
+use self::special::SpecialTokens;
+
 mod bounds;
+pub mod special;
 
 /// Template instructions that one rendering may take.
 pub const FUEL_MAX: u64 = 20_000_000;
@@ -67,23 +70,25 @@ pub struct Conversation {
 /// A compiled chat template.
 pub struct Template {
     source: String,
+    special: SpecialTokens,
     environment: Environment<'static>,
     compiled: CompiledTemplate<'static>,
     accepts_late_system: bool,
 }
 
 impl Template {
-    /// Compiles `source` and renders conversations with it to see that it works.
+    /// Compiles `source`, which may name `special` tokens, and renders conversations with it to see
+    /// that it works.
     ///
     /// # Errors
     /// `Load` when it does not compile or fails on a plain conversation.
-    pub fn load(source: &str) -> Result<Template, TemplateError> {
+    pub fn load(source: &str, special: SpecialTokens) -> Result<Template, TemplateError> {
         if source.len() > TEMPLATE_BYTES_MAX {
             return Err(TemplateError::Load(format!(
                 "larger than {TEMPLATE_BYTES_MAX} bytes"
             )));
         }
-        let mut template = Template::compile(source)?;
+        let mut template = Template::compile(source, special)?;
         for conversation in [plain_conversation(), tool_conversation()] {
             template
                 .render(&conversation)
@@ -93,11 +98,16 @@ impl Template {
         Ok(template)
     }
 
-    fn compile(source: &str) -> Result<Template, TemplateError> {
+    fn compile(source: &str, special: SpecialTokens) -> Result<Template, TemplateError> {
         let syntax = syntax()?;
+        let mut environment = environment(syntax.clone());
+        for (name, text) in special.iter() {
+            environment.add_global(name, Value::from(text));
+        }
         Ok(Template {
             source: source.to_string(),
-            environment: environment(syntax.clone()),
+            special,
+            environment,
             compiled: bounds::compile(NAME, source, syntax).map_err(load_error)?,
             accepts_late_system: false,
         })
@@ -106,6 +116,11 @@ impl Template {
     /// Whether a system message may follow other messages.
     pub fn accepts_late_system(&self) -> bool {
         self.accepts_late_system
+    }
+
+    /// The special tokens of the checkpoint.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
     }
 
     /// The template as the checkpoint has it.
@@ -386,7 +401,12 @@ mod tests {
     const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 
     fn rendered(source: &str, messages: serde_json::Value) -> Result<String, TemplateError> {
-        Template::compile(source)?.render(&conversation(messages, Vec::new()))
+        let template = Template::compile(source, SpecialTokens::default())?;
+        template.render(&conversation(messages, Vec::new()))
+    }
+
+    fn loaded(source: &str) -> Result<Template, TemplateError> {
+        Template::load(source, SpecialTokens::default())
     }
 
     #[test]
@@ -435,6 +455,20 @@ mod tests {
     }
 
     #[test]
+    fn special_tokens_are_known_by_their_names() {
+        let source = "{{ bos_token + messages[0].content + eos_token }}\
+            {% if pad_token is defined %}{{ pad_token }}{% endif %}";
+        assert!(
+            loaded(source).is_err(),
+            "nothing is added to a token that is not there"
+        );
+        let file = br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null}"#;
+        let template = Template::load(source, SpecialTokens::parse(file).unwrap()).unwrap();
+        let text = template.render(&plain_conversation()).unwrap();
+        assert_eq!(text, "<s>Be brief.</s>");
+    }
+
+    #[test]
     fn endless_work_is_cut_off() {
         let source = "{% for a in range(9999) %}{% for b in range(9999) %}\
             {% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
@@ -455,19 +489,17 @@ mod tests {
 
     #[test]
     fn a_template_that_fails_on_a_plain_conversation_is_not_loaded() {
-        let error = Template::load("{{ messages[0].missing.deeper }}")
-            .err()
-            .unwrap();
+        let error = loaded("{{ messages[0].missing.deeper }}").err().unwrap();
         assert!(error.to_string().contains("fails when tried"), "{error}");
     }
 
     #[test]
     fn late_system_messages_are_tried_at_load() {
-        assert!(Template::load(PLAIN).unwrap().accepts_late_system());
+        assert!(loaded(PLAIN).unwrap().accepts_late_system());
         let strict = format!(
             "{PLAIN}{{% for m in messages %}}{{% if m.role == 'system' and not loop.first %}}\
              {{{{ raise_exception('first') }}}}{{% endif %}}{{% endfor %}}"
         );
-        assert!(!Template::load(&strict).unwrap().accepts_late_system());
+        assert!(!loaded(&strict).unwrap().accepts_late_system());
     }
 }

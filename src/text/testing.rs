@@ -10,6 +10,7 @@ use serde_json::json;
 use super::chat::ChatModel;
 use super::grammar::Grammars;
 use super::template::Template;
+use super::template::special::SpecialTokens;
 use super::tokenizer::Tokenizer;
 use crate::target::VOCAB;
 
@@ -148,7 +149,7 @@ pub fn chat_model_with(template: &str) -> ChatModel {
     ChatModel {
         grammars: Grammars::new(&tokenizer, VOCAB, &[END_OF_TURN]).unwrap(),
         tokenizer,
-        template: Template::load(template).unwrap(),
+        template: Template::load(template, SpecialTokens::default()).unwrap(),
         think: Some(("<think>", "</think>")),
         calls_tools: true,
         stop_tokens: vec![END_OF_TURN],

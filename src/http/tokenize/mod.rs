@@ -135,16 +135,18 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError>
 /// What a client needs to know of the tokenizer and the template to build prompts itself.
 pub fn info(state: &State, service: &Service) -> Value {
     let chat = &service.chat;
+    let special = chat.template.special();
     let end = chat.stop_tokens.first();
+    let end = end.map(|&id| token_text(chat, id, false));
     json!({
         "name_or_path": state.model_id,
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": service.engine.context(),
         "vocab_size": target::VOCAB,
-        "bos_token": null,
-        "eos_token": end.map(|&id| token_text(chat, id, false)),
-        "pad_token": null,
-        "unk_token": null,
+        "bos_token": special.get("bos_token"),
+        "eos_token": special.get("eos_token").map(String::from).or(end),
+        "pad_token": special.get("pad_token"),
+        "unk_token": special.get("unk_token"),
         "chat_template": chat.template.source(),
     })
 }

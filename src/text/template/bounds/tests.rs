@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::super::{Conversation, Template, TemplateError, conversation, plain_conversation};
+use super::super::{
+    Conversation, SpecialTokens, Template, TemplateError, conversation, plain_conversation,
+};
 use super::*;
 
 /// How long a refusal may take; a debug build copies and counts several times slower.
@@ -106,8 +108,12 @@ fn looped(body: &str) -> String {
     )
 }
 
+fn compiled(source: &str) -> Result<Template, TemplateError> {
+    Template::compile(source, SpecialTokens::default())
+}
+
 fn rendered(source: &str) -> Result<String, TemplateError> {
-    Template::compile(source)?.render(&plain_conversation())
+    compiled(source)?.render(&plain_conversation())
 }
 
 /// Renders a template without end, and says what is wrong with its end.
@@ -249,7 +255,7 @@ fn unbounded(source: &str, conversation: &Conversation) -> String {
 fn bounds_change_no_output() {
     let tiny = include_str!("../../../../targets/_model/tiny/chat_template.jinja");
     for source in [EVERYTHING, crate::text::testing::TEMPLATE, tiny] {
-        let bounded = Template::compile(source).unwrap().render(&talk()).unwrap();
+        let bounded = compiled(source).unwrap().render(&talk()).unwrap();
         assert_eq!(bounded, unbounded(source, &talk()));
     }
 }
@@ -257,7 +263,7 @@ fn bounds_change_no_output() {
 #[test]
 fn a_template_is_shown_as_it_was_written() {
     let source = "{{ 2 * 3 }}{{ messages[0].role * 2 }}";
-    let template = Template::load(source).unwrap();
+    let template = Template::load(source, SpecialTokens::default()).unwrap();
     assert_eq!(template.source(), source);
     assert_eq!(
         template.render(&plain_conversation()).unwrap(),
@@ -275,7 +281,7 @@ fn a_long_conversation_is_rendered() {
     let source = "{% for m in messages %}{% set text = m.content | trim %}\
         {{ '<|im_start|>' ~ m.role + '\n' + text + '<|im_end|>' }}{% endfor %}";
     let talk = conversation(serde_json::Value::Array(messages), Vec::new());
-    let template = Template::compile(source).unwrap();
+    let template = compiled(source).unwrap();
     let time = |render: &dyn Fn() -> String| {
         let begun = Instant::now();
         (render(), begun.elapsed())

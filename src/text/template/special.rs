@@ -1,0 +1,111 @@
+//! The special tokens that a checkpoint names in `tokenizer_config.json`: published templates
+//! write them into the text, and fail where they are not defined.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// The file of a checkpoint that names them.
+pub const FILE: &str = "tokenizer_config.json";
+
+/// The names that Hugging Face's renderer gives to templates.
+const NAMES: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+
+/// Texts of special tokens by their names; a token that the checkpoint does not have has no name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SpecialTokens {
+    texts: Vec<(&'static str, String)>,
+}
+
+/// Why special tokens cannot be read.
+#[derive(Debug)]
+pub enum SpecialTokensError {
+    Json(serde_json::Error),
+    /// This token is neither a text nor an object that holds one.
+    NoText(&'static str),
+}
+
+impl fmt::Display for SpecialTokensError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpecialTokensError::Json(error) => error.fmt(f),
+            SpecialTokensError::NoText(name) => write!(f, "{name} has no text"),
+        }
+    }
+}
+
+impl std::error::Error for SpecialTokensError {}
+
+impl SpecialTokens {
+    /// Reads the content of [`FILE`].
+    ///
+    /// # Errors
+    /// When it is no JSON, or a token in it has no text.
+    pub fn parse(file: &[u8]) -> Result<SpecialTokens, SpecialTokensError> {
+        let config: Value = serde_json::from_slice(file).map_err(SpecialTokensError::Json)?;
+        let mut texts = Vec::new();
+        for name in NAMES {
+            let token = match &config[name] {
+                Value::Null => continue,
+                Value::Object(added) => added.get("content").and_then(Value::as_str),
+                token => token.as_str(),
+            };
+            let text = token.ok_or(SpecialTokensError::NoText(name))?;
+            texts.push((name, text.to_string()));
+        }
+        Ok(SpecialTokens { texts })
+    }
+
+    /// The text of the token `name`, as in `bos_token`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, text)| text)
+    }
+
+    /// Each name with its text.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.texts.iter().map(|(name, text)| (*name, text.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(file: &str) -> Result<SpecialTokens, SpecialTokensError> {
+        SpecialTokens::parse(file.as_bytes())
+    }
+
+    #[test]
+    fn a_token_is_a_text_or_an_object_that_holds_one() {
+        let file = r#"{"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
+            "pad_token": null, "model_max_length": 7}"#;
+        let special = parsed(file).unwrap();
+        assert_eq!(special.get("bos_token"), Some("<s>"));
+        assert_eq!(special.get("eos_token"), Some("</s>"));
+        assert_eq!(special.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_token_without_a_text_is_told() {
+        for file in [
+            r#"{"unk_token": 3}"#,
+            r#"{"unk_token": {}}"#,
+            r#"{"unk_token": []}"#,
+        ] {
+            let error = parsed(file).unwrap_err();
+            assert_eq!(error.to_string(), "unk_token has no text");
+        }
+        assert!(parsed("{").is_err());
+        assert_eq!(parsed("[]").unwrap(), SpecialTokens::default());
+    }
+}
