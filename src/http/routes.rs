@@ -39,7 +39,7 @@ pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 
 /// What a body asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+pub(super) enum Question {
     Chat,
     Completions,
     Messages,
@@ -51,7 +51,7 @@ enum Question {
 
 /// What this server has an answer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route<'p> {
+pub(super) enum Route<'p> {
     Body(Question),
     Response(&'p str),
     CancelResponse(&'p str),
@@ -66,7 +66,7 @@ enum Route<'p> {
 }
 
 impl Route<'_> {
-    fn find(path: &str) -> Option<Route<'_>> {
+    pub(super) fn find(path: &str) -> Option<Route<'_>> {
         if not_offered(path).is_some() {
             return None;
         }
@@ -140,7 +140,7 @@ impl Route<'_> {
     }
 
     /// Whether anyone may ask: a probe has no key.
-    fn is_open(self) -> bool {
+    pub(super) fn is_open(self) -> bool {
         matches!(self, Route::Health)
     }
 
@@ -217,7 +217,7 @@ async fn answer(
         // Its state is large, and a connection has room for it as long as it lives.
         Route::Body(question) => Box::pin(body_answer(state, question, request, call)).await,
         Route::Response(id) if request.method() == Method::DELETE => {
-            let deleted = responses::delete(&state.responses, id)?;
+            let deleted = responses::delete(state, id)?;
             Ok(json_response(StatusCode::OK, &deleted))
         }
         Route::Response(id) => {

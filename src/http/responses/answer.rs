@@ -463,16 +463,22 @@ impl Composer {
 
     fn finally(&mut self, kind: &str, response: Value, out: &mut Vec<u8>) -> Value {
         self.event(kind, json!({"response": response}), out);
-        self.store(&response);
-        // Behind the store, or there would be a moment in which the response is nowhere.
-        self.place = None;
+        let stored = self.stored(&response);
+        let keep = || {
+            if let Some((stored, state)) = stored {
+                state.responses.insert(&self.head.id, stored);
+            }
+        };
+        match self.place.take() {
+            Some(place) => place.leave(keep),
+            None => keep(),
+        }
         response
     }
 
-    fn store(&mut self, response: &Value) {
-        let Some((mut history, state)) = self.history.take() else {
-            return;
-        };
+    /// What is to be stored of the response, and where.
+    fn stored(&mut self, response: &Value) -> Option<(Stored, Arc<State>)> {
+        let (mut history, state) = self.history.take()?;
         let output = Value::from(self.output.as_slice());
         let output_field = Field {
             value: &output,
@@ -493,7 +499,7 @@ impl Composer {
             history: history.into(),
             items: self.output.iter().map(item).collect(),
         };
-        state.responses.insert(&self.head.id, stored);
+        Some((stored, state))
     }
 }
 

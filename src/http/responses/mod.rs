@@ -20,7 +20,6 @@ use crate::text::chat::Prompt;
 use self::answer::Composer;
 use self::request::ResponsesRequest;
 use self::running::Outcome;
-use self::store::Store;
 use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
@@ -102,7 +101,7 @@ pub fn known(state: &State, id: &str, query: Option<&str>) -> Result<String, Api
         let problem = "a response is streamed once, to who asked for it; leave it out";
         return Err(ApiError::field("stream", problem));
     }
-    // A response is stored before it leaves the running ones.
+    // A response is stored as it leaves the running ones.
     if let Some(response) = state.running.get(id) {
         return Ok(response.to_string());
     }
@@ -110,12 +109,13 @@ pub fn known(state: &State, id: &str, query: Option<&str>) -> Result<String, Api
     Ok(stored.response.to_string())
 }
 
-/// Forgets a stored response.
+/// Forgets a response; one that is being written ends, as if it were cancelled.
 ///
 /// # Errors
-/// When it is not stored.
-pub fn delete(store: &Store, id: &str) -> Result<Value, ApiError> {
-    match store.remove(id) {
+/// When there is none.
+pub fn delete(state: &State, id: &str) -> Result<Value, ApiError> {
+    // A response leaves the running ones as it is stored.
+    match state.running.delete(id) || state.responses.remove(id) {
         true => Ok(json!({"id": id, "object": "response", "deleted": true})),
         false => Err(unknown(id)),
     }

@@ -1,4 +1,4 @@
-//! Responses that are being written, by their ids: to be asked for, and to be cancelled.
+//! Responses that are being written, by their ids: to be asked for, cancelled and deleted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,9 +24,20 @@ struct Entry {
     cancelled: watch::Sender<Cancelled>,
     /// The reply is complete, and told in a moment: nothing is left to cancel.
     complete: bool,
+    /// Nobody is told of it any more, and it is not kept.
+    deleted: bool,
 }
 
 impl Entry {
+    /// Tells the reply to end.
+    fn end(&self) {
+        let error = ApiError {
+            code: Some(CANCELLED),
+            ..ApiError::new(StatusCode::CONFLICT, "the response was cancelled")
+        };
+        self.cancelled.send_replace(Some(error));
+    }
+
     fn response(&self) -> Value {
         let status = match *self.cancelled.borrow() {
             Some(_) => "cancelled",
@@ -63,6 +74,7 @@ impl Running {
             head: head.clone(),
             cancelled,
             complete: false,
+            deleted: false,
         };
         entries.insert(head.id.clone(), entry);
         Some(Place {
@@ -74,24 +86,33 @@ impl Running {
 
     /// A response as it is before its end.
     pub fn get(&self, id: &str) -> Option<Value> {
-        self.lock().get(id).map(Entry::response)
+        known(&self.lock(), id).map(Entry::response)
     }
 
     /// Tells a reply to end.
     pub fn cancel(&self, id: &str) -> Outcome {
         let entries = self.lock();
-        let Some(entry) = entries.get(id) else {
+        let Some(entry) = known(&entries, id) else {
             return Outcome::Unknown;
         };
         if entry.complete {
             return Outcome::TooLate;
         }
-        let error = ApiError {
-            code: Some(CANCELLED),
-            ..ApiError::new(StatusCode::CONFLICT, "the response was cancelled")
-        };
-        entry.cancelled.send_replace(Some(error));
+        entry.end();
         Outcome::Cancelled(entry.response())
+    }
+
+    /// Tells a reply to end and forgets its response; false: there is none.
+    pub fn delete(&self, id: &str) -> bool {
+        let mut entries = self.lock();
+        let Some(entry) = entries.get_mut(id).filter(|entry| !entry.deleted) else {
+            return false;
+        };
+        entry.deleted = true;
+        if !entry.complete {
+            entry.end();
+        }
+        true
     }
 
     #[cfg(test)]
@@ -103,6 +124,10 @@ impl Running {
         // Whoever panicked left whole entries behind.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn known<'e>(entries: &'e HashMap<String, Entry>, id: &str) -> Option<&'e Entry> {
+    entries.get(id).filter(|entry| !entry.deleted)
 }
 
 /// The place of one response among the running ones; dropping it takes the response out, however
@@ -127,6 +152,16 @@ impl Place {
             entry.complete = true;
         }
         self.told.borrow().is_some()
+    }
+
+    /// Takes the response out and has it kept unless it was deleted: who deletes it finds it here
+    /// or where it is kept.
+    pub fn leave(self, keep: impl FnOnce()) {
+        let mut entries = self.running.lock();
+        let entry = entries.remove(&self.id);
+        if !entry.is_some_and(|entry| entry.deleted) {
+            keep();
+        }
     }
 }
 
@@ -184,6 +219,25 @@ mod tests {
         assert!(!place.complete());
         assert_eq!(running.cancel("a"), Outcome::TooLate);
         assert!(place.told().borrow().is_none());
+    }
+
+    #[test]
+    fn a_deleted_response_is_known_to_nobody_and_not_kept() {
+        let running = Arc::new(Running::default());
+        let place = running.enter(&head("a")).unwrap();
+        assert!(running.delete("a") && place.told().borrow().is_some());
+        assert!(!running.delete("a") && running.get("a").is_none());
+        assert_eq!(running.cancel("a"), Outcome::Unknown);
+        place.leave(|| panic!("it is not kept"));
+        assert!(running.ids().is_empty() && !running.delete("a"));
+    }
+
+    #[test]
+    fn a_response_is_kept_before_it_leaves() {
+        let running = Arc::new(Running::default());
+        let (place, mut kept) = (running.enter(&head("a")).unwrap(), false);
+        place.leave(|| kept = true);
+        assert!(kept && running.ids().is_empty());
     }
 
     #[test]

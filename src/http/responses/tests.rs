@@ -208,6 +208,27 @@ fn a_running_response_is_cancelled_by_its_id() {
 }
 
 #[test]
+fn a_running_response_that_is_deleted_ends_and_is_not_stored() {
+    let server = TestServer::start(Script::endless());
+    for stream in [true, false] {
+        let open = server.post(PATH, &question(json!({"stream": stream})));
+        wait_for_running(&server, 1);
+        let id = server.state.running.ids().remove(0);
+        let path = format!("{PATH}/{id}");
+        let deleted = send(&server, "DELETE", &path).json();
+        let expected = json!({"id": id, "object": "response", "deleted": true});
+        assert_eq!(deleted, expected);
+        let answer = open.answer();
+        let end = if stream { last(&answer) } else { answer.json() };
+        assert_eq!(end["status"], "cancelled");
+        wait_for_running(&server, 0);
+        for method in ["GET", "DELETE"] {
+            assert_eq!(send(&server, method, &path).status, 404);
+        }
+    }
+}
+
+#[test]
 fn a_whole_answer_is_cancelled_too() {
     let server = TestServer::start(Script::endless());
     let waiting = server.post(PATH, &question(json!({})));
