@@ -9,6 +9,7 @@ use crate::http::fields::record;
 use crate::http::messages::request::{MessagesRequest, countable};
 use crate::http::responses::request::ResponsesRequest;
 use crate::http::responses::store::Store;
+use crate::http::routes::Route;
 use crate::target;
 use crate::text::testing::chat_model;
 
@@ -155,6 +156,30 @@ fn named(operation: Value, name: &str) -> Value {
     operation
 }
 
+/// The ways to send a key. A server without keys asks for none, which is the first alternative.
+fn security() -> Value {
+    json!([{}, {"bearer": []}, {"api_key": []}, {"basic": []}])
+}
+
+fn security_schemes() -> Value {
+    json!({
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        "basic": {"type": "http", "scheme": "basic",
+            "description": "The key is the password, as a browser sends it; any name will do."},
+    })
+}
+
+/// Says of the operations that no key guards that they need none.
+fn open(paths: &mut Map<String, Value>) {
+    for (path, operations) in paths {
+        if Route::find(path).is_some_and(Route::is_open) {
+            let operations = operations.as_object_mut().into_iter().flatten();
+            operations.for_each(|(_, operation)| operation["security"] = json!([]));
+        }
+    }
+}
+
 fn document() -> Value {
     let recorded = recorded();
     let answers = |path: &str| {
@@ -224,13 +249,18 @@ fn document() -> Value {
             json!({"post": operation(id, Some(body), any.clone())}),
         );
     }
+    open(&mut paths);
     json!({
         "openapi": "3.1.0",
         "info": {"title": "Atlas", "version": env!("CARGO_PKG_VERSION"),
             "description": "Fields that are not described are ignored."},
+        "security": security(),
         "paths": paths,
-        "components": {"schemas": {"Error": {"type": "object", "required": ["error"],
-            "properties": {"error": {"type": "object", "required": ["message", "type"]}}}}},
+        "components": {
+            "securitySchemes": security_schemes(),
+            "schemas": {"Error": {"type": "object", "required": ["error"],
+                "properties": {"error": {"type": "object", "required": ["message", "type"]}}}},
+        },
     })
 }
 
