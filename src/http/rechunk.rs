@@ -1,7 +1,10 @@
 //! From tokens to events: however a reply's tokens come in groups, a stream adds up to the whole
 //! answer, in every dialect and with every syntax of tool calls.
 
+mod completions;
+
 use std::sync::Arc;
+use std::thread::{self, Scope};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -20,11 +23,13 @@ use super::settings::Settings;
 use super::state::{Loading, State};
 use super::{chat, messages, responses};
 
+use self::completions::Continued;
+
 /// Replies that are cut anew, over all syntaxes; `ci/README.md` says when there are as many.
 const RECHUNKINGS: usize = if cfg!(debug_assertions) { 360 } else { 100_000 };
 const SYNTAXES: usize = 6;
-/// Of so many replies one tells its log-probabilities: their JSON takes most of the time.
-const TOLD_OF: usize = 8;
+/// Of so many replies one tells its log-probabilities: their JSON takes much of the time.
+const TOLD_OF: usize = 4;
 const STOP: &str = "STOP";
 const USAGE: Usage = Usage {
     prompt: 3,
@@ -64,11 +69,35 @@ fn random_tokens<S: Written>(model: &ChatModel, random: &mut Random) -> Vec<Toke
         text.push_str("never shown");
     }
     let mut tokens = model.tokenizer.encode(&text).unwrap();
+    if random.below(4) == 0 {
+        // A character has no beginning.
+        tokens.insert(0, 0x82);
+    }
     if random.below(8) == 0 {
         // A character is never completed.
         tokens.push(0xf0);
     }
     tokens
+}
+
+/// A reply of a conversation, with thoughts and calls.
+fn in_parts() -> ReplyFormat {
+    ReplyFormat {
+        reasoning_opened: true,
+        stops: vec![STOP.to_string()],
+        stop_tokens: vec![END_OF_TURN],
+        tools: Some(schemas()),
+        ..ReplyFormat::default()
+    }
+}
+
+/// The log-probabilities of `id`, which neighbours do not share; JSON has them to the last bit.
+fn logprobs(place: usize, id: TokenId) -> TokenLogprobs {
+    let logprob = -((1 + place % 64) as f32) / 8.0;
+    TokenLogprobs {
+        logprob,
+        top: vec![(id, logprob)],
+    }
 }
 
 /// What groups of tokens settle, with log-probabilities if they are `told`; a group ends where
@@ -77,28 +106,16 @@ fn settled<S: Written>(
     model: &ChatModel,
     tokens: &[TokenId],
     told: bool,
+    format: ReplyFormat,
     mut cut: impl FnMut() -> bool,
 ) -> Vec<Settled> {
-    let mut reply = Reply::<S>::new(
-        model,
-        ReplyFormat {
-            reasoning_opened: true,
-            stops: vec![STOP.to_string()],
-            stop_tokens: vec![END_OF_TURN],
-            tools: Some(schemas()),
-            ..ReplyFormat::default()
-        },
-    );
+    let mut reply = Reply::<S>::new(model, format);
     let mut pieces = vec![Settled::default()];
     let mut flow = Flow::Continue;
-    for &id in tokens {
+    for (at, &id) in tokens.iter().enumerate() {
         let piece = pieces.last_mut().unwrap();
         if told {
-            let logprobs = TokenLogprobs {
-                logprob: -0.5,
-                top: vec![(id, -0.5)],
-            };
-            piece.logprobs.push((id, logprobs));
+            piece.logprobs.push((id, logprobs(at, id)));
         }
         flow = reply.push(model, id, &mut piece.deltas);
         if flow == Flow::Complete {
@@ -154,11 +171,11 @@ fn push(to: &mut Value, more: &Value) {
 }
 
 /// The choice that the chunks of a chat add up to, without the ids of calls.
-fn chat_choice(events: &[Value]) -> Value {
+fn chat_choice(events: Vec<Value>) -> Value {
     let mut choice = json!({"content": "", "reasoning": "", "calls": []});
     let mut logprobs: Vec<Value> = Vec::new();
-    for event in events {
-        let Some(chunk) = event["choices"].get(0) else {
+    for mut event in events {
+        let Some(chunk) = event["choices"].get_mut(0) else {
             continue;
         };
         push(&mut choice["content"], &chunk["delta"]["content"]);
@@ -182,8 +199,8 @@ fn chat_choice(events: &[Value]) -> Value {
             push(&mut choice["calls"][at][0], &call["function"]["name"]);
             push(&mut choice["calls"][at][1], &call["function"]["arguments"]);
         }
-        if let Some(positions) = chunk["logprobs"]["content"].as_array() {
-            logprobs.extend_from_slice(positions);
+        if let Some(positions) = chunk["logprobs"]["content"].as_array_mut() {
+            logprobs.append(positions);
         }
         if !chunk["finish_reason"].is_null() {
             choice["finish"] = chunk["finish_reason"].clone();
@@ -213,7 +230,7 @@ fn check_chat(model: &ChatModel, told: bool, whole: &[Settled], pieces: &[Settle
     let answer = whole_answer(model, &identity, vec![reply], USAGE, told);
     let expected = whole_choice(&answer["choices"][0]);
     let writer = ChunkWriter::new(&identity, 1, told, false);
-    let found = chat_choice(&events(model, Box::new(writer), copied(pieces)));
+    let found = chat_choice(events(model, Box::new(writer), copied(pieces)));
     assert_eq!(found, expected);
     for text in [
         &found["content"],
@@ -230,11 +247,11 @@ fn check_messages(model: &ChatModel, whole: &[Settled], pieces: &[Settled]) {
         "stop_sequences": [STOP]});
     let request = MessagesRequest::parse(&body).unwrap();
     let identity = Identity::new("m", "req_1", &request);
-    let expected = whole_answer(&identity, gathered(copied(whole)), USAGE);
+    let expected = whole_answer(&identity, gathered(plain(whole)), USAGE);
     let writer = MessageWriter::new(identity, 3);
     let mut blocks: Vec<Value> = Vec::new();
     let mut end = Value::Null;
-    for event in events(model, Box::new(writer), copied(pieces)) {
+    for event in events(model, Box::new(writer), plain(pieces)) {
         match event["type"].as_str().unwrap() {
             "content_block_start" => {
                 assert_eq!(event["index"], blocks.len());
@@ -294,11 +311,6 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
         Composer::new(state, request)
     };
     // Positions would have to come one by one.
-    let plain = |pieces: &[Settled]| {
-        let mut pieces = copied(pieces);
-        pieces.iter_mut().for_each(|piece| piece.logprobs.clear());
-        pieces
-    };
     let expected = composer().whole(model, plain(whole), Ok(USAGE)).unwrap();
     let events = events(model, Box::new(composer()), plain(pieces));
     let last = &events.last().unwrap()["response"];
@@ -318,12 +330,20 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
 }
 
 fn copied(pieces: &[Settled]) -> Vec<Settled> {
+    let mut copies = plain(pieces);
+    for (copy, piece) in copies.iter_mut().zip(pieces) {
+        copy.logprobs = piece.logprobs.clone();
+    }
+    copies
+}
+
+/// The same without log-probabilities.
+fn plain(pieces: &[Settled]) -> Vec<Settled> {
     let copy = |piece: &Settled| Settled {
         index: piece.index,
-        prompt: Vec::new(),
         deltas: piece.deltas.clone(),
-        logprobs: piece.logprobs.clone(),
         finish: piece.finish,
+        ..Settled::default()
     };
     pieces.iter().map(copy).collect()
 }
@@ -342,9 +362,12 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
         for _ in 0..RECHUNKINGS.div_ceil(SYNTAXES) {
             let tokens = random_tokens::<S>(&model, &mut random);
             let told = random.below(TOLD_OF) == 0;
-            let whole = settled::<S>(&model, &tokens, told, || false);
-            let often = 1 + random.below(12);
-            let pieces = settled::<S>(&model, &tokens, told, || random.below(often) == 0);
+            let continued = Continued::new(&tokens, told, &mut random);
+            let whole = settled::<S>(&model, &tokens, told, in_parts(), || false);
+            let often = 1 + random.below(16);
+            let mut cut = || random.below(often) == 0;
+            let pieces = settled::<S>(&model, &tokens, told, in_parts(), &mut cut);
+            continued.check::<S>(&model, &mut cut);
             check_chat(&model, told, &whole, &pieces);
             check_messages(&model, &whole, &pieces);
             check_responses(&model, &state, &whole, &pieces);
@@ -356,5 +379,8 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
             S::NAME
         );
     }
-    for_each_syntax!(run());
+    fn beside<'s, S: Written>(scope: &'s Scope<'s, '_>) {
+        scope.spawn(run::<S>);
+    }
+    thread::scope(|scope| for_each_syntax!(beside(scope)));
 }

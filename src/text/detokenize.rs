@@ -20,6 +20,13 @@ impl Detokenizer {
         }
     }
 
+    /// Whether `byte` cannot go on with the character that is not complete.
+    pub fn is_broken_by(&self, byte: u8) -> bool {
+        let joined = [self.pending.as_slice(), &[byte]].concat();
+        let error = std::str::from_utf8(&joined).err();
+        !self.pending.is_empty() && error.is_some_and(|error| error.error_len().is_some())
+    }
+
     /// Appends a replacement character for an unfinished one.
     pub fn finish(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
@@ -76,6 +83,15 @@ mod tests {
     #[test]
     fn an_unfinished_character_ends_as_one_replacement() {
         assert_eq!(streamed(&[b"a", &[0xe2, 0x82]]), "a\u{fffd}");
+    }
+
+    #[test]
+    fn a_character_is_broken_by_what_it_cannot_go_on_with() {
+        let mut detokenizer = Detokenizer::default();
+        assert!(!detokenizer.is_broken_by(0x80), "there is none");
+        detokenizer.push(&[0xf0], &mut String::new());
+        assert!(!detokenizer.is_broken_by(0x9f));
+        assert!(detokenizer.is_broken_by(b'a') && detokenizer.is_broken_by(0x80));
     }
 
     #[test]

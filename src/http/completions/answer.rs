@@ -50,14 +50,15 @@ impl Shape {
         let style = (count, self.tokens_as_ids);
         if self.echo {
             let prompt = self.prompt(index);
-            if text.scored == 0 {
-                text.positions.push_prompt(model, prompt[0], None, style);
-                text.scored = 1;
-            }
-            for scored in scores {
-                let (id, logprobs) = (prompt[text.scored], &scored.logprobs);
-                text.positions.push_prompt(model, id, Some(logprobs), style);
+            let first = (text.scored == 0).then_some(None);
+            let others = scores.iter().map(|scored| Some(&scored.logprobs));
+            for logprobs in first.into_iter().chain(others) {
+                let id = prompt[text.scored];
+                text.positions.push_prompt(model, id, logprobs, style);
                 text.scored += 1;
+                if text.scored == prompt.len() {
+                    text.positions.end_prompt();
+                }
             }
         }
         for (id, logprobs) in logprobs {

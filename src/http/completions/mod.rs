@@ -1,10 +1,10 @@
 //! `POST /v1/completions`: text or tokens continued as they are, scored if asked.
 
-mod answer;
+pub mod answer;
 pub mod positions;
 pub mod request;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::sync::Arc;
 

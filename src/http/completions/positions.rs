@@ -49,6 +49,13 @@ impl Positions {
         self.advance(model, id);
     }
 
+    /// The prompt has no more tokens: its text ends here, whatever character was to come.
+    pub fn end_prompt(&mut self) {
+        let mut text = String::new();
+        self.detokenizer.finish(&mut text);
+        self.characters += text.chars().count();
+    }
+
     /// Appends a token of the reply; one that structures the prompt has no text there.
     pub fn push_reply(
         &mut self,
@@ -71,7 +78,7 @@ impl Positions {
         (count, as_id): (usize, bool),
     ) {
         self.tokens.push(token_text(model, id, as_id));
-        self.text_offset.push(self.characters);
+        self.text_offset.push(self.next(model, id));
         let Some(logprobs) = logprobs else {
             self.token_logprobs.push(Value::Null);
             self.top_logprobs.push(Value::Null);
@@ -86,6 +93,13 @@ impl Positions {
         let own = logprobs.logprob.max(LOGPROB_LEAST);
         self.token_logprobs.push(json!(own));
         self.top_logprobs.push(Value::Object(top));
+    }
+
+    /// Where `id` begins: behind the character that is not complete, unless it goes on with that.
+    fn next(&self, model: &ChatModel, id: TokenId) -> usize {
+        let first = model.tokenizer.token_bytes(id).first();
+        let breaks = first.is_some_and(|&byte| self.detokenizer.is_broken_by(byte));
+        self.characters + usize::from(breaks)
     }
 
     fn advance(&mut self, model: &ChatModel, id: TokenId) {
@@ -165,6 +179,22 @@ mod tests {
         assert_eq!(told["tokens"][1], "bytes:\\xf0");
         assert_eq!(told["tokens"][6], "<|im_end|>");
         assert_eq!(positions.take(), None);
+    }
+
+    #[test]
+    fn an_offset_is_behind_what_is_never_completed() {
+        let (model, mut positions) = (chat_model(), Positions::default());
+        let any = logprobs(-1.0, &[]);
+        for id in [0xf0, 97, 0xe2, 0x82] {
+            positions.push_prompt(&model, id, None, (0, false));
+        }
+        // What ends the prompt is no beginning of the reply.
+        positions.end_prompt();
+        for id in [0xac, 0xf0, 0x9f, 98] {
+            positions.push_reply(&model, id, &any, (0, false));
+        }
+        let told = positions.take().unwrap();
+        assert_eq!(told["text_offset"], json!([0, 1, 2, 2, 3, 4, 4, 5]));
     }
 
     #[test]

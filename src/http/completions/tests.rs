@@ -2,16 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{Scored, TokenId, TokenLogprobs};
-use crate::http::chat::answer::Identity;
-use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled, Usage};
-use crate::http::generate::stream::Writer;
+use crate::engine::request::TokenId;
 use crate::http::testing::{Answer, Script, TestServer};
-use crate::text::reply::Delta;
-use crate::text::testing::{END_OF_TURN, Random, chat_model};
-
-use super::answer::{ChunkWriter, Shape, whole_answer};
+use crate::text::testing::END_OF_TURN;
 
 /// A completion of `ab` with fields added.
 fn complete(server: &TestServer, fields: Value) -> Answer {
@@ -28,7 +21,7 @@ fn choice(answer: &Answer) -> Value {
 }
 
 /// The choices of a whole answer from the chunks of a streamed one.
-fn assembled(events: &[Value], choices: usize) -> Vec<Value> {
+pub fn assembled(events: &[Value], choices: usize) -> Vec<Value> {
     let mut whole: Vec<Value> = (0..choices)
         .map(|index| json!({"index": index, "text": "", "logprobs": null, "finish_reason": null}))
         .collect();
@@ -197,93 +190,6 @@ fn a_stop_string_cuts_the_text_before_it() {
     let expected = (&json!("agai"), &json!("stop"));
     let choice = choice(&answer);
     assert_eq!((&choice["text"], &choice["finish_reason"]), expected);
-}
-
-/// Scores and tokens of a reply with some of each, in random pieces.
-fn random_pieces(prompt: usize, random: &mut Random) -> Vec<Settled> {
-    let logprobs = |random: &mut Random| TokenLogprobs {
-        // Of few digits: the reader of these tests rounds.
-        logprob: -(random.below(100) as f32) / 8.0,
-        top: vec![(random.below(256) as TokenId, -0.25)],
-    };
-    let mut pieces = vec![Settled::default()];
-    let cut = |pieces: &mut Vec<Settled>, random: &mut Random| {
-        if random.below(3) == 0 {
-            pieces.push(Settled::default());
-        }
-    };
-    for _ in 1..prompt {
-        let scored = Scored {
-            logprobs: logprobs(random),
-            rank: 1,
-        };
-        pieces.last_mut().unwrap().prompt.push(scored);
-        cut(&mut pieces, random);
-    }
-    for _ in 0..random.below(8) {
-        let id = random.below(263) as TokenId;
-        let piece = pieces.last_mut().unwrap();
-        piece.logprobs.push((id, logprobs(random)));
-        let text = ["a", "é🦀", "\n"][random.below(3)].to_string();
-        // Some text is held back, and comes with a later token.
-        if random.below(2) == 0 {
-            piece.deltas.push(Delta::Content(text));
-        }
-        cut(&mut pieces, random);
-    }
-    pieces.last_mut().unwrap().finish = Some(Finish::Length);
-    pieces
-}
-
-#[test]
-fn the_cut_into_events_never_changes_what_the_chunks_assemble_to() {
-    let (model, mut random) = (chat_model(), Random::new(4));
-    for _ in 0..2000 {
-        let prompt: Vec<TokenId> = (0..1 + random.below(6))
-            .map(|_| random.below(263) as TokenId)
-            .collect();
-        let pieces = random_pieces(prompt.len(), &mut random);
-        let (echo, told) = (random.below(2) == 0, random.below(3) > 0);
-        let shape = || Shape {
-            identity: Identity::new("cmpl", "m"),
-            prompts: vec![prompt.clone()],
-            choices: 1,
-            echo,
-            logprobs: told.then_some(1),
-            prompt_logprobs: None,
-            tokens_as_ids: false,
-        };
-        let mut writer = ChunkWriter::new(shape(), false);
-        let (mut bytes, mut whole) = (Vec::new(), Gathered::default());
-        for piece in pieces {
-            let copy = Settled {
-                index: 0,
-                prompt: piece.prompt.clone(),
-                deltas: piece.deltas.clone(),
-                logprobs: piece.logprobs.clone(),
-                finish: piece.finish,
-            };
-            writer.write(&model, copy, &mut bytes);
-            whole.add(piece);
-        }
-        let text = String::from_utf8(bytes).unwrap();
-        let event = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap());
-        let events: Vec<Value> = text
-            .split_terminator("\n\n")
-            .map(|text| event(text).unwrap())
-            .collect();
-        let usage = Usage {
-            prompt: 0,
-            completion: 0,
-            reasoning: 0,
-        };
-        let mut expected = whole_answer(&model, &shape(), vec![whole], usage)["choices"].clone();
-        // No chunk carries positions where there are none.
-        if expected[0]["logprobs"]["tokens"] == json!([]) {
-            expected[0]["logprobs"] = Value::Null;
-        }
-        assert_eq!(json!(assembled(&events, 1)), expected);
-    }
 }
 
 #[test]
