@@ -254,7 +254,7 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         "service_tier": "default",
         "store": stored,
         "temperature": ask.sampling.temperature,
-        "text": given("text", json!({"format": {"type": "text"}})),
+        "text": repeated_text(given("text", json!({}))),
         "tool_choice": given("tool_choice", json!("auto")),
         "tools": given("tools", json!([])),
         "top_logprobs": ask.logprobs.unwrap_or(0),
@@ -270,6 +270,17 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         fields.insert("max_tool_calls".to_string(), Value::from(most));
     }
     Ok(fields)
+}
+
+/// A response always names its format, though a request need not.
+fn repeated_text(mut text: Value) -> Value {
+    if let Value::Object(fields) = &mut text {
+        let format = fields.entry("format").or_insert(Value::Null);
+        if format.is_null() {
+            *format = json!({"type": "text"});
+        }
+    }
+    text
 }
 
 fn check_metadata(object: &Object<'_>) -> Result<(), ApiError> {
@@ -394,6 +405,12 @@ mod tests {
         assert_eq!(request.repeated["metadata"], json!({"a": "b"}));
         assert_eq!(request.repeated["tool_choice"], "auto");
         assert_eq!(request.repeated.get("max_tool_calls"), None);
+        let brief = parsed("text", json!({"verbosity": "low", "format": null})).repeated;
+        let text = json!({"verbosity": "low", "format": {"type": "text"}});
+        assert_eq!(
+            (&brief["text"], &request.repeated["text"]["format"]),
+            (&text, &text["format"])
+        );
         let bounded = parsed("max_tool_calls", json!(2)).repeated;
         assert_eq!(bounded["max_tool_calls"], 2);
         assert!(parsed("include", json!(["reasoning.encrypted_content"])).encrypted_reasoning);

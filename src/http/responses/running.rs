@@ -56,7 +56,8 @@ pub enum Outcome {
     Unknown,
 }
 
-/// The running responses of a server. The lock is held for a look-up, never across a wait.
+/// The running responses of a server. The lock is held for a look-up or until a response is kept,
+/// never across a wait.
 #[derive(Debug, Default)]
 pub struct Running {
     entries: Mutex<HashMap<String, Entry>>,
