@@ -78,8 +78,7 @@ pub fn check_one_of(
     }
 }
 
-/// Fields by which other servers extend chat, completions and responses, and what OpenAI left
-/// behind.
+/// Fields by which other servers extend these APIs, and what OpenAI left behind.
 pub const EXTENSIONS: &[Refused] = &[
     ("best_of", "1", "replies are not ranked"),
     ("use_beam_search", "false", "beam search is not served"),

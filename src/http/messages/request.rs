@@ -10,7 +10,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::form::json_of;
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{Refused, check_refused};
+use crate::http::generate::parameters::{Refused, check_extensions, check_refused};
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::random;
 use crate::http::thinking;
@@ -35,7 +35,27 @@ const REFUSED: &[Refused] = &[
     ("mcp_servers", "[]", "this server reaches no network"),
     ("speed", "\"standard\"", "there is one speed"),
     ("inference_geo", "null", "this server is where it is"),
+    ("input", "null", "send messages"),
+    ("functions", "[]", "send tools"),
+    ("n", "1", "an answer is one message"),
+    ("max_completion_tokens", "null", "send max_tokens"),
+    ("stop", "null", "send stop_sequences"),
+    ("stop_token_ids", "[]", "send stop_sequences"),
+    (
+        "ignore_eos",
+        "false",
+        "an answer ends where the model ends it",
+    ),
+    ("logprobs", "false", "they are told by chat and completions"),
+    ("response_format", "null", FORM),
+    ("structured_outputs", "null", FORM),
+    ("guided_json", "null", FORM),
+    ("guided_regex", "null", FORM),
+    ("guided_choice", "null", FORM),
+    ("guided_grammar", "null", FORM),
 ];
+
+const FORM: &str = "send output_config.format";
 
 /// The same, of `output_config`.
 const OUTPUT_REFUSED: &[Refused] = &[(
@@ -86,6 +106,7 @@ pub fn countable(body: &Value) -> Result<Ask, ApiError> {
 /// All of a request that both routes read.
 fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     check_refused(object, REFUSED)?;
+    check_extensions(object)?;
     if let Some(thread) = object.get("thread") {
         return Err(ApiError::thread(&thread.path));
     }
@@ -192,6 +213,7 @@ fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::generate::parameters::EXTENSIONS;
 
     fn with(name: &str, value: Value) -> Value {
         let mut body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
@@ -280,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_field_that_is_not_served_is_refused_by_name() {
-        for (name, neutral, _) in REFUSED {
+        for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
             parsed(name, serde_json::from_str(neutral).unwrap());
             assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
         }
