@@ -316,6 +316,14 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
         ),
         (
             content(
+                "system",
+                json!({"type": "tool_removal",
+                    "tool": {"type": "tool_reference", "name": "absent"}}),
+            ),
+            "messages[1].content[0].tool.name",
+        ),
+        (
+            content(
                 "assistant",
                 json!({"type": "tool_use", "id": "t", "name": "f", "input": 1}),
             ),

@@ -10,6 +10,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
 use super::deferred::Deferred;
+use super::tools;
 
 /// How the block begins in which a coding agent reports itself for billing. It changes from
 /// request to request, at the very head of the prompt, and is not meant for the model.
@@ -68,11 +69,59 @@ fn system_text(field: &Field<'_>) -> Result<String, ApiError> {
     let mut texts = Vec::with_capacity(blocks.len());
     for (at, block) in blocks.iter().enumerate() {
         let text = text_block(block)?;
-        if at > 0 || !text.starts_with(BILLING_MARK) {
+        if !is_billing(at, text) {
             texts.push(text);
         }
     }
     Ok(texts.join(BLOCK_GAP))
+}
+
+fn is_billing(at: usize, text: &str) -> bool {
+    at == 0 && text.starts_with(BILLING_MARK)
+}
+
+/// A system message within the conversation, which may change the tools.
+fn system_message(field: &Field<'_>, deferred: &mut Deferred) -> Result<String, ApiError> {
+    let Some(blocks) = blocks(field)? else {
+        return Ok(field.string()?.to_string());
+    };
+    let mut texts = Vec::with_capacity(blocks.len());
+    for (at, block) in blocks.iter().enumerate() {
+        texts.push(match block.value["type"].as_str() {
+            Some("tool_addition") => added(&block.object()?, deferred)?,
+            Some("tool_removal") => {
+                let tool = block.object()?.require("tool")?.object()?;
+                deferred.remove(&referred(&tool)?)?
+            }
+            _ => match text_block(block)? {
+                text if is_billing(at, text) => continue,
+                text => text.to_string(),
+            },
+        });
+    }
+    Ok(texts.join(BLOCK_GAP))
+}
+
+/// What the model reads of a tool that a system message adds.
+fn added(block: &Object<'_>, deferred: &mut Deferred) -> Result<String, ApiError> {
+    let tool = block.require("tool")?.object()?;
+    let kind = tool.require("type")?;
+    if kind.string()? != "tool_definition" {
+        return deferred.load(&referred(&tool)?);
+    }
+    match tools::defined(&tool.require("definition")?.object()?)? {
+        Some((name, tool)) => deferred.define(&name, tool),
+        None => Ok(String::new()),
+    }
+}
+
+/// The name to which a reference to a tool refers.
+fn referred<'v>(tool: &Object<'v>) -> Result<Field<'v>, ApiError> {
+    let kind = tool.require("type")?;
+    match kind.string()? {
+        "tool_reference" => tool.require("name"),
+        _ => Err(kind.error("must be tool_reference, or tool_definition where a tool is added")),
+    }
 }
 
 /// The blocks of a content, or None for a string.
@@ -96,7 +145,7 @@ fn message(
         "user" => user(&content, deferred, out),
         "assistant" => assistant(&content, out),
         "system" => {
-            let text = system_text(&content)?;
+            let text = system_message(&content, deferred)?;
             out.push(json!({"role": "system", "content": text}));
             Ok(())
         }
@@ -281,6 +330,38 @@ mod tests {
             unknown.unwrap_err().param.unwrap(),
             "messages[0].content[0].content[0].tool_name"
         );
+    }
+
+    #[test]
+    fn a_system_message_changes_the_tools() {
+        let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let mut deferred = Deferred::new(&[tool("f")], vec![tool("g")]);
+        let mut say = |kind: &str, tool: Value| {
+            let body = json!({"messages": blocks_of("system", json!([{"type": kind,
+                "tool": tool}]))});
+            let said = conversation(&Object::root(&body).unwrap(), &mut deferred);
+            said.map(|said| said[0]["content"].as_str().unwrap().to_string())
+                .map_err(|error| error.param.unwrap())
+        };
+        let reference = |name: &str| json!({"type": "tool_reference", "name": name});
+        let definition = json!({"type": "tool_definition",
+            "definition": {"name": "h", "input_schema": {"type": "object"}}});
+        assert!(
+            say("tool_addition", reference("g"))
+                .unwrap()
+                .contains(r#"{"name":"g"}"#)
+        );
+        assert!(
+            say("tool_addition", definition)
+                .unwrap()
+                .contains(r#"{"name":"h""#)
+        );
+        let removed = say("tool_removal", reference("f")).unwrap();
+        assert_eq!(removed, "f cannot be called any more.");
+        let unknown = say("tool_removal", reference("i")).unwrap_err();
+        assert_eq!(unknown, "messages[0].content[0].tool.name");
+        let (loaded, _) = deferred.into_parts();
+        assert_eq!(loaded.len(), 2);
     }
 
     #[test]

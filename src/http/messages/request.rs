@@ -117,16 +117,15 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     let declared = tools::tools(object)?;
     let mut deferred = Deferred::new(&declared.told, declared.waiting);
     let messages = content::conversation(object, &mut deferred)?;
-    let mut calls = tools::calls(object, declared.told, deferred)?;
+    let calls = tools::calls(object, declared.told, deferred)?;
     let rule = offer::combined(&calls.offer, format(object)?, calls.parallel)?;
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
-    let loaded_tools = calls.offer.tools.split_off(calls.told);
     Ok(Ask {
         messages,
         messages_field: "messages",
-        tools: calls.offer.tools,
-        loaded_tools,
+        tools: calls.told,
+        loaded_tools: calls.loaded,
         parallel_tool_calls: calls.parallel,
         thinking: thinking.on,
         thinking_budget: thinking.budget,

@@ -38,10 +38,13 @@ pub struct Tools {
 /// What a request says of its calls.
 #[derive(Debug)]
 pub struct Calls {
-    /// Tools that the head of the prompt tells of, then loaded ones.
+    /// Tools that may be called.
     pub offer: Offer,
-    /// How many of the offer the head tells of.
-    pub told: usize,
+    /// Tools that the head of the prompt tells of, removed ones among them; none if none may be
+    /// called.
+    pub told: Vec<Value>,
+    /// Tools that the conversation tells of.
+    pub loaded: Vec<Value>,
     /// Whether there may be more than one.
     pub parallel: bool,
 }
@@ -52,10 +55,10 @@ pub struct Calls {
 /// # Errors
 /// Names the first field that is not served.
 pub fn calls(object: &Object<'_>, told: Vec<Value>, deferred: Deferred) -> Result<Calls, ApiError> {
-    let at_head = told.len();
+    let kept = told.iter().filter(|tool| deferred.keeps(tool)).cloned();
+    let mut tools: Vec<Value> = kept.collect();
     let (loaded, waiting) = deferred.into_parts();
-    let mut tools = told;
-    tools.extend(loaded);
+    tools.extend_from_slice(&loaded);
     let choice = object.optional_object("tool_choice")?;
     let (offer, parallel) = match choice {
         None => (Offer::of(tools, ToolChoice::Auto), true),
@@ -64,9 +67,14 @@ pub fn calls(object: &Object<'_>, told: Vec<Value>, deferred: Deferred) -> Resul
             (offer(&choice, tools, &waiting)?, !single)
         }
     };
+    let (told, loaded) = match offer.choice {
+        ToolChoice::Never => (Vec::new(), Vec::new()),
+        _ => (told, loaded),
+    };
     Ok(Calls {
-        told: at_head.min(offer.tools.len()),
         offer,
+        told,
+        loaded,
         parallel,
     })
 }
@@ -109,17 +117,15 @@ pub fn tools(object: &Object<'_>) -> Result<Tools, ApiError> {
     let mut searched_elsewhere = false;
     for item in field.list(TOOLS_MAX)? {
         let object = item.object()?;
-        if !is_custom(&object)? {
+        let Some((name, tool)) = defined(&object)? else {
             searched_elsewhere |= is_server_search(&object);
             continue;
-        }
-        let name = object.require("name")?;
-        check_name(&name)?;
+        };
         if !names.insert(name.string()?) {
             return Err(name.error("is the name of another tool already"));
         }
         let deferred = object.boolean("defer_loading", false)?;
-        tools.push((tool(&object, &name)?, deferred));
+        tools.push((tool, deferred));
     }
     // What only a search of another server would find, or none at all, is told at once.
     let found = !searched_elsewhere && tools.iter().any(|(_, deferred)| !deferred);
@@ -137,6 +143,20 @@ fn is_server_search(object: &Object<'_>) -> bool {
     let kind = object.get("type");
     let kind = kind.as_ref().and_then(|kind| kind.value.as_str());
     kind.is_some_and(|kind| kind.starts_with(SERVER_SEARCH))
+}
+
+/// A tool that is defined in the conversation, and its name; None if another server runs it.
+///
+/// # Errors
+/// Names the first field that is not served.
+pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, ApiError> {
+    if !is_custom(object)? {
+        return Ok(None);
+    }
+    let name = object.require("name")?;
+    check_name(&name)?;
+    let tool = tool(object, &name)?;
+    Ok(Some((name, tool)))
 }
 
 /// Whether the client runs the tool and describes it.
@@ -251,7 +271,7 @@ mod tests {
             {"name": "g", "input_schema": {}, "defer_loading": true}]);
         let any = json!({"tools": tools, "tool_choice": {"type": "any"}});
         let calls = read_calls(&any).unwrap();
-        assert_eq!((calls.offer.tools.len(), calls.told), (1, 1));
+        assert_eq!((calls.offer.tools.len(), calls.told.len()), (1, 1));
         let named = json!({"tools": tools, "tool_choice": {"type": "tool", "name": "g"}});
         let error = read_calls(&named).unwrap_err();
         assert_eq!(error.param.unwrap(), "tool_choice.name");
@@ -259,6 +279,24 @@ mod tests {
         let odd = json!([{"name": "f", "input_schema": {}, "defer_loading": 1}]);
         let at = refused(json!({"tools": odd}));
         assert_eq!(at, "tools[0].defer_loading");
+    }
+
+    #[test]
+    fn a_removed_tool_is_told_of_and_no_choice() {
+        let body = json!({"tools": [{"name": "f", "input_schema": {}},
+            {"name": "g", "input_schema": {}}], "tool_choice": {"type": "any"}});
+        let object = Object::root(&body).unwrap();
+        let tools = tools(&object).unwrap();
+        let mut deferred = Deferred::new(&tools.told, tools.waiting);
+        let name = json!("f");
+        let field = Field {
+            value: &name,
+            path: String::new(),
+        };
+        deferred.remove(&field).unwrap();
+        let calls = calls(&object, tools.told, deferred).unwrap();
+        assert_eq!((calls.told.len(), calls.offer.tools.len()), (2, 1));
+        assert_eq!(calls.offer.tools[0]["function"]["name"], "g");
     }
 
     #[test]
