@@ -80,7 +80,9 @@ class Browser:
 
     def wait(self, what, script):
         deadline = time.monotonic() + PATIENCE_S
-        while not self.value(f"Boolean({script})"):
+        # Before the page has come, what the script looks at is not there.
+        attempt = f"(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
+        while not self.value(attempt):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{what} does not happen; the page says: "
                                    + self.value("document.body.innerText"))
@@ -195,7 +197,7 @@ def main():
     parser.add_argument("address", help="of a running server, as http://127.0.0.1:8000")
     parser.add_argument("--screenshot", help="where to write a picture of the page")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Browser(profile)
         try:
             drive(browser, options.address.rstrip("/"), options.screenshot)

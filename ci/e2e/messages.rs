@@ -340,7 +340,7 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
         (json!({"max_tokens": 1e300}), "max_tokens"),
         (json!({"temperature": 2.5}), "temperature"),
         (json!({"top_p": 0}), "top_p"),
-        (json!({"top_k": -1}), "top_k"),
+        (json!({"top_k": -2}), "top_k"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"stop_sequences": "x"}), "stop_sequences"),
         (json!({"stop_sequences": [""]}), "stop_sequences[0]"),

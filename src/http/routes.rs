@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::calendar::strftime;
 use crate::engine::Phase;
+use crate::log;
 use crate::target;
 
 use super::body;
@@ -161,12 +162,18 @@ impl Route<'_> {
     }
 }
 
+/// What a client of the Messages API asks for beside the published version.
+const ANTHROPIC_BETA: &str = "anthropic-beta";
+
 /// Answers one request; errors become their JSON.
 pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<ResponseBody> {
     let path = request.uri().path();
     let (dialect, route) = (Route::dialect(path), Route::find(path).map(Route::pattern));
     let origin = request.headers().get(ORIGIN).cloned();
     let method = request.method().clone();
+    for beta in request.headers().get_all(ANTHROPIC_BETA) {
+        log::debug(format_args!("betas are ignored: {beta:?}"));
+    }
     let call = Arc::new(Call::new(request.headers(), method, route, &state.settings));
     let mut response = match answer(&state, request, &call).await {
         Ok(response) => response,

@@ -10,9 +10,10 @@
 //!
 //! How many tokens at most, by the first that speaks: `thinking.budget_tokens`,
 //! `thinking_token_budget`, `thinking_budget`, `chat_template_kwargs.thinking_budget`,
-//! `reasoning.max_tokens`, then the effort (`output_config.effort`, `reasoning.effort`,
-//! `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other leaves the switch
-//! as it is. When a budget is used up the reply says so in its reasoning and ends it.
+//! `reasoning.max_tokens`, then the effort (`output_config.effort`, whose `none` is 0, then
+//! `reasoning.effort`, `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other
+//! leaves the switch as it is. When a budget is used up the reply says so in its reasoning and ends
+//! it.
 //!
 //! Reasoning is always told: `reasoning.exclude` is refused.
 
@@ -99,11 +100,12 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
         budget(template.as_ref(), "thinking_budget")?,
         budget(reasoning.as_ref(), "max_tokens")?,
     ];
-    let effort = effort(output.as_ref(), "effort")?.or(asked);
-    let by_effort = effort.and_then(|effort| match effort {
-        Effort::None => None,
-        Effort::Budget(tokens) => tokens,
-    });
+    let by_effort = match (effort(output.as_ref(), "effort")?, asked) {
+        // It is no switch, but leaves nothing to think with.
+        (Some(Effort::None), _) => Some(0),
+        (Some(Effort::Budget(tokens)), _) | (None, Some(Effort::Budget(tokens))) => tokens,
+        (None, _) => None,
+    };
     let budget = budgets.into_iter().flatten().next().or(by_effort);
     let on = switches.into_iter().flatten().next().unwrap_or(default);
     Ok(Thinking {
@@ -230,6 +232,16 @@ mod tests {
         assert_eq!((on.on, on.budget), (true, Some(2048)));
         let before = json!({"reasoning_effort": "none", "think": "high"});
         assert_eq!(thinking(before), (false, None));
+    }
+
+    #[test]
+    fn an_effort_of_none_leaves_nothing_to_think_with() {
+        let adaptive = json!({"thinking": {"type": "adaptive"},
+            "output_config": {"effort": "none"}});
+        assert!(!thinking(adaptive).0);
+        let bounded = json!({"thinking": {"type": "enabled", "budget_tokens": 9},
+            "output_config": {"effort": "none"}});
+        assert_eq!(thinking(bounded), (true, Some(9)));
     }
 
     #[test]

@@ -31,6 +31,13 @@ pub struct ChatRequest {
 
 /// Fields that are taken only with the value that changes nothing, and what to do instead.
 const REFUSED: &[Refused] = &[
+    ("input", "null", "send messages"),
+    ("instructions", "null", "send a system message"),
+    ("max_output_tokens", "null", "send max_completion_tokens"),
+    ("stop_sequences", "[]", "send stop"),
+    ("output_format", "null", "send response_format"),
+    ("background", "false", "send stream to follow a long reply"),
+    ("moderation", "null", "nothing is moderated here"),
     ("functions", "[]", "send tools"),
     ("function_call", "\"none\"", "send tool_choice"),
     ("audio", "null", "this server writes text only"),

@@ -35,7 +35,25 @@ const REFUSED: &[Refused] = &[
     ("suffix", "null", "text is continued at its end only"),
     ("prompt_embeds", "null", "send prompt"),
     ("return_token_ids", "false", "send logprobs"),
+    ("messages", "null", "send prompt, or use chat/completions"),
+    ("max_completion_tokens", "null", "send max_tokens"),
+    ("max_output_tokens", "null", "send max_tokens"),
+    ("stop_sequences", "[]", "send stop"),
+    ("top_logprobs", "0", "send logprobs"),
+    ("tools", "[]", CHAT),
+    ("tool_choice", "\"none\"", CHAT),
+    ("chat_template", "null", CHAT),
+    ("documents", "null", CHAT),
+    ("thinking", "null", CHAT),
+    ("reasoning", "null", CHAT),
+    ("reasoning_effort", "\"none\"", CHAT),
+    ("enable_thinking", "false", CHAT),
+    ("think", "false", CHAT),
+    ("thinking_budget", "null", CHAT),
+    ("thinking_token_budget", "null", CHAT),
 ];
+
+const CHAT: &str = "a text is continued as it is; use chat/completions";
 
 impl CompletionRequest {
     /// Reads a body and encodes its prompts; `model_id` is what this server answers to. A prompt

@@ -4,17 +4,14 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::request::Sampling;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::form::json_of;
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{Refused, check_extensions, check_refused};
+use crate::http::generate::parameters::{Refused, check_extensions, check_refused, sampling};
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
-use crate::http::random;
 use crate::http::thinking;
-use crate::target;
 use crate::text::grammar::Grammar;
 
 use super::deferred::Deferred;
@@ -53,6 +50,26 @@ const REFUSED: &[Refused] = &[
     ("guided_regex", "null", FORM),
     ("guided_choice", "null", FORM),
     ("guided_grammar", "null", FORM),
+    ("regex", "null", FORM),
+    ("json_schema", "null", FORM),
+    ("function_call", "\"none\"", "send tool_choice"),
+    (
+        "parallel_tool_calls",
+        "true",
+        "send tool_choice.disable_parallel_tool_use",
+    ),
+    ("top_logprobs", "0", "they are told by chat and completions"),
+    ("prompt_logprobs", "null", "they are told by completions"),
+    ("return_token_ids", "false", "send the text to /tokenize"),
+    ("echo", "false", "the prompt is not repeated"),
+    ("chat_template", "null", "the template comes with the model"),
+    ("documents", "null", "put documents into messages"),
+    (
+        "continue_final_message",
+        "false",
+        "an answer is always a turn of its own",
+    ),
+    ("include_reasoning", "true", "send thinking.display"),
 ];
 
 const FORM: &str = "send output_config.format";
@@ -95,7 +112,9 @@ impl MessagesRequest {
 /// # Errors
 /// Names the field that is not served.
 pub fn countable(body: &Value) -> Result<Ask, ApiError> {
-    let mut ask = conversation(&Object::root(body)?)?;
+    let object = Object::root(body)?;
+    let mut ask = conversation(&object)?;
+    object.report_unknown();
     // Templates need a question; an empty one adds no more than its marks.
     if !ask.messages.iter().any(|message| message["role"] == "user") {
         ask.messages.push(json!({"role": "user", "content": ""}));
@@ -180,21 +199,6 @@ fn show_thinking(object: &Object<'_>) -> Result<bool, ApiError> {
     }
 }
 
-fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
-    let temperature = f64::from(target::DEFAULT_TEMPERATURE);
-    let top_k = object.integer("top_k", 0..=i64::from(i32::MAX))?;
-    // A small positive value must stay positive as a float of fewer bits.
-    let smallest = f64::from(f32::MIN_POSITIVE);
-    let top_p = object.number("top_p", smallest..=1.0, f64::from(target::DEFAULT_TOP_P))?;
-    Ok(Sampling {
-        temperature: object.number("temperature", 0.0..=2.0, temperature)? as f32,
-        top_k: top_k.map_or(target::DEFAULT_TOP_K, |k| k as u32),
-        top_p: top_p as f32,
-        seed: random::bits(),
-        ..Sampling::default()
-    })
-}
-
 fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
     let Some(field) = object.get("stop_sequences") else {
         return Ok(Vec::new());
@@ -213,6 +217,7 @@ fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 mod tests {
     use super::*;
     use crate::http::generate::parameters::EXTENSIONS;
+    use crate::target;
 
     fn with(name: &str, value: Value) -> Value {
         let mut body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
@@ -274,10 +279,16 @@ mod tests {
     }
 
     #[test]
+    fn what_other_dialects_say_of_sampling_counts_here_too() {
+        assert_eq!(parsed("seed", json!(7)).ask.sampling.seed, 7);
+        assert_eq!(parsed("min_p", json!(0.5)).ask.sampling.min_p, 0.5);
+    }
+
+    #[test]
     fn numbers_outside_their_range_or_type_are_refused_by_name() {
         for field in ["max_tokens", "temperature", "top_p", "top_k"] {
             for value in [
-                json!(-1),
+                json!(-2),
                 json!(u64::MAX),
                 json!("1"),
                 json!([]),

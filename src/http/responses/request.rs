@@ -65,6 +65,17 @@ const REFUSED: &[Refused] = &[
     ("max_completion_tokens", "null", "send max_output_tokens"),
     ("logprobs", "false", "send top_logprobs and include"),
     ("prompt_logprobs", "null", "they are told by completions"),
+    ("stop_sequences", "[]", "send stop"),
+    ("echo", "false", "the prompt is not repeated"),
+    ("return_token_ids", "false", "send top_logprobs and include"),
+    ("chat_template", "null", "the template comes with the model"),
+    ("documents", "null", "put documents into input"),
+    (
+        "continue_final_message",
+        "false",
+        "a response is always a turn of its own",
+    ),
+    ("include_reasoning", "true", "reasoning is always reported"),
 ];
 
 impl ResponsesRequest {
