@@ -511,6 +511,27 @@ mod tool_calls {
     }
 
     #[test]
+    fn arguments_may_be_described_where_the_schema_refers_to() {
+        fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+            let tools = [
+                json!({"type": "function", "function": {"name": "f", "strict": true,
+                "parameters": {"$ref": "#/$defs/p", "$defs": {"p": {"type": "object",
+                    "properties": {"city": {"enum": ["Paris"]}, "days": {"type": "integer"}},
+                    "required": ["city", "days"], "additionalProperties": false}}}}}),
+            ];
+            let forced = grammar::<S>(&tools, Calls::One, false, None).unwrap();
+            let forced = grammars.compile(&forced).unwrap();
+            for reply in random_replies(&forced, S::CLOSE, 3, 7) {
+                let calls = calls::<S>(&tools, &reply);
+                let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
+                assert_eq!(arguments["city"], "Paris", "{reply}");
+                assert!(arguments["days"].is_number(), "{reply}");
+            }
+        }
+        for_each_syntax!(run(&grammars()));
+    }
+
+    #[test]
     fn every_forced_call_is_one_of_an_offered_tool_with_valid_arguments() {
         const REPLIES: usize = if cfg!(debug_assertions) { 10 } else { 300 };
         fn run<S: CallGrammar + Written>(grammars: &Grammars) {

@@ -22,7 +22,7 @@ impl ToolSchemas {
         let functions = tools.into_iter().filter_map(|tool| {
             let function = &tool["function"];
             let root = &function["parameters"];
-            let parameters = root["properties"].as_object();
+            let parameters = resolved(root, root)["properties"].as_object();
             let types = parameters
                 .into_iter()
                 .flatten()

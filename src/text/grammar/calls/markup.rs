@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::text::grammar::JsonGrammar;
 use crate::text::tools::markup::{Markup, Tags};
-use crate::text::tools::{NAME_BYTES_MAX, Types, resolved};
+use crate::text::tools::{NAME_BYTES_MAX, Types};
 
 use super::text::{ANY_TEXT, text_of};
 use super::{Argument, CallGrammar, Function, Lark, literal, quoted};
@@ -80,7 +80,7 @@ fn write_argument<T: Tags>(
     let open = quoted(&format!("{}{name}{}", T::ARGUMENT.0, value_open::<T>()));
     let close = value_close::<T>();
     if Types::of(schema, root).is_text() {
-        let value = match text_of(resolved(schema, root), root) {
+        let value = match text_of(schema, root) {
             Ok(value) => value,
             Err(problem) => {
                 function.tolerate(lark, format!("properties.{name}: {problem}"))?;

@@ -12,7 +12,7 @@ mod text;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::tools::{Syntax, is_name};
+use crate::text::tools::{Syntax, is_name, resolved};
 
 use self::text::check_keywords;
 use super::{Grammar, limits};
@@ -143,7 +143,10 @@ fn literal(text: &str) -> String {
 pub struct Function<'v> {
     at: usize,
     name: &'v str,
+    /// What references are resolved in.
     parameters: &'v Value,
+    /// The schema of all arguments, which `parameters` may refer to.
+    object: &'v Value,
     /// Nothing is known of the arguments.
     free: bool,
     strict: bool,
@@ -171,6 +174,7 @@ impl<'v> Function<'v> {
             at,
             name: function["name"].as_str().unwrap_or_default(),
             parameters,
+            object: resolved(parameters, parameters),
             free: loose && !strict,
             strict,
         })
@@ -194,11 +198,11 @@ impl<'v> Function<'v> {
     /// # Errors
     /// What of them cannot be enforced and has to be.
     fn arguments(&self, lark: &mut Lark) -> Result<Vec<Argument<'v>>, String> {
-        if let Err(problem) = check_keywords(self.parameters, OBJECT_KEYWORDS) {
+        if let Err(problem) = check_keywords(self.object, OBJECT_KEYWORDS) {
             self.tolerate(lark, problem)?;
         }
         let mut found = Vec::new();
-        for argument in members(self.parameters)? {
+        for argument in members(self.object)? {
             if is_name(argument.name) {
                 found.push(argument);
                 continue;

@@ -41,6 +41,35 @@ const TEXT_KEYWORDS: &[&str] = &[
     "pattern",
 ];
 
+/// Keywords of text that say all there is to say: what stands beside one is not looked at.
+const WHOLE_KEYWORDS: &[&str] = &["$ref", "const", "enum", "anyOf", "oneOf"];
+
+const TYPES: &[&str] = &[
+    "array", "boolean", "integer", "null", "number", "object", "string",
+];
+
+/// # Errors
+/// Says why a schema is not enforced where it is read as text.
+fn check_text(schema: &Value) -> Result<(), String> {
+    if *schema == false {
+        return Err("a schema that allows nothing is not enforced".to_string());
+    }
+    if let Some(name) = schema["type"].as_str().filter(|name| !TYPES.contains(name)) {
+        return Err(format!("the type {name:?} is not known"));
+    }
+    let has = |name: &&&str| schema.get(**name).is_some();
+    let Some(whole) = WHOLE_KEYWORDS.iter().find(has) else {
+        return Ok(());
+    };
+    let beside = TEXT_KEYWORDS.iter().filter(|name| *name != whole).find(has);
+    match beside {
+        Some(name) => Err(format!(
+            "the keyword {name:?} beside {whole:?} is not enforced"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// # Errors
 /// Names the first keyword of a schema that is neither silent nor `known`.
 pub fn check_keywords(schema: &Value, known: &[&str]) -> Result<(), String> {
@@ -59,6 +88,12 @@ pub fn check_keywords(schema: &Value, known: &[&str]) -> Result<(), String> {
 /// # Errors
 /// What cannot be said.
 pub fn text_of(schema: &Value, root: &Value) -> Result<String, String> {
+    check_text(schema)?;
+    let schema = resolved(schema, root);
+    check_text(schema)?;
+    if schema.get("$ref").is_some() {
+        return Err("a reference that leads nowhere is not enforced".to_string());
+    }
     if let Some(fixed) = schema.get("const") {
         return texts(std::slice::from_ref(fixed));
     }
@@ -99,7 +134,7 @@ fn any_text_of(options: &[Value], root: &Value) -> Result<String, String> {
     for option in options {
         let types = Types::of(option, root);
         if types.is_text() {
-            texts.push(text_of(resolved(option, root), root)?);
+            texts.push(text_of(option, root)?);
         } else if types.is_null() {
             texts.push(quoted("null"));
         }
@@ -156,4 +191,38 @@ fn whole_match(pattern: &str) -> Option<String> {
     }
     let anything = |anchored: bool| if anchored { "" } else { "(?s:.*)" };
     Some(format!("{}(?:{inner}){}", anything(begins), anything(ends)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_the_whole_of_a_text_is_not_passed_over() {
+        let root = json!({"$defs": {"c": {"type": "string"}, "e": {"enum": ["a"],
+            "maxLength": 2}}});
+        for schema in [
+            json!({"type": "string", "enum": ["Paris"], "maxLength": 2}),
+            json!({"const": "Paris", "pattern": "^x"}),
+            json!({"pattern": "^x", "anyOf": [{"type": "string"}]}),
+            json!({"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]}),
+            json!({"$ref": "#/$defs/c", "maxLength": 2}),
+            json!({"$ref": "#/$defs/e"}),
+            json!({"$ref": "#/$defs/absent"}),
+            json!({"anyOf": [{"$ref": "#/$defs/c", "enum": ["Rome"]}]}),
+            json!({"type": "STRING"}),
+            json!(false),
+        ] {
+            assert!(text_of(&schema, &root).is_err(), "{schema}");
+        }
+        for schema in [
+            json!({"$ref": "#/$defs/c", "description": "d"}),
+            json!({"type": "string", "enum": ["Paris"], "default": "Paris"}),
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "t"}),
+        ] {
+            assert!(text_of(&schema, &root).is_ok(), "{schema}");
+        }
+    }
 }
