@@ -106,7 +106,6 @@ pub const CHECKS: &[Check] = &[
             "\"tool_addition\"",
             "\"tool_removal\"",
             "\"tool_definition\"",
-            "\"system\"",
             "\"type\"",
             "\"assistant\"",
             "null",
