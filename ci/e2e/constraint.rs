@@ -349,6 +349,8 @@ fn a_grammar_that_becomes_too_large_for_a_mask_ends_its_own_reply_as_a_bad_reque
     assert_eq!(server.chat(&question("hi", 1)).status, 200);
 }
 
+const MARKUP: &str = "<tool_call>";
+
 /// One question in each dialect that the model answers by a call, with its tool told in words and
 /// offered by the field, and calls forbidden.
 fn may_not_call() -> [(&'static str, Value); 3] {
@@ -386,7 +388,6 @@ fn may_not_call() -> [(&'static str, Value); 3] {
 
 #[test]
 fn a_reply_that_may_not_call_shows_no_markup() {
-    const MARKUP: &str = "<tool_call>";
     let server = Server::start();
     for (path, body) in may_not_call() {
         let body = with(body, json!({"temperature": 0}));
@@ -398,5 +399,36 @@ fn a_reply_that_may_not_call_shows_no_markup() {
         unlisted.as_object_mut().unwrap().remove("tools");
         let answer = server.post_to(path, &unlisted);
         assert!(answer.body.contains(MARKUP), "{path}: {}", answer.body);
+    }
+}
+
+/// Wherever a call is cut off, what came of it is a call or nothing.
+#[test]
+fn a_call_that_is_cut_off_shows_no_markup() {
+    let server = Server::start();
+    for (path, body) in may_not_call() {
+        let (choice, length, call) = match path {
+            "/v1/messages" => (json!({"type": "any"}), "max_tokens", "tool_use"),
+            "/v1/responses" => (json!("required"), "max_output_tokens", "function_call"),
+            _ => (json!("required"), "max_tokens", "tool_calls"),
+        };
+        let call = format!("\"{call}\"");
+        let mut named = 0;
+        for tokens in 1..=8 {
+            for stream in [false, true] {
+                let fields = json!({"tool_choice": choice, length: tokens, "stream": stream});
+                let answer = server.post_to(path, &with(body.clone(), fields));
+                assert_eq!(answer.status, 200, "{answer:?}");
+                for markup in [MARKUP, "<function"] {
+                    assert!(
+                        !answer.body.contains(markup),
+                        "{path} {tokens}: {}",
+                        answer.body
+                    );
+                }
+                named += usize::from(answer.body.contains(&call));
+            }
+        }
+        assert!(named > 0, "{path}: no cut is long enough for a name");
     }
 }

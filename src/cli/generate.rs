@@ -7,7 +7,7 @@ use argh::FromArgs;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::engine::request::{Admitted, Event, Request, Sampling};
+use crate::engine::request::{Admitted, Event, FinishReason, Request, Sampling};
 use crate::http::limits::EVENTS_MAX;
 use crate::target;
 use crate::text::chat::ChatModel;
@@ -132,8 +132,8 @@ fn print_reply(
                 reply.push(chat, id, &mut deltas);
                 false
             }
-            Some(Event::Done(_)) => {
-                reply.finish(&mut deltas);
+            Some(Event::Done(reason)) => {
+                reply.finish(reason == FinishReason::Length, &mut deltas);
                 true
             }
             Some(Event::Failed(problem) | Event::Refused(problem)) => {

@@ -134,8 +134,9 @@ impl<S: Syntax> Reply<S> {
         self.push_text(&text, out)
     }
 
-    /// Appends to `out` what was held back. Not to be called after `Flow::Complete`.
-    pub fn finish(&mut self, out: &mut Vec<Delta>) -> Flow {
+    /// Appends to `out` what was held back. `cut`: the reply ends at its length and not by itself.
+    /// Not to be called after `Flow::Complete`.
+    pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
         if self.push_text(&text, out) == Flow::Complete {
@@ -150,7 +151,7 @@ impl<S: Syntax> Reply<S> {
         self.stop.finish(&mut content);
         self.push_content(content, out);
         if let Some(tools) = &mut self.tools {
-            tools.finish(out);
+            tools.finish(cut, out);
         }
         Flow::Continue
     }
@@ -193,7 +194,7 @@ impl<S: Syntax> Reply<S> {
         self.push_content(content, out);
         if self.stopped_by.is_some() {
             if let Some(tools) = &mut self.tools {
-                tools.finish(out);
+                tools.finish(true, out);
             }
             return Flow::Complete;
         }
@@ -246,7 +247,7 @@ mod tests {
                 return (out, at + 1);
             }
         }
-        reply.finish(&mut out);
+        reply.finish(false, &mut out);
         (out, tokens.len())
     }
 
@@ -349,7 +350,7 @@ mod tests {
                 complete = complete || reply.push_text(&decoded, &mut out) == Flow::Complete;
             }
             if !complete {
-                reply.finish(&mut out);
+                reply.finish(false, &mut out);
             }
             if !text.contains("STOP") {
                 assert_eq!(out, whole, "{text:?}");

@@ -60,9 +60,9 @@ fn calls_in<S: Syntax>(text: &str, cut: Cut, one_call: bool) {
     let (mut whole, mut pieces) = (parser(), parser());
     let (mut expected, mut found) = (Vec::new(), Vec::new());
     whole.push(text, &mut expected);
-    whole.finish(&mut expected);
+    whole.finish(one_call, &mut expected);
     cut.text(text, |piece| pieces.push(piece, &mut found));
-    pieces.finish(&mut found);
+    pieces.finish(one_call, &mut found);
     assert_eq!(found, expected, "{}", S::OPEN);
     let mut arguments: Vec<String> = Vec::new();
     for delta in found {
@@ -105,7 +105,7 @@ pub fn reply(input: &[u8]) {
         }
     }
     if flow == Flow::Continue {
-        reply.finish(&mut deltas);
+        reply.finish(false, &mut deltas);
     }
     for delta in deltas {
         if let Delta::Content(text) = delta {

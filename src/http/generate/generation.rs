@@ -134,7 +134,8 @@ impl Choice {
                 Ok(())
             }
             Event::Done(reason) => {
-                let reason = match self.reply.finish(&mut out.deltas) {
+                let cut = reason == FinishReason::Length;
+                let reason = match self.reply.finish(cut, &mut out.deltas) {
                     Flow::Complete => FinishReason::Stop,
                     Flow::Continue => reason,
                 };

@@ -436,7 +436,7 @@ mod tool_calls {
         let mut parser = ToolParser::<S>::new(ToolSchemas::new(tools), false);
         let mut deltas = Vec::new();
         parser.push(reply, &mut deltas);
-        parser.finish(&mut deltas);
+        parser.finish(false, &mut deltas);
         let mut calls = Vec::new();
         for delta in deltas {
             match delta {

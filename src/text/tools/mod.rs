@@ -2,7 +2,8 @@
 //!
 //! A call is announced once its name is complete and its arguments follow in pieces, as JSON. What
 //! is no call is given back as text. A call that breaks off keeps the arguments that came, which
-//! are then no complete JSON, so that no client runs half a call.
+//! are then no complete JSON, so that no client runs half a call; of one that breaks off before its
+//! name is complete nothing is told.
 //!
 //! [`ToolParser`] finds where calls begin; a [`Syntax`] reads one, in the form that the model has
 //! learnt. The model's manifest names the syntax (`target::ToolSyntax`).
@@ -176,11 +177,13 @@ impl<S: Syntax> ToolParser<S> {
         self.run(out, false);
     }
 
-    /// Appends to `out` what was held back.
-    pub fn finish(&mut self, out: &mut Vec<Delta>) {
+    /// Appends to `out` what was held back. `cut`: the reply was to go on, and an opening tag at
+    /// its end may have been that of a call.
+    pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) {
         self.run(out, true);
         let held = std::mem::take(&mut self.held);
         match self.state {
+            State::Opening { .. } if cut => {}
             State::Text { .. } | State::Opening { .. } => append(out, Delta::Content(held)),
             State::Call => {
                 let (syntax, mut sink) = self.parts(out);

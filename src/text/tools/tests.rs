@@ -239,7 +239,7 @@ pub fn streamed<S: Syntax>(pieces: &[&str]) -> (Vec<Delta>, usize) {
     for piece in pieces {
         parser.push(piece, &mut out);
     }
-    parser.finish(&mut out);
+    parser.finish(false, &mut out);
     (out, parser.completed())
 }
 
@@ -442,6 +442,32 @@ fn a_call_without_arguments_has_an_empty_object() {
     for_each_syntax!(run());
 }
 
+/// Up to its name a call is not known for one: it is left out where the reply was to go on, and
+/// text where the model ended it there.
+#[test]
+fn a_cut_leaves_no_opening_behind() {
+    fn run<S: Written>() {
+        let call = S::write("edit", &object(json!({"path": "a"})));
+        for length in S::OPEN.len()..call.len() {
+            let [told_cut, told_ended] = [true, false].map(|cut| {
+                let mut parser = ToolParser::<S>::new(schemas(), false);
+                let mut deltas = Vec::new();
+                parser.push(&call[..length], &mut deltas);
+                parser.finish(cut, &mut deltas);
+                deltas
+            });
+            match told_ended.first() {
+                Some(Delta::ToolCall { .. }) => assert_eq!(told_cut, told_ended),
+                _ => {
+                    assert_eq!(told_cut, [], "{}", S::NAME);
+                    assert_eq!(told_ended, [content(&call[..length])]);
+                }
+            }
+        }
+    }
+    for_each_syntax!(run());
+}
+
 #[test]
 fn one_call_leaves_nothing_behind_it() {
     fn run<S: Written>() {
@@ -450,7 +476,7 @@ fn one_call_leaves_nothing_behind_it() {
         let mut deltas = Vec::new();
         parser.push(&format!("x{call}\n{call}y"), &mut deltas);
         assert!(parser.has_enough());
-        parser.finish(&mut deltas);
+        parser.finish(false, &mut deltas);
         assert_eq!(calls(&deltas).len(), 1, "{}", S::NAME);
         assert_eq!(deltas.len(), 3, "{deltas:?}");
     }
@@ -538,7 +564,7 @@ fn time_is_linear_in_the_reply() {
                 for at in (0..text.len()).step_by(16) {
                     parser.push(&text[at..(at + 16).min(text.len())], &mut out);
                 }
-                parser.finish(&mut out);
+                parser.finish(false, &mut out);
             });
         }
     }
