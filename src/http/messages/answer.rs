@@ -12,6 +12,7 @@ use crate::http::random;
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 
+use super::partial::complete_part;
 use super::request::MessagesRequest;
 
 /// Stands in each thinking block where others vouch for the text; ours comes back in the clear.
@@ -119,7 +120,7 @@ fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
             Delta::Content(text) => Some(json!({"type": "text", "text": text})),
             Delta::ToolCall { name, .. } => {
                 let arguments = deltas.next_if(|next| matches!(next, Delta::Arguments { .. }));
-                tool_use(&name, arguments)
+                Some(tool_use(&name, arguments))
             }
             Delta::Arguments { .. } => None,
         });
@@ -127,14 +128,15 @@ fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
     blocks
 }
 
-/// A call that the reply's end cut off is left out: whatever stood for its input would be a guess
-/// that somebody might act on.
-fn tool_use(name: &str, arguments: Option<Delta>) -> Option<Value> {
-    let Some(Delta::Arguments { json, .. }) = arguments else {
-        return None;
+/// Of a call that the reply's end cut off the input is what is complete of it, and no more: the
+/// stop reason says that the reply broke off.
+fn tool_use(name: &str, arguments: Option<Delta>) -> Value {
+    let json = match arguments {
+        Some(Delta::Arguments { json, .. }) => json,
+        _ => String::new(),
     };
-    let input: Value = serde_json::from_str(&json).ok()?;
-    Some(json!({"type": "tool_use", "id": call_id(), "name": name, "input": input}))
+    let input = serde_json::from_str(&json).unwrap_or_else(|_| complete_part(&json));
+    json!({"type": "tool_use", "id": call_id(), "name": name, "input": input})
 }
 
 /// A content block that is being written.

@@ -3,6 +3,7 @@
 pub mod answer;
 mod content;
 mod deferred;
+pub mod partial;
 pub mod request;
 #[cfg(test)]
 mod tests;

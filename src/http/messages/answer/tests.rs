@@ -217,15 +217,25 @@ fn the_stop_reason_is_true() {
 }
 
 #[test]
-fn a_call_without_its_end_is_left_out_of_a_whole_message() {
-    let mut reply = Gathered {
+fn a_call_without_its_end_has_the_input_that_is_complete() {
+    let deltas = vec![
+        Delta::ToolCall {
+            index: 0,
+            name: "f".to_string(),
+        },
+        Delta::Arguments {
+            index: 0,
+            json: r#"{"a":1,"b":"cut"#.to_string(),
+        },
+    ];
+    let reply = Gathered {
+        deltas,
         finish: Some(Finish::Length),
         ..Gathered::default()
     };
-    reply.deltas = deltas();
-    reply.deltas.truncate(5);
     let whole = whole_answer(&identity(true), reply, USAGE);
-    assert!(!whole["content"].to_string().contains("tool_use"));
+    assert_eq!(whole["content"][0]["input"], json!({"a": 1}));
+    assert_eq!(whole["stop_reason"], "max_tokens");
 }
 
 #[test]
