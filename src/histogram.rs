@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Upper bounds of the buckets in seconds; one more takes the rest.
 const SECONDS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 2560.0,
 ];
 /// The same in tokens.
 const TOKENS: &[f64] = &[
@@ -50,7 +50,7 @@ impl Histogram {
         self.add(duration.as_secs_f64(), nanos, times);
     }
 
-    /// Counts a number of tokens.
+    /// Counts a number of tokens, or of what is as many.
     pub fn record_tokens(&self, tokens: usize) {
         self.add(tokens as f64, tokens as u64, 1);
     }

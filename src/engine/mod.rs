@@ -380,8 +380,11 @@ impl<E: Executor> Engine<E> {
         let nanos = begun.elapsed().as_nanos() as usize;
         self.rows = recycle(rows);
         outcome?;
-        self.shared.stats.steps.add(1);
-        self.shared.stats.step_nanos.add(nanos);
+        let stats = &self.shared.stats;
+        stats.steps.add(1);
+        stats.step_nanos.add(nanos);
+        let tokens = self.plan.work.iter().map(|work| work.tokens);
+        stats.step_tokens.0.record_tokens(tokens.sum());
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::histogram::Histogram;
+
 /// A figure that one thread may set or several may add to; no order between figures is promised.
 #[derive(Debug, Default)]
 pub struct Figure(AtomicU64);
@@ -62,6 +64,18 @@ pub struct Stats {
     pub steps: Figure,
     /// Counter: nanoseconds that the device took for them.
     pub step_nanos: Figure,
+    /// Tokens of prompts and replies in each step.
+    pub step_tokens: StepTokens,
+}
+
+/// Counts the steps by their tokens.
+#[derive(Debug)]
+pub struct StepTokens(pub Histogram);
+
+impl Default for StepTokens {
+    fn default() -> StepTokens {
+        StepTokens(Histogram::of_tokens())
+    }
 }
 
 #[cfg(test)]

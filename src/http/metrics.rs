@@ -1,6 +1,5 @@
 //! `GET /metrics`: figures in the Prometheus text format (version 0.0.4).
 
-mod histogram;
 mod vllm;
 
 use std::fmt::Write;
@@ -8,8 +7,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::Stats;
+use crate::histogram::Histogram;
 
-pub use self::histogram::Histogram;
 use super::state::State;
 
 /// Another server whose names for figures are told too.
@@ -66,6 +65,10 @@ pub struct Times {
     pub inference: Histogram,
     pub prompt_tokens: Histogram,
     pub reply_tokens: Histogram,
+    /// Replies wanted to each prompt.
+    pub choices: Histogram,
+    /// The length that each reply may have.
+    pub max_tokens: Histogram,
 }
 
 impl Default for Times {
@@ -81,6 +84,8 @@ impl Default for Times {
             inference: Histogram::of_seconds(),
             prompt_tokens: Histogram::of_tokens(),
             reply_tokens: Histogram::of_tokens(),
+            choices: Histogram::of_tokens(),
+            max_tokens: Histogram::of_tokens(),
         }
     }
 }

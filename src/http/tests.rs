@@ -703,6 +703,9 @@ fn figures_have_the_names_of_vllm_where_that_is_asked_for() {
         ("vllm:request_time_per_output_token_seconds_count{L}", 1.0),
         ("vllm:request_generation_tokens_sum{L}", 8.0),
         ("vllm:request_generation_tokens_bucket{L,le=\"16\"}", 1.0),
+        ("vllm:request_params_n_sum{L}", 2.0),
+        ("vllm:request_params_max_tokens_count{L}", 2.0),
+        ("vllm:admission_rejections_total{L}", 0.0),
         ("atlas_request_generation_tokens_sum", 8.0),
     ];
     let differs = |page: &str| {
@@ -723,6 +726,18 @@ fn figures_have_the_names_of_vllm_where_that_is_asked_for() {
         let seconds = value(&page, &format!("vllm:{name}_seconds_sum{{{labels}}}")).unwrap();
         (seconds * 1e9).round() as u64
     };
+    // Two prompts, and each token of a reply but for the last is a row of the next step.
+    let rows = value(
+        &page,
+        &format!("vllm:iteration_tokens_total_sum{{{labels}}}"),
+    )
+    .unwrap();
+    let prompt = value(
+        &page,
+        &format!("vllm:request_prompt_tokens_sum{{{labels}}}"),
+    )
+    .unwrap();
+    assert_eq!(rows, 2.0 * prompt + 8.0 - 2.0, "{page}");
     let parts = sum("request_prefill_time") + sum("request_decode_time");
     assert!(parts > 0 && parts <= sum("request_inference_time"));
     assert!(sum("request_inference_time") <= sum("e2e_request_latency"));

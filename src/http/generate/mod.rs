@@ -224,18 +224,20 @@ pub fn submit_all(
             let rule = ask.rule.as_ref();
             wanted.constraint = rule.and_then(|rule| rule.start(&service.chat, prompt));
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
-            let admitted = wanted.admitted.clone();
+            let (admitted, max_tokens) = (wanted.admitted.clone(), wanted.max_tokens);
             // Those submitted before end when their receivers are dropped.
             service
                 .engine
                 .submit(wanted)
                 .map_err(|rejected| rejection(service, &rejected))?;
+            service.times.max_tokens.record_tokens(max_tokens);
             let reply = Reply::new(&service.chat, format);
             let choice = Choice::new(events, admitted, reply, fills_context);
             let alone = ask.logprobs_of_text && ask.logprobs.is_some();
             choices.push(choice.telling_text_alone(alone));
         }
     }
+    service.times.choices.record_tokens(ask.choices);
     let (service, call) = (service.clone(), call.clone());
     Ok(Generation::new(
         service,

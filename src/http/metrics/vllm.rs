@@ -38,7 +38,7 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
         page.series("gauge", name, help, &[(&braced, value)]);
     }
     let config = format!(
-        "{{block_size=\"{}\",engine=\"0\",num_gpu_blocks=\"{}\"}}",
+        "{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\"}}",
         target::PAGE,
         stats.pages_total.get()
     );
@@ -59,6 +59,11 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
             "vllm:num_preemptions_total",
             "Sequences preempted: none ever is.",
             0,
+        ),
+        (
+            "vllm:admission_rejections_total",
+            "Requests turned away.",
+            stats.rejected.get(),
         ),
     ] {
         page.series("counter", name, help, &[(&braced, value as f64)]);
@@ -133,6 +138,21 @@ fn histograms(out: &mut String, service: &Service, labels: &str) {
             &times.reply_tokens,
             "vllm:request_generation_tokens",
             "Tokens generated for a request.",
+        ),
+        (
+            &times.choices,
+            "vllm:request_params_n",
+            "Replies wanted to each prompt.",
+        ),
+        (
+            &times.max_tokens,
+            "vllm:request_params_max_tokens",
+            "The length that each reply may have.",
+        ),
+        (
+            &service.engine.stats().step_tokens.0,
+            "vllm:iteration_tokens_total",
+            "Tokens of prompts and replies in a step.",
         ),
     ] {
         histogram.write(out, name, labels, help);
