@@ -46,7 +46,9 @@ struct Null {
     ranked: Vec<f32>,
     /// Length of the prompt in each slot.
     prompts: Vec<usize>,
-    sent: Arc<Mutex<Sent>>,
+    /// A prompt's length and when a token followed, in the order of the tokens: to sort them while
+    /// the server is at work would take as long as it does.
+    sent: Arc<Mutex<Vec<(usize, u64)>>>,
 }
 
 impl Executor for Null {
@@ -66,7 +68,7 @@ impl Executor for Null {
             if row.start == 0 || row.tokens.len() > 1 {
                 *prompt = row.start + row.tokens.len();
             }
-            sent.entry(*prompt).or_default().push(now);
+            sent.push((*prompt, now));
         }
         Ok(())
     }
@@ -93,7 +95,7 @@ pub fn serve(step: Duration, times: bool) {
     let token = chat.tokenizer.encode(WORD).expect("a text")[0];
     let mut row = vec![-1.0; target::VOCAB];
     row[token as usize] = 20.0;
-    let sent = Arc::new(Mutex::new(Sent::new()));
+    let sent = Arc::new(Mutex::new(Vec::new()));
     let limits = Limits {
         sequences: SEQUENCES,
         queued: SEQUENCES,
@@ -134,8 +136,11 @@ pub fn serve(step: Duration, times: bool) {
     runtime.spawn(server.run(std::future::pending()));
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
-    let sent = sent.lock().expect("no panic");
-    println!("{}", serde_json::to_string(&*sent).expect("numbers"));
+    let mut sorted = Sent::new();
+    for &(prompt, at) in sent.lock().expect("no panic").iter() {
+        sorted.entry(prompt).or_default().push(at);
+    }
+    println!("{}", serde_json::to_string(&sorted).expect("numbers"));
 }
 
 /// What a stream is without a server: as many sockets, to each of which every `step` an event of
