@@ -151,6 +151,15 @@ impl Server {
         );
     }
 
+    /// Memory that the process has in RAM, in bytes.
+    pub fn resident(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.unwrap().split_whitespace().next().unwrap();
+        kibibytes.parse::<usize>().unwrap() * 1024
+    }
+
     /// Waits for the process to end.
     pub fn wait(mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;

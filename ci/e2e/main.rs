@@ -9,6 +9,7 @@ mod clients;
 mod completions;
 mod constraint;
 mod corrupt;
+mod counts;
 mod harness;
 mod keys;
 mod life;
