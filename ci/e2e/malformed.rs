@@ -48,7 +48,6 @@ const FIELDS: &[(&str, Kind)] = &[
     ("tool_choice", Kind::Choice),
     ("reasoning_effort", Kind::Choice),
     ("thinking_budget", Kind::Integer),
-    ("mirostat_tau", Kind::Number),
     ("reasoning_format", Kind::Choice),
     ("model", Kind::Choice),
 ];

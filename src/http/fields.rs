@@ -63,6 +63,15 @@ impl<'v> Object<'v> {
         }
     }
 
+    /// Marks a field as known, whatever it holds; false where it is absent or null.
+    pub fn pass_over(&self, name: &str) -> bool {
+        let Some((key, value)) = self.map.get_key_value(name) else {
+            return false;
+        };
+        self.asked.borrow_mut().push(key);
+        !value.is_null()
+    }
+
     /// A field that may be absent; null counts as absent.
     pub fn get(&self, name: &str) -> Option<Field<'v>> {
         #[cfg(test)]

@@ -14,12 +14,9 @@
 //! `reasoning.effort`, `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other
 //! leaves the switch as it is. When a budget is used up the reply says so in its reasoning and ends
 //! it.
-//!
-//! Reasoning is always told: `reasoning.exclude` is refused.
 
 use super::error::ApiError;
 use super::fields::{Field, Object};
-use super::generate::parameters::{Refused, check_refused};
 
 /// Levels of effort above `none`, and the tokens of reasoning that each allows.
 pub const EFFORTS: &[(&str, Option<usize>)] = &[
@@ -30,9 +27,6 @@ pub const EFFORTS: &[(&str, Option<usize>)] = &[
     ("xhigh", None),
     ("max", None),
 ];
-
-/// What `reasoning` may not ask for.
-const REFUSED: &[Refused] = &[("exclude", "false", "reasoning is always reported")];
 
 /// How a reply thinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +54,6 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let output = object.optional_object("output_config")?;
     if let Some(template) = &template {
         check_template_arguments(template)?;
-    }
-    if let Some(reasoning) = &reasoning {
-        check_refused(reasoning, REFUSED)?;
     }
     let boolean = |object: &Option<Object<'_>>, name| {
         let field = object.as_ref().and_then(|object| object.get(name));
@@ -266,9 +257,6 @@ mod tests {
         assert_eq!(refused(json!({"think": "loudly"})), "think");
         assert_eq!(refused(json!({"think": 1})), "think");
         assert_eq!(refused(json!({"thinking_budget": -1})), "thinking_budget");
-        let hidden = json!({"reasoning": {"exclude": true}});
-        assert_eq!(refused(hidden), "reasoning.exclude");
-        thinking(json!({"reasoning": {"exclude": false}}));
         let template = json!({"chat_template_kwargs": {"chat_template": "x"}});
         assert_eq!(refused(template), "chat_template_kwargs.chat_template");
     }

@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`: from JSON to what the engine and the reply need.
 //!
-//! A field that this server knows is honoured or refused by name; others are ignored.
+//! What becomes of each field is in the table of `generate::known`.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
 use crate::http::generate::Ask;
+use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
-    Refused, check_extensions, check_model, check_one_of, check_refused, choices, include_usage,
-    max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
+    check_model, choices, include_usage, max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
 };
 use crate::http::thinking;
 use crate::target;
@@ -29,53 +29,6 @@ pub struct ChatRequest {
     pub include_usage: bool,
 }
 
-/// Fields that are taken only with the value that changes nothing, and what to do instead.
-const REFUSED: &[Refused] = &[
-    ("input", "null", "send messages"),
-    ("instructions", "null", "send a system message"),
-    ("max_output_tokens", "null", "send max_completion_tokens"),
-    ("stop_sequences", "[]", "send stop"),
-    ("output_format", "null", "send response_format"),
-    ("background", "false", "send stream to follow a long reply"),
-    ("moderation", "null", "nothing is moderated here"),
-    ("functions", "[]", "send tools"),
-    ("function_call", "\"none\"", "send tool_choice"),
-    ("audio", "null", "this server writes text only"),
-    ("modalities", "[\"text\"]", "this server writes text only"),
-    ("prediction", "null", "predicted outputs are not served"),
-    (
-        "web_search_options",
-        "null",
-        "this server reaches no network",
-    ),
-    ("echo", "false", "the prompt is not repeated"),
-    ("chat_template", "null", "the template comes with the model"),
-    ("documents", "null", "put documents into messages"),
-    (
-        "add_generation_prompt",
-        "true",
-        "a reply is always the assistant's turn",
-    ),
-    (
-        "continue_final_message",
-        "false",
-        "a reply is always a turn of its own",
-    ),
-    ("return_token_ids", "false", "send logprobs"),
-    ("return_tokens_as_token_ids", "false", "send logprobs"),
-    ("include_reasoning", "true", "reasoning is always reported"),
-    ("separate_reasoning", "true", "reasoning is always separate"),
-    ("stream_reasoning", "true", "reasoning is told as it comes"),
-    (
-        "reasoning_control",
-        "false",
-        "send thinking_token_budget to bound reasoning",
-    ),
-];
-
-/// Names for reasoning that is told apart from the answer, which it always is.
-const REASONING_FORMATS: &[&str] = &["auto", "deepseek", "parsed"];
-
 impl ChatRequest {
     /// Reads a body; `model_id` is what this server answers to.
     ///
@@ -84,10 +37,7 @@ impl ChatRequest {
     pub fn parse(body: &Value, model_id: &str) -> Result<ChatRequest, ApiError> {
         let object = Object::root(body)?;
         check_model(&object, model_id)?;
-        check_refused(&object, REFUSED)?;
-        check_extensions(&object)?;
-        let instead = "reasoning is always separate";
-        check_one_of(&object, "reasoning_format", REASONING_FORMATS, instead)?;
+        check(&object, Api::Chat)?;
         let messages = messages::messages(&object.require("messages")?)?;
         let offer = constraint::offer(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;

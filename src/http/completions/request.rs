@@ -7,9 +7,10 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::constraint::Rule;
 use crate::http::generate::form;
+use crate::http::generate::known::{Api, check};
 use crate::http::generate::parameters::{
-    Refused, check_extensions, check_model, check_refused, choices, include_usage, max_tokens,
-    prompt_logprobs, sampling, stop_tokens, stops, token,
+    check_model, choices, include_usage, max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
+    token,
 };
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -30,31 +31,6 @@ pub struct CompletionRequest {
     pub include_usage: bool,
 }
 
-/// Fields that are taken only with the value that changes nothing.
-const REFUSED: &[Refused] = &[
-    ("suffix", "null", "text is continued at its end only"),
-    ("prompt_embeds", "null", "send prompt"),
-    ("return_token_ids", "false", "send logprobs"),
-    ("messages", "null", "send prompt, or use chat/completions"),
-    ("max_completion_tokens", "null", "send max_tokens"),
-    ("max_output_tokens", "null", "send max_tokens"),
-    ("stop_sequences", "[]", "send stop"),
-    ("top_logprobs", "0", "send logprobs"),
-    ("tools", "[]", CHAT),
-    ("tool_choice", "\"none\"", CHAT),
-    ("chat_template", "null", CHAT),
-    ("documents", "null", CHAT),
-    ("thinking", "null", CHAT),
-    ("reasoning", "null", CHAT),
-    ("reasoning_effort", "\"none\"", CHAT),
-    ("enable_thinking", "false", CHAT),
-    ("think", "false", CHAT),
-    ("thinking_budget", "null", CHAT),
-    ("thinking_token_budget", "null", CHAT),
-];
-
-const CHAT: &str = "a text is continued as it is; use chat/completions";
-
 impl CompletionRequest {
     /// Reads a body and encodes its prompts; `model_id` is what this server answers to. A prompt
     /// and its reply have at most `context` tokens.
@@ -69,8 +45,7 @@ impl CompletionRequest {
     ) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
         let object = Object::root(body)?;
         check_model(&object, model_id)?;
-        check_refused(&object, REFUSED)?;
-        check_extensions(&object)?;
+        check(&object, Api::Completions)?;
         let stream = object.boolean("stream", false)?;
         let echo = object.boolean("echo", false)?;
         let logprobs = object.integer("logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
@@ -231,7 +206,6 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>) -> Result<Prompt, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::generate::parameters::EXTENSIONS;
     use crate::target;
     use crate::text::testing::{END_OF_TURN, chat_model};
     use serde_json::json;
@@ -325,15 +299,6 @@ mod tests {
         let stated = json!({"prompt": vec![1; target::MAX_CONTEXT - 5], "max_tokens": 6});
         let error = parse(stated).unwrap_err();
         assert_eq!(error.code, Some("context_length_exceeded"));
-    }
-
-    #[test]
-    fn a_field_that_is_not_served_is_refused_by_name() {
-        for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
-            let neutral: Value = serde_json::from_str(neutral).unwrap();
-            parse(json!({*name: neutral})).unwrap();
-            assert_eq!(refused(json!({*name: {"surely": "not neutral"}})), *name);
-        }
     }
 
     #[test]

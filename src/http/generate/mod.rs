@@ -4,6 +4,7 @@
 pub mod constraint;
 pub mod form;
 pub mod generation;
+pub mod known;
 pub mod offer;
 pub mod parameters;
 pub mod stream;

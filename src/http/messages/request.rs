@@ -1,6 +1,6 @@
 //! `POST /v1/messages`: from JSON to what the engine and the reply need.
 //!
-//! A field that this server knows is honoured or refused by name; others are ignored.
+//! What becomes of each field is in the table of `generate::known`.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,9 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::form::json_of;
+use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{Refused, check_extensions, check_refused, sampling};
+use crate::http::generate::parameters::sampling;
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::thinking;
 use crate::text::grammar::Grammar;
@@ -26,60 +27,10 @@ pub struct MessagesRequest {
     pub show_thinking: bool,
 }
 
-/// Fields that are taken only with the value that changes nothing, and what to do instead.
-const REFUSED: &[Refused] = &[
-    ("container", "null", "this server runs no code"),
-    ("mcp_servers", "[]", "this server reaches no network"),
-    ("speed", "\"standard\"", "there is one speed"),
-    ("inference_geo", "null", "this server is where it is"),
-    ("input", "null", "send messages"),
-    ("functions", "[]", "send tools"),
-    ("n", "1", "an answer is one message"),
-    ("max_completion_tokens", "null", "send max_tokens"),
-    ("stop", "null", "send stop_sequences"),
-    ("stop_token_ids", "[]", "send stop_sequences"),
-    (
-        "ignore_eos",
-        "false",
-        "an answer ends where the model ends it",
-    ),
-    ("logprobs", "false", "they are told by chat and completions"),
-    ("response_format", "null", FORM),
-    ("structured_outputs", "null", FORM),
-    ("guided_json", "null", FORM),
-    ("guided_regex", "null", FORM),
-    ("guided_choice", "null", FORM),
-    ("guided_grammar", "null", FORM),
-    ("regex", "null", FORM),
-    ("json_schema", "null", FORM),
-    ("function_call", "\"none\"", "send tool_choice"),
-    (
-        "parallel_tool_calls",
-        "true",
-        "send tool_choice.disable_parallel_tool_use",
-    ),
-    ("top_logprobs", "0", "they are told by chat and completions"),
-    ("prompt_logprobs", "null", "they are told by completions"),
-    ("return_token_ids", "false", "send the text to /tokenize"),
-    ("echo", "false", "the prompt is not repeated"),
-    ("chat_template", "null", "the template comes with the model"),
-    ("documents", "null", "put documents into messages"),
-    (
-        "continue_final_message",
-        "false",
-        "an answer is always a turn of its own",
-    ),
-    ("include_reasoning", "true", "send thinking.display"),
-];
-
-const FORM: &str = "send output_config.format";
-
-/// The same, of `output_config`.
-const OUTPUT_REFUSED: &[Refused] = &[(
-    "task_budget",
-    "null",
-    "send max_tokens, and thinking.budget_tokens for the reasoning",
-)];
+/// How the edit of a conversation begins that leaves out what was thought.
+const CLEARS_THINKING: &str = "clear_thinking_";
+/// Edits that a request may ask for.
+const EDITS_MAX: usize = 16;
 
 impl MessagesRequest {
     /// Reads a body.
@@ -124,8 +75,7 @@ pub fn countable(body: &Value) -> Result<Ask, ApiError> {
 
 /// All of a request that both routes read.
 fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
-    check_refused(object, REFUSED)?;
-    check_extensions(object)?;
+    check(object, Api::Messages)?;
     if let Some(thread) = object.get("thread") {
         return Err(ApiError::thread(&thread.path));
     }
@@ -133,6 +83,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     if let Some(model) = object.get("model") {
         model.string()?;
     }
+    check_edits(object)?;
     let declared = tools::tools(object)?;
     let mut deferred = Deferred::new(&declared.told, declared.waiting);
     let messages = content::conversation(object, &mut deferred)?;
@@ -168,9 +119,6 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
 /// The schema that the output must obey, in either place where clients put it.
 fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
-    if let Some(output) = &nested {
-        check_refused(output, OUTPUT_REFUSED)?;
-    }
     let nested = nested.and_then(|output| output.get("format"));
     let (name, format) = match (nested, object.get("output_format")) {
         (Some(format), _) => ("output_config", format),
@@ -183,6 +131,22 @@ fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiErr
         "json_schema" => Ok(Some((name, json_of(&format.require("schema")?, true)?))),
         _ => Err(kind.error("must be json_schema")),
     }
+}
+
+/// `context_management` may ask for what templates do by themselves: to leave out what was thought
+/// before the last question.
+fn check_edits(object: &Object<'_>) -> Result<(), ApiError> {
+    let management = object.optional_object("context_management")?;
+    let Some(edits) = management.and_then(|management| management.get("edits")) else {
+        return Ok(());
+    };
+    for edit in edits.list(EDITS_MAX)? {
+        let kind = edit.object()?.require("type")?;
+        if !kind.string()?.starts_with(CLEARS_THINKING) {
+            return Err(kind.error("is not served; prompts are never cut, send less"));
+        }
+    }
+    Ok(())
 }
 
 /// Whether thinking blocks carry their text. A summary would be of the same text, which is short
@@ -216,7 +180,6 @@ fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::generate::parameters::EXTENSIONS;
     use crate::target;
 
     fn with(name: &str, value: Value) -> Value {
@@ -311,21 +274,15 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_not_served_is_refused_by_name() {
-        for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
-            parsed(name, serde_json::from_str(neutral).unwrap());
-            assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
-        }
-        for (name, neutral, _) in OUTPUT_REFUSED {
-            let neutral: Value = serde_json::from_str(neutral).unwrap();
-            parsed("output_config", json!({*name: neutral}));
-            let path = refused(
-                "output_config",
-                json!({*name: {"type": "tokens", "total": 9}}),
-            );
-            assert_eq!(path, format!("output_config.{name}"));
-        }
+    fn a_value_that_is_not_served_is_refused_by_name() {
         assert_eq!(refused("thread", json!({"type": "create"})), "thread");
+        let edits = |kind: &str| {
+            json!({"edits": [{"type": "clear_thinking_20251015"},
+            {"type": kind}]})
+        };
+        parsed("context_management", edits("clear_thinking_1"));
+        let at = refused("context_management", edits("clear_tool_uses_20250919"));
+        assert_eq!(at, "context_management.edits[1].type");
         let format = json!({"format": {"type": "xml"}});
         assert_eq!(
             refused("output_config", format),

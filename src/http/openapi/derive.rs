@@ -13,7 +13,7 @@ const FREE: [&str; 2] = ["metadata", "logit_bias"];
 #[derive(Debug, Default)]
 pub struct Schema {
     types: BTreeSet<&'static str>,
-    /// The one value that is taken, and the bounds of a number.
+    /// The values that are taken, and the bounds of a number.
     facts: BTreeMap<&'static str, Value>,
     required: bool,
     properties: BTreeMap<String, Schema>,
@@ -97,9 +97,7 @@ impl Schema {
 
     /// In the words of JSON Schema. `optional` values may be null.
     pub fn json(&self, optional: bool) -> Value {
-        if let Some(only) = self.facts.get("const") {
-            let null = (!only.is_null()).then_some(Value::Null);
-            let values: Vec<Value> = std::iter::once(only.clone()).chain(null).collect();
+        if let Some(values) = self.facts.get("enum") {
             return json!({"enum": values});
         }
         let mut types = self.types.clone();

@@ -1,6 +1,6 @@
 //! `POST /v1/responses`: from JSON to what the engine and the reply need.
 //!
-//! A field that this server knows is honoured or refused by name; others are ignored.
+//! What becomes of each field is in the table of `generate::known`.
 
 use serde_json::{Map, Value, json};
 
@@ -9,10 +9,9 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::form::{self, any_object, json_of};
+use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{
-    Refused, check_extensions, check_refused, max_tokens, sampling, stop_tokens, stops,
-};
+use crate::http::generate::parameters::{max_tokens, sampling, stop_tokens, stops};
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
@@ -42,42 +41,6 @@ pub struct ResponsesRequest {
     pub repeated: Map<String, Value>,
 }
 
-/// Fields that are taken only with the value that changes nothing, and what to do instead.
-const REFUSED: &[Refused] = &[
-    ("background", "false", "send stream to follow a long reply"),
-    (
-        "context_management",
-        "[]",
-        "prompts are never cut; send a shorter conversation",
-    ),
-    ("conversation", "null", "send previous_response_id"),
-    ("prompt", "null", "prompts are not stored here; send input"),
-    (
-        "truncation",
-        "\"disabled\"",
-        "prompts are never cut; send less",
-    ),
-    ("messages", "null", "send input"),
-    ("functions", "[]", "send tools"),
-    ("function_call", "\"none\"", "send tool_choice"),
-    ("n", "1", "a response is one reply"),
-    ("max_tokens", "null", "send max_output_tokens"),
-    ("max_completion_tokens", "null", "send max_output_tokens"),
-    ("logprobs", "false", "send top_logprobs and include"),
-    ("prompt_logprobs", "null", "they are told by completions"),
-    ("stop_sequences", "[]", "send stop"),
-    ("echo", "false", "the prompt is not repeated"),
-    ("return_token_ids", "false", "send top_logprobs and include"),
-    ("chat_template", "null", "the template comes with the model"),
-    ("documents", "null", "put documents into input"),
-    (
-        "continue_final_message",
-        "false",
-        "a response is always a turn of its own",
-    ),
-    ("include_reasoning", "true", "reasoning is always reported"),
-];
-
 impl ResponsesRequest {
     /// Reads a body; `store` knows earlier responses.
     ///
@@ -85,8 +48,7 @@ impl ResponsesRequest {
     /// Names the field that is not served.
     pub fn parse(body: &Value, store: &Store) -> Result<ResponsesRequest, ApiError> {
         let object = Object::root(body)?;
-        check_refused(&object, REFUSED)?;
-        check_extensions(&object)?;
+        check(&object, Api::Responses)?;
         // Clients name the model they would use elsewhere; the answer names the one there is.
         if let Some(model) = object.get("model") {
             model.string()?;
@@ -182,16 +144,11 @@ fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError
     }
 }
 
-/// What `text` says of the output. How verbose it is, is a wish: the model has no switch for
-/// it.
+/// What `text` says of the output.
 fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(text) = object.optional_object("text")? else {
         return Ok(None);
     };
-    if let Some(verbosity) = text.get("verbosity") {
-        verbosity.string()?;
-        log::debug("text.verbosity is left out");
-    }
     let Some(format) = text.optional_object("format")? else {
         return Ok(None);
     };
@@ -250,7 +207,6 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         field.map_or(absent, |field| field.value.clone())
     };
     check_metadata(object)?;
-    // A summary is of the same text, which is told in full.
     let effort = object.optional_object("reasoning")?;
     let effort = effort.and_then(|reasoning| reasoning.get("effort"));
     let effort = effort.map(|effort| effort.value.clone());
@@ -316,7 +272,6 @@ fn check_metadata(object: &Object<'_>) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::generate::parameters::EXTENSIONS;
     use crate::http::responses::store::Stored;
 
     fn with(name: &str, value: Value) -> Value {
@@ -428,11 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_not_served_is_refused_by_name() {
-        for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
-            parsed(name, serde_json::from_str(neutral).unwrap());
-            assert_eq!(refused(name, json!({"surely": "not neutral"})), *name);
-        }
+    fn a_value_that_is_not_served_is_refused_by_name() {
         let text = json!({"format": {"type": "xml"}});
         assert_eq!(refused("text", text), "text.format.type");
         let text = json!({"format": {"type": "json_object"}});

@@ -17,7 +17,8 @@ use super::completions::positions::token_text;
 use super::error::ApiError;
 use super::fields::Object;
 use super::generate::internal;
-use super::generate::parameters::{Refused, check_model, check_refused, token};
+use super::generate::known::{Api, check_some};
+use super::generate::parameters::{check_model, token};
 use super::json;
 use super::limits::JSON_VALUES_MAX;
 use super::state::{Service, State};
@@ -30,16 +31,8 @@ pub enum Direction {
     Detokenize,
 }
 
-/// Fields that are taken only with the value that changes nothing.
-const REFUSED: &[Refused] = &[
-    ("chat_template", "null", "the template comes with the model"),
-    (
-        "continue_final_message",
-        "false",
-        "a reply is always a turn of its own",
-    ),
-    ("documents", "null", "put documents into messages"),
-];
+/// Fields of a chat that this route knows too and does not serve.
+const REFUSED: &[&str] = &["chat_template", "continue_final_message", "documents"];
 
 /// Answers one request.
 ///
@@ -56,7 +49,7 @@ pub async fn answer(
         let value = json::parse(&body).map_err(ApiError::malformed)?;
         let object = Object::root(&value)?;
         check_model(&object, &model_id)?;
-        check_refused(&object, REFUSED)?;
+        check_some(&object, Api::Chat, REFUSED)?;
         let answer = match direction {
             Direction::Tokenize => tokenize(&service, &object),
             Direction::Detokenize => detokenize(&service, &object),

@@ -1,7 +1,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::http::generate::parameters::EXTENSIONS;
 use crate::http::limits::{
     CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX, TOOLS_MAX,
 };
@@ -83,44 +82,6 @@ fn each_numeric_range_ends_at_its_limit() {
     ] {
         parsed(field, inside);
         assert_eq!(refused(field, outside).param.as_deref(), Some(field));
-    }
-}
-
-#[test]
-fn a_field_that_is_not_served_is_refused_by_name() {
-    for (name, neutral, _) in REFUSED.iter().chain(EXTENSIONS) {
-        parsed(name, serde_json::from_str(neutral).unwrap());
-        let error = refused(name, json!({"surely": "not neutral"}));
-        assert_eq!(error.param.as_deref(), Some(*name));
-        assert_eq!(error.code, Some("unsupported_parameter"));
-    }
-}
-
-#[test]
-fn reasoning_is_told_apart_or_its_format_is_refused() {
-    for name in REASONING_FORMATS {
-        parsed("reasoning_format", json!(name));
-    }
-    for other in [
-        json!("none"),
-        json!("hidden"),
-        json!("deepseek-legacy"),
-        json!(true),
-    ] {
-        let error = refused("reasoning_format", other);
-        assert_eq!(error.param.as_deref(), Some("reasoning_format"));
-    }
-}
-
-#[test]
-fn what_tunes_a_sampler_that_is_off_changes_nothing() {
-    let body = json!({"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1});
-    for (name, value) in body.as_object().unwrap() {
-        parsed(name, value.clone());
-    }
-    for name in ["mirostat_tau", "mirostat_eta"] {
-        let error = refused(name, json!("high"));
-        assert_eq!(error.param.as_deref(), Some(name));
     }
 }
 

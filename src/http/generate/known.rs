@@ -1,0 +1,436 @@
+//! The fields of requests that any API of this kind knows, and what each dialect does with them.
+//!
+//! A field is honoured, refused by name unless its value changes nothing, or passed over because no
+//! value of it could change the answer. What is not in the table is unknown, and ignored.
+
+use serde_json::Value;
+
+use crate::http::error::ApiError;
+#[cfg(test)]
+use crate::http::fields::record;
+use crate::http::fields::{Field, Object};
+use crate::log;
+
+/// The dialects of requests, in the order of [`Marks`] and [`Words`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    Chat,
+    Completions,
+    Responses,
+    Messages,
+}
+
+/// What a dialect does with a field: [`HONOURED`], [`PASSED_OVER`], or refused by any other mark.
+type Marks = &'static [u8; 4];
+const HONOURED: u8 = b'+';
+const PASSED_OVER: u8 = b'.';
+
+/// What to do instead where the field is refused, or why it is passed over.
+type Words = [&'static str; 4];
+
+/// A field by its path, what the dialects do with it, the values beside null (as JSON) that change
+/// nothing where it is refused, and the words.
+type Known = (&'static str, Marks, &'static str, Words);
+
+const fn all(words: &'static str) -> Words {
+    [words; 4]
+}
+
+const NONE: Words = all("");
+const CHAT: Words = all("a text is continued as it is; use chat/completions");
+const TURNS: Words = [
+    "send messages",
+    "send prompt",
+    "send input",
+    "send messages",
+];
+const SYSTEM: Words = [
+    "send a system message",
+    "put it into the prompt",
+    "send instructions",
+    "send system",
+];
+const WHOLE: &str = "conversations are not kept by this API; send the whole one";
+const KEPT: Words = [WHOLE, WHOLE, "send previous_response_id", WHOLE];
+const SHORTER: Words = all("prompts are never cut; send less");
+const MEDIA: Words = all("this server reads text only");
+const TEXT: Words = all("this server writes text only");
+const TEMPLATE: Words = all("the template comes with the model");
+const TURN: Words = all("a reply is always a turn of its own");
+const OFFLINE: Words = all("this server reaches no network");
+const PARALLEL: Words = [
+    "",
+    "a text calls no tools",
+    "",
+    "send tool_choice.disable_parallel_tool_use",
+];
+const LENGTH: Words = [
+    "send max_completion_tokens",
+    "send max_tokens",
+    "send max_output_tokens",
+    "send max_tokens",
+];
+const LEAST: Words = all("a least length is not served");
+const STOP: Words = ["send stop", "send stop", "send stop", "send stop_sequences"];
+const STOP_TEXT: Words = all("stop strings are no part of a reply");
+const SCHEMA: &str = "send output_config.format";
+const FORM: Words = [
+    "send response_format",
+    "send response_format",
+    "send text.format",
+    SCHEMA,
+];
+const LARK: &str = "send structured_outputs.grammar in Lark";
+const GRAMMAR: Words = [LARK, LARK, LARK, SCHEMA];
+const COMPACT: &str = "send structured_outputs.disable_any_whitespace";
+const WHITESPACE: Words = [COMPACT, COMPACT, COMPACT, SCHEMA];
+const TOOLS: Words = ["send tools", CHAT[1], "send tools", "send tools"];
+const CHOICE: Words = [
+    "send tool_choice",
+    CHAT[1],
+    "send tool_choice",
+    "send tool_choice",
+];
+const BIAS: Words = all("send logit_bias");
+const BEAMS: Words = all("beam search is not served");
+const PENALTY: Words = all("send repetition_penalty");
+const NUCLEUS: Words = all("send top_p or min_p");
+const OFF: Words = all("it tunes what is refused where it is on");
+const ONE_REPLY: Words = all("an answer is one reply");
+const SCORES_ELSEWHERE: &str = "they are told by chat/completions and completions";
+const SCORES: Words = [
+    "send logprobs and top_logprobs",
+    "send logprobs",
+    "send top_logprobs, and include to hold message.output_text.logprobs",
+    SCORES_ELSEWHERE,
+];
+const INSIDE: Words = all("the model's inside is not told");
+const TOLD: &str = "reasoning is always reported";
+const REPORTED: Words = [TOLD, TOLD, TOLD, "send thinking.display"];
+const BUDGET: Words = [
+    "send thinking_token_budget",
+    CHAT[1],
+    "send thinking_token_budget",
+    "send thinking.budget_tokens",
+];
+const USAGE: Words = [
+    "send stream_options.include_usage",
+    "send stream_options.include_usage",
+    "usage is always told",
+    "usage is always told",
+];
+const FORMS: Words = all("an answer has one form");
+const ALONE: Words = all("send the fields that it holds by themselves");
+const PLUG_INS: Words = all("there are no plug-ins");
+const WHO: Words = all("it says who asks or where, not what");
+const CACHE: Words = all("no cache changes an answer");
+const PLACE: Words = all("there is one model in one place");
+const KEEPING: Words = all("it says what becomes of the answer, not what is in it");
+const NO_SWITCH: Words = all("the model has no switch for it");
+const SUMMARY: Words = all("the reasoning itself is told");
+
+/// Columns: the field; chat, completions, responses and messages; what changes nothing; words.
+#[rustfmt::skip]
+const FIELDS: &[Known] = &[
+    ("model",                             b"++++", "", NONE),
+
+    // What is said.
+    ("messages",                          b"+--+", "", TURNS),
+    ("prompt",                            b"-+--", "", TURNS),
+    ("input",                             b"--+-", "", TURNS),
+    ("prompt_embeds",                     b"----", "", TURNS),
+    ("instructions",                      b"--+-", "", SYSTEM),
+    ("system",                            b"---+", "", SYSTEM),
+    ("suffix",                            b"----", r#""""#, all("a text is continued at its end")),
+    ("documents",                         b"----", "[]", all("put documents into what is said")),
+    ("images",                            b"----", "[]", MEDIA),
+    ("mm_processor_kwargs",               b"....", "", MEDIA),
+    ("media_io_kwargs",                   b"....", "", MEDIA),
+    ("mm_hashes",                         b"....", "", MEDIA),
+    ("previous_response_id",              b"--+-", "", KEPT),
+    ("conversation",                      b"----", "", KEPT),
+    ("session_params",                    b"----", "{}", KEPT),
+    // Refused by the parser of messages with a code of its own.
+    ("thread",                            b"---+", "", KEPT),
+    ("preset",                            b"----", "", SYSTEM),
+    ("truncation",                        b"----", r#""disabled""#, SHORTER),
+    ("truncate_prompt_tokens",            b"----", "", SHORTER),
+    ("transforms",                        b"----", "[]", SHORTER),
+    ("context_management",                b"---+", "[], {}", SHORTER),
+    ("truncation_side",                   b"....", "", SHORTER),
+    ("num_ctx",                           b"....", "", SHORTER),
+    ("num_keep",                          b"....", "", SHORTER),
+    ("n_keep",                            b"....", "", SHORTER),
+    ("n_discard",                         b"....", "", SHORTER),
+    ("chat_template",                     b"----", "", TEMPLATE),
+    ("template",                          b"----", "", TEMPLATE),
+    ("chat_template_kwargs",              b"+-++", "{}", CHAT),
+    ("add_generation_prompt",             b"----", "true", TURN),
+    ("continue_final_message",            b"----", "false", TURN),
+    ("add_special_tokens",                b"-+--", "false", TEMPLATE),
+    ("echo",                              b"-+--", "false", all("the prompt is not repeated")),
+
+    // Tools.
+    ("tools",                             b"+-++", "[]", CHAT),
+    ("tool_choice",                       b"+-++", r#""none", "auto""#, CHAT),
+    ("parallel_tool_calls",               b"+.+-", "true", PARALLEL),
+    ("functions",                         b"----", "[]", TOOLS),
+    ("function_call",                     b"----", r#""none", "auto""#, CHOICE),
+    ("max_tool_calls",                    b"..+.", "", all("no tool runs here")),
+    ("mcp_servers",                       b"----", "[]", OFFLINE),
+    ("web_search_options",                b"----", "", OFFLINE),
+    ("plugins",                           b"----", "[]", OFFLINE),
+    ("container",                         b"----", "", all("this server runs no code")),
+
+    // The form of the answer.
+    ("response_format",                   b"+++-", "", FORM),
+    ("structured_outputs",                b"+++-", "", FORM),
+    ("guided_json",                       b"+++-", "", FORM),
+    ("guided_regex",                      b"+++-", "", FORM),
+    ("guided_choice",                     b"+++-", "", FORM),
+    ("guided_grammar",                    b"+++-", "", FORM),
+    ("json_schema",                       b"+++-", "", FORM),
+    ("regex",                             b"+++-", "", FORM),
+    ("text",                              b"--+-", "{}", FORM),
+    ("output_format",                     b"---+", "", FORM),
+    ("format",                            b"----", r#""""#, FORM),
+    ("output_config",                     b"+-++", "{}", CHAT),
+    ("output_config.format",              b"---+", "", FORM),
+    ("output_config.task_budget",         b"----", "", LENGTH),
+    ("structural_tag",                    b"----", "", FORM),
+    ("grammar",                           b"----", r#""""#, GRAMMAR),
+    ("ebnf",                              b"----", "", GRAMMAR),
+    ("guided_whitespace_pattern",         b"----", "", WHITESPACE),
+    ("guided_decoding_backend",           b"....", "", all("there is one")),
+    ("modalities",                        b"----", r#"["text"]"#, TEXT),
+    ("audio",                             b"----", "", TEXT),
+    ("text.verbosity",                    b"--.-", "", NO_SWITCH),
+    ("verbosity",                         b"....", "", NO_SWITCH),
+
+    // How the next token is chosen.
+    ("temperature",                       b"++++", "", NONE),
+    ("top_p",                             b"++++", "", NONE),
+    ("top_k",                             b"++++", "", NONE),
+    ("min_p",                             b"++++", "", NONE),
+    ("presence_penalty",                  b"++++", "", NONE),
+    ("frequency_penalty",                 b"++++", "", NONE),
+    ("repetition_penalty",                b"++++", "", NONE),
+    ("logit_bias",                        b"++++", "", NONE),
+    ("seed",                              b"++++", "", NONE),
+    ("bad_words",                         b"----", "[]", BIAS),
+    ("allowed_token_ids",                 b"----", "", BIAS),
+    ("logits_processors",                 b"----", "[]", BIAS),
+    ("custom_logit_processor",            b"----", "", BIAS),
+    ("custom_params",                     b"----", "{}", BIAS),
+    ("vllm_xargs",                        b"----", "{}", PLUG_INS),
+    ("use_beam_search",                   b"----", "false", BEAMS),
+    ("length_penalty",                    b"----", "1", BEAMS),
+    ("repeat_penalty",                    b"----", "1", PENALTY),
+    ("repeat_last_n",                     b"----", "-1, 64", all("penalties see the whole reply")),
+    ("dry_multiplier",                    b"----", "0", PENALTY),
+    ("dry_base",                          b"....", "", OFF),
+    ("dry_allowed_length",                b"....", "", OFF),
+    ("dry_penalty_last_n",                b"....", "", OFF),
+    ("dry_sequence_breakers",             b"....", "", OFF),
+    ("typical_p",                         b"----", "1", NUCLEUS),
+    ("tfs_z",                             b"----", "1", NUCLEUS),
+    ("top_a",                             b"----", "0", NUCLEUS),
+    ("top_n_sigma",                       b"----", "-1", NUCLEUS),
+    ("min_keep",                          b"----", "0", NUCLEUS),
+    ("xtc_probability",                   b"----", "0", NUCLEUS),
+    ("xtc_threshold",                     b"....", "", OFF),
+    ("mirostat",                          b"----", "0", NUCLEUS),
+    ("mirostat_tau",                      b"....", "", OFF),
+    ("mirostat_eta",                      b"....", "", OFF),
+    ("dynatemp_range",                    b"----", "0", all("send temperature")),
+    ("dynatemp_exponent",                 b"....", "", OFF),
+    ("samplers",                          b"----", "", all("they are applied in one order")),
+    ("lora",                              b"----", "[]", all("the model is served as it is")),
+    ("lora_path",                         b"----", "", all("the model is served as it is")),
+
+    // How long a reply is and where it stops.
+    ("max_tokens",                        b"++-+", "", LENGTH),
+    ("max_completion_tokens",             b"+---", "", LENGTH),
+    ("max_output_tokens",                 b"--+-", "", LENGTH),
+    ("max_new_tokens",                    b"----", "", LENGTH),
+    ("n_predict",                         b"----", "-1", LENGTH),
+    ("num_predict",                       b"----", "-1", LENGTH),
+    ("t_max_predict_ms",                  b"----", "-1, 0", LENGTH),
+    ("min_tokens",                        b"----", "0", LEAST),
+    ("min_new_tokens",                    b"----", "0", LEAST),
+    ("stop",                              b"+++-", "[]", STOP),
+    ("stop_sequences",                    b"---+", "[]", STOP),
+    ("stop_token_ids",                    b"+++-", "[]", STOP),
+    ("stop_regex",                        b"----", "[]", STOP),
+    ("ignore_eos",                        b"+++-", "false", all("the model ends a reply")),
+    ("include_stop_str_in_output",        b"----", "false", STOP_TEXT),
+    ("no_stop_trim",                      b"----", "false", STOP_TEXT),
+    ("repetition_detection",              b"----", "", all("replies are never watched")),
+    ("timeout",                           b"....", "", all("a reply ends when its client is gone")),
+
+    // What is told of a reply, and how.
+    ("n",                                 b"++--", "1", ONE_REPLY),
+    ("best_of",                           b"----", "1", all("replies are not ranked")),
+    ("stream",                            b"++++", "", NONE),
+    ("stream_options",                    b"++..", "", USAGE),
+    ("stream_options.include_obfuscation", b"....", "", all("events are not padded")),
+    ("usage",                             b"--..", r#"{"include": false}"#, USAGE),
+    ("stream_interval",                   b"----", "1", all("each token is told as it comes")),
+    ("return_progress",                   b"----", "false", all("a stream is of the reply alone")),
+    ("background",                        b"----", "false", all("send stream to see it grow")),
+    ("logprobs",                          b"++--", "false", SCORES),
+    ("top_logprobs",                      b"+-+-", "0", SCORES),
+    ("prompt_logprobs",                   b"++--", "", all(SCORES_ELSEWHERE)),
+    ("n_probs",                           b"----", "0", SCORES),
+    ("post_sampling_probs",               b"----", "false", all("they are of the model alone")),
+    ("include",                           b"--+-", "[]", SCORES),
+    ("return_token_ids",                  b"----", "false", all("send the text to /tokenize")),
+    ("return_tokens",                     b"----", "false", all("send the text to /tokenize")),
+    ("return_tokens_as_token_ids",        b"-+--", "false", all("tokens are told as text")),
+    ("return_hidden_states",              b"----", "false", INSIDE),
+    ("return_routed_experts",             b"----", "false", INSIDE),
+    ("response_fields",                   b"----", "[]", FORMS),
+    ("timings_per_token",                 b"----", "false", FORMS),
+    ("skip_special_tokens",               b"----", "true", all("special tokens have no text")),
+    ("spaces_between_special_tokens",     b"....", "", all("special tokens have no text")),
+
+    // Reasoning.
+    ("thinking",                          b"+-++", "", CHAT),
+    ("thinking.display",                  b"---+", r#""summarized""#, REPORTED),
+    ("reasoning",                         b"+-++", "{}", CHAT),
+    ("reasoning.exclude",                 b"----", "false", REPORTED),
+    ("reasoning.summary",                 b"....", "", SUMMARY),
+    ("reasoning.generate_summary",        b"....", "", SUMMARY),
+    ("reasoning_effort",                  b"+-++", r#""none""#, CHAT),
+    ("enable_thinking",                   b"+-++", "false", CHAT),
+    ("think",                             b"+-++", "false", CHAT),
+    ("thinking_budget",                   b"+-++", "0", CHAT),
+    ("thinking_token_budget",             b"+-++", "0", CHAT),
+    ("reasoning_budget",                  b"----", "-1", BUDGET),
+    ("reasoning_control",                 b"----", "false", BUDGET),
+    ("include_reasoning",                 b"----", "true", REPORTED),
+    ("separate_reasoning",                b"----", "true", all("reasoning is always separate")),
+    ("stream_reasoning",                  b"----", "true", all("reasoning is told as it comes")),
+    ("reasoning_format",                  b"----", r#""auto", "deepseek", "parsed""#, REPORTED),
+
+    // How the request is served.
+    ("prediction",                        b"----", "", all("predicted outputs are not served")),
+    ("moderation",                        b"----", "", all("nothing is moderated here")),
+    ("priority",                          b"----", "0", all("requests are served in their order")),
+    ("speed",                             b"----", r#""standard""#, all("there is one speed")),
+    ("inference_geo",                     b"----", "", all("this server is where it is")),
+    ("options",                           b"----", "{}", ALONE),
+    ("service_tier",                      b"....", "", PLACE),
+    ("provider",                          b"....", "", PLACE),
+    ("models",                            b"....", "", PLACE),
+    ("route",                             b"....", "", PLACE),
+    ("data_parallel_rank",                b"....", "", PLACE),
+    ("kv_transfer_params",                b"....", "", CACHE),
+    ("cache_salt",                        b"....", "", CACHE),
+    ("extra_key",                         b"....", "", CACHE),
+    ("cache_prompt",                      b"....", "", CACHE),
+    ("cache_control",                     b"....", "", CACHE),
+    ("prompt_cache_key",                  b"....", "", CACHE),
+    ("prompt_cache_options",              b"....", "", CACHE),
+    ("prompt_cache_retention",            b"....", "", CACHE),
+    ("id_slot",                           b"....", "", CACHE),
+    ("keep_alive",                        b"....", "", CACHE),
+    ("store",                             b"..+.", "", KEEPING),
+    ("metadata",                          b"..+.", "", KEEPING),
+    ("trace",                             b"....", "", KEEPING),
+    ("user",                              b"....", "", WHO),
+    ("safety_identifier",                 b"....", "", WHO),
+    ("client_metadata",                   b"....", "", WHO),
+    ("session_id",                        b"....", "", WHO),
+    ("request_id",                        b"....", "", WHO),
+    ("rid",                               b"....", "", WHO),
+    ("anthropic_version",                 b"....", "", all("every version is read alike")),
+    ("anthropic_beta",                    b"....", "", all("betas are known by their fields")),
+    ("betas",                             b"....", "", all("betas are known by their fields")),
+];
+
+/// Refuses what `api` knows and does not serve, and passes over what changes nothing.
+///
+/// # Errors
+/// Names the first field that asks for something that is not served.
+pub fn check(object: &Object<'_>, api: Api) -> Result<(), ApiError> {
+    FIELDS
+        .iter()
+        .try_for_each(|known| check_one(object, api, known))
+}
+
+/// The same of the fields `names` alone.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_some(object: &Object<'_>, api: Api, names: &[&str]) -> Result<(), ApiError> {
+    let mut some = FIELDS.iter().filter(|(name, ..)| names.contains(name));
+    some.try_for_each(|known| check_one(object, api, known))
+}
+
+fn check_one(
+    root: &Object<'_>,
+    api: Api,
+    (path, marks, neutral, words): &Known,
+) -> Result<(), ApiError> {
+    let (mark, words) = (marks[api as usize], words[api as usize]);
+    if mark == HONOURED {
+        return Ok(());
+    }
+    let Some((parent, name)) = path.split_once('.') else {
+        return check_in(root, path, mark, neutral, words);
+    };
+    if !is_honoured(parent, api) {
+        return Ok(());
+    }
+    let parent = root.optional_object(parent)?;
+    parent.map_or(Ok(()), |parent| {
+        check_in(&parent, name, mark, neutral, words)
+    })
+}
+
+fn is_honoured(path: &str, api: Api) -> bool {
+    let mut fields = FIELDS.iter();
+    fields.any(|(name, marks, ..)| *name == path && marks[api as usize] == HONOURED)
+}
+
+fn check_in(
+    object: &Object<'_>,
+    name: &str,
+    mark: u8,
+    neutral: &str,
+    words: &str,
+) -> Result<(), ApiError> {
+    if mark == PASSED_OVER {
+        if object.pass_over(name) {
+            log::debug(format_args!("{name} is passed over: {words}"));
+        }
+        return Ok(());
+    }
+    #[cfg(test)]
+    {
+        let taken = values(neutral).into_iter().chain([Value::Null]).collect();
+        record::note(&object.path_of(name), &[("enum", taken)]);
+    }
+    match object.get(name) {
+        Some(field) if !is_neutral(&field, neutral) => Err(ApiError {
+            code: Some("unsupported_parameter"),
+            ..field.error(format!("is not served; {words}"))
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn is_neutral(field: &Field<'_>, neutral: &str) -> bool {
+    let same_number = |value: &Value| value.is_number() && value.as_f64() == field.value.as_f64();
+    let mut values = values(neutral).into_iter();
+    values.any(|value| value == *field.value || same_number(&value))
+}
+
+fn values(neutral: &str) -> Vec<Value> {
+    // The table is part of the program, and each of its rows is read by a test.
+    serde_json::from_str(&format!("[{neutral}]")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
