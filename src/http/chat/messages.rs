@@ -28,9 +28,9 @@ fn message(field: &Field<'_>) -> Result<Value, ApiError> {
         "system" | "developer" => plain(&object, "system"),
         "user" => plain(&object, "user"),
         "assistant" => assistant(&object),
-        "tool" => tool_result(&object),
-        "function" => Err(role.error("function messages are not served; use the role tool")),
-        _ => Err(role.error("must be system, developer, user, assistant or tool")),
+        // Functions were what this API had before tools.
+        "tool" | "function" => tool_result(&object),
+        _ => Err(role.error("must be system, developer, user, assistant, tool or function")),
     }
 }
 
@@ -46,14 +46,14 @@ pub fn left_out(kind: &str) -> String {
 }
 
 fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
-    let result = object.require("content")?;
-    let text = match result.value {
-        Value::Array(_) => {
+    let text = match object.get("content") {
+        Some(result) if result.value.is_array() => {
             let parts = result.list(CONTENT_PARTS_MAX)?;
             let parts: Result<Vec<String>, ApiError> = parts.iter().map(result_part).collect();
             parts?.concat()
         }
-        _ => content(&result)?,
+        Some(result) => content(&result)?,
+        None => String::new(),
     };
     let mut message = json!({"role": "tool", "content": text});
     if let Some(id) = object.get("tool_call_id") {
@@ -63,30 +63,72 @@ fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
 }
 
 fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
-    let calls = object
-        .get("tool_calls")
-        .map(|calls| tool_calls(&calls))
-        .transpose()?;
-    let calls = calls.unwrap_or_default();
-    let text = match object.get("content") {
-        Some(field) => content(&field)?,
-        None if calls.is_empty() => {
-            return Err(ApiError::field(object.path_of("content"), "is required"));
-        }
-        None => String::new(),
-    };
+    let calls = calls(object)?;
+    let content = object.get("content").map(|content| said(&content));
+    let content = content.transpose()?;
+    let refusal = object.get("refusal").map(|refusal| refusal.string());
+    let refusal = refusal.transpose()?;
+    let reasoning = reasoning(object)?;
+    if content.is_none() && refusal.is_none() && reasoning.is_none() && calls.is_empty() {
+        return Err(ApiError::field(object.path_of("content"), "is required"));
+    }
+    let (mut text, thoughts) = content.unwrap_or_default();
+    text.push_str(refusal.unwrap_or_default());
     let mut message = json!({"role": "assistant", "content": text});
-    // Both names are in use among clients that send reasoning back.
-    let reasoning = object
-        .get("reasoning_content")
-        .or_else(|| object.get("reasoning"));
-    if let Some(reasoning) = reasoning {
-        message["reasoning_content"] = Value::from(reasoning.string()?);
+    let reasoning = reasoning.unwrap_or(thoughts);
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = Value::from(reasoning);
     }
     if !calls.is_empty() {
         message["tool_calls"] = Value::Array(calls);
     }
     Ok(message)
+}
+
+/// What an assistant said, and what it thought in parts of the same content.
+fn said(field: &Field<'_>) -> Result<(String, String), ApiError> {
+    if !field.value.is_array() {
+        return Ok((content(field)?, String::new()));
+    }
+    let (mut text, mut thoughts) = (String::new(), String::new());
+    for part in field.list(CONTENT_PARTS_MAX)? {
+        match part.value["type"].as_str() {
+            Some("thinking" | "redacted_thinking" | "reasoning") => {
+                thoughts.push_str(&thought(&part)?);
+            }
+            Some("refusal") => text.push_str(part.object()?.require("refusal")?.string()?),
+            _ => text.push_str(&text_part(&part)?),
+        }
+    }
+    Ok((text, thoughts))
+}
+
+/// The reasoning in the first of the fields by which clients send it back that tells some.
+fn reasoning(object: &Object<'_>) -> Result<Option<String>, ApiError> {
+    for name in ["reasoning_content", "reasoning", "reasoning_details"] {
+        if let Some(field) = object.get(name) {
+            let text = thought(&field)?;
+            if !text.is_empty() {
+                return Ok(Some(text));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What was thought: a string, a part that holds it under one of some names, or a list of either.
+/// What another server encrypted cannot be read.
+fn thought(field: &Field<'_>) -> Result<String, ApiError> {
+    match field.value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(_) => field.list(CONTENT_PARTS_MAX)?.iter().map(thought).collect(),
+        _ => {
+            let part = field.object()?;
+            let mut names = ["text", "thinking", "summary", "reasoning"].into_iter();
+            let text = names.find_map(|name| part.get(name));
+            text.map_or(Ok(String::new()), |text| thought(&text))
+        }
+    }
 }
 
 /// A string, or a list of text parts that are joined.
@@ -124,19 +166,32 @@ fn result_part(field: &Field<'_>) -> Result<String, ApiError> {
     }
 }
 
-fn tool_calls(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
-    field.list(TOOL_CALLS_MAX)?.iter().map(tool_call).collect()
+/// The calls of an assistant's message; `function_call` is the one of before there were several.
+fn calls(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
+    let mut calls = match object.get("tool_calls") {
+        Some(calls) => calls.list(TOOL_CALLS_MAX)?.iter().map(tool_call).collect(),
+        None => Ok(Vec::new()),
+    }?;
+    if let Some(call) = object.get("function_call") {
+        calls.push(json!({"type": "function", "function": called(&call.object()?)?}));
+    }
+    Ok(calls)
 }
 
-fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
-    let object = field.object()?;
-    let function = object.require("function")?.object()?;
+/// The function that a call names, with its arguments.
+fn called(function: &Object<'_>) -> Result<Value, ApiError> {
     let name = function.require("name")?.string()?;
     let arguments = match function.get("arguments") {
         Some(arguments) => arguments_object(&arguments)?,
         None => Map::new(),
     };
-    let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    Ok(json!({"name": name, "arguments": arguments}))
+}
+
+fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
+    let object = field.object()?;
+    let function = called(&object.require("function")?.object()?)?;
+    let mut call = json!({"type": "function", "function": function});
     if let Some(id) = object.get("id") {
         call["id"] = Value::from(id.string()?);
     }
@@ -268,6 +323,71 @@ mod tests {
             read[0]["tool_calls"][0]["function"]["arguments"],
             json!({"a": 1})
         );
+    }
+
+    #[test]
+    fn functions_of_before_tools_are_tools() {
+        let messages = json!([
+            {"role": "assistant", "content": null,
+             "function_call": {"name": "f", "arguments": "{\"a\": 1}"}},
+            {"role": "function", "name": "f", "content": "2"}]);
+        let call = json!({"type": "function",
+            "function": {"name": "f", "arguments": {"a": 1}}});
+        let expected = json!([
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "2"}]);
+        assert_eq!(Value::from(read(&messages).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_tool_may_have_nothing_to_say() {
+        for role in ["tool", "function"] {
+            let message = json!([{"role": role, "content": null}]);
+            assert_eq!(read(&message).unwrap()[0]["content"], "");
+        }
+    }
+
+    #[test]
+    fn what_an_assistant_refused_is_what_it_said() {
+        let refused = json!([{"type": "text", "text": "a "}, {"type": "refusal", "refusal": "no"}]);
+        for (message, text) in [
+            (json!({"role": "assistant", "content": refused}), "a no"),
+            (
+                json!({"role": "assistant", "content": null, "refusal": "no"}),
+                "no",
+            ),
+        ] {
+            assert_eq!(read(&json!([message])).unwrap()[0]["content"], text);
+        }
+    }
+
+    #[test]
+    fn reasoning_comes_back_in_many_forms() {
+        let parts = |kind: &str, name: &str| json!([{"type": kind, name: "why"}]);
+        let encrypted = json!({"type": "reasoning.encrypted", "data": "gAAA"});
+        for (name, value) in [
+            ("reasoning_content", json!("why")),
+            ("reasoning", json!("why")),
+            ("reasoning", parts("reasoning", "text")),
+            ("reasoning_details", parts("reasoning.text", "text")),
+            ("reasoning_details", json!([encrypted, {"summary": "why"}])),
+            ("content", parts("thinking", "thinking")),
+            ("content", parts("reasoning", "reasoning")),
+            (
+                "content",
+                json!([{"type": "thinking", "thinking": parts("text", "text")}]),
+            ),
+        ] {
+            let mut message = json!({"role": "assistant", "content": "so"});
+            message[name] = value;
+            let found = read(&json!([message])).unwrap();
+            assert_eq!(found[0]["reasoning_content"], "why", "{message}");
+        }
+        let unread = json!([{"role": "assistant", "content": "so", "reasoning_details": [encrypted],
+            "reasoning": ""}]);
+        assert_eq!(read(&unread).unwrap()[0].get("reasoning_content"), None);
+        let odd = json!([{"role": "assistant", "content": "so", "reasoning": [5]}]);
+        assert_eq!(refused(odd), "messages[0].reasoning[0]");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::http::chat::messages::left_out;
+use crate::http::chat::messages::{arguments_object, left_out};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
@@ -19,6 +19,11 @@ const BILLING_MARK: &str = "x-anthropic-billing-header";
 const BLOCK_GAP: &str = "\n\n";
 /// Precedes the result of a tool that failed.
 const ERROR_MARK: &str = "Error: ";
+
+/// How the types of blocks end that hold what a tool of another server put out.
+const SERVED_RESULT: &str = "_tool_result";
+/// How the fields begin that only the server can read which wrote them.
+const ENCRYPTED: &str = "encrypted_";
 
 /// The whole conversation, system text first; no messages where the field is absent. Tools that
 /// it refers to are loaded.
@@ -226,45 +231,116 @@ fn text_block<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
     }
 }
 
-/// One assistant message: reasoning, text, calls.
+/// What an assistant said without waiting for a tool.
+#[derive(Default)]
+struct Turn<'v> {
+    thoughts: Vec<&'v str>,
+    texts: Vec<&'v str>,
+    calls: Vec<Value>,
+}
+
+impl Turn<'_> {
+    fn message(self) -> Value {
+        let text = self.texts.join(BLOCK_GAP);
+        let mut message = json!({"role": "assistant", "content": text});
+        if !self.thoughts.is_empty() {
+            message["reasoning_content"] = Value::from(self.thoughts.join(BLOCK_GAP));
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = Value::Array(self.calls);
+        }
+        message
+    }
+}
+
+/// Reasoning, text and calls are one message, which ends where another server ran a tool: what that
+/// put out stands among the blocks.
 fn assistant(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "assistant", "content": content.string()?}));
         return Ok(());
     };
-    let (mut texts, mut thoughts, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    let before = out.len();
+    let mut open: Option<Turn<'_>> = None;
     for block in &blocks {
         let object = block.object()?;
         let kind = object.require("type")?;
         match kind.string()? {
             // Any signature is as good as ours: it vouches for nothing here.
-            "thinking" => thoughts.push(object.require("thinking")?.string()?),
+            "thinking" => {
+                let thought = object.require("thinking")?.string()?;
+                open.get_or_insert_default().thoughts.push(thought);
+            }
             // Another server's secret; there is nothing in it to read.
             "redacted_thinking" => {}
-            "tool_use" => calls.push(tool_use(&object)?),
-            "server_tool_use" | "mcp_tool_use" => {
-                return Err(kind.error("this server runs no tools; leave its blocks out"));
+            "tool_use" | "server_tool_use" | "mcp_tool_use" => {
+                let call = tool_use(&object)?;
+                open.get_or_insert_default().calls.push(call);
             }
-            _ => texts.push(text_block(block)?),
+            name if name.ends_with(SERVED_RESULT) => {
+                out.extend(open.take().map(Turn::message));
+                out.push(served_result(&object)?);
+            }
+            // What the conversation was summed up to.
+            "compaction" => {
+                let summary = object.get("content").map(|text| text.string());
+                let texts = &mut open.get_or_insert_default().texts;
+                texts.extend(summary.transpose()?);
+            }
+            _ => {
+                let text = text_block(block)?;
+                open.get_or_insert_default().texts.push(text);
+            }
         }
     }
-    let mut message = json!({"role": "assistant", "content": texts.join(BLOCK_GAP)});
-    if !thoughts.is_empty() {
-        message["reasoning_content"] = Value::from(thoughts.join(BLOCK_GAP));
+    if out.len() == before {
+        open.get_or_insert_default();
     }
-    if !calls.is_empty() {
-        message["tool_calls"] = Value::Array(calls);
-    }
-    out.push(message);
+    out.extend(open.map(Turn::message));
     Ok(())
+}
+
+/// What a tool of another server put out.
+fn served_result(object: &Object<'_>) -> Result<Value, ApiError> {
+    let id = object.require("tool_use_id")?.string()?;
+    let shown = |value: &Value| match (value.as_str(), value["text"].as_str()) {
+        (Some(text), _) | (None, Some(text)) => text.to_string(),
+        (None, None) => readable(value).to_string(),
+    };
+    let mut text = match object.get("content").map(|content| content.value) {
+        Some(Value::Array(parts)) => parts.iter().map(shown).collect::<Vec<_>>().join(BLOCK_GAP),
+        Some(content) => shown(content),
+        None => String::new(),
+    };
+    if object.boolean("is_error", false)? {
+        text.insert_str(0, ERROR_MARK);
+    }
+    Ok(json!({"role": "tool", "tool_call_id": id, "content": text}))
+}
+
+/// A value without what a model cannot read.
+fn readable(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "base64") => {
+            Value::from(left_out("file"))
+        }
+        Value::Object(fields) => {
+            let open = fields
+                .iter()
+                .filter(|(name, _)| !name.starts_with(ENCRYPTED));
+            let read = open.map(|(name, value)| (name.clone(), readable(value)));
+            Value::Object(read.collect::<Map<_, _>>())
+        }
+        Value::Array(items) => items.iter().map(readable).collect(),
+        other => other.clone(),
+    }
 }
 
 fn tool_use(object: &Object<'_>) -> Result<Value, ApiError> {
     let id = object.require("id")?.string()?;
     let name = object.require("name")?.string()?;
-    let input = object.require("input")?;
-    input.object()?;
-    let function = json!({"name": name, "arguments": input.value});
+    let input = arguments_object(&object.require("input")?)?;
+    let function = json!({"name": name, "arguments": input});
     Ok(json!({"id": id, "type": "function", "function": function}))
 }
 
@@ -428,6 +504,66 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_of_another_server_is_a_call_and_what_it_put_out() {
+        let found = json!([{"type": "web_search_result", "url": "u", "encrypted_content": "x"}]);
+        let told = messages(blocks_of(
+            "assistant",
+            json!([
+            {"type": "text", "text": "a"},
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": found},
+            {"type": "thinking", "thinking": "why"},
+            {"type": "text", "text": "b"}]),
+        ));
+        let call = json!({"id": "s", "type": "function",
+            "function": {"name": "web_search", "arguments": {"query": "q"}}});
+        let result = r#"{"type":"web_search_result","url":"u"}"#;
+        let expected = json!([
+            {"role": "assistant", "content": "a", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "s", "content": result},
+            {"role": "assistant", "content": "b", "reasoning_content": "why"}]);
+        assert_eq!(Value::from(told), expected);
+    }
+
+    #[test]
+    fn what_another_server_put_out_is_shown_as_far_as_it_can_be_read() {
+        let shown = |content: Value| {
+            let block = json!([{"type": "mcp_tool_result", "tool_use_id": "s", "is_error": true,
+                "content": content}]);
+            messages(blocks_of("assistant", block))[0]["content"].clone()
+        };
+        assert_eq!(shown(json!("no")), "Error: no");
+        assert_eq!(
+            shown(json!([{"type": "text", "text": "no"}, {"a": 1}])),
+            "Error: no\n\n{\"a\":1}"
+        );
+        let file = json!({"source": {"type": "base64", "data": "AAAA"}});
+        let expected = json!({"source": left_out("file")});
+        assert_eq!(shown(file), format!("Error: {expected}"));
+    }
+
+    #[test]
+    fn what_a_conversation_was_summed_up_to_is_said() {
+        let block = json!([{"type": "compaction", "content": "They met."},
+            {"type": "compaction", "content": null}]);
+        assert_eq!(
+            messages(blocks_of("assistant", block))[0]["content"],
+            "They met."
+        );
+    }
+
+    #[test]
+    fn broken_arguments_of_the_history_end_nothing() {
+        let call = |input: &str| {
+            let block = json!([{"type": "tool_use", "id": "t", "name": "f", "input": input}]);
+            let said = messages(blocks_of("assistant", block));
+            said[0]["tool_calls"][0]["function"]["arguments"].clone()
+        };
+        assert_eq!(call(r#"{"a": 1}"#), json!({"a": 1}));
+        assert_eq!(call(r#"{"a":"#), json!({"arguments": r#"{"a":"#}));
+    }
+
+    #[test]
     fn what_is_not_served_is_refused_by_its_path() {
         for kind in ["image", "document"] {
             let block = json!([{"type": kind, "source": {}}]);
@@ -447,7 +583,7 @@ mod tests {
             refused(json!([{"role": "user", "content": 5}])),
             "messages[0].content"
         );
-        let input = json!([{"type": "tool_use", "id": "t", "name": "f", "input": "x"}]);
+        let input = json!([{"type": "tool_use", "id": "t", "name": "f", "input": 5}]);
         let at = refused(blocks_of("assistant", input));
         assert_eq!(at, "messages[0].content[0].input");
         let unnamed = json!([{"type": "tool_result", "content": "x"}]);

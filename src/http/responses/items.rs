@@ -28,9 +28,14 @@ const HOSTED_ITEMS: &[&str] = &[
     "image_generation_call",
     "mcp_list_tools",
     "mcp_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
     "tool_search_call",
     "tool_search_output",
 ];
+
+/// What stands for a part of the conversation that only the server which wrote it can read.
+const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
 /// The field that holds the text of reasoning for clients that send nothing else back.
 pub fn encrypted(reasoning: &str) -> String {
@@ -106,7 +111,16 @@ impl Turns<'_> {
                 let input = object.require("input")?.string()?;
                 self.call(&object, json!({CUSTOM_ARGUMENT: input}))
             }
-            "function_call_output" | "custom_tool_call_output" => self.output(&object),
+            "local_shell_call" => self.client_call(&object, "local_shell", "action"),
+            "shell_call" => self.client_call(&object, "shell", "action"),
+            "apply_patch_call" => self.client_call(&object, "apply_patch", "operation"),
+            "computer_call" => self.client_call(&object, "computer", "action"),
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "shell_call_output"
+            | "apply_patch_call_output"
+            | "computer_call_output" => self.output(&object),
             // Without an id they tell of a search that another server ran.
             "tool_search_call" if object.get("call_id").is_some() => self.search(&object),
             "tool_search_output" if object.get("call_id").is_some() => self.found(&object),
@@ -116,10 +130,15 @@ impl Turns<'_> {
                 Ok(())
             }
             "item_reference" => self.reference(&object),
+            "compaction" | "compaction_summary" => {
+                self.end();
+                let message = json!({"role": "system", "content": COMPACTED});
+                self.messages.push(message);
+                Ok(())
+            }
             _ => Err(kind.error(
-                "must be message, reasoning, function_call, function_call_output, \
-                 custom_tool_call, custom_tool_call_output, tool_search_call, \
-                 tool_search_output or item_reference",
+                "must be message, reasoning, item_reference, compaction, or a call of a tool or \
+                 its output",
             )),
         }
     }
@@ -188,6 +207,22 @@ impl Turns<'_> {
         self.add_call(id, &name, &flat_name(namespace, name.string()?), arguments)
     }
 
+    /// A call of a tool that this API defines and the client runs; the field `arguments` says what
+    /// it is to do.
+    fn client_call(
+        &mut self,
+        object: &Object<'_>,
+        name: &str,
+        arguments: &str,
+    ) -> Result<(), ApiError> {
+        let id = call_id(object)?;
+        let arguments = match object.get(arguments) {
+            Some(arguments) => arguments_object(&arguments)?,
+            None => serde_json::Map::new(),
+        };
+        self.add_call(id.string()?, &id, name, Value::Object(arguments))
+    }
+
     fn search(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = object.require("call_id")?;
         let arguments = match object.get("arguments") {
@@ -216,8 +251,12 @@ impl Turns<'_> {
     }
 
     fn output(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let id = object.require("call_id")?.string()?;
-        let text = output_text(&object.require("output")?)?;
+        let id = call_id(object)?.string()?;
+        // A patch may tell no more than how it went.
+        let text = match object.get("output").or_else(|| object.get("status")) {
+            Some(output) => output_text(&output)?,
+            None => object.require("output")?.string()?.to_string(),
+        };
         self.end();
         let result = json!({"role": "tool", "tool_call_id": id, "content": text});
         self.messages.push(result);
@@ -252,6 +291,12 @@ impl Turns<'_> {
         }
         self.messages.push(message);
     }
+}
+
+/// What a call and its output know each other by: with some tools it is their own id.
+fn call_id<'v>(object: &Object<'v>) -> Result<Field<'v>, ApiError> {
+    let id = object.get("call_id").or_else(|| object.get("id"));
+    id.map_or_else(|| object.require("call_id"), Ok)
 }
 
 /// The text of a reasoning item by the first field that tells it. What another server encrypted
@@ -290,20 +335,27 @@ fn text(field: &Field<'_>) -> Result<String, ApiError> {
 
 /// What a tool put out, as [`text`], with a word in the place of what is no text.
 fn output_text(field: &Field<'_>) -> Result<String, ApiError> {
-    if !field.value.is_array() {
-        return text(field);
+    match field.value {
+        Value::Array(_) => {
+            let parts = field.list(CONTENT_PARTS_MAX)?;
+            let texts: Result<Vec<_>, ApiError> = parts.iter().map(output_part).collect();
+            Ok(texts?.join(PART_GAP))
+        }
+        Value::Object(_) => Ok(output_part(field)?.into_owned()),
+        _ => text(field),
     }
-    let parts = field.list(CONTENT_PARTS_MAX)?;
-    let texts: Result<Vec<Cow<'_, str>>, ApiError> = parts
-        .iter()
-        .map(|field| match field.value["type"].as_str() {
-            Some(kind @ ("input_image" | "input_file" | "input_audio")) => {
-                Ok(left_out(kind.trim_start_matches("input_")).into())
-            }
-            _ => part(field).map(Cow::from),
-        })
-        .collect();
-    Ok(texts?.join(PART_GAP))
+}
+
+fn output_part<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
+    match field.value["type"].as_str() {
+        Some(kind @ ("input_image" | "input_file" | "input_audio")) => {
+            Ok(left_out(kind.trim_start_matches("input_")).into())
+        }
+        Some("computer_screenshot") => Ok(left_out("screenshot").into()),
+        // So a shell tells what a command wrote and how it ended.
+        None if field.value.is_object() => Ok(field.value.to_string().into()),
+        _ => part(field).map(Cow::from),
+    }
 }
 
 fn part<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
@@ -467,6 +519,58 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_the_tools_of_this_api_are_calls() {
+        for (kind, name, field) in [
+            ("local_shell_call", "local_shell", "action"),
+            ("shell_call", "shell", "action"),
+            ("apply_patch_call", "apply_patch", "operation"),
+            ("computer_call", "computer", "action"),
+        ] {
+            let action = json!({"type": "exec", "command": ["ls"]});
+            let call = json!({"type": kind, "call_id": "c", field: action});
+            let output = json!({"type": format!("{kind}_output"), "call_id": "c", "output": "a"});
+            let call_of = json!({"id": "c", "type": "function",
+                "function": {"name": name, "arguments": action}});
+            let expected = json!([
+                {"role": "assistant", "content": "", "tool_calls": [call_of]},
+                {"role": "tool", "tool_call_id": "c", "content": "a"}]);
+            assert_eq!(Value::from(read(json!([call, output])).unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_tool_of_this_api_puts_out_is_shown_as_it_is() {
+        let put_out = |kind: &str, name: &str, value: Value| {
+            let item = json!({"type": kind, "id": "c", name: value});
+            read(json!([item])).unwrap()[0].clone()
+        };
+        let wrote = json!({"stdout": "a", "outcome": {"type": "exit", "exit_code": 0}});
+        let shell = put_out("shell_call_output", "output", json!([wrote]));
+        assert_eq!(
+            (&shell["tool_call_id"], &shell["content"]),
+            (&json!("c"), &wrote.to_string().into())
+        );
+        let patch = put_out("apply_patch_call_output", "status", json!("failed"));
+        assert_eq!(patch["content"], "failed");
+        let picture = json!({"type": "computer_screenshot", "image_url": "data:,"});
+        let screen = put_out("computer_call_output", "output", picture);
+        assert_eq!(screen["content"], left_out("screenshot"));
+    }
+
+    #[test]
+    fn what_another_server_compacted_is_said_to_be_missing() {
+        let input = json!([
+            {"type": "message", "role": "assistant", "content": "a"},
+            {"type": "compaction", "encrypted_content": "gAAAA"}, {"role": "user", "content": "b"}]);
+        let found = read(input).unwrap();
+        assert_eq!(
+            (&found[0]["content"], &found[1]["content"]),
+            (&json!("a"), &json!(COMPACTED))
+        );
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
     fn what_a_search_found_is_told_where_it_was_found() {
         let tool = json!({"type": "function", "name": "g", "parameters": {}});
         let space = json!({"type": "namespace", "name": "n", "tools": [tool]});
@@ -540,7 +644,9 @@ mod tests {
             refused(json!([{"type": "item_reference", "id": "x"}])),
             "input[0].id"
         );
-        assert_eq!(refused(json!([{"type": "compaction"}])), "input[0].type");
+        assert_eq!(refused(json!([{"type": "smell"}])), "input[0].type");
+        let silent = json!([{"type": "function_call_output", "call_id": "c"}]);
+        assert_eq!(refused(silent), "input[0].output");
         let unnamed = json!([{"type": "function_call", "call_id": "c"}]);
         assert_eq!(refused(unnamed), "input[0].name");
         let hosted = json!([{"type": "web_search_call", "id": "ws_1"}]);
