@@ -8,6 +8,7 @@ pub mod known;
 pub mod offer;
 pub mod parameters;
 pub mod stream;
+pub mod told;
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::http::chat::messages::{arguments_object, left_out};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
+use crate::http::generate::told::ToldTools;
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
-use super::deferred::Deferred;
 use super::tools;
 
 /// How the block begins in which a coding agent reports itself for billing. It changes from
@@ -33,7 +33,7 @@ const ENCRYPTED: &str = "encrypted_";
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn conversation(object: &Object<'_>, deferred: &mut Deferred) -> Result<Vec<Value>, ApiError> {
+pub fn conversation(object: &Object<'_>, told: &mut ToldTools) -> Result<Vec<Value>, ApiError> {
     let mut out = Vec::new();
     if let Some(system) = object.get("system") {
         let text = system_text(&system)?;
@@ -43,7 +43,7 @@ pub fn conversation(object: &Object<'_>, deferred: &mut Deferred) -> Result<Vec<
     }
     if let Some(messages) = object.get("messages") {
         for field in messages.list(MESSAGES_MAX)? {
-            message(&field, deferred, &mut out)?;
+            message(&field, told, &mut out)?;
         }
     }
     Ok(out)
@@ -86,17 +86,20 @@ fn is_billing(at: usize, text: &str) -> bool {
 }
 
 /// A system message within the conversation, which may change the tools.
-fn system_message(field: &Field<'_>, deferred: &mut Deferred) -> Result<String, ApiError> {
+fn system_message(field: &Field<'_>, told: &mut ToldTools) -> Result<String, ApiError> {
     let Some(blocks) = blocks(field)? else {
         return Ok(field.string()?.to_string());
     };
     let mut texts = Vec::with_capacity(blocks.len());
     for (at, block) in blocks.iter().enumerate() {
         texts.push(match block.value["type"].as_str() {
-            Some("tool_addition") => added(&block.object()?, deferred)?,
+            Some("tool_addition") => match added(&block.object()?, told)? {
+                Some(text) => text,
+                None => continue,
+            },
             Some("tool_removal") => {
                 let tool = block.object()?.require("tool")?.object()?;
-                deferred.remove(&referred(&tool)?)?
+                told.remove(&referred(&tool)?)?
             }
             _ => match text_block(block)? {
                 text if is_billing(at, text) => continue,
@@ -107,17 +110,16 @@ fn system_message(field: &Field<'_>, deferred: &mut Deferred) -> Result<String, 
     Ok(texts.join(BLOCK_GAP))
 }
 
-/// What the model reads of a tool that a system message adds.
-fn added(block: &Object<'_>, deferred: &mut Deferred) -> Result<String, ApiError> {
+/// What the model reads of a tool that a system message adds; None if another server would run it.
+fn added(block: &Object<'_>, told: &mut ToldTools) -> Result<Option<String>, ApiError> {
     let tool = block.require("tool")?.object()?;
     let kind = tool.require("type")?;
     if kind.string()? != "tool_definition" {
-        return deferred.load(&referred(&tool)?);
+        return told.load(&referred(&tool)?).map(Some);
     }
-    match tools::defined(&tool.require("definition")?.object()?)? {
-        Some((name, tool)) => deferred.define(&name, tool),
-        None => Ok(String::new()),
-    }
+    let defined = tools::defined(&tool.require("definition")?.object()?)?;
+    let text = defined.map(|(name, tool)| told.define(&name, tool));
+    text.transpose()
 }
 
 /// The name to which a reference to a tool refers.
@@ -138,20 +140,18 @@ fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
     }
 }
 
-fn message(
-    field: &Field<'_>,
-    deferred: &mut Deferred,
-    out: &mut Vec<Value>,
-) -> Result<(), ApiError> {
+fn message(field: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Result<(), ApiError> {
     let object = field.object()?;
     let role = object.require("role")?;
     let content = object.require("content")?;
     match role.string()? {
-        "user" => user(&content, deferred, out),
+        "user" => user(&content, told, out),
         "assistant" => assistant(&content, out),
         "system" => {
-            let text = system_message(&content, deferred)?;
-            out.push(json!({"role": "system", "content": text}));
+            let text = system_message(&content, told)?;
+            if !text.is_empty() {
+                out.push(json!({"role": "system", "content": text}));
+            }
             Ok(())
         }
         _ => Err(role.error("must be user, assistant or system")),
@@ -159,11 +159,7 @@ fn message(
 }
 
 /// Texts and tool results in their order.
-fn user(
-    content: &Field<'_>,
-    deferred: &mut Deferred,
-    out: &mut Vec<Value>,
-) -> Result<(), ApiError> {
+fn user(content: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "user", "content": content.string()?}));
         return Ok(());
@@ -180,7 +176,7 @@ fn user(
             let text = std::mem::take(&mut texts).join(BLOCK_GAP);
             out.push(json!({"role": "user", "content": text}));
         }
-        out.push(tool_result(&object, deferred)?);
+        out.push(tool_result(&object, told)?);
     }
     if !texts.is_empty() || out.len() == before {
         out.push(json!({"role": "user", "content": texts.join(BLOCK_GAP)}));
@@ -188,12 +184,12 @@ fn user(
     Ok(())
 }
 
-fn tool_result(object: &Object<'_>, deferred: &mut Deferred) -> Result<Value, ApiError> {
+fn tool_result(object: &Object<'_>, told: &mut ToldTools) -> Result<Value, ApiError> {
     let id = object.require("tool_use_id")?.string()?;
     let mut text = match object.get("content") {
         Some(content) => match blocks(&content)? {
             Some(blocks) => {
-                let texts = blocks.iter().map(|block| result_block(block, deferred));
+                let texts = blocks.iter().map(|block| result_block(block, told));
                 let texts: Result<Vec<Cow<'_, str>>, ApiError> = texts.collect();
                 texts?.join(BLOCK_GAP)
             }
@@ -208,12 +204,12 @@ fn tool_result(object: &Object<'_>, deferred: &mut Deferred) -> Result<Value, Ap
 }
 
 /// A block of a tool's result, with a word in the place of what is no text.
-fn result_block<'v>(field: &Field<'v>, deferred: &mut Deferred) -> Result<Cow<'v, str>, ApiError> {
+fn result_block<'v>(field: &Field<'v>, told: &mut ToldTools) -> Result<Cow<'v, str>, ApiError> {
     match field.value["type"].as_str() {
         Some(kind @ ("image" | "document")) => Ok(left_out(kind).into()),
         Some("tool_reference") => {
             let name = field.object()?.require("tool_name")?;
-            deferred.load(&name).map(Cow::from)
+            told.load(&name).map(Cow::from)
         }
         _ => text_block(field).map(Cow::from),
     }
@@ -349,7 +345,7 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        conversation(&Object::root(&body).unwrap(), &mut Deferred::default())
+        conversation(&Object::root(&body).unwrap(), &mut ToldTools::default())
     }
 
     fn messages(messages: Value) -> Vec<Value> {
@@ -392,16 +388,16 @@ mod tests {
     #[test]
     fn a_reference_to_a_tool_becomes_its_definition() {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
-        let mut deferred = Deferred::new(&[], vec![tool]);
+        let mut told = ToldTools::new(Vec::new(), vec![tool]);
         let find = |name: &str| {
             json!({"messages": blocks_of("user", json!([{"type": "tool_result",
                 "tool_use_id": "t",
                 "content": [{"type": "tool_reference", "tool_name": name}]}]))})
         };
-        let found = conversation(&Object::root(&find("f")).unwrap(), &mut deferred).unwrap();
+        let found = conversation(&Object::root(&find("f")).unwrap(), &mut told).unwrap();
         let text = found[0]["content"].as_str().unwrap();
         assert!(text.contains(r#""parameters":{}"#), "{text}");
-        let unknown = conversation(&Object::root(&find("g")).unwrap(), &mut deferred);
+        let unknown = conversation(&Object::root(&find("g")).unwrap(), &mut told);
         assert_eq!(
             unknown.unwrap_err().param.unwrap(),
             "messages[0].content[0].content[0].tool_name"
@@ -411,11 +407,11 @@ mod tests {
     #[test]
     fn a_system_message_changes_the_tools() {
         let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
-        let mut deferred = Deferred::new(&[tool("f")], vec![tool("g")]);
+        let mut told = ToldTools::new(vec![tool("f")], vec![tool("g")]);
         let mut say = |kind: &str, tool: Value| {
             let body = json!({"messages": blocks_of("system", json!([{"type": kind,
                 "tool": tool}]))});
-            let said = conversation(&Object::root(&body).unwrap(), &mut deferred);
+            let said = conversation(&Object::root(&body).unwrap(), &mut told);
             said.map(|said| said[0]["content"].as_str().unwrap().to_string())
                 .map_err(|error| error.param.unwrap())
         };
@@ -432,12 +428,26 @@ mod tests {
                 .unwrap()
                 .contains(r#"{"name":"h""#)
         );
+        let with_schema = json!({"type": "function",
+            "function": {"name": "h", "parameters": {"type": "object"}}});
         let removed = say("tool_removal", reference("f")).unwrap();
         assert_eq!(removed, "f cannot be called any more.");
         let unknown = say("tool_removal", reference("i")).unwrap_err();
         assert_eq!(unknown, "messages[0].content[0].tool.name");
-        let (loaded, _) = deferred.into_parts();
-        assert_eq!(loaded.len(), 2);
+        assert_eq!(told.callable(), [tool("g"), with_schema]);
+    }
+
+    #[test]
+    fn a_tool_that_another_server_would_run_is_not_said_to_be_there() {
+        let hosted = json!({"type": "web_search_20250305", "name": "web_search"});
+        let addition = json!({"type": "tool_addition",
+            "tool": {"type": "tool_definition", "definition": hosted}});
+        assert_eq!(
+            messages(blocks_of("system", json!([addition]))),
+            [] as [Value; 0]
+        );
+        let said = json!([addition, {"type": "text", "text": "a"}]);
+        assert_eq!(messages(blocks_of("system", said))[0]["content"], "a");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 pub mod answer;
 mod content;
-mod deferred;
 pub mod partial;
 pub mod request;
 #[cfg(test)]

@@ -15,7 +15,6 @@ use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::thinking;
 use crate::text::grammar::Grammar;
 
-use super::deferred::Deferred;
 use super::{content, tools};
 
 /// A checked request.
@@ -84,18 +83,17 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         model.string()?;
     }
     check_edits(object)?;
-    let declared = tools::tools(object)?;
-    let mut deferred = Deferred::new(&declared.told, declared.waiting);
-    let messages = content::conversation(object, &mut deferred)?;
-    let calls = tools::calls(object, declared.told, deferred)?;
-    let rule = offer::combined(&calls.offer, format(object)?, calls.parallel)?;
+    let mut told = tools::tools(object)?;
+    let messages = content::conversation(object, &mut told)?;
+    let calls = tools::calls(object, told)?;
+    let rule = offer::combined(&calls.tools.offer, format(object)?, calls.parallel)?;
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
         messages,
         messages_field: "messages",
-        tools: calls.told,
-        loaded_tools: calls.loaded,
+        tools: calls.tools.head,
+        loaded_tools: calls.tools.loaded,
         parallel_tool_calls: calls.parallel,
         thinking: thinking.on,
         thinking_budget: thinking.budget,

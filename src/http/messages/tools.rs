@@ -8,10 +8,9 @@ use crate::http::chat::messages::check_name;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, place_of};
+use crate::http::generate::told::{Presented, ToldTools};
 use crate::http::limits::TOOLS_MAX;
 use crate::log;
-
-use super::deferred::Deferred;
 
 const SERVER_SEARCH: &str = "tool_search_tool_";
 
@@ -26,60 +25,34 @@ const SERVER_TOOLS: &[&str] = &[
     "advisor_",
 ];
 
-/// The tools that the client runs, in the form of the chat completions API.
-#[derive(Debug, Default)]
-pub struct Tools {
-    /// The model is told of them at the head of the prompt.
-    pub told: Vec<Value>,
-    /// The conversation may load them.
-    pub waiting: Vec<Value>,
-}
-
 /// What a request says of its calls.
 #[derive(Debug)]
 pub struct Calls {
-    /// Tools that may be called.
-    pub offer: Offer,
-    /// Tools that the head of the prompt tells of, removed ones among them; none if none may be
-    /// called.
-    pub told: Vec<Value>,
-    /// Tools that the conversation tells of.
-    pub loaded: Vec<Value>,
+    pub tools: Presented,
     /// Whether there may be more than one.
     pub parallel: bool,
 }
 
-/// Reads `tool_choice`: which of the `told` and the loaded tools the reply may call, and whether
-/// it must.
+/// Reads `tool_choice`: which of the tools that the model is told of the reply may call, and
+/// whether it must.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn calls(object: &Object<'_>, told: Vec<Value>, deferred: Deferred) -> Result<Calls, ApiError> {
-    let kept = told.iter().filter(|tool| deferred.keeps(tool)).cloned();
-    let mut tools: Vec<Value> = kept.collect();
-    let (loaded, waiting) = deferred.into_parts();
-    tools.extend_from_slice(&loaded);
+pub fn calls(object: &Object<'_>, told: ToldTools) -> Result<Calls, ApiError> {
+    let tools = told.callable();
     let choice = object.optional_object("tool_choice")?;
     let (offer, parallel) = match choice {
         None => (Offer::of(tools, ToolChoice::Auto), true),
         Some(choice) => {
             let single = choice.boolean("disable_parallel_tool_use", false)?;
-            (offer(&choice, tools, &waiting)?, !single)
+            (offer(&choice, tools, &told)?, !single)
         }
     };
-    let (told, loaded) = match offer.choice {
-        ToolChoice::Never => (Vec::new(), Vec::new()),
-        _ => (told, loaded),
-    };
-    Ok(Calls {
-        offer,
-        told,
-        loaded,
-        parallel,
-    })
+    let tools = told.present(offer);
+    Ok(Calls { tools, parallel })
 }
 
-fn offer(choice: &Object<'_>, tools: Vec<Value>, waiting: &[Value]) -> Result<Offer, ApiError> {
+fn offer(choice: &Object<'_>, tools: Vec<Value>, told: &ToldTools) -> Result<Offer, ApiError> {
     let kind = choice.require("type")?;
     Ok(match kind.string()? {
         "auto" => Offer::of(tools, ToolChoice::Auto),
@@ -87,30 +60,29 @@ fn offer(choice: &Object<'_>, tools: Vec<Value>, waiting: &[Value]) -> Result<Of
         "any" if tools.is_empty() => return Err(kind.error("needs tools")),
         "any" => Offer::of(tools, ToolChoice::Required),
         "tool" => {
-            let at = named(choice, &tools, waiting)?;
+            let at = named(choice, &tools, told)?;
             Offer::of(tools, ToolChoice::Named(at))
         }
         _ => return Err(kind.error("must be auto, none, any or tool")),
     })
 }
 
-fn named(choice: &Object<'_>, tools: &[Value], waiting: &[Value]) -> Result<usize, ApiError> {
+fn named(choice: &Object<'_>, tools: &[Value], told: &ToldTools) -> Result<usize, ApiError> {
     let name = choice.require("name")?;
     let wanted = name.string()?;
-    if place_of(&name, wanted, waiting).is_ok() {
-        let problem = "is the name of a tool with defer_loading that nothing has loaded";
-        return Err(name.error(problem));
+    match told.why_not(wanted) {
+        Some(why) => Err(name.error(why)),
+        None => place_of(&name, wanted, tools),
     }
-    place_of(&name, wanted, tools)
 }
 
-/// Reads `tools`.
+/// Reads `tools`: those that the client runs, in the form of the chat completions API.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn tools(object: &Object<'_>) -> Result<Tools, ApiError> {
+pub fn tools(object: &Object<'_>) -> Result<ToldTools, ApiError> {
     let Some(field) = object.get("tools") else {
-        return Ok(Tools::default());
+        return Ok(ToldTools::default());
     };
     let mut names = HashSet::new();
     let mut tools = Vec::new();
@@ -133,10 +105,7 @@ pub fn tools(object: &Object<'_>) -> Result<Tools, ApiError> {
         .into_iter()
         .partition(|(_, deferred)| found && *deferred);
     let plain = |tools: Vec<(Value, bool)>| tools.into_iter().map(|(tool, _)| tool).collect();
-    Ok(Tools {
-        told: plain(told),
-        waiting: plain(waiting),
-    })
+    Ok(ToldTools::new(plain(told), plain(waiting)))
 }
 
 fn is_server_search(object: &Object<'_>) -> bool {
@@ -197,13 +166,11 @@ mod tests {
 
     fn read_calls(body: &Value) -> Result<Calls, ApiError> {
         let object = Object::root(body).unwrap();
-        let tools = tools(&object)?;
-        let deferred = Deferred::new(&tools.told, tools.waiting);
-        calls(&object, tools.told, deferred)
+        calls(&object, tools(&object)?)
     }
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        read_calls(&body).map(|calls| calls.offer.tools)
+        read_calls(&body).map(|calls| calls.tools.offer.tools)
     }
 
     fn refused(body: Value) -> String {
@@ -234,7 +201,11 @@ mod tests {
             let body = json!({"tools": [{"name": "f", "input_schema": {}}],
                 "tool_choice": choice});
             let calls = read_calls(&body).unwrap();
-            (calls.offer.tools.len(), calls.offer.choice, calls.parallel)
+            (
+                calls.tools.offer.tools.len(),
+                calls.tools.offer.choice,
+                calls.parallel,
+            )
         };
         let auto = json!({"type": "auto", "disable_parallel_tool_use": true});
         assert_eq!(choose(auto), (1, ToolChoice::Auto, false));
@@ -256,7 +227,10 @@ mod tests {
             let mut list = others.to_vec();
             list.push(json!({"name": "f", "input_schema": {}, "defer_loading": true}));
             let body = json!({"tools": list});
-            tools(&Object::root(&body).unwrap()).unwrap().told.len()
+            tools(&Object::root(&body).unwrap())
+                .unwrap()
+                .callable()
+                .len()
         };
         let search = json!({"name": "g", "input_schema": {}});
         let elsewhere = json!({"type": "tool_search_tool_regex_20251119", "name": "h"});
@@ -271,7 +245,10 @@ mod tests {
             {"name": "g", "input_schema": {}, "defer_loading": true}]);
         let any = json!({"tools": tools, "tool_choice": {"type": "any"}});
         let calls = read_calls(&any).unwrap();
-        assert_eq!((calls.offer.tools.len(), calls.told.len()), (1, 1));
+        assert_eq!(
+            (calls.tools.offer.tools.len(), calls.tools.head.len()),
+            (1, 1)
+        );
         let named = json!({"tools": tools, "tool_choice": {"type": "tool", "name": "g"}});
         let error = read_calls(&named).unwrap_err();
         assert_eq!(error.param.unwrap(), "tool_choice.name");
@@ -283,20 +260,24 @@ mod tests {
 
     #[test]
     fn a_removed_tool_is_told_of_and_no_choice() {
-        let body = json!({"tools": [{"name": "f", "input_schema": {}},
-            {"name": "g", "input_schema": {}}], "tool_choice": {"type": "any"}});
-        let object = Object::root(&body).unwrap();
-        let tools = tools(&object).unwrap();
-        let mut deferred = Deferred::new(&tools.told, tools.waiting);
-        let name = json!("f");
-        let field = Field {
-            value: &name,
-            path: String::new(),
+        let choose = |choice: Value| {
+            let body = json!({"tools": [{"name": "f", "input_schema": {}},
+                {"name": "g", "input_schema": {}}], "tool_choice": choice});
+            let object = Object::root(&body).unwrap();
+            let mut told = tools(&object).unwrap();
+            let (value, path) = (json!("f"), String::new());
+            told.remove(&Field {
+                value: &value,
+                path,
+            })
+            .unwrap();
+            calls(&object, told)
         };
-        deferred.remove(&field).unwrap();
-        let calls = calls(&object, tools.told, deferred).unwrap();
-        assert_eq!((calls.told.len(), calls.offer.tools.len()), (2, 1));
-        assert_eq!(calls.offer.tools[0]["function"]["name"], "g");
+        let presented = choose(json!({"type": "any"})).unwrap().tools;
+        assert_eq!((presented.head.len(), presented.offer.tools.len()), (2, 1));
+        let error = choose(json!({"type": "tool", "name": "f"})).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("tool_choice.name"));
+        assert!(error.message.contains("removed"), "{}", error.message);
     }
 
     #[test]

@@ -55,21 +55,16 @@ impl ResponsesRequest {
         }
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
         let history = history(&object, store)?;
-        let tools::Offered {
-            mut offer,
-            told,
-            names,
-        } = tools::offered(&object, &history)?;
+        let tools::Offered { tools, names } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = offer::combined(&offer, form(&object)?, parallel_tool_calls)?;
+        let rule = offer::combined(&tools.offer, form(&object)?, parallel_tool_calls)?;
         let included = included(&object)?;
-        let loaded_tools = offer.tools.split_off(told);
         let stored = object.boolean("store", true)?;
         let ask = Ask {
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
-            tools: offer.tools,
-            loaded_tools,
+            tools: tools.head,
+            loaded_tools: tools.loaded,
             parallel_tool_calls,
             thinking: thinking.on,
             thinking_budget: thinking.budget,

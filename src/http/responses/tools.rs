@@ -1,7 +1,6 @@
 //! `tools` and `tool_choice` of the Responses API, and the names under which tools are called.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
@@ -9,6 +8,7 @@ use crate::http::chat::messages::check_name;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, allowed, place_of};
+use crate::http::generate::told::{Presented, ToldTools, functions};
 use crate::http::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::log;
 
@@ -60,6 +60,36 @@ impl ToolNames {
             ..Tool::default()
         })
     }
+
+    /// Adds what a search found to `told`, and its names; it may find a tool again.
+    fn add_found(&mut self, message: &Value, told: &mut ToldTools) -> Result<(), ApiError> {
+        let Some(value) = message.get(FOUND_TOOLS) else {
+            return Ok(());
+        };
+        // They were read where they stand, so that nothing is refused here but their number.
+        let path = "input[0].tools".to_string();
+        let mut found = List::default();
+        found.add_all(&Field { value, path }, None)?;
+        for tool in found.tools {
+            let name = tool["function"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_string();
+            if told.find(tool) {
+                let known = found.names.tool(&name);
+                self.tools.insert(name, known);
+            }
+        }
+        for warning in found.names.warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+        match told.count() {
+            0..=TOOLS_MAX => Ok(()),
+            _ => Err(ApiError::field("input", too_many())),
+        }
+    }
 }
 
 /// The name under which the model knows a tool: names of two namespaces must not meet.
@@ -73,10 +103,7 @@ pub fn flat_name(namespace: Option<&str>, name: &str) -> String {
 /// Tools that the reply may call.
 #[derive(Debug)]
 pub struct Offered {
-    /// Tools that the head of the prompt tells of, then those that searches found.
-    pub offer: Offer,
-    /// How many of the offer the head tells of.
-    pub told: usize,
+    pub tools: Presented,
     pub names: ToolNames,
 }
 
@@ -94,19 +121,17 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
     for tools in brought(object)? {
         list.add_all(&tools, None)?;
     }
-    let told = list.tools.len();
+    let List { tools, mut names } = list;
+    let mut told = ToldTools::new(tools, Vec::new());
     for message in history {
-        list.add_found(message)?;
+        names.add_found(message, &mut told)?;
     }
-    let offer = offer(object, list.tools)?;
+    let offer = offer(object, told.callable())?;
     if offer.choice == ToolChoice::Never {
-        list.names.warnings.clear();
+        names.warnings.clear();
     }
-    Ok(Offered {
-        told: told.min(offer.tools.len()),
-        offer,
-        names: list.names,
-    })
+    let tools = told.present(offer);
+    Ok(Offered { tools, names })
 }
 
 /// What the model reads of the `tools` that a search found. They stand where they were found, so
@@ -117,13 +142,7 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
 pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     let mut list = List::default();
     list.add_all(tools, None)?;
-    let mut text = "<functions>\n".to_string();
-    for tool in &list.tools {
-        // Writing to memory does not fail.
-        let _ = writeln!(text, "<function>{}</function>", tool["function"]);
-    }
-    text.push_str("</functions>");
-    Ok(text)
+    Ok(functions(&list.tools))
 }
 
 /// The lists of tools that items of the input bring: agents tell theirs in this way to the models
@@ -208,34 +227,6 @@ impl List {
         match self.tools.len() {
             0..=TOOLS_MAX => Ok(()),
             _ => Err(list.error(too_many())),
-        }
-    }
-
-    /// Adds what a search found; it may find a tool again.
-    fn add_found(&mut self, message: &Value) -> Result<(), ApiError> {
-        let Some(value) = message.get(FOUND_TOOLS) else {
-            return Ok(());
-        };
-        // They were read where they stand, so that nothing is refused here but their number.
-        let path = "input[0].tools".to_string();
-        let mut found = List::default();
-        found.add_all(&Field { value, path }, None)?;
-        for tool in found.tools {
-            let name = tool["function"]["name"].as_str().unwrap_or_default();
-            if !self.names.tools.contains_key(name) {
-                let known = found.names.tool(name);
-                self.names.tools.insert(name.to_string(), known);
-                self.tools.push(tool);
-            }
-        }
-        for warning in found.names.warnings {
-            if !self.names.warnings.contains(&warning) {
-                self.names.warnings.push(warning);
-            }
-        }
-        match self.tools.len() {
-            0..=TOOLS_MAX => Ok(()),
-            _ => Err(ApiError::field("input", too_many())),
         }
     }
 
@@ -381,8 +372,8 @@ mod tests {
             {"type": "web_search", "external_web_access": false},
             {"type": "custom", "name": "patch", "format": {"type": "text"}},
         ]});
-        let Offered { offer, names, .. } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
-        let tools = offer.tools;
+        let Offered { tools, names } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
+        let tools = tools.head;
         let expected = json!({"type": "function", "function": {"name": "shell",
             "description": "d", "parameters": {"type": "object"}}});
         assert_eq!((tools.len(), &tools[0]), (3, &expected));
@@ -403,8 +394,8 @@ mod tests {
         let body = json!({"tools": [function("f")], "input": [
             {"type": "additional_tools", "role": "developer", "tools": [space]},
             {"role": "user", "content": "hi"}]});
-        let Offered { offer, names, .. } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
-        assert_eq!(offer.tools.len(), 2);
+        let Offered { tools, names } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
+        assert_eq!(tools.head.len(), 2);
         assert_eq!(names.tool("n.g").namespace.as_deref(), Some("n"));
     }
 
@@ -424,10 +415,11 @@ mod tests {
             offered(&Object::root(&body).unwrap(), &history).unwrap()
         };
         let clients = read("client");
-        assert_eq!((clients.told, clients.offer.tools.len()), (2, 3));
+        let Presented { head, loaded, .. } = &clients.tools;
+        assert_eq!((head.len(), loaded.len()), (2, 1));
         assert_eq!(clients.names.tool("tool_search").kind, Kind::Search);
         assert_eq!(clients.names.tool("n.g").namespace.as_deref(), Some("n"));
-        assert_eq!(read("server").told, 1);
+        assert_eq!(read("server").tools.head.len(), 1);
         let odd = json!({"tools": [search("both")]});
         assert_eq!(refused(odd), "tools[0].execution");
         let twice = json!({"tools": [search("client"), search("client")]});
@@ -438,8 +430,8 @@ mod tests {
     fn the_grammar_of_free_text_is_told() {
         let mut body = json!({"tools": [{"type": "custom", "name": "patch", "description": "d",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
-        let Offered { offer, names, .. } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
-        let told = offer.tools[0]["function"]["description"].as_str().unwrap();
+        let Offered { tools, names } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
+        let told = tools.head[0]["function"]["description"].as_str().unwrap();
         assert!(told.starts_with("d\n\n") && told.ends_with("start: \"x\""));
         assert_eq!(names.warnings, [format!("{UNENFORCED}: patch")]);
         body["tool_choice"] = json!("none");
@@ -455,7 +447,10 @@ mod tests {
         let space = json!({"type": "namespace", "name": "n", "tools": [function("g")]});
         let choose = |choice: Value| {
             let body = json!({"tools": [function("f"), space], "tool_choice": choice});
-            let offer = offered(&Object::root(&body).unwrap(), &[]).unwrap().offer;
+            let offer = offered(&Object::root(&body).unwrap(), &[])
+                .unwrap()
+                .tools
+                .offer;
             (offer.tools.len(), offer.choice)
         };
         assert_eq!(choose(json!("auto")), (2, ToolChoice::Auto));
