@@ -7,6 +7,7 @@ pub mod request;
 #[cfg(test)]
 mod tests;
 mod tools;
+mod typed;
 
 use std::sync::Arc;
 

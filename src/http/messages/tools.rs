@@ -12,6 +12,8 @@ use crate::http::generate::told::{Presented, ToldTools};
 use crate::http::limits::TOOLS_MAX;
 use crate::log;
 
+use super::typed;
+
 const SERVER_SEARCH: &str = "tool_search_tool_";
 
 /// Starts of the types of tools that run inside another server. Clients offer them beside their
@@ -119,36 +121,37 @@ fn is_server_search(object: &Object<'_>) -> bool {
 /// # Errors
 /// Names the first field that is not served.
 pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, ApiError> {
-    if !is_custom(object)? {
+    let kind = object.get("type");
+    let kind_name = kind.as_ref().map_or(Ok("custom"), |kind| kind.string())?;
+    if SERVER_TOOLS
+        .iter()
+        .any(|start| kind_name.starts_with(start))
+    {
+        log::debug(format_args!("messages: the tool {kind_name:?} is left out"));
         return Ok(None);
+    }
+    let typed = typed::function(kind_name);
+    if let Some(kind) = kind.filter(|_| kind_name != "custom" && typed.is_none()) {
+        return Err(kind.error("must be custom; describe the tool with an input_schema"));
     }
     let name = object.require("name")?;
     check_name(&name)?;
-    let tool = tool(object, &name)?;
-    Ok(Some((name, tool)))
+    let mut function = Map::from_iter([("name".to_string(), name.value.clone())]);
+    function.extend(match typed {
+        Some(typed) => typed,
+        None => described(object)?,
+    });
+    Ok(Some((
+        name,
+        json!({"type": "function", "function": function}),
+    )))
 }
 
-/// Whether the client runs the tool and describes it.
-fn is_custom(object: &Object<'_>) -> Result<bool, ApiError> {
-    let Some(kind) = object.get("type") else {
-        return Ok(true);
-    };
-    let name = kind.string()?;
-    if name == "custom" {
-        return Ok(true);
-    }
-    if SERVER_TOOLS.iter().any(|start| name.starts_with(start)) {
-        log::debug(format_args!("messages: the tool {name:?} is left out"));
-        return Ok(false);
-    }
-    Err(kind.error("must be custom; describe the tool with an input_schema"))
-}
-
-fn tool(object: &Object<'_>, name: &Field<'_>) -> Result<Value, ApiError> {
+/// What a client says of its tool beside the name.
+fn described(object: &Object<'_>) -> Result<Map<String, Value>, ApiError> {
     let schema = object.require("input_schema")?;
     schema.object()?;
     let mut function = Map::new();
-    function.insert("name".to_string(), name.value.clone());
     if let Some(description) = object.get("description") {
         description.string()?;
         function.insert("description".to_string(), description.value.clone());
@@ -157,7 +160,7 @@ fn tool(object: &Object<'_>, name: &Field<'_>) -> Result<Value, ApiError> {
     if object.boolean("strict", false)? {
         function.insert("strict".to_string(), Value::from(true));
     }
-    Ok(json!({"type": "function", "function": function}))
+    Ok(function)
 }
 
 #[cfg(test)]
@@ -191,8 +194,25 @@ mod tests {
         let tools = json!([{"type": "web_search_20250305", "name": "web_search"},
             {"type": "custom", "name": "f", "input_schema": {}}]);
         assert_eq!(read(json!({"tools": tools})).unwrap().len(), 1);
-        let unknown = json!([{"type": "bash_20250124", "name": "bash"}]);
+        let unknown = json!([{"type": "computer_20250124", "name": "computer"}]);
         assert_eq!(refused(json!({"tools": unknown})), "tools[0].type");
+    }
+
+    #[test]
+    fn a_tool_that_its_type_describes_is_told_of_under_its_name() {
+        for (kind, field) in [
+            ("bash_20250124", "restart"),
+            ("text_editor_20250728", "insert_text"),
+            ("memory_20250818", "new_path"),
+        ] {
+            let body = json!({"tools": [{"type": kind, "name": "n"}]});
+            let function = &read(body).unwrap()[0]["function"];
+            assert_eq!(function["name"], "n");
+            let properties = &function["parameters"]["properties"];
+            assert!(properties[field].is_object(), "{kind}: {properties}");
+        }
+        let unnamed = json!([{"type": "bash_20250124"}]);
+        assert_eq!(refused(json!({"tools": unnamed})), "tools[0].name");
     }
 
     #[test]
