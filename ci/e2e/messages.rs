@@ -407,3 +407,18 @@ fn malformed_requests_are_told_what_is_wrong() {
     assert_eq!(server.get("/health").status, 200);
     server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }
+
+#[test]
+fn betas_are_named_to_the_operator_who_asks() {
+    let server = Server::start_with(&["--log-level", "debug"]);
+    let body = with(question("Hi"), json!({"max_tokens": 1})).to_string();
+    let request = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         anthropic-beta: a-2099-01-01,b\r\nanthropic-beta: c\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    assert_eq!(server.send(request.as_bytes()).answer().status, 200);
+    server.line_with("betas are ignored: \"a-2099-01-01,b\"");
+    server.line_with("betas are ignored: \"c\"");
+}

@@ -8,7 +8,8 @@ use tokio::sync::mpsc;
 use super::constraint::{Constraint, Mask, Next};
 use super::executor::{DeviceError, Executor, Rows};
 use super::request::{Event, FinishReason, Request, Sampling, TokenId};
-use super::sim::{HashModel, Spec, VOCAB, engine};
+use super::sim::{self, HashModel, Spec, VOCAB, engine};
+use super::thinking::ThinkingBudget;
 use super::*;
 
 /// Longer than any of these tests may take; shorter than a person waits.
@@ -390,23 +391,47 @@ fn what_can_never_run_is_refused_with_the_reason() {
     assert!(bias.contains("logit_bias is 101"));
 }
 
+/// The first owners are written out field by field, so that none is forgotten.
 #[test]
 fn a_slot_carries_nothing_to_its_next_owner() {
     let limits = Limits {
         sequences: 1,
-        queued: 2,
+        queued: 4,
         ..LIMITS
     };
-    let noisy = Spec {
+    let thinks = Spec {
+        prompt: vec![9; crate::target::PAGE + 2],
+        max_tokens: 30,
+        stop_tokens: vec![4],
         sampling: Sampling {
+            temperature: 1.5,
+            top_k: 5,
+            top_p: 0.5,
+            min_p: 0.1,
             presence_penalty: 2.0,
-            temperature: 1.0,
-            ..Sampling::default()
+            frequency_penalty: -2.0,
+            repetition_penalty: 2.0,
+            logit_bias: vec![(11, 50.0)],
+            seed: 7,
+            thinking_budget: Some(ThinkingBudget {
+                tokens: 6,
+                close: vec![2],
+                ending: vec![3, 2, 5],
+            }),
         },
-        ..spec(30)
+        logprobs: Some(3),
+        prompt_logprobs: Some(2),
+        constraint: None,
     };
-    let replies = sim::run_together(&[noisy, spec(30)], limits);
-    assert_eq!(replies[1], spec(30).expected(&limits));
+    // A constraint holds from the first token, inside of any reasoning.
+    let mut specs = (0..).map(|seed| sim::Dice::new(seed).spec());
+    let obeys = specs.find(|spec| spec.constraint.is_some()).unwrap();
+    let plain = spec(30);
+    let owners = [thinks, plain.clone(), obeys, plain.clone()];
+    let replies = sim::run_together(&owners, limits);
+    for at in [1, 3] {
+        assert_eq!(replies[at], plain.expected(&limits));
+    }
 }
 
 #[test]
