@@ -132,6 +132,45 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
                              "type": "array", "items": {"$ref": "#/$defs/p"}, "maxItems": 3}),
         ),
         (
+            "escaped reference",
+            json!({"$defs": {"a/b~": {"type": "integer", "minimum": 1, "maximum": 9}},
+                   "$ref": "#/$defs/a~1b~0"}),
+        ),
+        (
+            "a member as a definition",
+            object(
+                json!({"low": {"type": "integer", "minimum": 0, "maximum": 20},
+                       "high": {"$ref": "#/properties/low"}}),
+                json!(["low", "high"]),
+            ),
+        ),
+        (
+            "named choices",
+            json!({"oneOf": [{"const": "a", "title": "A"}, {"enum": ["b", "none"]},
+                             {"type": "null"}]}),
+        ),
+        (
+            "never null",
+            json!({"type": ["string", "null"], "enum": ["none", "x"], "default": "x"}),
+        ),
+        (
+            "told apart",
+            json!({"oneOf": [
+                object(json!({"kind": {"const": "a"}, "n": {"type": "integer"}}), json!(["kind"])),
+                object(json!({"kind": {"const": "b"}, "n": {"type": "null"}}), json!(["kind"]))]}),
+        ),
+        (
+            "open members",
+            json!({"type": "object", "properties": {"a": {"type": "integer"}},
+                   "required": ["a"]}),
+        ),
+        (
+            "list of objects",
+            json!({"type": "array", "minItems": 1, "maxItems": 2,
+                   "items": object(json!({"a": string, "b": {"type": ["integer", "null"]}}),
+                                   json!(["a"]))}),
+        ),
+        (
             "tree",
             json!({"$ref": "#/$defs/node", "$defs": {"node": object(
             json!({"v": {"type": "integer"}, "left": {"anyOf": [{"$ref": "#/$defs/node"},
@@ -169,7 +208,7 @@ fn obeys(
             .is_none_or(|found| holds(found, rule.as_f64().unwrap()))
     };
     match keyword {
-        "$defs" => true,
+        "$defs" | "default" | "title" => true,
         "$ref" => {
             let pointer = rule.as_str().unwrap().strip_prefix('#').unwrap();
             valid(value, root.pointer(pointer).unwrap())

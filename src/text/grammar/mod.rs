@@ -6,9 +6,12 @@
 //! belongs beside the parsing of requests, not on the engine's thread.
 
 pub mod calls;
+mod expression;
 mod guide;
+mod keywords;
 pub mod limits;
 mod panics;
+mod plain;
 mod unopened;
 mod vocabulary;
 mod watch;
@@ -26,10 +29,12 @@ use crate::engine::request::TokenId;
 use crate::target;
 
 use super::tokenizer::Tokenizer;
-use super::tools::Syntax;
+use super::tools::{Root, Syntax};
 
+use self::calls::CallSchema;
 use self::guide::Guide;
 pub use self::guide::Scope;
+use self::plain::Part;
 use self::unopened::Barrier;
 use self::vocabulary::Vocabulary;
 use self::watch::Watch;
@@ -50,7 +55,11 @@ pub enum Grammar {
     /// One of some strings.
     Choice(Vec<String>),
     /// Lark that [`calls`] wrote of schemas within the limits, and what it does not enforce.
-    Calls { lark: String, warnings: Vec<String> },
+    Calls {
+        lark: String,
+        warnings: Vec<String>,
+        schemas: Vec<CallSchema>,
+    },
 }
 
 /// A JSON schema and how it is taken.
@@ -77,52 +86,64 @@ impl fmt::Display for GrammarError {
 impl std::error::Error for GrammarError {}
 
 impl JsonGrammar {
-    /// The schema with llguidance's options in it; those that a client put there are dropped.
-    fn with_options(&self) -> Value {
-        let mut options = json!({"lenient": !self.strict, "whitespace_flexible": self.whitespace});
-        if self.whitespace {
-            options["whitespace_pattern"] = Value::from(JSON_WHITESPACE);
+    /// The schema as the compiler takes it, and what of it is not enforced.
+    ///
+    /// # Errors
+    /// What is not enforced though it must be.
+    fn written(&self) -> Result<(Value, Vec<String>), String> {
+        if let (true, Some(problem)) = (self.strict, limits::inexact_number(&self.schema)) {
+            return Err(problem);
         }
-        let mut schema = self.schema.clone();
-        if let Some(map) = schema.as_object_mut() {
-            map.insert("x-guidance".to_string(), options);
-        }
-        schema
+        let part = Part {
+            root: &Root::new(&self.schema),
+            schema: &self.schema,
+            place: "",
+            strict: self.strict,
+            whitespace: self.whitespace,
+            of_type: None,
+        };
+        let (schema, mut problems) = part.written()?;
+        problems.extend(limits::inexact_number(&self.schema));
+        Ok((schema, problems))
     }
 }
 
 impl Grammar {
-    /// The grammar in llguidance's form: Lark, or a schema where Lark would only wrap it.
-    fn top_level(&self) -> TopLevelGrammar {
-        match self {
-            Grammar::Json(grammar) => TopLevelGrammar::from_json_schema(grammar.with_options()),
-            Grammar::Regex(pattern) => TopLevelGrammar::from_regex(pattern),
-            Grammar::Lark(text) | Grammar::Calls { lark: text, .. } => {
-                TopLevelGrammar::from_lark(text.clone())
+    /// The grammar in llguidance's form: Lark, or a schema where Lark would only wrap it; and what
+    /// it leaves of what was asked for.
+    fn top_level(&self) -> Result<(TopLevelGrammar, Vec<String>), String> {
+        let lark = match self {
+            Grammar::Json(grammar) => {
+                let (schema, problems) = grammar.written()?;
+                return Ok((TopLevelGrammar::from_json_schema(schema), problems));
             }
+            Grammar::Regex(pattern) => {
+                return Ok((TopLevelGrammar::from_regex(pattern), Vec::new()));
+            }
+            Grammar::Lark(text) | Grammar::Calls { lark: text, .. } => text.clone(),
             Grammar::Choice(choices) => {
                 // One terminal: as rules of their own the strings would crowd the parser's rows.
                 let quoted = choices.iter().map(|choice| Value::from(choice.as_str()));
                 let quoted: Vec<String> = quoted.map(|choice| choice.to_string()).collect();
-                let text = format!("start: CHOICE\nCHOICE: {}", quoted.join(" | "));
-                TopLevelGrammar::from_lark(text)
+                format!("start: CHOICE\nCHOICE: {}", quoted.join(" | "))
             }
-        }
+        };
+        Ok((TopLevelGrammar::from_lark(lark), self.warnings().to_vec()))
     }
 
     /// What tells one grammar from another.
     fn key(&self) -> String {
-        let grammars = self.top_level().grammars.into_iter();
-        let texts = grammars.map(
-            |grammar| match (grammar.json_schema, grammar.lark_grammar) {
-                (Some(schema), _) => schema.to_string(),
-                (None, lark) => lark.unwrap_or_default(),
-            },
-        );
-        let warnings = self.warnings().iter().map(String::as_str);
-        texts
-            .chain(warnings.map(|warning| format!("\n{warning}")))
-            .collect()
+        match self {
+            Grammar::Json(json) => {
+                format!("json {} {} {}", json.strict, json.whitespace, json.schema)
+            }
+            Grammar::Regex(pattern) => format!("regex {pattern}"),
+            Grammar::Lark(text) => format!("lark {text}"),
+            Grammar::Choice(choices) => format!("choice {}", Value::from(choices.as_slice())),
+            Grammar::Calls { lark, warnings, .. } => {
+                format!("calls {} {lark}", Value::from(warnings.as_slice()))
+            }
+        }
     }
 
     /// What the grammar leaves of what was asked for.
@@ -131,10 +152,6 @@ impl Grammar {
             Grammar::Calls { warnings, .. } => warnings,
             _ => &[],
         }
-    }
-
-    fn is_strict(&self) -> bool {
-        matches!(self, Grammar::Json(JsonGrammar { strict: true, .. }))
     }
 }
 
@@ -200,17 +217,7 @@ impl Grammars {
         if let Some(found) = self.cached(&key) {
             return Ok(found);
         }
-        let mut compiled = self.compile_new(grammar)?;
-        compiled.warnings.extend_from_slice(grammar.warnings());
-        if let Grammar::Json(json) = grammar {
-            compiled
-                .warnings
-                .extend(limits::inexact_number(&json.schema));
-        }
-        if grammar.is_strict() && !compiled.warnings.is_empty() {
-            return Err(GrammarError(compiled.warnings.join("; ")));
-        }
-        let compiled = Arc::new(compiled);
+        let compiled = Arc::new(self.compile_with_places(grammar)?);
         self.keep(key, compiled.clone());
         Ok(compiled)
     }
@@ -241,12 +248,37 @@ impl Grammars {
         Some(compiled)
     }
 
+    /// Compiles a grammar; what the compiler says of the schemas in calls gets their places.
+    fn compile_with_places(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        let compiled = self.compile_new(grammar);
+        let Grammar::Calls {
+            lark,
+            warnings,
+            schemas,
+        } = grammar
+        else {
+            return compiled;
+        };
+        match compiled {
+            Ok(compiled) if compiled.warnings.len() == warnings.len() => Ok(compiled),
+            refused => {
+                let looked = calls::looked_through(lark.clone(), warnings.clone(), schemas);
+                let looked = looked.map_err(GrammarError)?;
+                // What is wrong elsewhere is told as it was.
+                let mut compiled = self.compile_new(&looked).or(refused)?;
+                compiled.warnings = looked.warnings().to_vec();
+                Ok(compiled)
+            }
+        }
+    }
+
     fn compile_new(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let refused = |error: &dyn fmt::Display| GrammarError(explained(&error.to_string()));
-        let create = || self.factory.create_parser(grammar.top_level());
-        let parser = panics::inside(create);
+        let (top_level, mut warnings) = grammar.top_level().map_err(GrammarError)?;
+        let parser = panics::inside(|| self.factory.create_parser(top_level));
         let mut parser = parser.map_err(|error| refused(&error))?;
-        let warnings = parser.grammar_warnings();
+        let found = parser.grammar_warnings();
+        warnings.extend(found.iter().map(|text| explained(text)));
         // A grammar without a first token is known here rather than in the engine.
         let mut matcher = Matcher::new(Ok(parser.deep_clone())).into_cancellable();
         let watched = matcher
@@ -266,7 +298,7 @@ impl Grammars {
             parser,
             vocabulary: self.vocabulary.clone(),
             watch: self.watch.clone(),
-            warnings: warnings.iter().map(|text| explained(text)).collect(),
+            warnings,
         })
     }
 }
@@ -304,6 +336,8 @@ impl Compiled {
     }
 }
 
+const OVERLAPPING: &str = "oneOf whose alternatives may overlap is not enforced; send anyOf";
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -318,8 +352,11 @@ fn explained(text: &str) -> String {
     if let Some(name) = after("Unknown format: ") {
         return format!("the format {name:?} is not enforced");
     }
+    if let Some(error) = expression::one_line(text) {
+        return error;
+    }
     if text.contains("oneOf constraints are not supported") || text.contains("oneOf not fully") {
-        return "oneOf whose alternatives may overlap is not enforced; send anyOf".to_string();
+        return OVERLAPPING.to_string();
     }
     if text.starts_with("panic: ") {
         return "it cannot be compiled".to_string();

@@ -9,6 +9,7 @@ mod bombs;
 mod hostile;
 #[path = "../../../ci/e2e/schemas.rs"]
 mod schemas;
+mod tool_calls;
 
 /// Unoptimised code takes this much longer.
 const SLOWER: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
@@ -35,7 +36,7 @@ fn json_grammar(schema: Value) -> Grammar {
 }
 
 /// A reply that takes tokens at random from what may follow, often such as make `close`; None where
-/// it does not end soon.
+/// it does not end soon, or comes to a limit of its lexer.
 fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> Option<String> {
     const TOKENS_MAX: usize = 400;
     let tokenizer = &compiled.vocabulary;
@@ -45,10 +46,12 @@ fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> O
         match guide.next() {
             Next::Complete => return Some(String::from_utf8(text).unwrap()),
             Next::Free { .. } => mask.fill(VOCABULARY - 16),
-            Next::Masked if guide.mask(&mut mask).unwrap() && random.below(3) == 0 => {
-                return Some(String::from_utf8(text).unwrap());
-            }
-            Next::Masked => {}
+            Next::Masked => match guide.mask(&mut mask) {
+                Ok(true) if random.below(3) == 0 => return Some(String::from_utf8(text).unwrap()),
+                Ok(_) => {}
+                Err(limit) if limit.contains("too many expressions") => return None,
+                Err(error) => panic!("{error}"),
+            },
         }
         let allowed: Vec<TokenId> = mask.ids().collect();
         // Mostly a token that goes on to close something, or texts would hardly end.
@@ -95,6 +98,16 @@ fn random_replies(compiled: &Arc<Compiled>, close: &str, count: usize, seed: u64
         replies.len()
     );
     replies
+}
+
+/// Whether a reply may be `text`, and end there.
+fn accepts(compiled: &Arc<Compiled>, text: &str) -> bool {
+    let mut guide = compiled.guide(Scope::default());
+    static TOKENS: OnceLock<Arc<Tokenizer>> = OnceLock::new();
+    let tokens = TOKENS.get_or_init(tokenizer);
+    let mut taken = tokens.encode(text).unwrap().into_iter();
+    let all = taken.all(|id| guide.next() == Next::Masked && guide.advance(id).is_ok());
+    all && (guide.next() == Next::Complete || guide.mask(&mut Mask::default()).unwrap())
 }
 
 fn refusal(grammars: &Grammars, grammar: &Grammar) -> String {
@@ -385,172 +398,6 @@ fn the_cache_keeps_a_bounded_number_and_finds_what_it_keeps() {
     ));
 }
 
-mod tool_calls {
-    use super::super::calls::{CallGrammar, Calls, grammar};
-    use super::*;
-    use crate::text::reply::Delta;
-    use crate::text::tools::tests::{Written, for_each_syntax};
-    use crate::text::tools::{ToolParser, ToolSchemas};
-
-    fn tools(strict: bool) -> Vec<Value> {
-        let tool = |name: &str, parameters: Value| {
-            json!({"type": "function", "function": {
-                "name": name, "strict": strict, "parameters": parameters}})
-        };
-        let open = |properties: Value, required: Value| {
-            json!({"type": "object", "properties": properties, "required": required,
-                   "additionalProperties": false,
-                   "$defs": {"level": {"type": "integer", "minimum": 1, "maximum": 3}}})
-        };
-        vec![
-            tool(
-                "edit",
-                open(
-                    json!({
-                        "path": {"type": "string", "pattern": "^/(a|b)+$"},
-                        "text": {"type": "string"},
-                        "short": {"type": "string", "minLength": 2, "maxLength": 5},
-                        "mode": {"enum": ["read", "write", "rea"]},
-                        "line": {"type": "integer", "minimum": 0, "maximum": 99},
-                        "level": {"$ref": "#/$defs/level"},
-                        "all": {"type": "boolean"},
-                        "note": {"type": ["string", "null"]},
-                        "ratio": {"type": ["number", "null"]},
-                        "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1},
-                        "at": {"type": "object", "properties": {"x": {"type": "integer"}},
-                               "required": ["x"], "additionalProperties": false}
-                    }),
-                    json!(["path", "mode", "line", "level", "tags", "at"]),
-                ),
-            ),
-            tool(
-                "look.up",
-                open(json!({"q": {"type": "string"}}), json!(["q"])),
-            ),
-            tool("now", json!({"type": "object", "properties": {}})),
-        ]
-    }
-
-    /// The calls of a reply, by name and arguments; all of it must be calls.
-    fn calls<S: CallGrammar>(tools: &[Value], reply: &str) -> Vec<(String, String)> {
-        let mut parser = ToolParser::<S>::new(ToolSchemas::new(tools), false);
-        let mut deltas = Vec::new();
-        parser.push(reply, &mut deltas);
-        parser.finish(false, &mut deltas);
-        let mut calls = Vec::new();
-        for delta in deltas {
-            match delta {
-                Delta::ToolCall { name, .. } => calls.push((name, String::new())),
-                Delta::Arguments { index, json } => calls[index].1.push_str(&json),
-                other => panic!("{other:?} in {reply}"),
-            }
-        }
-        assert_eq!(parser.completed(), calls.len(), "{reply}");
-        calls
-    }
-
-    fn check<S: CallGrammar>(tools: &[Value], reply: &str) -> usize {
-        let calls = calls::<S>(tools, reply);
-        for (name, arguments) in &calls {
-            let tool = tools.iter().find(|tool| tool["function"]["name"] == **name);
-            let schema = &tool.expect("an offered tool")["function"]["parameters"];
-            // An exponent may be beyond what this JSON reader holds.
-            let Ok(value) = serde_json::from_str::<Value>(arguments) else {
-                assert!(arguments.contains(['e', 'E']), "{arguments}");
-                continue;
-            };
-            assert!(
-                is_valid(&value, schema, schema),
-                "{name} {arguments}\n{reply}"
-            );
-        }
-        calls.len()
-    }
-
-    /// What the schemas of coding agents' tools are made of.
-    #[test]
-    fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
-        fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-            let mut tool = json!({"type": "function", "function": {"name": "f", "parameters": {
-                "$schema": "https://json-schema.org/draft/2020-12/schema",
-                "type": "object",
-                "properties": {
-                    "path": {"type": "string", "description": "d", "minLength": 1},
-                    "mode": {"enum": ["a", "b"], "default": "a"},
-                    "kind": {"const": "x"},
-                    "limit": {"type": "integer", "exclusiveMinimum": 0, "maximum": 100},
-                    "url": {"type": "string", "format": "uri"},
-                    "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 9},
-                    "edits": {"type": "array", "minItems": 1, "maxItems": 3, "items": {
-                        "type": "object", "properties": {"old": {"type": "string"}},
-                        "required": ["old"], "additionalProperties": false}},
-                    "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-                    "env": {"type": "object", "propertyNames": {"pattern": "^[A-Z]+$"},
-                        "additionalProperties": {"type": "string"}}
-                },
-                "required": ["path", "kind"],
-                "additionalProperties": false
-            }}});
-            let calls = |tool: &Value, loose| {
-                grammar::<S>(std::slice::from_ref(tool), Calls::One, loose, None)
-            };
-            let forced = grammars.compile(&calls(&tool, false).unwrap()).unwrap();
-            let told = forced.warnings().concat();
-            assert!(told.contains("propertyNames"), "{}: {told}", S::NAME);
-            for reply in random_replies(&forced, S::CLOSE, 30, 5) {
-                assert!(reply.starts_with(S::OPEN), "{reply}");
-            }
-            assert!(grammars.compile(&calls(&tool, true).unwrap()).is_ok());
-            tool["function"]["strict"] = json!(true);
-            let strict = calls(&tool, false).map_err(|refused| refused.problem);
-            let strict =
-                strict.and_then(|grammar| grammars.compile(&grammar).map_err(|error| error.0));
-            assert!(strict.is_err(), "{}", S::NAME);
-        }
-        for_each_syntax!(run(&grammars()));
-    }
-
-    #[test]
-    fn arguments_may_be_described_where_the_schema_refers_to() {
-        fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-            let tools = [
-                json!({"type": "function", "function": {"name": "f", "strict": true,
-                "parameters": {"$ref": "#/$defs/p", "$defs": {"p": {"type": "object",
-                    "properties": {"city": {"enum": ["Paris"]}, "days": {"type": "integer"}},
-                    "required": ["city", "days"], "additionalProperties": false}}}}}),
-            ];
-            let forced = grammar::<S>(&tools, Calls::One, false, None).unwrap();
-            let forced = grammars.compile(&forced).unwrap();
-            for reply in random_replies(&forced, S::CLOSE, 3, 7) {
-                let calls = calls::<S>(&tools, &reply);
-                let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
-                assert_eq!(arguments["city"], "Paris", "{reply}");
-                assert!(arguments["days"].is_number(), "{reply}");
-            }
-        }
-        for_each_syntax!(run(&grammars()));
-    }
-
-    #[test]
-    fn every_forced_call_is_one_of_an_offered_tool_with_valid_arguments() {
-        const REPLIES: usize = if cfg!(debug_assertions) { 10 } else { 300 };
-        fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-            for (at, strict) in [true, false].into_iter().enumerate() {
-                let tools = tools(strict);
-                for (calls, several) in [(Calls::One, false), (Calls::Several, true)] {
-                    let grammar = grammar::<S>(&tools, calls, false, None).unwrap();
-                    let compiled = grammars.compile(&grammar).unwrap();
-                    assert_eq!(compiled.warnings(), [""; 0], "{}", S::OPEN);
-                    let replies = random_replies(&compiled, S::CLOSE, REPLIES, 70 + at as u64);
-                    let counts = replies.iter().map(|reply| check::<S>(&tools, reply));
-                    assert_eq!(counts.max() > Some(1), several, "{}", S::OPEN);
-                }
-            }
-        }
-        for_each_syntax!(run(&grammars()));
-    }
-}
-
 #[test]
 fn large_grammars_crowd_each_other_out_of_the_cache() {
     let grammars = grammars();
@@ -564,4 +411,55 @@ fn large_grammars_crowd_each_other_out_of_the_cache() {
     let bytes: usize = cache.iter().map(|(key, _)| key.len()).sum();
     assert!((1..20).contains(&cache.len()), "{} are kept", cache.len());
     assert!(bytes <= limits::CACHED_BYTES_MAX);
+}
+
+/// Names of members are compared as they are written, so none may be written by numbers.
+#[test]
+fn no_member_passes_for_another() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let compiled = grammars().compile(&json_grammar(schema)).unwrap();
+    assert!(accepts(&compiled, r#"{"a":1,"b":"x","c\n":"\""}"#));
+    assert!(!accepts(&compiled, r#"{"\u0061":"x"}"#));
+    let many = json!({"type": "object", "minProperties": 2});
+    assert!(refusal(&grammars(), &json_grammar(many)).contains("minProperties"));
+}
+
+#[test]
+fn a_list_keeps_its_first_items_whatever_older_drafts_say_of_the_rest() {
+    let schema = json!({"type": "array", "prefixItems": [{"type": "integer"}],
+        "additionalItems": false, "$schema": "http://json-schema.org/draft-07/schema#"});
+    let compiled = grammars().compile(&json_grammar(schema)).unwrap();
+    assert!(accepts(&compiled, "[1]") && !accepts(&compiled, "[\"x\"]"));
+    let older = json!({"type": "array", "items": [{"type": "integer"}], "additionalItems": false});
+    let compiled = grammars().compile(&json_grammar(older)).unwrap();
+    assert!(accepts(&compiled, "[1]") && !accepts(&compiled, "[1,2]"));
+}
+
+#[test]
+fn what_is_not_enforced_is_told_with_its_place() {
+    let schema = json!({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}},
+        "$defs": {"b": {"type": "string", "pattern": "x(?=y)"}}});
+    let told = refusal(&grammars(), &json_grammar(schema));
+    assert_eq!(
+        told,
+        "#/$defs/b: the pattern \"x(?=y)\" is not enforced: the regular expression is wrong at \
+         character 2, \"(?=y)\": look-around, including look-ahead and look-behind, is not \
+         supported"
+    );
+    let schema = json!({"properties": {"a": {"items": {"maxLenght": 3}}}});
+    let told = refusal(&grammars(), &json_grammar(schema));
+    assert_eq!(
+        told,
+        "properties.a.items: the keyword \"maxLenght\" is not enforced"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_an_expression_is_told_in_a_line() {
+    let told = refusal(&grammars(), &Grammar::Regex("ab/[c".to_string()));
+    assert!(
+        told.contains("at character 5") || told.contains("[c"),
+        "{told}"
+    );
+    assert!(told.ends_with("unclosed character class"), "{told}");
 }

@@ -1,5 +1,6 @@
 //! What the tools of a request say of the types of their arguments.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -8,6 +9,8 @@ use super::{is_json, quoted};
 
 /// Depth to which a schema's alternatives are looked into.
 const SCHEMA_DEPTH_MAX: usize = 8;
+/// References that are followed one behind the other.
+pub const REFERENCES_MAX: usize = 8;
 
 /// What the tools of a request say about the types of arguments.
 #[derive(Debug, Default)]
@@ -21,12 +24,12 @@ impl ToolSchemas {
     pub fn new<'v>(tools: impl IntoIterator<Item = &'v Value>) -> ToolSchemas {
         let functions = tools.into_iter().filter_map(|tool| {
             let function = &tool["function"];
-            let root = &function["parameters"];
-            let parameters = resolved(root, root)["properties"].as_object();
+            let root = Root::new(&function["parameters"]);
+            let parameters = root.resolved(root.value)["properties"].as_object();
             let types = parameters
                 .into_iter()
                 .flatten()
-                .map(|(name, schema)| (name.clone(), Types::of(schema, root)));
+                .map(|(name, schema)| (name.clone(), root.types(schema)));
             Some((function["name"].as_str()?.to_string(), types.collect()))
         });
         ToolSchemas {
@@ -52,13 +55,6 @@ pub struct Types {
 }
 
 impl Types {
-    /// The types that a schema allows; `root` holds what it refers to.
-    pub fn of(schema: &Value, root: &Value) -> Types {
-        let mut types = Types::default();
-        types.add(schema, root, 0);
-        types
-    }
-
     /// Whether a value is read as text rather than as JSON.
     pub fn is_text(self) -> bool {
         self.string || self.unsaid()
@@ -74,40 +70,70 @@ impl Types {
         object: false,
     };
 
+    /// Whether no value is of both; one that is not said may be of any.
+    pub fn excludes(self, other: Types) -> bool {
+        !self.unsaid() && !other.unsaid() && self.and(other).unsaid()
+    }
+
+    /// Whether null is one of the values.
+    pub fn has_null(self) -> bool {
+        self.null
+    }
+
     /// Whether the value can only be null.
     pub fn is_null(self) -> bool {
         let others = self.string || self.number || self.boolean || self.array || self.object;
         self.null && !others
     }
 
-    fn add(&mut self, schema: &Value, root: &Value, depth: usize) {
-        if depth > SCHEMA_DEPTH_MAX {
-            return;
-        }
-        let schema = resolved(schema, root);
-        match &schema["type"] {
-            Value::String(name) => self.add_name(name),
-            Value::Array(names) => {
-                names
-                    .iter()
-                    .filter_map(Value::as_str)
-                    .for_each(|name| self.add_name(name));
-            }
+    /// The types that `type` names; None where it does not say.
+    fn named(names: &Value) -> Option<Types> {
+        let mut types = Types::default();
+        match names {
+            Value::String(name) => types.add_name(name),
+            Value::Array(names) => names
+                .iter()
+                .filter_map(Value::as_str)
+                .for_each(|name| types.add_name(name)),
             _ => {}
         }
-        for key in ["anyOf", "oneOf", "allOf"] {
-            for alternative in schema[key].as_array().into_iter().flatten() {
-                self.add(alternative, root, depth + 1);
-            }
+        types.said()
+    }
+
+    /// The types of the values that `const` and `enum` list; None where they do not.
+    fn listed(schema: &Value) -> Option<Types> {
+        let mut types = Types::default();
+        let fixed = schema.get("const").into_iter();
+        let listed = schema["enum"].as_array().into_iter().flatten();
+        fixed
+            .chain(listed)
+            .for_each(|value| types.add_type_of(value));
+        types.said()
+    }
+
+    fn said(self) -> Option<Types> {
+        Some(self).filter(|types| !types.unsaid())
+    }
+
+    fn or(self, other: Types) -> Types {
+        Types {
+            string: self.string || other.string,
+            number: self.number || other.number,
+            boolean: self.boolean || other.boolean,
+            null: self.null || other.null,
+            array: self.array || other.array,
+            object: self.object || other.object,
         }
-        if schema.get("type").is_none() {
-            schema
-                .get("const")
-                .into_iter()
-                .for_each(|value| self.add_type_of(value));
-            for value in schema["enum"].as_array().into_iter().flatten() {
-                self.add_type_of(value);
-            }
+    }
+
+    fn and(self, other: Types) -> Types {
+        Types {
+            string: self.string && other.string,
+            number: self.number && other.number,
+            boolean: self.boolean && other.boolean,
+            null: self.null && other.null,
+            array: self.array && other.array,
+            object: self.object && other.object,
         }
     }
 
@@ -169,15 +195,163 @@ impl Types {
     }
 }
 
-/// The schema that `schema` refers to inside `root`, or itself.
-pub fn resolved<'v>(mut schema: &'v Value, root: &'v Value) -> &'v Value {
-    for _ in 0..SCHEMA_DEPTH_MAX {
-        let reference = schema["$ref"].as_str();
-        let pointer = reference.and_then(|reference| reference.strip_prefix('#'));
-        match pointer.and_then(|pointer| root.pointer(pointer)) {
-            Some(found) => schema = found,
-            None => break,
+/// The schemas of one document: what they refer to in it, and which types they allow.
+#[derive(Debug)]
+pub struct Root<'v> {
+    value: &'v Value,
+    /// What is known of schemas by their places in memory: many may refer to the same ones, and
+    /// those to each other.
+    types: RefCell<HashMap<*const Value, Option<Types>>>,
+}
+
+impl<'v> Root<'v> {
+    pub fn new(value: &'v Value) -> Root<'v> {
+        Root {
+            value,
+            types: RefCell::default(),
         }
     }
-    schema
+
+    pub fn value(&self) -> &'v Value {
+        self.value
+    }
+
+    /// What a reference leads to; None where that is not in the document.
+    pub fn target(&self, reference: &str) -> Option<&'v Value> {
+        self.value.pointer(&decoded(reference.strip_prefix('#')?)?)
+    }
+
+    /// The schema that `schema` refers to in the end, or itself.
+    pub fn resolved(&self, mut schema: &'v Value) -> &'v Value {
+        for _ in 0..REFERENCES_MAX {
+            let target = schema["$ref"].as_str().and_then(|name| self.target(name));
+            match target {
+                Some(found) => schema = found,
+                None => break,
+            }
+        }
+        schema
+    }
+
+    /// The types that a schema allows.
+    pub fn types(&self, schema: &'v Value) -> Types {
+        self.said(schema, 0).unwrap_or_default()
+    }
+
+    fn said(&self, schema: &'v Value, depth: usize) -> Option<Types> {
+        if depth > SCHEMA_DEPTH_MAX {
+            return None;
+        }
+        let schema = self.resolved(schema);
+        let place = std::ptr::from_ref(schema);
+        if let Some(known) = self.types.borrow().get(&place) {
+            return *known;
+        }
+        // What comes back to itself says nothing more there.
+        self.types.borrow_mut().insert(place, None);
+        let types = self.read(schema, depth);
+        self.types.borrow_mut().insert(place, types);
+        types
+    }
+
+    fn read(&self, schema: &'v Value, depth: usize) -> Option<Types> {
+        let parts = |key: &str| schema[key].as_array().into_iter().flatten();
+        let inside = |part| self.said(part, depth + 1);
+        // One that does not say allows all.
+        let either = |key| {
+            let types: Option<Vec<Types>> = parts(key).map(inside).collect();
+            types?.into_iter().reduce(Types::or)
+        };
+        let all = [
+            Types::named(&schema["type"]),
+            either("anyOf"),
+            either("oneOf"),
+            Types::listed(schema),
+        ];
+        let mut said = all
+            .into_iter()
+            .flatten()
+            .chain(parts("allOf").filter_map(inside));
+        let first = said.next()?;
+        // Where nothing fits all, the first of them is as good as any.
+        Some(said.fold(first, |types, more| types.and(more).said().unwrap_or(types)))
+    }
+}
+
+/// The text of a fragment; None where its escapes are broken.
+fn decoded(fragment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(fragment.len());
+    let mut parts = fragment.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        let digits = part.get(..2)?;
+        let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| plain)?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn references_may_be_escaped() {
+        let document = json!({"$defs": {"a/b": 1, "a~b": 2, "a b": 3, "a%b": 4}, "list": [5]});
+        let root = Root::new(&document);
+        for (reference, value) in [
+            ("#/$defs/a~1b", 1),
+            ("#/$defs/a~0b", 2),
+            ("#/%24defs/a%20b", 3),
+            ("#/$defs/a%25b", 4),
+            ("#/list/0", 5),
+        ] {
+            assert_eq!(root.target(reference), Some(&json!(value)), "{reference}");
+        }
+        assert_eq!(root.target("#"), Some(&document));
+        for reference in [
+            "",
+            "#x",
+            "#/$defs/c",
+            "#/%2",
+            "#/%zz",
+            "#/%+1",
+            "#/%ff",
+            "http://a/#",
+        ] {
+            assert_eq!(root.target(reference), None, "{reference}");
+        }
+    }
+
+    #[test]
+    fn types_are_those_that_all_of_a_schema_allows() {
+        let types = |schema: &Value| Root::new(schema).types(schema);
+        let nullable = json!({"type": ["string", "null"]});
+        assert!(types(&nullable).is_text() && !types(&nullable).is_null());
+        for text in [
+            json!({"type": ["string", "null"], "enum": ["none", "null"]}),
+            json!({"type": "string", "anyOf": [nullable, {"type": "null"}]}),
+            json!({"allOf": [nullable, {"type": "string"}]}),
+        ] {
+            assert_eq!(types(&text), Types::TEXT, "{text}");
+        }
+        assert!(!types(&json!({"type": "integer", "enum": ["a"]})).is_text());
+    }
+
+    /// Each refers to the next several times, or to itself.
+    #[test]
+    fn references_that_multiply_are_read_once() {
+        let next = |at: usize| json!({"$ref": format!("#/$defs/{}", at % 40)});
+        let one = |at: usize| (at.to_string(), json!({"anyOf": vec![next(at + 1); 100]}));
+        let mut document = json!({"$defs": (0..40).map(one).collect::<Value>()});
+        document["properties"] = json!({"a": next(0)});
+        let tool = json!({"function": {"name": "f", "parameters": document}});
+        assert_eq!(
+            ToolSchemas::new([&tool]).types("f", "a"),
+            Some(Types::default())
+        );
+    }
 }

@@ -1,17 +1,19 @@
 //! Calls in Gemma's form, whose values are nearly JSON.
 
-use serde_json::{Value, json};
+use std::collections::HashMap;
 
-use crate::text::grammar::{JsonGrammar, limits};
+use serde_json::Value;
+
+use crate::text::grammar::keywords;
 use crate::text::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
-use crate::text::tools::resolved;
 
-use super::markup::with_definitions;
-use super::text::{ANY_TEXT, check_keywords, text_of};
-use super::{Argument, CallGrammar, Function, Lark, OBJECT_KEYWORDS, literal, members, quoted};
+use super::text::{ANY_TEXT, text_of};
+use super::{
+    ANY, Argument, CallGrammar, Form, Function, Lark, OBJECT_KEYWORDS, at, literal, members, quoted,
+};
 
-/// Schemas inside each other that are followed; references may go in circles.
-const DEPTH_MAX: usize = 16;
+/// Schemas inside each other that are followed.
+const DEPTH_MAX: usize = 64;
 /// Items of a list whose number is bounded.
 const ITEMS_MAX: u64 = 1_000;
 /// Keywords of lists that are honoured.
@@ -20,6 +22,10 @@ const LIST_KEYWORDS: &[&str] = &["items", "maxItems", "minItems"];
 /// The rules of a value, of an object and of a list of which no schema speaks.
 const ANY_VALUE: &str = "any_value";
 const ANY_OBJECT: &str = "any_object";
+/// A key of which no schema speaks.
+const ANY_KEY: &str = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/";
+/// A number, a boolean or null of which no schema speaks.
+const SCALAR: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?|true|false|null/";
 
 impl CallGrammar for Gemma {
     const AROUND: (&'static str, &'static str) = (FUNCTION, CALL.1);
@@ -27,7 +33,7 @@ impl CallGrammar for Gemma {
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
         let name = quoted(function.name);
         if function.free {
-            any_value(lark)?;
+            any_value(lark);
             return Ok(format!("{name} {ANY_OBJECT}"));
         }
         let arguments = function.arguments(lark)?;
@@ -35,25 +41,25 @@ impl CallGrammar for Gemma {
             lark,
             function,
             rules: 0,
+            known: HashMap::new(),
         };
-        let object = values.object(&arguments, 0)?;
+        let object = values
+            .object("", &arguments, 0)
+            .map_err(|stop| match stop {
+                Stop::Here(problem) | Stop::All(Fatal(problem)) => problem,
+            })?;
         Ok(format!("{name} {object}"))
     }
 }
 
 /// Writes the rules of values of which no schema speaks.
-fn any_value(lark: &mut Lark) -> Result<(), String> {
+fn any_value(lark: &mut Lark) {
     if lark.has_rule(ANY_VALUE) {
-        return Ok(());
+        return;
     }
-    let scalar = lark.json(JsonGrammar {
-        schema: json!({"type": ["number", "boolean", "null"]}),
-        strict: false,
-        whitespace: false,
-    })?;
     let quote = literal(QUOTE);
     lark.line(&format!(
-        "{ANY_VALUE}: {quote} any_text | {scalar} | any_list | {ANY_OBJECT}"
+        "{ANY_VALUE}: {quote} any_text | {SCALAR} | any_list | {ANY_OBJECT}"
     ));
     lark.text_rule("any_text", ANY_TEXT, QUOTE, QUOTE);
     lark.line(&format!(
@@ -62,10 +68,29 @@ fn any_value(lark: &mut Lark) -> Result<(), String> {
     lark.line(&format!(
         r#"{ANY_OBJECT}: "{{" (any_member ("," any_member)*)? "}}""#
     ));
-    lark.line(&format!(
-        r#"any_member: /[A-Za-z_][A-Za-z0-9_.\-]{{0,63}}/ ":" {ANY_VALUE}"#
-    ));
-    Ok(())
+    lark.line(&format!(r#"any_member: {ANY_KEY} ":" {ANY_VALUE}"#));
+}
+
+/// Why a value is not written.
+enum Stop {
+    /// What its own schema says cannot be enforced.
+    Here(String),
+    /// Nothing more can be written.
+    All(Fatal),
+}
+
+struct Fatal(String);
+
+impl From<String> for Stop {
+    fn from(problem: String) -> Stop {
+        Stop::Here(problem)
+    }
+}
+
+impl From<Fatal> for Stop {
+    fn from(fatal: Fatal) -> Stop {
+        Stop::All(fatal)
+    }
 }
 
 /// Writes the values of one function.
@@ -74,131 +99,148 @@ struct Values<'l, 'v> {
     function: &'l Function<'v>,
     /// Rules written so far.
     rules: usize,
+    /// The rules of schemas by their places in memory: many may refer to the same ones, and those
+    /// to each other.
+    known: HashMap<*const Value, String>,
 }
 
-impl Values<'_, '_> {
-    fn new_rule(&mut self) -> Result<String, String> {
+impl<'v> Values<'_, 'v> {
+    fn new_rule(&mut self) -> Result<String, Fatal> {
         self.rules += 1;
-        if self.lark.text.len() > limits::GRAMMAR_BYTES_MAX {
-            let most = limits::GRAMMAR_BYTES_MAX;
-            return Err(format!("the tools take more than {most} bytes"));
-        }
+        self.lark.check_size(0).map_err(Fatal)?;
         Ok(format!("value_{}_{}", self.function.at, self.rules))
     }
 
-    /// A value, as far as its schema can be enforced.
-    fn value(&mut self, path: &str, schema: &Value, depth: usize) -> Result<String, String> {
-        let problem = match self.exact(path, schema, depth) {
-            Err(problem) => format!("{path}: {problem}"),
-            value => return value,
+    /// The rule of a value, as far as its schema can be enforced.
+    fn value(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Fatal> {
+        let followed = keywords::followed(schema, &self.function.root);
+        let in_memory: *const Value = *followed.as_ref().unwrap_or(&schema);
+        if let Some(rule) = self.known.get(&in_memory) {
+            return Ok(rule.clone());
+        }
+        let rule = self.new_rule()?;
+        self.known.insert(in_memory, rule.clone());
+        let written = followed.map_err(Stop::Here);
+        let written = match written.and_then(|schema| self.exact(place, schema, depth)) {
+            Ok(written) => written,
+            Err(Stop::All(fatal)) => return Err(fatal),
+            Err(Stop::Here(problem)) => {
+                let tolerated = self.function.tolerate(self.lark, at(place, problem));
+                tolerated.map_err(Fatal)?;
+                any_value(self.lark);
+                ANY_VALUE.to_string()
+            }
         };
-        self.function.tolerate(self.lark, problem)?;
-        any_value(self.lark)?;
-        Ok(ANY_VALUE.to_string())
+        self.lark.line(&format!("{rule}: {written}"));
+        Ok(rule)
     }
 
-    fn exact(&mut self, path: &str, schema: &Value, depth: usize) -> Result<String, String> {
+    fn exact(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         if depth > DEPTH_MAX {
-            return Err(format!("more than {DEPTH_MAX} levels are not enforced"));
+            return Err(format!("more than {DEPTH_MAX} levels are not enforced").into());
         }
-        let schema = resolved(schema, self.function.parameters);
-        if let Some(fixed) = schema.get("const") {
-            return Ok(literal(&spelt(fixed)?));
+        if *schema == true {
+            any_value(self.lark);
+            return Ok(ANY_VALUE.to_string());
         }
-        if let Some(values) = schema["enum"].as_array() {
-            let texts: Result<Vec<String>, String> = values.iter().map(spelt).collect();
+        if !schema.is_object() {
+            return Err("a schema that allows nothing is not enforced"
+                .to_string()
+                .into());
+        }
+        if let Some(values) = keywords::fixed(schema)? {
+            let texts: Result<Vec<String>, String> = values.into_iter().map(spelt).collect();
             return match texts?.as_slice() {
-                [] => Err("has no value to choose".to_string()),
+                [] => Err("has no value to choose".to_string().into()),
                 texts => Ok(super::one_of(texts)),
             };
         }
-        for keyword in ["anyOf", "oneOf"] {
-            if let Some(options) = schema[keyword].as_array() {
-                check_keywords(schema, &[keyword])?;
-                let values: Result<Vec<String>, String> = options
-                    .iter()
-                    .map(|option| self.value(path, option, depth + 1))
-                    .collect();
-                return Ok(format!("({})", values?.join(" | ")));
+        let root = &self.function.root;
+        if let Some(options) = keywords::alternatives(schema, root, |_| true)? {
+            let within = |option| root.types(option) == root.types(schema);
+            if schema.get("type").is_some() && !options.iter().all(within) {
+                return Err("type beside alternatives is not enforced"
+                    .to_string()
+                    .into());
             }
+            let values = options.iter().map(|one| self.value(place, one, depth + 1));
+            let values = values.collect::<Result<Vec<String>, Fatal>>()?;
+            return Ok(format!("({})", values.join(" | ")));
         }
         let names = match &schema["type"] {
             Value::String(name) => vec![name.as_str()],
             Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
             _ if schema.get("properties").is_some() => vec!["object"],
             _ => {
-                check_keywords(schema, &[])?;
-                any_value(self.lark)?;
+                keywords::check(schema, &[])?;
+                any_value(self.lark);
                 return Ok(ANY_VALUE.to_string());
             }
         };
-        let values: Result<Vec<String>, String> = names
-            .iter()
-            .map(|name| self.typed(path, name, schema, depth))
-            .collect();
-        Ok(format!("({})", values?.join(" | ")))
+        let mut values = Vec::with_capacity(names.len());
+        for name in names {
+            values.push(self.typed(place, name, schema, depth)?);
+        }
+        Ok(format!("({})", values.join(" | ")))
     }
 
     fn typed(
         &mut self,
-        path: &str,
+        place: &str,
         name: &str,
-        schema: &Value,
+        schema: &'v Value,
         depth: usize,
-    ) -> Result<String, String> {
+    ) -> Result<String, Stop> {
         match name {
             "string" => {
-                let text = text_of(schema, self.function.parameters)?;
+                let text = text_of(schema, &self.function.root)?;
                 let rule = self.new_rule()?;
                 self.lark.text_rule(&rule, &text, QUOTE, QUOTE);
                 Ok(format!("{} {rule}", literal(QUOTE)))
             }
             "array" => {
-                check_keywords(schema, LIST_KEYWORDS)?;
-                self.list(path, schema, depth)
+                keywords::check(schema, LIST_KEYWORDS)?;
+                self.list(place, schema, depth)
             }
             "object" => {
-                check_keywords(schema, OBJECT_KEYWORDS)?;
-                let members = members(schema)?;
-                if members.is_empty() && schema["additionalProperties"] != false {
-                    any_value(self.lark)?;
-                    return Ok(ANY_OBJECT.to_string());
+                keywords::check(schema, OBJECT_KEYWORDS)?;
+                match members(schema) {
+                    members if members.is_empty() => self.map(place, schema, depth),
+                    members => Ok(self.object(place, &members, depth)?),
                 }
-                self.object(&members, depth + 1)
             }
             _ => {
-                let mut schema = with_definitions(schema, self.function.parameters);
-                schema["type"] = Value::from(name);
-                self.lark.json(JsonGrammar {
-                    schema,
-                    strict: self.function.strict,
+                let form = Form {
                     whitespace: false,
-                })
+                    of_type: Some(name),
+                };
+                let written = self.function.json(self.lark, place, schema, form);
+                Ok(written.map_err(Fatal)?)
             }
         }
     }
 
-    fn list(&mut self, path: &str, schema: &Value, depth: usize) -> Result<String, String> {
-        let item = match schema.get("items") {
-            Some(items) => self.value(&format!("{path}.items"), items, depth + 1)?,
-            None => {
-                any_value(self.lark)?;
-                ANY_VALUE.to_string()
-            }
+    fn list(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
+        let items = schema.get("items").unwrap_or(&ANY);
+        let item = self.value(&inside(place, "items"), items, depth + 1)?;
+        let bound = |name: &str| match schema.get(name).map(|value| (value, value.as_u64())) {
+            Some((value, None)) => Err(format!("{name} must be a whole number, not {value}")),
+            Some((_, bound)) => Ok(bound),
+            None => Ok(None),
         };
-        let least = schema["minItems"].as_u64().unwrap_or(0);
-        let most = schema["maxItems"].as_u64();
+        let (least, most) = (bound("minItems")?.unwrap_or(0), bound("maxItems")?);
         if least.max(most.unwrap_or(0)) > ITEMS_MAX {
-            return Err(format!("more than {ITEMS_MAX} items are not enforced"));
+            return Err(format!("more than {ITEMS_MAX} items are not enforced").into());
         }
-        let rule = self.new_rule()?;
-        self.lark.line(&format!("{rule}: {item}"));
+        if most.is_some_and(|most| most < least) {
+            return Err(format!("no list has at least {least} and fewer items").into());
+        }
         if most == Some(0) {
             return Ok(r#""[]""#.to_string());
         }
         let more = most.map_or(String::new(), |most| (most - 1).to_string());
         let items = format!(
-            r#"{rule} ("," {rule}){{{},{more}}}"#,
+            r#"{item} ("," {item}){{{},{more}}}"#,
             least.saturating_sub(1)
         );
         Ok(match least {
@@ -207,8 +249,23 @@ impl Values<'_, '_> {
         })
     }
 
+    /// An object of whose members only the values are described.
+    fn map(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
+        let value = match schema.get("additionalProperties").unwrap_or(&ANY) {
+            Value::Bool(false) => return Ok(r#""{}""#.to_string()),
+            schema => self.value(&inside(place, "additionalProperties"), schema, depth + 1)?,
+        };
+        let member = format!(r#"{ANY_KEY} ":" {value}"#);
+        Ok(format!(r#""{{" ({member} ("," {member})*)? "}}""#))
+    }
+
     /// An object with its members in order; a comma stands before each but the first that is there.
-    fn object(&mut self, members: &[Argument<'_>], depth: usize) -> Result<String, String> {
+    fn object(
+        &mut self,
+        place: &str,
+        members: &[Argument<'v>],
+        depth: usize,
+    ) -> Result<String, Stop> {
         let rule = self.new_rule()?;
         // Behind the last member nothing follows.
         let (mut first, mut next) = (String::new(), String::new());
@@ -216,9 +273,10 @@ impl Values<'_, '_> {
             let key = member.name;
             if key.is_empty() || key.contains([',', ':', '{', '}', '[', ']']) || key.contains(QUOTE)
             {
-                return Err(format!("the name {key:?} does not fit the model's calls"));
+                return Err(format!("the name {key:?} does not fit the model's calls").into());
             }
-            let value = self.value(&format!("properties.{key}"), member.schema, depth)?;
+            let place = inside(place, &format!("properties.{key}"));
+            let value = self.value(&place, member.schema, depth + 1)?;
             let key = quoted(&format!("{key}:"));
             self.lark.line(&format!("{rule}_{at}: {key} {value}"));
             let (with_first, with_next) = (
@@ -238,6 +296,13 @@ impl Values<'_, '_> {
             (first, next) = (format!("{rule}_first_{at}"), format!("{rule}_next_{at}"));
         }
         Ok(format!(r#""{{" {first} "}}""#))
+    }
+}
+
+fn inside(place: &str, name: &str) -> String {
+    match place {
+        "" => name.to_string(),
+        place => format!("{place}.{name}"),
     }
 }
 

@@ -1,12 +1,16 @@
 //! Calls whose arguments are one object of JSON.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
-use crate::text::grammar::JsonGrammar;
 use crate::text::tools::hermes::{self, Hermes};
 use crate::text::tools::mistral::{self, Mistral};
 
-use super::{CallGrammar, Function, Lark, quoted};
+use super::{ANY, CallGrammar, Form, Function, Lark, quoted};
+
+/// The schema of the arguments of a function that has none.
+static EMPTY: LazyLock<Value> = LazyLock::new(|| json!({"additionalProperties": false}));
 
 impl CallGrammar for Hermes {
     const BETWEEN: &'static str = "\n";
@@ -29,16 +33,15 @@ impl CallGrammar for Mistral {
     }
 }
 
-fn arguments(lark: &Lark, function: &Function<'_>) -> Result<String, String> {
-    let mut schema = match function.parameters {
-        _ if function.free => json!({}),
-        Value::Object(schema) => Value::Object(schema.clone()),
-        _ => json!({"additionalProperties": false}),
+fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
+    let schema = match function.root.value() {
+        _ if function.free => &ANY,
+        schema if schema.is_object() => schema,
+        _ => &*EMPTY,
     };
-    schema["type"] = Value::from("object");
-    lark.json(JsonGrammar {
-        schema,
-        strict: function.strict,
+    let form = Form {
         whitespace: true,
-    })
+        of_type: Some("object"),
+    };
+    function.json(lark, "", schema, form)
 }

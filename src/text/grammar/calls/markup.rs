@@ -1,13 +1,10 @@
 //! Calls whose arguments stand between tags.
 
-use serde_json::Value;
-
-use crate::text::grammar::JsonGrammar;
+use crate::text::tools::NAME_BYTES_MAX;
 use crate::text::tools::markup::{Markup, Tags};
-use crate::text::tools::{NAME_BYTES_MAX, Types};
 
 use super::text::{ANY_TEXT, text_of};
-use super::{Argument, CallGrammar, Function, Lark, literal, quoted};
+use super::{Argument, CallGrammar, Form, Function, Lark, at, literal, quoted};
 
 /// The rule of an argument of any name, taken as text.
 const FREE: &str = "free_argument";
@@ -29,8 +26,7 @@ impl<T: Tags> CallGrammar for Markup<T> {
         } else {
             for (index, argument) in function.arguments(lark)?.iter().enumerate() {
                 let rule = format!("argument_{}_{index}", function.at);
-                write_argument::<T>(lark, &rule, argument, function)
-                    .map_err(|problem| format!("properties.{}: {problem}", argument.name))?;
+                write_argument::<T>(lark, &rule, argument, function)?;
                 let often = if argument.required { "" } else { "?" };
                 written.push_str(&format!(" {rule}{often}"));
             }
@@ -70,20 +66,21 @@ fn free_argument<T: Tags>(lark: &mut Lark) {
 }
 
 /// Writes the rule of one argument.
-fn write_argument<T: Tags>(
+fn write_argument<'v, T: Tags>(
     lark: &mut Lark,
     rule: &str,
-    argument: &Argument<'_>,
-    function: &Function<'_>,
+    argument: &Argument<'v>,
+    function: &Function<'v>,
 ) -> Result<(), String> {
-    let (name, schema, root) = (argument.name, argument.schema, function.parameters);
+    let (name, schema, root) = (argument.name, argument.schema, &function.root);
+    let place = format!("properties.{name}");
     let open = quoted(&format!("{}{name}{}", T::ARGUMENT.0, value_open::<T>()));
     let close = value_close::<T>();
-    if Types::of(schema, root).is_text() {
+    if root.types(schema).is_text() {
         let value = match text_of(schema, root) {
             Ok(value) => value,
             Err(problem) => {
-                function.tolerate(lark, format!("properties.{name}: {problem}"))?;
+                function.tolerate(lark, at(&place, problem))?;
                 ANY_TEXT.to_string()
             }
         };
@@ -91,26 +88,12 @@ fn write_argument<T: Tags>(
         lark.text_rule(&format!("{rule}_text"), &value, &close, T::ARGUMENT.2);
         return Ok(());
     }
-    let json = lark.json(JsonGrammar {
-        schema: with_definitions(schema, root),
-        strict: function.strict,
+    let form = Form {
         whitespace: true,
-    })?;
+        of_type: None,
+    };
+    let json = function.json(lark, &place, schema, form)?;
     let close = quoted(&format!("{close}\n"));
     lark.line(&format!("{rule}: {open} {json} {close}"));
     Ok(())
-}
-
-/// A part of `root` that stands alone: with the definitions that it may refer to.
-pub fn with_definitions(schema: &Value, root: &Value) -> Value {
-    let mut schema = schema.clone();
-    let refers = schema.to_string().contains("\"$ref\"");
-    for definitions in ["$defs", "definitions"] {
-        if let (true, Some(map), Some(defined)) =
-            (refers, schema.as_object_mut(), root.get(definitions))
-        {
-            map.insert(definitions.to_string(), defined.clone());
-        }
-    }
-    schema
 }

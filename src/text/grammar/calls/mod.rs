@@ -12,10 +12,10 @@ mod text;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::tools::{Syntax, is_name, resolved};
+use crate::text::tools::{Root, Syntax, is_name};
 
-use self::text::check_keywords;
-use super::{Grammar, limits};
+use super::plain::{Part, compiled};
+use super::{Grammar, keywords, limits};
 
 /// Which calls a reply is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +74,8 @@ pub fn grammar<S: CallGrammar>(
     let mut functions = Vec::with_capacity(tools.len());
     for (at, tool) in tools.iter().enumerate() {
         let function = Function::read(at, &tool["function"], loose);
-        let written = function.and_then(|function| S::function(&mut lark, &function));
-        let written = written.map_err(|problem| Refused {
-            tool: tool["function"]["name"].as_str().map(str::to_string),
+        let written = function.write::<S>(&mut lark).map_err(|problem| Refused {
+            tool: Some(function.name.to_string()),
             problem,
         })?;
         lark.line(&format!("function_{at}: {written}"));
@@ -89,7 +88,13 @@ pub fn grammar<S: CallGrammar>(
         Calls::Several => several,
     };
     let start = match answer {
-        Some(answer) => format!("{} | {forced}", alternative(answer)?),
+        Some(answer) => {
+            let answer = lark.answer(answer).map_err(|problem| Refused {
+                tool: None,
+                problem,
+            })?;
+            format!("{answer} | {forced}")
+        }
         None => forced,
     };
     lark.line(&format!("start: {start}"));
@@ -105,20 +110,8 @@ pub fn grammar<S: CallGrammar>(
     Ok(Grammar::Calls {
         lark: lark.text,
         warnings: lark.warnings,
+        schemas: lark.schemas,
     })
-}
-
-/// A grammar as part of a Lark rule.
-fn alternative(grammar: &Grammar) -> Result<String, Refused> {
-    match grammar {
-        Grammar::Json(json) => Ok(format!("%json {}", json.with_options())),
-        Grammar::Regex(pattern) => Ok(format!("/{}/", regex_to_lark(pattern, ""))),
-        Grammar::Choice(choices) => Ok(one_of(choices)),
-        Grammar::Lark(_) | Grammar::Calls { .. } => Err(Refused {
-            tool: None,
-            problem: "a grammar beside tools is not served; leave one of them out".to_string(),
-        }),
-    }
 }
 
 fn one_of(texts: &[String]) -> String {
@@ -143,9 +136,9 @@ fn literal(text: &str) -> String {
 pub struct Function<'v> {
     at: usize,
     name: &'v str,
-    /// What references are resolved in.
-    parameters: &'v Value,
-    /// The schema of all arguments, which `parameters` may refer to.
+    /// The parameters, which references are resolved in.
+    root: Root<'v>,
+    /// The schema of all arguments, which the parameters may refer to.
     object: &'v Value,
     /// Nothing is known of the arguments.
     free: bool,
@@ -163,21 +156,43 @@ struct Argument<'v> {
 /// `additionalProperties` allows more than is written, or nothing.
 const OBJECT_KEYWORDS: &[&str] = &["additionalProperties", "properties", "required"];
 
+/// How a value of JSON is written.
+#[derive(Clone, Copy)]
+struct Form<'f> {
+    whitespace: bool,
+    /// The type that it has in any case.
+    of_type: Option<&'f str>,
+}
+
+/// The schema of a value that none describes.
+static ANY: Value = Value::Bool(true);
+
 impl<'v> Function<'v> {
-    fn read(at: usize, function: &'v Value, loose: bool) -> Result<Function<'v>, String> {
+    fn read(at: usize, function: &'v Value, loose: bool) -> Function<'v> {
         let strict = function["strict"] == true;
-        let parameters = &function["parameters"];
-        if let (true, Some(problem)) = (strict, limits::inexact_number(parameters)) {
-            return Err(problem);
-        }
-        Ok(Function {
+        let root = Root::new(&function["parameters"]);
+        Function {
             at,
             name: function["name"].as_str().unwrap_or_default(),
-            parameters,
-            object: resolved(parameters, parameters),
+            object: root.resolved(root.value()),
+            root,
             free: loose && !strict,
             strict,
-        })
+        }
+    }
+
+    fn write<S: CallGrammar>(&self, lark: &mut Lark) -> Result<String, String> {
+        let written = match self.free {
+            true => S::function(lark, self),
+            false => {
+                if let Some(problem) = limits::inexact_number(self.root.value()) {
+                    self.tolerate(lark, problem)?;
+                }
+                S::function(lark, self)
+            }
+        }?;
+        lark.check_size(written.len())?;
+        Ok(written)
     }
 
     /// Keeps a problem as a warning.
@@ -198,50 +213,148 @@ impl<'v> Function<'v> {
     /// # Errors
     /// What of them cannot be enforced and has to be.
     fn arguments(&self, lark: &mut Lark) -> Result<Vec<Argument<'v>>, String> {
-        if let Err(problem) = check_keywords(self.object, OBJECT_KEYWORDS) {
+        let followed = keywords::followed(self.root.value(), &self.root);
+        let checked = followed.and_then(|object| keywords::check(object, OBJECT_KEYWORDS));
+        if let Err(problem) = checked {
             self.tolerate(lark, problem)?;
         }
         let mut found = Vec::new();
-        for argument in members(self.object)? {
+        for argument in members(self.object) {
             if is_name(argument.name) {
                 found.push(argument);
                 continue;
             }
             let name = argument.name;
             let problem = format!("the name {name:?} does not fit the model's calls");
-            if argument.required {
-                return Err(problem);
-            }
             self.tolerate(lark, problem)?;
         }
         Ok(found)
     }
+
+    /// A schema of the parameters as part of a rule: any value of its type where it cannot be
+    /// enforced.
+    ///
+    /// # Errors
+    /// What cannot be enforced and has to be.
+    fn json(
+        &self,
+        lark: &mut Lark,
+        place: &str,
+        schema: &'v Value,
+        form: Form<'_>,
+    ) -> Result<String, String> {
+        let part = Part {
+            root: &self.root,
+            schema,
+            place,
+            strict: self.strict,
+            whitespace: form.whitespace,
+            of_type: form.of_type,
+        };
+        let name = schema["type"]
+            .as_str()
+            .filter(|name| keywords::is_type(name));
+        let any = Part {
+            root: &Root::new(&ANY),
+            schema: &ANY,
+            of_type: name.filter(|name| keywords::is_type(name)),
+            ..part
+        };
+        let (any, _) = any.written()?;
+        let (json, problems) = match part.written() {
+            Ok(written) => written,
+            Err(problem) => (any.clone(), vec![problem]),
+        };
+        for problem in problems {
+            self.tolerate(lark, problem)?;
+        }
+        let written = lark.json(&json)?;
+        lark.schemas.push(CallSchema {
+            place: match place {
+                "" => format!("function {}", self.name),
+                place => format!("function {}: {place}", self.name),
+            },
+            strict: self.strict,
+            json,
+            any,
+        });
+        Ok(written)
+    }
 }
 
-/// What an object's schema describes, in its order.
+/// A schema inside the grammar of calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallSchema {
+    /// Where it stands in the request.
+    place: String,
+    strict: bool,
+    /// As it was written for the compiler.
+    json: Value,
+    /// What takes its place where the compiler refuses it.
+    any: Value,
+}
+
+/// Looks at each schema of a grammar of calls alone, where the compiler does not take all of them
+/// as they are; the grammar without those that it refuses, and with warnings that have a place.
 ///
 /// # Errors
-/// When it requires what it does not describe.
-fn members(schema: &Value) -> Result<Vec<Argument<'_>>, String> {
+/// What the compiler does not enforce of a strict function.
+pub fn looked_through(
+    mut lark: String,
+    mut warnings: Vec<String>,
+    schemas: &[CallSchema],
+) -> Result<Grammar, String> {
+    for schema in schemas {
+        let compiled = compiled(&schema.json);
+        let refused = compiled.is_err();
+        for problem in compiled.unwrap_or_else(|problem| vec![problem]) {
+            let problem = at(&schema.place, problem);
+            if schema.strict {
+                return Err(problem);
+            }
+            warnings.push(problem);
+        }
+        if refused {
+            lark = lark.replace(&json_rule(&schema.json), &json_rule(&schema.any));
+        }
+    }
+    Ok(Grammar::Calls {
+        lark,
+        warnings,
+        schemas: Vec::new(),
+    })
+}
+
+fn json_rule(schema: &Value) -> String {
+    format!("%json {schema}")
+}
+
+/// A problem with the place that it is about.
+fn at(place: &str, problem: String) -> String {
+    match place {
+        "" => problem,
+        place => format!("{place}: {problem}"),
+    }
+}
+
+/// What an object's schema describes, in its order, and behind it what else it requires.
+fn members(schema: &Value) -> Vec<Argument<'_>> {
     let properties = schema["properties"].as_object();
     let required = schema["required"].as_array().into_iter().flatten();
     let required: Vec<&str> = required.filter_map(Value::as_str).collect();
-    if let Some(name) = required
-        .iter()
-        .find(|name| !properties.is_some_and(|map| map.contains_key(**name)))
-    {
-        return Err(format!(
-            "requires {name:?}, which properties do not describe"
-        ));
-    }
-    let members = properties.into_iter().flatten();
-    Ok(members
+    let described = properties.into_iter().flatten();
+    let described = described.map(|(name, schema)| (name.as_str(), schema));
+    let known = |name: &str| properties.is_some_and(|map| map.contains_key(name));
+    let more = schema.get("additionalProperties").unwrap_or(&ANY);
+    let others = required.iter().filter(|name| !known(name));
+    described
+        .chain(others.map(|name| (*name, more)))
         .map(|(name, schema)| Argument {
             name,
             schema,
-            required: required.contains(&name.as_str()),
+            required: required.contains(&name),
         })
-        .collect())
+        .collect()
 }
 
 /// A Lark grammar that is being written.
@@ -250,6 +363,8 @@ pub struct Lark {
     text: String,
     /// What is not enforced.
     warnings: Vec<String>,
+    /// The schemas in it.
+    schemas: Vec<CallSchema>,
 }
 
 impl Lark {
@@ -263,17 +378,45 @@ impl Lark {
         self.text.lines().any(|line| line.starts_with(&start))
     }
 
-    /// A schema as part of a rule.
-    ///
     /// # Errors
-    /// When all schemas together are too long; each may repeat what they share, so this may grow
-    /// where they do not.
-    fn json(&self, schema: super::JsonGrammar) -> Result<String, String> {
-        let json = schema.with_options().to_string();
+    /// When all rules together are too long; each schema may repeat what they share, so they may
+    /// be where the tools are not.
+    fn check_size(&self, more: usize) -> Result<(), String> {
         let most = limits::GRAMMAR_BYTES_MAX;
-        match self.text.len() + json.len() > most {
+        match self.text.len() + more > most {
             true => Err(format!("the tools take more than {most} bytes")),
-            false => Ok(format!("%json {json}")),
+            false => Ok(()),
+        }
+    }
+
+    /// A schema that was written for the compiler as part of a rule.
+    fn json(&self, schema: &Value) -> Result<String, String> {
+        let rule = json_rule(schema);
+        self.check_size(rule.len())?;
+        Ok(rule)
+    }
+
+    /// What the reply may be instead of calls, as part of a rule.
+    fn answer(&mut self, grammar: &Grammar) -> Result<String, String> {
+        limits::check(grammar).map_err(|error| error.0)?;
+        match grammar {
+            Grammar::Json(json) => {
+                let (schema, problems) = json.written()?;
+                self.warnings.extend(problems);
+                let written = self.json(&schema)?;
+                self.schemas.push(CallSchema {
+                    place: "the answer's schema".to_string(),
+                    strict: json.strict,
+                    any: schema.clone(),
+                    json: schema,
+                });
+                Ok(written)
+            }
+            Grammar::Regex(pattern) => Ok(format!("/{}/", regex_to_lark(pattern, ""))),
+            Grammar::Choice(choices) => Ok(one_of(choices)),
+            Grammar::Lark(_) | Grammar::Calls { .. } => {
+                Err("a grammar beside tools is not served; leave one of them out".to_string())
+            }
         }
     }
 

@@ -1,168 +1,173 @@
 //! What schemas say of arguments that are read as text, as expressions of Lark.
 
+use std::collections::HashSet;
+
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::tools::{Types, resolved};
+use crate::text::grammar::{expression, keywords};
+use crate::text::tools::Root;
 
 use super::{one_of, quoted};
 
 /// Any text, with its line breaks.
 pub const ANY_TEXT: &str = r"/(?s:.*)/";
 
-/// Keywords that say nothing of a value, or whose place is elsewhere.
-const SILENT_KEYWORDS: &[&str] = &[
-    "$comment",
-    "$defs",
-    "$id",
-    "$ref",
-    "$schema",
-    "default",
-    "definitions",
-    "deprecated",
-    "description",
-    "example",
-    "examples",
-    "readOnly",
-    "title",
-    "type",
-    "writeOnly",
-];
-
 /// Keywords of text that are honoured, or refused with words of their own.
-const TEXT_KEYWORDS: &[&str] = &[
-    "anyOf",
-    "const",
-    "enum",
-    "format",
-    "maxLength",
-    "minLength",
-    "oneOf",
-    "pattern",
-];
+const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
 
-/// Keywords of text that say all there is to say: what stands beside one is not looked at.
-const WHOLE_KEYWORDS: &[&str] = &["$ref", "const", "enum", "anyOf", "oneOf"];
-
-const TYPES: &[&str] = &[
-    "array", "boolean", "integer", "null", "number", "object", "string",
-];
-
-/// # Errors
-/// Says why a schema is not enforced where it is read as text.
-fn check_text(schema: &Value) -> Result<(), String> {
-    if *schema == false {
-        return Err("a schema that allows nothing is not enforced".to_string());
-    }
-    if let Some(name) = schema["type"].as_str().filter(|name| !TYPES.contains(name)) {
-        return Err(format!("the type {name:?} is not known"));
-    }
-    let has = |name: &&&str| schema.get(**name).is_some();
-    let Some(whole) = WHOLE_KEYWORDS.iter().find(has) else {
-        return Ok(());
-    };
-    let beside = TEXT_KEYWORDS.iter().filter(|name| *name != whole).find(has);
-    match beside {
-        Some(name) => Err(format!(
-            "the keyword {name:?} beside {whole:?} is not enforced"
-        )),
-        None => Ok(()),
-    }
-}
-
-/// # Errors
-/// Names the first keyword of a schema that is neither silent nor `known`.
-pub fn check_keywords(schema: &Value, known: &[&str]) -> Result<(), String> {
-    let names = schema.as_object().into_iter().flat_map(|map| map.keys());
-    let mut unknown = names.filter(|name| {
-        !known.contains(&name.as_str()) && !SILENT_KEYWORDS.contains(&name.as_str())
-    });
-    match unknown.next() {
-        Some(name) => Err(format!("the keyword {name:?} is not enforced")),
-        None => Ok(()),
-    }
-}
+/// Alternatives inside each other that are followed.
+const DEPTH_MAX: usize = 16;
 
 /// What a schema says of an argument that is read as text, as an expression of Lark.
 ///
 /// # Errors
 /// What cannot be said.
-pub fn text_of(schema: &Value, root: &Value) -> Result<String, String> {
-    check_text(schema)?;
-    let schema = resolved(schema, root);
-    check_text(schema)?;
-    if schema.get("$ref").is_some() {
-        return Err("a reference that leads nowhere is not enforced".to_string());
-    }
-    if let Some(fixed) = schema.get("const") {
-        return texts(std::slice::from_ref(fixed));
-    }
-    if let Some(values) = schema["enum"].as_array() {
-        return texts(values);
-    }
-    check_keywords(schema, TEXT_KEYWORDS)?;
-    for keyword in ["anyOf", "oneOf"] {
-        if let Some(options) = schema[keyword].as_array() {
-            return any_text_of(options, root);
+pub fn text_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> {
+    let mut texts = Texts {
+        root,
+        null: root.types(schema).has_null(),
+        seen: HashSet::new(),
+    };
+    let found = texts.of(schema, 0)?;
+    found.ok_or_else(|| "has no text to choose".to_string())
+}
+
+struct Texts<'r, 'v> {
+    root: &'r Root<'v>,
+    /// Null is written by its name, and that is read as null.
+    null: bool,
+    /// Each schema adds its texts once, or those that refer to each other would never end.
+    seen: HashSet<*const Value>,
+}
+
+impl<'v> Texts<'_, 'v> {
+    /// The texts of a schema; None where it adds none.
+    fn of(&mut self, schema: &'v Value, depth: usize) -> Result<Option<String>, String> {
+        let schema = keywords::followed(schema, self.root)?;
+        if !self.seen.insert(schema) {
+            return Ok(None);
         }
+        if depth > DEPTH_MAX {
+            return Err(format!("more than {DEPTH_MAX} levels are not enforced"));
+        }
+        check_type(schema)?;
+        if let Some(values) = keywords::fixed(schema)? {
+            return Ok(self.listed(&values));
+        }
+        let null = self.null;
+        let read = |option| {
+            let types = self.root.types(option);
+            types.is_text() || (null && types.has_null())
+        };
+        if let Some(options) = keywords::alternatives(schema, self.root, read)? {
+            return self.any_of(options, depth);
+        }
+        pattern_of(schema).map(Some)
     }
-    if let Some(format) = schema["format"].as_str() {
-        return Err(format!("the format {format:?} is not enforced"));
+
+    /// Text of one of several schemas; those of other types are left out, since the value will be
+    /// read as text.
+    fn any_of(&mut self, options: &'v [Value], depth: usize) -> Result<Option<String>, String> {
+        let mut texts = Vec::new();
+        for option in options {
+            let types = self.root.types(option);
+            if types.is_text() {
+                texts.extend(self.of(option, depth + 1)?);
+            } else if self.null && types.is_null() {
+                texts.push(quoted("null"));
+            }
+        }
+        if texts.iter().any(|text| text == ANY_TEXT) {
+            return Ok(Some(ANY_TEXT.to_string()));
+        }
+        // A conjunction is no operand of an alternative.
+        if texts.iter().any(|text| text.contains(" & ")) {
+            let problem = "alternatives of text with several keywords are not enforced";
+            return Err(problem.to_string());
+        }
+        Ok(Some(texts.join(" | "))
+            .filter(|all| !all.is_empty())
+            .map(|all| format!("({all})")))
     }
+
+    /// The strings among some values, and null by its name.
+    fn listed(&self, values: &[&Value]) -> Option<String> {
+        let text = |value: &&Value| match value {
+            Value::String(text) => Some(text.clone()),
+            Value::Null if self.null => Some("null".to_string()),
+            _ => None,
+        };
+        let texts: Vec<String> = values.iter().filter_map(text).collect();
+        Some(texts)
+            .filter(|texts| !texts.is_empty())
+            .map(|texts| one_of(&texts))
+    }
+}
+
+/// # Errors
+/// Says why a schema is none of text.
+fn check_type(schema: &Value) -> Result<(), String> {
+    if *schema == false {
+        return Err("a schema that allows nothing is not enforced".to_string());
+    }
+    if !schema.is_object() && *schema != true {
+        return Err("a schema must be an object or a boolean".to_string());
+    }
+    match schema["type"]
+        .as_str()
+        .filter(|name| !keywords::is_type(name))
+    {
+        Some(name) => Err(format!("the type {name:?} is not known")),
+        None => Ok(()),
+    }
+}
+
+/// The texts of a schema without alternatives.
+fn pattern_of(schema: &Value) -> Result<String, String> {
+    keywords::check(schema, TEXT_KEYWORDS)?;
     let mut parts = Vec::new();
-    if let Some(pattern) = schema["pattern"].as_str() {
-        let whole = whole_match(pattern)
-            .ok_or_else(|| format!("the pattern {pattern:?} is not enforced in text"))?;
-        parts.push(format!("/{}/", regex_to_lark(&whole, "dw")));
+    match &schema["pattern"] {
+        Value::Null => {}
+        Value::String(pattern) => parts.push(searched(pattern)?),
+        _ => return Err("pattern must be a string".to_string()),
     }
-    let least = schema["minLength"].as_u64().unwrap_or(0);
-    let most = schema["maxLength"].as_u64();
-    if least > 0 || most.is_some() {
-        let most = most.map_or(String::new(), |most| most.to_string());
-        parts.push(format!("/(?s:.{{{least},{most}}})/"));
+    if let Some(format) = schema.get("format") {
+        return Err(format!("the format {format} is not enforced"));
     }
+    parts.extend(length(schema)?);
     Ok(match parts.is_empty() {
         true => ANY_TEXT.to_string(),
         false => parts.join(" & "),
     })
 }
 
-/// Text of one of several schemas; those of other types are left out, since the value will be read
-/// as text.
-fn any_text_of(options: &[Value], root: &Value) -> Result<String, String> {
-    let mut texts = Vec::new();
-    for option in options {
-        let types = Types::of(option, root);
-        if types.is_text() {
-            texts.push(text_of(option, root)?);
-        } else if types.is_null() {
-            texts.push(quoted("null"));
-        }
-    }
-    match texts.iter().any(|text| text == ANY_TEXT) {
-        true => Ok(ANY_TEXT.to_string()),
-        // A conjunction is no operand of an alternative.
-        false if texts.iter().any(|text| text.contains(" & ")) => {
-            Err("alternatives of text with several keywords are not enforced".to_string())
-        }
-        false => Ok(format!("({})", texts.join(" | "))),
-    }
+/// Texts in which a pattern is found.
+fn searched(pattern: &str) -> Result<String, String> {
+    let whole = whole_match(pattern)
+        .ok_or_else(|| format!("the pattern {pattern:?} is not enforced in text"))?;
+    expression::check_searched(pattern)
+        .map_err(|problem| format!("the pattern {pattern:?} is not enforced: {problem}"))?;
+    Ok(format!("/{}/", regex_to_lark(&whole, "dw")))
 }
 
-/// The strings among some values, and null by its name.
-fn texts(values: &[Value]) -> Result<String, String> {
-    let text = |value: &Value| match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Null => Some("null".to_string()),
-        _ => None,
+/// Texts of the length that a schema asks for, if it does.
+fn length(schema: &Value) -> Result<Option<String>, String> {
+    let bound = |name: &str| match schema.get(name).map(|value| (value, value.as_u64())) {
+        Some((value, None)) => Err(format!("{name} must be a whole number, not {value}")),
+        Some((_, bound)) => Ok(bound),
+        None => Ok(None),
     };
-    let texts: Vec<String> = values.iter().filter_map(text).collect();
-    match texts.is_empty() {
-        true => Err("has no text to choose".to_string()),
-        false => Ok(one_of(&texts)),
+    let (least, most) = (bound("minLength")?.unwrap_or(0), bound("maxLength")?);
+    if least == 0 && most.is_none() {
+        return Ok(None);
     }
+    let most = most.map_or(String::new(), |most| most.to_string());
+    let texts = format!("(?s:.{{{least},{most}}})");
+    expression::check_whole(&texts)
+        .map_err(|_| format!("a length from {least} to {most} is not enforced"))?;
+    Ok(Some(format!("/{texts}/")))
 }
-
 /// A pattern that is searched for as one that is matched whole; None where its anchors are
 /// elsewhere than at its ends.
 fn whole_match(pattern: &str) -> Option<String> {
@@ -199,30 +204,96 @@ mod tests {
 
     use super::*;
 
+    fn text(schema: &Value, document: &Value) -> Result<String, String> {
+        let mut document = document.clone();
+        document["schema"] = schema.clone();
+        text_of(&document["schema"], &Root::new(&document))
+    }
+
     #[test]
     fn what_stands_beside_the_whole_of_a_text_is_not_passed_over() {
         let root = json!({"$defs": {"c": {"type": "string"}, "e": {"enum": ["a"],
-            "maxLength": 2}}});
+            "maxLength": 2}, "via": {"$ref": "#/$defs/c", "minLength": 2}}});
         for schema in [
             json!({"type": "string", "enum": ["Paris"], "maxLength": 2}),
             json!({"const": "Paris", "pattern": "^x"}),
+            json!({"const": "Paris", "enum": ["Rome"]}),
             json!({"pattern": "^x", "anyOf": [{"type": "string"}]}),
             json!({"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]}),
             json!({"$ref": "#/$defs/c", "maxLength": 2}),
+            json!({"$ref": "#/$defs/c", "type": "integer"}),
             json!({"$ref": "#/$defs/e"}),
+            json!({"$ref": "#/$defs/via"}),
             json!({"$ref": "#/$defs/absent"}),
             json!({"anyOf": [{"$ref": "#/$defs/c", "enum": ["Rome"]}]}),
             json!({"type": "STRING"}),
+            json!({"type": "string", "minLength": "2"}),
+            json!({"type": "string", "maxLength": 5_000_000_000_u64}),
+            json!({"type": "string", "minLength": 3, "maxLength": 2}),
+            json!({"type": "string", "pattern": 2}),
+            json!({"type": "string", "pattern": "^(?=a)"}),
+            json!(["string"]),
             json!(false),
         ] {
-            assert!(text_of(&schema, &root).is_err(), "{schema}");
+            assert!(text(&schema, &root).is_err(), "{schema}");
         }
         for schema in [
             json!({"$ref": "#/$defs/c", "description": "d"}),
-            json!({"type": "string", "enum": ["Paris"], "default": "Paris"}),
+            json!({"type": "string", "enum": ["Paris"], "default": "Paris", "x-order": 1}),
             json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "t"}),
         ] {
-            assert!(text_of(&schema, &root).is_ok(), "{schema}");
+            assert!(text(&schema, &root).is_ok(), "{schema}");
         }
+    }
+
+    #[test]
+    fn one_of_texts_is_taken_where_no_text_is_of_two() {
+        let root = json!({"$defs": {"c": {"const": "c"}}});
+        for apart in [
+            json!([{"const": "a"}, {"enum": ["b", "d"]}, {"$ref": "#/$defs/c"}]),
+            json!([{"type": "string", "pattern": "^x"}, {"type": "null"}]),
+            json!([{"type": "string"}, {"type": "integer"}, {"type": "number"}]),
+        ] {
+            let schema = json!({"oneOf": apart});
+            assert!(text(&schema, &root).is_ok(), "{schema}");
+        }
+        for overlapping in [
+            json!([{"const": "a"}, {"enum": ["b", "a"]}]),
+            json!([{"type": "string"}, {"const": "a"}]),
+            json!([{"type": "string", "pattern": "^x"}, {"type": "string", "maxLength": 3}]),
+            json!([{"type": ["string", "null"]}, {"type": ["integer", "null"]}]),
+            json!([{"type": "string"}, {"$ref": "#/$defs/c"}]),
+            json!([{"type": "string"}, {"minimum": 3}]),
+            json!([{"type": "string"}, {"anyOf": [{}, {"type": "integer"}]}]),
+        ] {
+            let schema = json!({"oneOf": overlapping});
+            assert!(text(&schema, &root).is_err(), "{schema}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_type_that_is_not_allowed_is_no_choice() {
+        let texts = |schema: Value| text(&schema, &json!({})).unwrap();
+        assert_eq!(
+            texts(json!({"type": "string", "enum": ["a", null, 1]})),
+            r#"("a")"#
+        );
+        assert_eq!(texts(json!({"enum": ["a", null, 1]})), r#"("a" | "null")"#);
+        let never_null =
+            json!({"type": "string", "anyOf": [{"enum": ["a", null]}, {"type": "null"}]});
+        assert_eq!(texts(never_null), r#"(("a"))"#);
+    }
+
+    #[test]
+    fn schemas_that_refer_to_each_other_end() {
+        let next = |at: usize| json!({"$ref": format!("#/$defs/{}", at % 30)});
+        let one = |at: usize| {
+            let options = [next(at + 1), next(at + 1), json!({"const": at.to_string()})];
+            (at.to_string(), json!({"anyOf": options}))
+        };
+        let root = json!({"$defs": (0..30).map(one).collect::<Value>()});
+        assert!(text(&next(29), &root).is_err());
+        let root = json!({"$defs": {"0": {"anyOf": [next(0), {"const": "a"}, next(0)]}}});
+        assert_eq!(text(&next(0), &root).unwrap(), r#"(("a"))"#);
     }
 }

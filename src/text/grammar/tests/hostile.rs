@@ -292,3 +292,27 @@ fn hostile_expressions_are_compiled_or_refused_in_time() {
 fn hostile_grammars_are_compiled_or_refused_in_time() {
     run("lark", |hostile| Grammar::Lark(hostile.lark()));
 }
+
+/// CVE-2025-32381: schemas that are all different, until the memory is full.
+#[test]
+fn a_hundred_thousand_schemas_leave_no_more_than_the_cache_holds() {
+    const SCHEMAS: usize = if cfg!(debug_assertions) { 500 } else { 100_000 };
+    let grammars = grammars();
+    let mut last = VecDeque::new();
+    for at in 0..SCHEMAS {
+        let schema = json!({"type": "object", "properties": {format!("p{at}"): {}}});
+        let compiled = grammars.compile(&json_grammar(schema)).unwrap();
+        last.push_back(Arc::downgrade(&compiled));
+        drop(compiled);
+        if last.len() > limits::CACHED_MAX {
+            assert!(
+                last.pop_front().unwrap().upgrade().is_none(),
+                "{at} is kept"
+            );
+        }
+    }
+    let cache = grammars.cache.lock().unwrap();
+    let bytes: usize = cache.iter().map(|(key, _)| key.len()).sum();
+    assert_eq!(cache.len(), limits::CACHED_MAX);
+    assert!(bytes <= limits::CACHED_BYTES_MAX);
+}

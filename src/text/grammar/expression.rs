@@ -1,0 +1,81 @@
+//! Regular expressions looked at one by one, and what is wrong with one told in a line.
+
+use std::panic::AssertUnwindSafe;
+
+use llguidance::derivre::{RegexAst, RegexBuilder};
+use llguidance::panic_utils::catch_unwind;
+
+use super::{explained, panics};
+
+/// Characters of an expression that an error quotes.
+const EXCERPT_CHARS_MAX: usize = 20;
+
+/// # Errors
+/// Why an expression that is searched for cannot be followed.
+pub fn check_searched(pattern: &str) -> Result<(), String> {
+    check(&RegexAst::SearchRegex(pattern.to_string()))
+}
+
+/// # Errors
+/// Why an expression that is matched whole cannot be followed.
+pub fn check_whole(pattern: &str) -> Result<(), String> {
+    check(&RegexAst::Regex(pattern.to_string()))
+}
+
+fn check(expression: &RegexAst) -> Result<(), String> {
+    let build = || RegexBuilder::new().mk(expression).map(|_| ());
+    let built = panics::inside(|| catch_unwind(AssertUnwindSafe(build)));
+    built.map_err(|error| explained(&error.to_string()))
+}
+
+/// What is wrong, and where, in one line; None where `text` is no error of an expression. Such an
+/// error shows the expression, marks a part of it in the next line, and tells the reason at last.
+pub fn one_line(text: &str) -> Option<String> {
+    let (_, shown) = text.split_once("regex parse error:\n")?;
+    let reason = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("error: "))?;
+    let marks = |line: &str| line.contains('^') && line.trim_matches([' ', '^']).is_empty();
+    let mut lines = shown.lines().zip(shown.lines().skip(1));
+    let Some((expression, marks)) = lines.find(|(_, line)| marks(line)) else {
+        return Some(format!("the regular expression is wrong: {reason}"));
+    };
+    // All lines are indented alike.
+    let indentation = expression.len() - expression.trim_start_matches(' ').len();
+    let indentation = indentation.min(INDENTATION);
+    let before = marks.chars().take_while(|mark| *mark == ' ').count();
+    let rest = expression.chars().skip(before);
+    let excerpt: String = rest.take(EXCERPT_CHARS_MAX).collect();
+    let at = before.saturating_sub(indentation) + 1;
+    Some(format!(
+        "the regular expression is wrong at character {at}, {excerpt:?}: {reason}"
+    ))
+}
+
+/// Blanks before an expression that is shown.
+const INDENTATION: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (pattern, told) in [
+            ("(", "at character 1, \"(\": unclosed group"),
+            ("ab(?=c)d", "at character 3, \"(?=c)d\": look-around"),
+            ("   [a", "at character 4, \"[a\": unclosed character class"),
+            (
+                "é{3,1}",
+                "at character 2, \"{3,1}\": invalid repetition count range",
+            ),
+            ("a\n(", ": unclosed group"),
+            ("a^b", "a^b"),
+        ] {
+            let error = check_whole(pattern).unwrap_err();
+            assert!(error.contains(told), "{pattern}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+        assert_eq!(check_searched(r"^\d+/[\w-]$"), Ok(()));
+    }
+}

@@ -1,0 +1,248 @@
+//! What the keywords of a schema say together, for all that writes grammars of schemas.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::text::tools::{REFERENCES_MAX, Root};
+
+use super::OVERLAPPING;
+
+/// Keywords that say nothing of a value, or whose place is elsewhere.
+const SILENT: &[&str] = &[
+    "$anchor",
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "$vocabulary",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "discriminator",
+    "example",
+    "examples",
+    "externalDocs",
+    "id",
+    "markdownDescription",
+    "readOnly",
+    "title",
+    "writeOnly",
+];
+const TYPES: &[&str] = &[
+    "array", "boolean", "integer", "null", "number", "object", "string",
+];
+/// What names of extensions begin with.
+const EXTENSION: &str = "x-";
+
+/// Alternatives of `oneOf` that are compared with all others.
+const COMPARED_MAX: usize = 100;
+
+pub fn is_type(name: &str) -> bool {
+    TYPES.contains(&name)
+}
+
+/// Whether a keyword says nothing of a value.
+pub fn is_silent(name: &str, value: &Value) -> bool {
+    SILENT.contains(&name) || name.starts_with(EXTENSION) || allows_all(name, value)
+}
+
+/// Whether a keyword that would say something leaves every value.
+fn allows_all(name: &str, value: &Value) -> bool {
+    match name {
+        "nullable" | "uniqueItems" => *value == false,
+        "propertyNames" => value.as_object().is_some_and(|schema| {
+            let mut says = schema
+                .iter()
+                .filter(|(name, value)| !is_silent(name, value));
+            says.all(|(name, value)| name == "type" && value == "string")
+        }),
+        "unevaluatedItems" | "unevaluatedProperties" => *value == true,
+        _ => false,
+    }
+}
+
+/// # Errors
+/// Names the first keyword of a schema that is neither silent nor `known`.
+pub fn check(schema: &Value, known: &[&str]) -> Result<(), String> {
+    match others(schema, known).next() {
+        Some(name) => Err(format!("the keyword {name:?} is not enforced")),
+        None => Ok(()),
+    }
+}
+
+/// Keywords of a schema that say something of a value, without `type` and those `known`.
+fn others<'v>(schema: &'v Value, known: &[&str]) -> impl Iterator<Item = &'v String> {
+    let all = schema.as_object().into_iter().flatten();
+    let told = all.filter(|(name, value)| *name != "type" && !is_silent(name, value));
+    told.map(|(name, _)| name)
+        .filter(|name| !known.contains(&name.as_str()))
+}
+
+/// # Errors
+/// Names a keyword beside `whole`, which says all there is to say.
+fn check_alone(schema: &Value, whole: &str) -> Result<(), String> {
+    match others(schema, &[whole]).next() {
+        Some(name) => Err(format!(
+            "the keyword {name:?} beside {whole:?} is not enforced"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// What a schema refers to in the end, or itself.
+///
+/// # Errors
+/// When it leads nowhere, or something is said beside the reference.
+pub fn followed<'v>(mut schema: &'v Value, root: &Root<'v>) -> Result<&'v Value, String> {
+    for _ in 0..REFERENCES_MAX {
+        let Some(reference) = schema.get("$ref") else {
+            return Ok(schema);
+        };
+        check_alone(schema, "$ref")?;
+        let target = reference.as_str().and_then(|name| root.target(name));
+        let target = target.ok_or_else(|| leads_nowhere(reference))?;
+        if schema
+            .get("type")
+            .is_some_and(|names| *names != target["type"])
+        {
+            return Err("the keyword \"type\" beside \"$ref\" is not enforced".to_string());
+        }
+        schema = target;
+    }
+    Err(format!(
+        "more than {REFERENCES_MAX} references in a row are not enforced"
+    ))
+}
+
+pub fn leads_nowhere(reference: &Value) -> String {
+    format!("the reference {reference} leads nowhere in the schema")
+}
+
+/// The values that `const` or `enum` leave, of those that `type` allows; None where a schema has
+/// neither.
+///
+/// # Errors
+/// When something else is said beside.
+pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
+    let (keyword, values) = match (schema.get("const"), &schema["enum"]) {
+        (Some(value), _) => ("const", std::slice::from_ref(value)),
+        (None, Value::Array(values)) => ("enum", values.as_slice()),
+        (None, Value::Null) => return Ok(None),
+        (None, _) => return Err("enum must be a list".to_string()),
+    };
+    check_alone(schema, keyword)?;
+    let fits = |value: &&Value| match &schema["type"] {
+        Value::String(name) => is_of(value, name),
+        Value::Array(names) => names
+            .iter()
+            .filter_map(Value::as_str)
+            .any(|name| is_of(value, name)),
+        _ => true,
+    };
+    Ok(Some(values.iter().filter(fits).collect()))
+}
+
+fn is_of(value: &Value, name: &str) -> bool {
+    match value {
+        Value::Null => name == "null",
+        Value::Bool(_) => name == "boolean",
+        Value::Number(number) => {
+            let whole = || number.as_f64().is_some_and(|number| number.fract() == 0.0);
+            name == "number" || (name == "integer" && whole())
+        }
+        Value::String(_) => name == "string",
+        Value::Array(_) => name == "array",
+        Value::Object(_) => name == "object",
+    }
+}
+
+/// The schemas of `anyOf`, or of a `oneOf` of which no value fits two; None where there is neither.
+/// `matters` tells which of them a value may fit at all.
+///
+/// # Errors
+/// When they may overlap, or something else is said beside.
+pub fn alternatives<'v>(
+    schema: &'v Value,
+    root: &Root<'v>,
+    matters: impl Fn(&'v Value) -> bool,
+) -> Result<Option<&'v [Value]>, String> {
+    for keyword in ["anyOf", "oneOf"] {
+        let options = match &schema[keyword] {
+            Value::Array(options) => options,
+            Value::Null => continue,
+            _ => return Err(format!("{keyword} must be a list")),
+        };
+        check_alone(schema, keyword)?;
+        if keyword == "oneOf" {
+            let options: Vec<&Value> = options.iter().filter(|one| matters(one)).collect();
+            check_apart(&options, root)?;
+        }
+        return Ok(Some(options));
+    }
+    Ok(None)
+}
+
+/// # Errors
+/// When a value may fit two of some schemas, as far as is easily seen.
+fn check_apart(options: &[&Value], root: &Root<'_>) -> Result<(), String> {
+    let mut values = HashSet::new();
+    let mut others = Vec::new();
+    for option in options {
+        match fixed(root.resolved(option)) {
+            Ok(Some(fixed)) => {
+                let mut own = HashSet::new();
+                own.extend(fixed.into_iter().map(spelt));
+                if !values.is_disjoint(&own) {
+                    return Err(OVERLAPPING.to_string());
+                }
+                values.extend(own);
+            }
+            _ => others.push(*option),
+        }
+    }
+    let compared = others.len() <= COMPARED_MAX;
+    let apart = |one: &Value| {
+        let mut rest = options.iter().filter(|other| !std::ptr::eq(**other, one));
+        rest.all(|other| are_apart(one, other, root))
+    };
+    match compared && others.into_iter().all(apart) {
+        true => Ok(()),
+        false => Err(OVERLAPPING.to_string()),
+    }
+}
+
+/// Whether two schemas have no type in common, or are objects that a fixed member tells apart.
+fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
+    let (one, other) = (root.resolved(one), root.resolved(other));
+    if root.types(one).excludes(root.types(other)) {
+        return true;
+    }
+    let needed = [one, other]
+        .map(|schema| schema["required"].as_array())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let told_apart = |name: &str| {
+        let [one, other] = [one, other].map(|schema| &schema["properties"][name]);
+        let values = |schema| {
+            let values = fixed(root.resolved(schema)).ok().flatten()?;
+            Some(values.into_iter().map(spelt).collect::<HashSet<_>>())
+        };
+        matches!((values(one), values(other)), (Some(one), Some(other)) if one.is_disjoint(&other))
+    };
+    let both_objects = [one, other].iter().all(|schema| schema["type"] == "object");
+    both_objects && needed.filter_map(Value::as_str).any(told_apart)
+}
+
+/// A value as a text that equal ones have in common.
+fn spelt(value: &Value) -> String {
+    match value.as_f64() {
+        Some(number) => number.to_string(),
+        None => value.to_string(),
+    }
+}

@@ -1,0 +1,367 @@
+//! Schemas as the compiler of JSON takes them.
+//!
+//! It follows references whose pointers hold no escapes, and passes over keywords that it does not
+//! know. A schema that is written anew here stands alone, with what it refers to, and what of it
+//! cannot be enforced is told with its place.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+
+use llguidance::panic_utils::catch_unwind;
+use llguidance::{GrammarBuilder, JsonCompileOptions};
+use serde_json::{Map, Value, json};
+
+use crate::text::tools::Root;
+
+use super::limits::{self, GRAMMAR_BYTES_MAX, SCHEMA_VALUES_MAX};
+use super::{JSON_WHITESPACE, explained, expression, keywords, panics};
+
+/// Keywords that are enforced wherever they stand.
+const ENFORCED: &[&str] = &[
+    "const",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "required",
+    "type",
+];
+
+/// Those that hold schemas, or have been dealt with by their values.
+const PARTS: &[&str] = &[
+    "$ref",
+    "allOf",
+    "anyOf",
+    "format",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+];
+
+/// Formats of text that are enforced.
+const FORMATS: &[&str] = &[
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "time",
+    "uri",
+    "uuid",
+];
+
+/// Characters that may be escaped in texts where `u` may not: written by its number, the name of a
+/// member would pass for another one.
+const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
+
+/// What of a document is to be a grammar of JSON, and how.
+pub struct Part<'r, 'v> {
+    pub root: &'r Root<'v>,
+    pub schema: &'v Value,
+    /// Where it stands in the document, for errors; may be empty.
+    pub place: &'r str,
+    /// Whether all of it must be enforced.
+    pub strict: bool,
+    /// Whether white space may stand between the parts of the text.
+    pub whitespace: bool,
+    /// The type that the value has in any case.
+    pub of_type: Option<&'r str>,
+}
+
+impl<'v> Part<'_, 'v> {
+    /// The schema with the compiler's options in it, and what of it is not enforced.
+    ///
+    /// # Errors
+    /// What is not enforced though it must be, or that all of it is too large.
+    pub fn written(&self) -> Result<(Value, Vec<String>), String> {
+        let mut writer = Writer::new(self.root, self.schema);
+        let (mut schema, problems) = writer.document(self.place)?;
+        if self.strict && !problems.is_empty() {
+            return Err(problems.join("; "));
+        }
+        let mut options = json!({"lenient": !self.strict, "whitespace_flexible": self.whitespace});
+        if self.whitespace {
+            options["whitespace_pattern"] = Value::from(JSON_WHITESPACE);
+        }
+        if self.strict && writer.open_names {
+            options["json_allowed_escapes"] = Value::from(ESCAPES_BY_NAME);
+        }
+        if schema == true {
+            schema = json!({});
+        }
+        if let Some(name) = self.of_type {
+            schema["type"] = Value::from(name);
+        }
+        if let Some(map) = schema.as_object_mut() {
+            map.insert("x-guidance".to_string(), options);
+        }
+        Ok((schema, problems))
+    }
+}
+
+/// What the compiler does not enforce of a schema that was written for it.
+///
+/// # Errors
+/// Why the compiler does not take it.
+pub fn compiled(schema: &Value) -> Result<Vec<String>, String> {
+    let build = || {
+        let builder = GrammarBuilder::new(None, limits::PARSER);
+        let options = JsonCompileOptions::default();
+        options.json_to_llg_with_overrides(builder, schema.clone())
+    };
+    let built = panics::inside(|| catch_unwind(AssertUnwindSafe(build)));
+    let built = built.map_err(|error| explained(&error.to_string()))?;
+    let warnings = built.builder.get_warnings();
+    Ok(warnings.iter().map(|(text, _)| explained(text)).collect())
+}
+
+/// Where a schema stands in its document.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    outer: Option<&'p Place<'p>>,
+    name: &'p str,
+}
+
+impl Place<'_> {
+    fn inner<'p>(&'p self, name: &'p str) -> Place<'p> {
+        Place {
+            outer: Some(self),
+            name,
+        }
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.outer {
+            Some(outer) if outer.outer.is_some() || !outer.name.is_empty() => {
+                write!(f, "{outer}.{}", self.name)
+            }
+            _ => f.write_str(self.name),
+        }
+    }
+}
+
+/// Writes a schema with all that it refers to.
+struct Writer<'r, 'v> {
+    root: &'r Root<'v>,
+    start: &'v Value,
+    /// What is referred to: by its place in memory its number, and in this order what it is.
+    numbers: HashMap<*const Value, usize>,
+    targets: Vec<(&'v str, &'v Value)>,
+    problems: Vec<String>,
+    /// What may still be written: each reference repeats what it leads to.
+    values: usize,
+    bytes: usize,
+    /// An object has members by name, and others.
+    open_names: bool,
+}
+
+impl<'r, 'v> Writer<'r, 'v> {
+    fn new(root: &'r Root<'v>, start: &'v Value) -> Writer<'r, 'v> {
+        Writer {
+            root,
+            start,
+            numbers: HashMap::new(),
+            targets: Vec::new(),
+            problems: Vec::new(),
+            values: SCHEMA_VALUES_MAX,
+            bytes: GRAMMAR_BYTES_MAX,
+            open_names: false,
+        }
+    }
+
+    fn document(&mut self, place: &str) -> Result<(Value, Vec<String>), String> {
+        let place = Place {
+            outer: None,
+            name: place,
+        };
+        let mut schema = self.schema(self.start, &place)?;
+        let mut definitions = Map::new();
+        while let Some(&(reference, target)) = self.targets.get(definitions.len()) {
+            let place = Place {
+                outer: None,
+                name: reference,
+            };
+            let written = self.schema(target, &place)?;
+            definitions.insert(definitions.len().to_string(), written);
+        }
+        if let (Some(map), false) = (schema.as_object_mut(), definitions.is_empty()) {
+            map.insert("$defs".to_string(), Value::Object(definitions));
+        }
+        Ok((schema, std::mem::take(&mut self.problems)))
+    }
+
+    fn schema(&mut self, schema: &'v Value, place: &Place<'_>) -> Result<Value, String> {
+        let Some(keywords) = schema.as_object() else {
+            self.count(schema)?;
+            return Ok(schema.clone());
+        };
+        let closed = keywords.get("additionalProperties") == Some(&Value::Bool(false));
+        let mut named = ["properties", "patternProperties"].iter();
+        self.open_names |= !closed && named.any(|name| keywords.contains_key(*name));
+        let mut written = Map::new();
+        for (keyword, value) in keywords {
+            if keywords::is_silent(keyword, value) {
+                continue;
+            }
+            self.spend(1, keyword.len())?;
+            if let Some(value) = self.keyword(keyword, value, keywords, place)? {
+                written.insert(keyword.clone(), value);
+            }
+        }
+        Ok(Value::Object(written))
+    }
+
+    /// The value of a keyword; None where it is not enforced.
+    fn keyword(
+        &mut self,
+        keyword: &'v str,
+        value: &'v Value,
+        beside: &Map<String, Value>,
+        place: &Place<'_>,
+    ) -> Result<Option<Value>, String> {
+        let problem = match (keyword, value) {
+            ("$ref", Value::String(reference)) => match self.reference(reference) {
+                Some(name) => return Ok(Some(Value::from(name))),
+                None => keywords::leads_nowhere(value),
+            },
+            ("prefixItems", _) if beside.get("items").is_some_and(Value::is_array) => {
+                "prefixItems beside a list of items is not enforced".to_string()
+            }
+            // It is about what follows the items of a list of schemas.
+            ("additionalItems", _) if !beside.get("items").is_some_and(Value::is_array) => {
+                return Ok(None);
+            }
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(items)) => {
+                let place = &place.inner(keyword);
+                let items = items.iter().map(|item| self.schema(item, place));
+                return Ok(Some(Value::Array(items.collect::<Result<_, _>>()?)));
+            }
+            ("properties" | "patternProperties", Value::Object(members)) => {
+                let place = &place.inner(keyword);
+                return Ok(Some(self.members(
+                    members,
+                    keyword != "properties",
+                    place,
+                )?));
+            }
+            ("items" | "additionalItems" | "additionalProperties", _) => {
+                return Ok(Some(self.schema(value, &place.inner(keyword))?));
+            }
+            ("pattern", Value::String(pattern)) => match expression::check_searched(pattern) {
+                Ok(()) => return self.copied(value).map(Some),
+                Err(problem) => not_enforced(pattern, &problem),
+            },
+            ("format", Value::String(name)) if FORMATS.contains(&name.as_str()) => {
+                return Ok(Some(value.clone()));
+            }
+            ("format", Value::String(name)) => format!("the format {name:?} is not enforced"),
+            ("minProperties", _) if may_repeat(value, beside) => {
+                "minProperties is not enforced where names may repeat".to_string()
+            }
+            _ if ENFORCED.contains(&keyword) => return self.copied(value).map(Some),
+            _ if PARTS.contains(&keyword) => format!("{keyword} has no value that it may have"),
+            _ => format!("the keyword {keyword:?} is not enforced"),
+        };
+        self.tell(place, &problem);
+        Ok(None)
+    }
+
+    fn members(
+        &mut self,
+        members: &'v Map<String, Value>,
+        patterns: bool,
+        place: &Place<'_>,
+    ) -> Result<Value, String> {
+        let mut written = Map::new();
+        for (name, schema) in members {
+            self.spend(1, name.len())?;
+            let checked = match patterns {
+                true => expression::check_searched(name),
+                false => Ok(()),
+            };
+            match checked {
+                Ok(()) => {
+                    let schema = self.schema(schema, &place.inner(name))?;
+                    written.insert(name.clone(), schema);
+                }
+                Err(problem) => self.tell(place, &not_enforced(name, &problem)),
+            }
+        }
+        Ok(Value::Object(written))
+    }
+
+    /// A reference as the compiler follows it.
+    fn reference(&mut self, reference: &'v str) -> Option<String> {
+        let target = self.root.target(reference)?;
+        if std::ptr::eq(target, self.start) {
+            return Some("#".to_string());
+        }
+        let next = self.targets.len();
+        let number = *self.numbers.entry(target).or_insert(next);
+        if number == next {
+            self.targets.push((reference, target));
+        }
+        Some(format!("#/$defs/{number}"))
+    }
+
+    fn tell(&mut self, place: &Place<'_>, problem: &str) {
+        let place = place.to_string();
+        let separator = if place.is_empty() { "" } else { ": " };
+        self.problems.push(format!("{place}{separator}{problem}"));
+    }
+
+    fn copied(&mut self, value: &Value) -> Result<Value, String> {
+        self.count(value)?;
+        Ok(value.clone())
+    }
+
+    fn count(&mut self, value: &Value) -> Result<(), String> {
+        let bytes = value.as_str().map_or(0, str::len);
+        self.spend(1, bytes)?;
+        let items = value.as_array().into_iter().flatten();
+        let members = value.as_object().into_iter().flat_map(|map| map.values());
+        items.chain(members).try_for_each(|inner| self.count(inner))
+    }
+
+    fn spend(&mut self, values: usize, bytes: usize) -> Result<(), String> {
+        let left = self
+            .values
+            .checked_sub(values)
+            .zip(self.bytes.checked_sub(bytes));
+        (self.values, self.bytes) = left.ok_or_else(|| {
+            format!(
+                "with what it refers to it has more than {SCHEMA_VALUES_MAX} values or \
+                 {GRAMMAR_BYTES_MAX} bytes"
+            )
+        })?;
+        Ok(())
+    }
+}
+
+fn not_enforced(pattern: &str, problem: &str) -> String {
+    format!("the pattern {pattern:?} is not enforced: {problem}")
+}
+
+/// Whether as many members as are asked for may be one that is written several times.
+fn may_repeat(least: &Value, beside: &Map<String, Value>) -> bool {
+    let list = |keyword| beside.get(keyword).and_then(Value::as_array);
+    let required = list("required").map_or(0, Vec::len) as u64;
+    let closed = beside.get("additionalProperties") == Some(&Value::Bool(false));
+    let open = !closed || beside.contains_key("patternProperties");
+    open && least.as_u64().is_some_and(|least| least > required + 1)
+}

@@ -1,0 +1,450 @@
+//! Calls under the schemas of their tools, in every form of calls.
+
+use super::super::calls::{CallGrammar, Calls, grammar};
+use super::*;
+use crate::text::reply::Delta;
+use crate::text::tools::tests::{Written, for_each_syntax};
+use crate::text::tools::{ToolParser, ToolSchemas};
+
+fn tools(strict: bool) -> Vec<Value> {
+    let tool = |name: &str, parameters: Value| {
+        json!({"type": "function", "function": {
+            "name": name, "strict": strict, "parameters": parameters}})
+    };
+    let open = |properties: Value, required: Value| {
+        json!({"type": "object", "properties": properties, "required": required,
+               "additionalProperties": false,
+               "$defs": {"level": {"type": "integer", "minimum": 1, "maximum": 3}}})
+    };
+    vec![
+        tool(
+            "edit",
+            open(
+                json!({
+                    "path": {"type": "string", "pattern": "^/(a|b)+$"},
+                    "text": {"type": "string"},
+                    "short": {"type": "string", "minLength": 2, "maxLength": 5},
+                    "mode": {"enum": ["read", "write", "rea"]},
+                    "line": {"type": "integer", "minimum": 0, "maximum": 99},
+                    "level": {"$ref": "#/$defs/level"},
+                    "all": {"type": "boolean"},
+                    "note": {"type": ["string", "null"]},
+                    "ratio": {"type": ["number", "null"]},
+                    "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1},
+                    "at": {"type": "object", "properties": {"x": {"type": "integer"}},
+                           "required": ["x"], "additionalProperties": false}
+                }),
+                json!(["path", "mode", "line", "level", "tags", "at"]),
+            ),
+        ),
+        tool(
+            "look.up",
+            open(json!({"q": {"type": "string"}}), json!(["q"])),
+        ),
+        tool("now", json!({"type": "object", "properties": {}})),
+    ]
+}
+
+/// The calls of a reply, by name and arguments; all of it must be calls.
+fn calls<S: CallGrammar>(tools: &[Value], reply: &str) -> Vec<(String, String)> {
+    let mut parser = ToolParser::<S>::new(ToolSchemas::new(tools), false);
+    let mut deltas = Vec::new();
+    parser.push(reply, &mut deltas);
+    parser.finish(false, &mut deltas);
+    let mut calls = Vec::new();
+    for delta in deltas {
+        match delta {
+            Delta::ToolCall { name, .. } => calls.push((name, String::new())),
+            Delta::Arguments { index, json } => calls[index].1.push_str(&json),
+            other => panic!("{other:?} in {reply}"),
+        }
+    }
+    assert_eq!(parser.completed(), calls.len(), "{reply}");
+    calls
+}
+
+fn check<S: CallGrammar>(tools: &[Value], reply: &str) -> usize {
+    let calls = calls::<S>(tools, reply);
+    for (name, arguments) in &calls {
+        let tool = tools.iter().find(|tool| tool["function"]["name"] == **name);
+        let schema = &tool.expect("an offered tool")["function"]["parameters"];
+        // An exponent may be beyond what this JSON reader holds.
+        let Ok(value) = serde_json::from_str::<Value>(arguments) else {
+            assert!(arguments.contains(['e', 'E']), "{arguments}");
+            continue;
+        };
+        assert!(
+            is_valid(&value, schema, schema),
+            "{name} {arguments}\n{reply}"
+        );
+    }
+    calls.len()
+}
+
+/// What the schemas of coding agents' tools are made of.
+#[test]
+fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let mut tool = json!({"type": "function", "function": {"name": "f", "parameters": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "d", "minLength": 1},
+                "mode": {"enum": ["a", "b"], "default": "a"},
+                "kind": {"const": "x"},
+                "limit": {"type": "integer", "exclusiveMinimum": 0, "maximum": 100},
+                "url": {"type": "string", "format": "uri"},
+                "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 9},
+                "edits": {"type": "array", "minItems": 1, "maxItems": 3, "items": {
+                    "type": "object", "properties": {"old": {"type": "string"}},
+                    "required": ["old"], "additionalProperties": false}},
+                "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "env": {"type": "object", "propertyNames": {"pattern": "^[A-Z]+$"},
+                    "additionalProperties": {"type": "string"}}
+            },
+            "required": ["path", "kind"],
+            "additionalProperties": false
+        }}});
+        let calls =
+            |tool: &Value, loose| grammar::<S>(std::slice::from_ref(tool), Calls::One, loose, None);
+        let forced = grammars.compile(&calls(&tool, false).unwrap()).unwrap();
+        let told = forced.warnings().concat();
+        assert!(told.contains("propertyNames"), "{}: {told}", S::NAME);
+        for reply in random_replies(&forced, S::CLOSE, 30, 5) {
+            assert!(reply.starts_with(S::OPEN), "{reply}");
+        }
+        assert!(grammars.compile(&calls(&tool, true).unwrap()).is_ok());
+        tool["function"]["strict"] = json!(true);
+        let strict = calls(&tool, false).map_err(|refused| refused.problem);
+        let strict = strict.and_then(|grammar| grammars.compile(&grammar).map_err(|error| error.0));
+        assert!(strict.is_err(), "{}", S::NAME);
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+#[test]
+fn arguments_may_be_described_where_the_schema_refers_to() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let tools = [
+            json!({"type": "function", "function": {"name": "f", "strict": true,
+            "parameters": {"$ref": "#/$defs/p", "$defs": {"p": {"type": "object",
+                "properties": {"city": {"enum": ["Paris"]}, "days": {"type": "integer"}},
+                "required": ["city", "days"], "additionalProperties": false}}}}}),
+        ];
+        let forced = grammar::<S>(&tools, Calls::One, false, None).unwrap();
+        let forced = grammars.compile(&forced).unwrap();
+        for reply in random_replies(&forced, S::CLOSE, 3, 7) {
+            let calls = calls::<S>(&tools, &reply);
+            let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
+            assert_eq!(arguments["city"], "Paris", "{reply}");
+            assert!(arguments["days"].is_number(), "{reply}");
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+#[test]
+fn every_forced_call_is_one_of_an_offered_tool_with_valid_arguments() {
+    const REPLIES: usize = if cfg!(debug_assertions) { 10 } else { 300 };
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        for (at, strict) in [true, false].into_iter().enumerate() {
+            let tools = tools(strict);
+            for (calls, several) in [(Calls::One, false), (Calls::Several, true)] {
+                let grammar = grammar::<S>(&tools, calls, false, None).unwrap();
+                let compiled = grammars.compile(&grammar).unwrap();
+                assert_eq!(compiled.warnings(), [""; 0], "{}", S::OPEN);
+                let replies = random_replies(&compiled, S::CLOSE, REPLIES, 70 + at as u64);
+                let counts = replies.iter().map(|reply| check::<S>(&tools, reply));
+                assert_eq!(counts.max() > Some(1), several, "{}", S::OPEN);
+            }
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// A request's tools, each with one of some schemas as its parameters.
+fn tool(parameters: &Value, strict: bool) -> [Value; 1] {
+    [
+        json!({"type": "function", "function": {"name": "f", "strict": strict,
+        "parameters": parameters}}),
+    ]
+}
+
+/// The grammar of a forced call, or why there is none.
+fn forced<S: CallGrammar>(
+    grammars: &Grammars,
+    parameters: &Value,
+    strict: bool,
+) -> Result<Arc<Compiled>, String> {
+    let grammar = grammar::<S>(&tool(parameters, strict), Calls::One, false, None);
+    let grammar = grammar.map_err(|refused| refused.problem)?;
+    grammars.compile(&grammar).map_err(|error| error.0)
+}
+
+/// Parameters whose member `v` has a schema; what it refers to stays at the same place.
+fn with_member(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    let definitions = schema.as_object_mut().and_then(|map| map.remove("$defs"));
+    let mut parameters = json!({"type": "object", "properties": {"v": schema},
+        "required": ["v"], "additionalProperties": false});
+    if let Some(definitions) = definitions {
+        parameters["$defs"] = definitions;
+    }
+    parameters
+}
+
+/// Parameters for each schema: as a member, and as they are where they describe members.
+fn all_parameters() -> Vec<(&'static str, Value)> {
+    let schemas = schemas();
+    let members = schemas
+        .iter()
+        .filter(|(_, schema)| schema.get("properties").is_some());
+    let whole = members.cloned();
+    let inside = schemas
+        .iter()
+        .filter(|(_, schema)| !schema.to_string().contains("\"#/properties"))
+        .map(|(name, schema)| (*name, with_member(schema)));
+    whole.chain(inside).collect()
+}
+
+/// A call as it is written under a grammar.
+fn written<S: Written>(arguments: &Value) -> String {
+    let call = S::write("f", arguments.as_object().unwrap());
+    // Of the blanks that this form may have, the grammar takes those that the model has learnt.
+    call.replace(
+        r#"{"name":"f","arguments":"#,
+        r#"{"name": "f", "arguments": "#,
+    )
+}
+
+/// Values of every kind, near to what the schemas ask for.
+fn values() -> Vec<Value> {
+    json!([
+        null, true, 0, 1, 3, 7, -1, 500, 1201, 2.25, 2.5, "", "a", "b", "ab", "abc", "red", "x",
+        "null", "none", "None", "5", "AB-123", "xabbcx", "2024-02-29", "say \"é\" <|im_end|>\n",
+        "123e4567-e89b-12d3-a456-426614174000", [], ["x"], ["x", "y"], ["x", 3], ["x", 3, 1], [2],
+        [0, 1], [1, -1], {}, {"a": 1}, {"a": "1"}, {"a": true, "b": null}, {"t": "a"}, {"k": 3},
+        {"kind": "fixed", "n": -4}, {"name": "n", "age": 3}, {"name": "n"}, {"x": 1},
+        {"city": "c", "country": "d"}, {"city": "c", "country": "d", "e": 1},
+        {"v": 1, "left": null}, {"v": 1, "left": {"v": 2, "left": null}}, {"v": 1, "left": 2},
+        {"low": 1, "high": 2}, {"low": 1, "high": 0}, {"kind": "a", "n": 1}, {"kind": "b", "n": 1}
+    ])
+    .as_array()
+    .unwrap()
+    .clone()
+}
+
+/// Whatever a strict tool asks for is kept to, or it is refused; in any form of calls.
+#[test]
+fn calls_of_a_strict_tool_are_valid_or_it_is_refused() {
+    const REPLIES: usize = if cfg!(debug_assertions) { 2 } else { 8 };
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let (mut taken, mut accepted) = (0, 0);
+        for (name, parameters) in all_parameters() {
+            let Ok(compiled) = forced::<S>(grammars, &parameters, true) else {
+                continue;
+            };
+            taken += 1;
+            let tools = tool(&parameters, true);
+            let mut random = Random::new(taken);
+            for _ in 0..REPLIES {
+                if let Some(reply) = random_reply(&compiled, S::CLOSE, &mut random) {
+                    assert_eq!(
+                        check::<S>(&tools, &reply),
+                        1,
+                        "{}: {name}: {reply}",
+                        S::NAME
+                    );
+                }
+            }
+            for value in values() {
+                let inside = json!({"v": value});
+                for arguments in [&inside, &value].into_iter().filter(|one| one.is_object()) {
+                    let reply = written::<S>(arguments);
+                    if accepts(&compiled, &reply) {
+                        check::<S>(&tools, &reply);
+                        accepted += 1;
+                    }
+                }
+            }
+        }
+        assert!(accepted > 40, "{}: {accepted} values are taken", S::NAME);
+        assert!(taken > 25, "{}: {taken} schemas are taken", S::NAME);
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// What cannot be enforced of a tool that is not strict is told, and the request served.
+#[test]
+fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        for (schema, told) in [
+            (
+                json!({"type": "string", "pattern": "^(?=a)b"}),
+                "look-around",
+            ),
+            (json!({"type": "string", "pattern": "a("}), "unclosed group"),
+            (json!({"type": "string", "format": "phone"}), "phone"),
+            (
+                json!({"oneOf": [{"type": "string"}, {"const": "a"}]}),
+                "oneOf",
+            ),
+            (
+                json!({"oneOf": [{"type": "integer"}, {"minimum": 3, "type": "number"}]}),
+                "oneOf",
+            ),
+            (
+                json!({"enum": ["a", "bc"], "maxLength": 1, "not": {"const": "a"}}),
+                "not enforced",
+            ),
+            (
+                json!({"type": "array", "items": {"type": "integer"}, "contains": {}}),
+                "contains",
+            ),
+            (
+                json!({"type": "array", "items": {"type": "string", "pattern": "(?!a)"}}),
+                "look",
+            ),
+            (
+                json!({"type": "object", "patternProperties": {"^a": {}, "b$": {}}}),
+                "atternProp",
+            ),
+            (json!({"type": "integer", "not": {"const": 1}}), "not"),
+            (json!({"$ref": "#/$defs/absent"}), "#/$defs/absent"),
+            (
+                json!({"$ref": "https://example.org/a.json"}),
+                "https://example.org/a.json",
+            ),
+            (json!({"type": ["integer", "whole"]}), "whole"),
+            (json!({"type": "integer", "minimum": "3"}), "minimum"),
+            (json!({"type": "integer", "minimum": 3, "maximum": 2}), ""),
+        ] {
+            let parameters = with_member(&schema);
+            let lenient = forced::<S>(grammars, &parameters, false);
+            let lenient = lenient.unwrap_or_else(|error| panic!("{}: {schema}: {error}", S::NAME));
+            let warnings = lenient.warnings().join("\n");
+            assert!(
+                warnings.contains(told),
+                "{}: {schema}: {warnings:?}",
+                S::NAME
+            );
+            assert!(
+                warnings.starts_with("function f: "),
+                "{}: {schema}: {warnings}",
+                S::NAME
+            );
+            let refused = forced::<S>(grammars, &parameters, true).unwrap_err();
+            assert!(refused.contains(told), "{}: {schema}: {refused}", S::NAME);
+            let places = refused.matches("properties.v").count();
+            let free = S::NAME == "mistral" || S::NAME == "hermes";
+            assert!(
+                places == 1 || (free && places == 0),
+                "{}: {refused}",
+                S::NAME
+            );
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+#[test]
+fn references_lead_anywhere_in_the_parameters() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let parameters = json!({"type": "object", "required": ["a", "b"],
+        "additionalProperties": false,
+        "$defs": {"c/d": {"enum": [7]}, "e f~": {"const": "g"}},
+        "properties": {
+            "a": {"type": "integer", "enum": [5]},
+            "b": {"$ref": "#/properties/a"},
+            "c": {"$ref": "#/$defs/c~1d"},
+            "d": {"$ref": "#/%24defs/e%20f~0"},
+            "e": {"anyOf": [{"$ref": "#"}, {"type": "boolean"}]}
+        }});
+        for strict in [false, true] {
+            let compiled = forced::<S>(grammars, &parameters, strict);
+            let compiled = compiled.unwrap_or_else(|error| panic!("{}: {error}", S::NAME));
+            assert_eq!(compiled.warnings(), [""; 0], "{}", S::NAME);
+            let accepted = |arguments: Value| accepts(&compiled, &written::<S>(&arguments));
+            assert!(
+                accepted(json!({"a": 5, "b": 5, "c": 7, "d": "g"})),
+                "{}",
+                S::NAME
+            );
+            assert!(accepted(json!({"a": 5, "b": 5, "e": true})), "{}", S::NAME);
+            for wrong in [
+                json!({"a": 5, "b": 6}),
+                json!({"a": 5, "b": 5, "c": 8}),
+                json!({"a": 5, "b": 5, "d": "h"}),
+                json!({"a": 5, "b": 5, "e": {"a": 5}}),
+            ] {
+                assert!(!accepted(wrong.clone()), "{}: {wrong}", S::NAME);
+            }
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// Each schema refers to the next several times, or to itself; that is read in time by all forms.
+#[test]
+fn references_that_multiply_end() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let next = |at: usize| json!({"$ref": format!("#/$defs/{}", at % 12)});
+        for last in ["string", "integer"] {
+            let one = |at: usize| {
+                let mut options = vec![next(at + 1); 12];
+                options.push(json!({"type": last}));
+                (at.to_string(), json!({"anyOf": options}))
+            };
+            let parameters = json!({"type": "object", "properties": {"v": next(0)},
+                "$defs": (0..12).map(one).collect::<Value>()});
+            for strict in [false, true] {
+                let begun = cpu();
+                let _ = forced::<S>(grammars, &parameters, strict);
+                let took = cpu() - begun;
+                assert!(
+                    took < 2 * limits::COMPILE_TIME * SLOWER,
+                    "{}: {took:?}",
+                    S::NAME
+                );
+            }
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+#[test]
+fn what_is_required_and_not_described_may_be_anything() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let parameters = json!({"type": "object", "required": ["q"]});
+        let compiled = forced::<S>(grammars, &parameters, true).unwrap();
+        let arguments = json!({"q": "x"});
+        let reply = written::<S>(&arguments);
+        assert!(accepts(&compiled, &reply), "{}: {reply}", S::NAME);
+        assert!(
+            !accepts(&compiled, &written::<S>(&json!({}))),
+            "{}",
+            S::NAME
+        );
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// The answer that may stand beside calls is bounded like one without.
+#[test]
+fn an_answer_beside_calls_keeps_to_the_limits() {
+    fn run<S: CallGrammar + Written>() {
+        let tools = tool(&json!({"type": "object"}), false);
+        let numbers: Vec<usize> = (0..limits::ALTERNATIVES_MAX + 1).collect();
+        let far = json!({"const": 9_007_199_254_740_993_i64});
+        for answer in [
+            json_grammar(json!({"enum": numbers})),
+            json_grammar(json!({"type": "array", "uniqueItems": true})),
+            json_grammar(far),
+            Grammar::Regex("(ab?){3000}".to_string()),
+        ] {
+            let refused = grammar::<S>(&tools, Calls::Several, true, Some(&answer));
+            assert!(refused.is_err(), "{}: {answer:?}", S::NAME);
+        }
+    }
+    for_each_syntax!(run());
+}
