@@ -190,21 +190,25 @@ impl Grammars {
             verbose_errors: false,
             ..limits::PARSER
         };
-        let grammars = Grammars {
+        // The first mask of all fills what later ones share, however long that takes.
+        let any = Grammar::Json(JsonGrammar {
+            schema: json!({"type": "object"}),
+            strict: false,
+            whitespace: true,
+        });
+        let (any, _) = any.top_level().map_err(GrammarError)?;
+        let first = factory
+            .create_parser(any)
+            .and_then(|parser| Matcher::new(Ok(parser)).compute_mask());
+        first.map_err(|error| GrammarError(error.to_string()))?;
+        panics::without_stacks();
+        Ok(Grammars {
             factory,
             vocabulary,
             watch: Arc::new(Watch::new()),
             cache: Mutex::new(VecDeque::with_capacity(limits::CACHED_MAX)),
             barrier: OnceLock::new(),
-        };
-        // The first mask of all fills what later ones share.
-        grammars.compile(&Grammar::Json(JsonGrammar {
-            schema: json!({"type": "object"}),
-            strict: false,
-            whitespace: true,
-        }))?;
-        panics::without_stacks();
-        Ok(grammars)
+        })
     }
 
     /// Compiles a grammar, or finds it compiled.
