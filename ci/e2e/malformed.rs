@@ -49,7 +49,7 @@ const FIELDS: &[(&str, Kind)] = &[
     ("reasoning_effort", Kind::Choice),
     ("thinking_budget", Kind::Integer),
     ("reasoning_format", Kind::Choice),
-    ("model", Kind::Choice),
+    ("model", Kind::Strings),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -551,7 +551,7 @@ fn wrong_completion(random: &mut Random) -> (Value, String) {
         (json!({"n": 0}), "n"),
         (json!({"stop": [5]}), "stop[0]"),
         (json!({"temperature": "hot"}), "temperature"),
-        (json!({"model": "gpt-4"}), "model"),
+        (json!({"model": 4}), "model"),
         (
             json!({"stream_options": {"include_usage": true}}),
             "stream_options",

@@ -338,7 +338,7 @@ async fn body_answer(
             Answer::Whole(responses::input_tokens(state, service, bytes).await?)
         }
         Question::Tokens(direction) => {
-            Answer::Whole(tokenize::answer(state, service, direction, bytes).await?)
+            Answer::Whole(tokenize::answer(service, direction, bytes).await?)
         }
     };
     drop(body.share);

@@ -363,7 +363,7 @@ fn texts_and_conversations_become_tokens_and_text_again() {
         ("/tokenize", json!({}), "prompt"),
         ("/tokenize", json!({"prompt": 5}), "prompt"),
         ("/tokenize", json!({"messages": []}), "messages"),
-        ("/tokenize", json!({"prompt": "a", "model": "b"}), "model"),
+        ("/tokenize", json!({"prompt": "a", "model": 5}), "model"),
         ("/detokenize", json!({"tokens": "a"}), "tokens"),
         (
             "/detokenize",

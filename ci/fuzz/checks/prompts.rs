@@ -102,7 +102,7 @@ pub fn template(bytes: &[u8]) {
     let Ok(value) = body::parse(bytes) else {
         return;
     };
-    let Ok(request) = ChatRequest::parse(&value, "tiny") else {
+    let Ok(request) = ChatRequest::parse(&value) else {
         return;
     };
     let model = model::chat();

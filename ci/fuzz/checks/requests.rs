@@ -18,7 +18,7 @@ use super::model;
 
 /// Of the chat completions API.
 pub fn chat_request(bytes: &[u8]) {
-    request(bytes, |value| ChatRequest::parse(value, "tiny").map(drop));
+    request(bytes, |value| ChatRequest::parse(value).map(drop));
 }
 
 /// Of the Messages API: to be answered, or to be counted.
@@ -62,7 +62,7 @@ pub fn completion_request(bytes: &[u8]) {
     let Ok(value) = body::parse(bytes) else {
         return;
     };
-    let parsed = CompletionRequest::parse(&value, "tiny", model::tokenizer(), MAX_CONTEXT);
+    let parsed = CompletionRequest::parse(&value, model::tokenizer(), MAX_CONTEXT);
     match parsed {
         Ok((request, prompts)) => {
             let (length, _) = request.ask.max_tokens.expect("it is settled");

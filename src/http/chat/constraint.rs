@@ -90,7 +90,7 @@ mod tests {
 
     /// The rule of a request, compiled.
     fn compiled(fields: &Value) -> Result<Option<Rule>, ApiError> {
-        let mut rule = ChatRequest::parse(&body(fields.clone()), "m")?.ask.rule;
+        let mut rule = ChatRequest::parse(&body(fields.clone()))?.ask.rule;
         if let Some(rule) = &mut rule {
             rule.compile(&chat_model())?;
         }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn tools_that_may_not_be_called_are_not_told_and_no_call_is_opened() {
         let fields = json!({"tools": [tool("f", true)], "tool_choice": "none"});
-        let ask = ChatRequest::parse(&body(fields), "m").unwrap().ask;
+        let ask = ChatRequest::parse(&body(fields)).unwrap().ask;
         assert!(ask.tools.is_empty() && matches!(ask.rule, Some(Rule::NoCalls)));
     }
 

@@ -31,9 +31,9 @@ pub async fn answer(
     body: Bytes,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let reader = (state.model_id.clone(), service.clone());
+    let reader = service.clone();
     // Parsing, rendering and encoding take long for a large body; other streams go on meanwhile.
-    let read = tokio::task::spawn_blocking(move || read(&body, &reader.0, &reader.1)).await;
+    let read = tokio::task::spawn_blocking(move || read(&body, &reader)).await;
     let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
@@ -65,9 +65,9 @@ fn identity(model_id: &str, request: &ChatRequest) -> Identity {
 }
 
 /// From bytes to a checked request and its prompt, which leaves room for a reply.
-fn read(body: &[u8], model_id: &str, service: &Service) -> Result<(ChatRequest, Prompt), ApiError> {
+fn read(body: &[u8], service: &Service) -> Result<(ChatRequest, Prompt), ApiError> {
     let value = json::parse(body).map_err(ApiError::malformed)?;
-    let mut request = ChatRequest::parse(&value, model_id)?;
+    let mut request = ChatRequest::parse(&value)?;
     let prompt = generate::prompt(&mut request.ask, service)?;
     Ok((request, prompt))
 }

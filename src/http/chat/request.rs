@@ -30,13 +30,13 @@ pub struct ChatRequest {
 }
 
 impl ChatRequest {
-    /// Reads a body; `model_id` is what this server answers to.
+    /// Reads a body.
     ///
     /// # Errors
     /// Names the field that is not served.
-    pub fn parse(body: &Value, model_id: &str) -> Result<ChatRequest, ApiError> {
+    pub fn parse(body: &Value) -> Result<ChatRequest, ApiError> {
         let object = Object::root(body)?;
-        check_model(&object, model_id)?;
+        check_model(&object)?;
         check(&object, Api::Chat)?;
         let messages = messages::messages(&object.require("messages")?)?;
         let offer = constraint::offer(&object)?;

@@ -32,9 +32,9 @@ pub async fn answer(
     body: Bytes,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let reader = (state.model_id.clone(), service.clone());
+    let reader = service.clone();
     // Parsing and encoding take long for a large body; other streams go on meanwhile.
-    let read = tokio::task::spawn_blocking(move || read(&body, &reader.0, &reader.1)).await;
+    let read = tokio::task::spawn_blocking(move || read(&body, &reader)).await;
     let (request, prompts) = read.map_err(|_| internal("the request could not be read"))??;
     let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
@@ -61,15 +61,10 @@ pub async fn answer(
 }
 
 /// From bytes to a checked request and its prompts, each of which leaves room for its reply.
-fn read(
-    body: &[u8],
-    model_id: &str,
-    service: &Service,
-) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
+fn read(body: &[u8], service: &Service) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
     let value = json::parse(body).map_err(ApiError::malformed)?;
     let (chat, context) = (&service.chat, service.engine.context());
-    let (mut request, prompts) =
-        CompletionRequest::parse(&value, model_id, &chat.tokenizer, context)?;
+    let (mut request, prompts) = CompletionRequest::parse(&value, &chat.tokenizer, context)?;
     if let Some(rule) = &mut request.ask.rule {
         rule.compile(chat)?;
     }

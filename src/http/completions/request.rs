@@ -32,19 +32,17 @@ pub struct CompletionRequest {
 }
 
 impl CompletionRequest {
-    /// Reads a body and encodes its prompts; `model_id` is what this server answers to. A prompt
-    /// and its reply have at most `context` tokens.
+    /// Reads a body and encodes its prompts. A prompt and its reply have at most `context` tokens.
     ///
     /// # Errors
     /// Names the field that is not served.
     pub fn parse(
         body: &Value,
-        model_id: &str,
         tokenizer: &Tokenizer,
         context: usize,
     ) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
         let object = Object::root(body)?;
-        check_model(&object, model_id)?;
+        check_model(&object)?;
         check(&object, Api::Completions)?;
         let stream = object.boolean("stream", false)?;
         let echo = object.boolean("echo", false)?;
@@ -215,7 +213,7 @@ mod tests {
         for (name, value) in fields.as_object().unwrap() {
             body[name] = value.clone();
         }
-        CompletionRequest::parse(&body, "m", &chat_model().tokenizer, target::MAX_CONTEXT)
+        CompletionRequest::parse(&body, &chat_model().tokenizer, target::MAX_CONTEXT)
     }
 
     fn prompts_of(value: Value) -> Vec<Vec<TokenId>> {

@@ -10,7 +10,7 @@ use crate::http::generate::Ask;
 use crate::http::generate::form::json_of;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::sampling;
+use crate::http::generate::parameters::{check_model, sampling};
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::thinking;
 use crate::text::grammar::Grammar;
@@ -78,10 +78,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     if let Some(thread) = object.get("thread") {
         return Err(ApiError::thread(&thread.path));
     }
-    // Clients name the model they would use elsewhere; the answer names the one there is.
-    if let Some(model) = object.get("model") {
-        model.string()?;
-    }
+    check_model(object)?;
     check_edits(object)?;
     let mut told = tools::tools(object)?;
     let messages = content::conversation(object, &mut told)?;

@@ -28,11 +28,11 @@ type Parser = fn(&Value) -> Result<(), ApiError>;
 /// Routes that read a body, with their parsers.
 const PARSED: [(&str, Parser); 6] = [
     ("/v1/chat/completions", |body| {
-        ChatRequest::parse(body, "tiny").map(drop)
+        ChatRequest::parse(body).map(drop)
     }),
     ("/v1/completions", |body| {
         let tokenizer = &chat_model().tokenizer;
-        CompletionRequest::parse(body, "tiny", tokenizer, target::MAX_CONTEXT).map(drop)
+        CompletionRequest::parse(body, tokenizer, target::MAX_CONTEXT).map(drop)
     }),
     ("/v1/messages", |body| {
         MessagesRequest::parse(body).map(drop)

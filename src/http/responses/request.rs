@@ -11,7 +11,7 @@ use crate::http::generate::Ask;
 use crate::http::generate::form::{self, any_object, json_of};
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{max_tokens, sampling, stop_tokens, stops};
+use crate::http::generate::parameters::{check_model, max_tokens, sampling, stop_tokens, stops};
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
@@ -49,10 +49,7 @@ impl ResponsesRequest {
     pub fn parse(body: &Value, store: &Store) -> Result<ResponsesRequest, ApiError> {
         let object = Object::root(body)?;
         check(&object, Api::Responses)?;
-        // Clients name the model they would use elsewhere; the answer names the one there is.
-        if let Some(model) = object.get("model") {
-            model.string()?;
-        }
+        check_model(&object)?;
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
         let history = history(&object, store)?;
         let tools::Offered { tools, names } = tools::offered(&object, &history)?;

@@ -39,16 +39,14 @@ const REFUSED: &[&str] = &["chat_template", "continue_final_message", "documents
 /// # Errors
 /// Names the field that is not served.
 pub async fn answer(
-    state: &Arc<State>,
     service: Arc<Service>,
     direction: Direction,
     body: Bytes,
 ) -> Result<Value, ApiError> {
-    let model_id = state.model_id.clone();
     let work = move || {
         let value = json::parse(&body).map_err(ApiError::malformed)?;
         let object = Object::root(&value)?;
-        check_model(&object, &model_id)?;
+        check_model(&object)?;
         check_some(&object, Api::Chat, REFUSED)?;
         let answer = match direction {
             Direction::Tokenize => tokenize(&service, &object),

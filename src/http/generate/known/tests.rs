@@ -50,10 +50,10 @@ fn with(api: Api, path: &str, value: Value) -> Value {
 
 fn parse(api: Api, body: &Value) -> Result<(), ApiError> {
     match api {
-        Api::Chat => ChatRequest::parse(body, "m").map(drop),
+        Api::Chat => ChatRequest::parse(body).map(drop),
         Api::Completions => {
             let tokenizer = &chat_model().tokenizer;
-            CompletionRequest::parse(body, "m", tokenizer, target::MAX_CONTEXT).map(drop)
+            CompletionRequest::parse(body, tokenizer, target::MAX_CONTEXT).map(drop)
         }
         Api::Responses => ResponsesRequest::parse(body, &Store::default()).map(drop),
         Api::Messages => MessagesRequest::parse(body).map(drop),
