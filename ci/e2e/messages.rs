@@ -368,7 +368,7 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
             "tools[0].defer_loading",
         ),
         (
-            tool(json!({"type": "bash_20250124", "name": "bash"})),
+            tool(json!({"type": "computer_20250124", "name": "computer"})),
             "tools[0].type",
         ),
         (json!({"mcp_servers": [{}]}), "mcp_servers"),

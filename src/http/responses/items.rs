@@ -561,7 +561,8 @@ mod tests {
     fn what_another_server_compacted_is_said_to_be_missing() {
         let input = json!([
             {"type": "message", "role": "assistant", "content": "a"},
-            {"type": "compaction", "encrypted_content": "gAAAA"}, {"role": "user", "content": "b"}]);
+            {"type": "compaction", "encrypted_content": "gAAAA"},
+            {"role": "user", "content": "b"}]);
         let found = read(input).unwrap();
         assert_eq!(
             (&found[0]["content"], &found[1]["content"]),
