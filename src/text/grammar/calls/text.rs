@@ -168,6 +168,7 @@ fn length(schema: &Value) -> Result<Option<String>, String> {
         .map_err(|_| format!("a length from {least} to {most} is not enforced"))?;
     Ok(Some(format!("/{texts}/")))
 }
+
 /// A pattern that is searched for as one that is matched whole; None where its anchors are
 /// elsewhere than at its ends.
 fn whole_match(pattern: &str) -> Option<String> {
