@@ -166,3 +166,8 @@ fn safetensors_header() {
 fn grammar() {
     run("grammar");
 }
+
+#[test]
+fn schemas() {
+    run("schemas");
+}

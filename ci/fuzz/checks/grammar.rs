@@ -6,14 +6,16 @@ use atlas::engine::constraint::{Mask, Next};
 use atlas::engine::request::TokenId;
 use atlas::http::json as body;
 use atlas::text::grammar::calls::{self, Calls};
+use atlas::text::grammar::limits;
 use atlas::text::grammar::{Grammar, JsonGrammar, Scope};
+use atlas::text::tools::ToolSchemas;
 use atlas::text::tools::gemma::Gemma;
 use atlas::text::tools::glm::Glm;
 use atlas::text::tools::hermes::Hermes;
 use atlas::text::tools::minimax_xml::MinimaxXml;
 use atlas::text::tools::mistral::Mistral;
 use atlas::text::tools::qwen3_coder::Qwen3Coder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::choice::Choices;
 use super::model;
@@ -38,12 +40,15 @@ const MAKES: [Make; 5] = [
 
 fn schema(text: &str, strict: bool) -> Option<Grammar> {
     let schema = body::parse(text.as_bytes()).ok()?;
-    let whitespace = true;
-    Some(Grammar::Json(JsonGrammar {
+    Some(Grammar::Json(json_grammar(schema, strict)))
+}
+
+fn json_grammar(schema: Value, strict: bool) -> JsonGrammar {
+    JsonGrammar {
         schema,
         strict,
-        whitespace,
-    }))
+        whitespace: true,
+    }
 }
 
 /// Calls that a reply must make, in one of the syntaxes.
@@ -103,6 +108,54 @@ pub fn grammar(input: &[u8]) {
             let said = problem.to_lowercase();
             assert!(said.contains("row") || said.contains("too"), "{problem}");
             return;
+        }
+    }
+}
+
+/// A schema as it is read before anything is compiled, of an answer or of a tool: what is written
+/// for the compiler stands alone, and is written so again. The head chooses whether all of it must
+/// be enforced, and the syntax of calls.
+pub fn schemas(input: &[u8]) {
+    let mut choices = Choices::of(input);
+    let (strict, syntax) = (choices.flag(), choices.below(256));
+    let Ok(schema) = body::parse(choices.rest()) else {
+        return;
+    };
+    let tool = json!({"function": {"name": "f", "strict": strict, "parameters": schema}});
+    ToolSchemas::new([&tool]);
+    let _ = forced_calls(&[tool], syntax);
+    let grammar = json_grammar(schema, strict);
+    if limits::check(&Grammar::Json(grammar.clone())).is_err() {
+        return;
+    }
+    let Ok((written, problems)) = grammar.written() else {
+        return;
+    };
+    assert!(problems.is_empty() || !strict, "{problems:?}");
+    check_references(&written, &written["$defs"]);
+    let again = json_grammar(written, true).written();
+    assert!(again.is_ok() || !problems.is_empty(), "{again:?}");
+}
+
+/// Follows the schemas in a schema, and fails where one refers to what is not there.
+fn check_references(schema: &Value, definitions: &Value) {
+    for (keyword, value) in schema.as_object().into_iter().flatten() {
+        match (keyword.as_str(), value) {
+            ("$ref", Value::String(reference)) => {
+                let number = reference.strip_prefix("#/$defs/");
+                let known = number.is_some_and(|number| definitions.get(number).is_some());
+                assert!(known || reference == "#", "{reference}");
+            }
+            ("properties" | "patternProperties" | "$defs", Value::Object(members)) => members
+                .values()
+                .for_each(|member| check_references(member, definitions)),
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(items)) => items
+                .iter()
+                .for_each(|item| check_references(item, definitions)),
+            ("items" | "additionalItems" | "additionalProperties", inner) => {
+                check_references(inner, definitions);
+            }
+            _ => {}
         }
     }
 }

@@ -90,7 +90,7 @@ impl JsonGrammar {
     ///
     /// # Errors
     /// What is not enforced though it must be.
-    fn written(&self) -> Result<(Value, Vec<String>), String> {
+    pub fn written(&self) -> Result<(Value, Vec<String>), String> {
         if let (true, Some(problem)) = (self.strict, limits::inexact_number(&self.schema)) {
             return Err(problem);
         }
