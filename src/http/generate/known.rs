@@ -274,7 +274,7 @@ const FIELDS: &[Known] = &[
     ("stream",                            b"++++", "", NONE),
     ("stream_options",                    b"++..", "", USAGE),
     ("stream_options.include_obfuscation", b"....", "", all("events are not padded")),
-    ("usage",                             b"--..", r#"{"include": false}"#, USAGE),
+    ("usage",                             b"++..", "", USAGE),
     ("stream_interval",                   b"----", "1", all("each token is told as it comes")),
     ("return_progress",                   b"----", "false", all("a stream is of the reply alone")),
     ("background",                        b"----", "false", all("send stream to see it grow")),
