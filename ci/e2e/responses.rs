@@ -302,7 +302,7 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
             "input[0].call_id",
         ),
         (
-            json!({"input": [{"type": "function_call_output", "call_id": "c"}]}),
+            json!({"input": [{"type": "function_call_output", "call_id": "c", "output": 5}]}),
             "input[0].output",
         ),
         (

@@ -69,9 +69,7 @@ fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
     let refusal = object.get("refusal").map(|refusal| refusal.string());
     let refusal = refusal.transpose()?;
     let reasoning = reasoning(object)?;
-    if content.is_none() && refusal.is_none() && reasoning.is_none() && calls.is_empty() {
-        return Err(ApiError::field(object.path_of("content"), "is required"));
-    }
+    // A turn that was ended before it said anything may have none of them.
     let (mut text, thoughts) = content.unwrap_or_default();
     text.push_str(refusal.unwrap_or_default());
     let mut message = json!({"role": "assistant", "content": text});
@@ -340,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_may_have_nothing_to_say() {
-        for role in ["tool", "function"] {
+    fn a_turn_may_have_nothing_to_say() {
+        for role in ["assistant", "tool", "function"] {
             let message = json!([{"role": role, "content": null}]);
             assert_eq!(read(&message).unwrap()[0]["content"], "");
         }
@@ -412,10 +410,6 @@ mod tests {
             "messages[0].role"
         );
         assert_eq!(refused(json!([{"role": "user"}])), "messages[0].content");
-        assert_eq!(
-            refused(json!([{"role": "assistant"}])),
-            "messages[0].content"
-        );
         assert_eq!(
             refused(json!([{"role": "user", "content": {}}])),
             "messages[0].content"

@@ -314,11 +314,11 @@ const FIELDS: &[Known] = &[
     ("reasoning_format",                  b"----", r#""auto", "deepseek", "parsed""#, REPORTED),
 
     // How the request is served.
-    ("prediction",                        b"----", "", all("predicted outputs are not served")),
+    ("prediction",                        b"....", "", all("it changes how fast, not what")),
     ("moderation",                        b"----", "", all("nothing is moderated here")),
     ("priority",                          b"----", "0", all("requests are served in their order")),
     ("speed",                             b"----", r#""standard""#, all("there is one speed")),
-    ("inference_geo",                     b"----", "", all("this server is where it is")),
+    ("inference_geo",                     b"....", "", PLACE),
     ("options",                           b"----", "{}", ALONE),
     ("service_tier",                      b"....", "", PLACE),
     ("provider",                          b"....", "", PLACE),

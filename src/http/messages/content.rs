@@ -10,6 +10,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::generate::told::ToldTools;
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
+use super::documents;
 use super::tools;
 
 /// How the block begins in which a coding agent reports itself for billing. It changes from
@@ -164,12 +165,15 @@ fn user(content: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Resu
         out.push(json!({"role": "user", "content": content.string()?}));
         return Ok(());
     };
-    let mut texts: Vec<&str> = Vec::new();
+    let mut texts: Vec<Cow<'_, str>> = Vec::new();
     let before = out.len();
     for block in &blocks {
         let object = block.object()?;
         if object.require("type")?.string()? != "tool_result" {
-            texts.push(text_block(block)?);
+            texts.push(match documents::text(block)? {
+                Some(text) => text.into(),
+                None => text_block(block)?.into(),
+            });
             continue;
         }
         if !texts.is_empty() {
@@ -205,6 +209,9 @@ fn tool_result(object: &Object<'_>, told: &mut ToldTools) -> Result<Value, ApiEr
 
 /// A block of a tool's result, with a word in the place of what is no text.
 fn result_block<'v>(field: &Field<'v>, told: &mut ToldTools) -> Result<Cow<'v, str>, ApiError> {
+    if let Some(text) = documents::text(field)? {
+        return Ok(text.into());
+    }
     match field.value["type"].as_str() {
         Some(kind @ ("image" | "document")) => Ok(left_out(kind).into()),
         Some("tool_reference") => {
@@ -583,7 +590,7 @@ mod tests {
         let result = json!([{"type": "tool_result", "tool_use_id": "t",
             "content": [{"type": "search_result"}]}]);
         let at = refused(blocks_of("user", result));
-        assert_eq!(at, "messages[0].content[0].content[0].type");
+        assert_eq!(at, "messages[0].content[0].content[0].content");
         assert_eq!(
             refused(json!([{"role": "king", "content": "x"}])),
             "messages[0].role"

@@ -2,6 +2,7 @@
 
 pub mod answer;
 mod content;
+mod documents;
 pub mod partial;
 pub mod request;
 #[cfg(test)]
