@@ -93,12 +93,6 @@ impl Syntax for Gemma {
             Place::Closing => close(held, CALL.1),
         }
     }
-
-    fn cut_off(&mut self, held: &str, sink: &mut Sink<'_>) {
-        if self.place == Place::Text {
-            sink.arguments(escaped(held));
-        }
-    }
 }
 
 impl Gemma {

@@ -75,8 +75,6 @@ impl Syntax for Hermes {
             State::Closing => close(held, CALL.1),
         }
     }
-
-    fn cut_off(&mut self, _: &str, _: &mut Sink<'_>) {}
 }
 
 impl Hermes {

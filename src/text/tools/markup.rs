@@ -233,15 +233,6 @@ impl<T: Tags> Syntax for Markup<T> {
             State::Closing => self.closing(held, sink),
         }
     }
-
-    fn cut_off(&mut self, held: &str, sink: &mut Sink<'_>) {
-        match std::mem::take(&mut self.state) {
-            State::Value(argument) if argument.streaming && !argument.repeated => {
-                sink.arguments(escaped(held));
-            }
-            State::Value(_) | State::Arguments | State::Closing => {}
-        }
-    }
 }
 
 impl<T: Tags> Markup<T> {

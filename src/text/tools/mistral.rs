@@ -42,8 +42,6 @@ impl Syntax for Mistral {
             false => Step::Wait,
         }
     }
-
-    fn cut_off(&mut self, _: &str, _: &mut Sink<'_>) {}
 }
 
 #[cfg(test)]

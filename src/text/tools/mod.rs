@@ -48,9 +48,6 @@ pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
 
     /// Reads on in a call, and takes out of `held` what it is done with. `end`: nothing follows.
     fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: bool) -> Step;
-
-    /// Tells what is held of an argument that the reply's end cuts off.
-    fn cut_off(&mut self, held: &str, sink: &mut Sink<'_>);
 }
 
 /// What stands behind an opening tag.
@@ -185,11 +182,8 @@ impl<S: Syntax> ToolParser<S> {
         match self.state {
             State::Opening { .. } if cut => {}
             State::Text { .. } | State::Opening { .. } => append(out, Delta::Content(held)),
-            State::Call => {
-                let (syntax, mut sink) = self.parts(out);
-                syntax.cut_off(&held, &mut sink);
-            }
-            State::Enough => {}
+            // All that a call holds back may be markup.
+            State::Call | State::Enough => {}
         }
         self.state = State::Text { after_call: false };
     }
