@@ -386,7 +386,23 @@ fn bombs_are_refused_by_name_and_in_time() {
         json!({"anyOf": [one("a"), one("b")]})
     };
     let power: Vec<Value> = (0..40).map(either).collect();
+    let link = |at: usize| {
+        let next = json!({"$ref": format!("#/$defs/{}", at + 1)});
+        (at.to_string(), json!({"type": "array", "items": next}))
+    };
+    let links: Value = (0..600).map(link).collect();
+    let rules: String = (0..5000)
+        .map(|at| format!("r{at}: r{}\n", at + 1))
+        .collect();
     for (fields, field) in [
+        (
+            strict(&json!({"$ref": "#/$defs/0", "$defs": links})),
+            "response_format",
+        ),
+        (
+            json!({"guided_grammar": format!("start: r0\n{rules}r5000: \"a\"")}),
+            "guided_grammar",
+        ),
         (strict(&json!({"enum": numbers})), "response_format"),
         (strict(&json!({"allOf": power})), "response_format"),
         (strict(&json!({"$ref": "#"})), "response_format"),

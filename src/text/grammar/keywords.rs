@@ -13,7 +13,6 @@ const SILENT: &[&str] = &[
     "$anchor",
     "$comment",
     "$defs",
-    "$id",
     "$schema",
     "$vocabulary",
     "contentEncoding",

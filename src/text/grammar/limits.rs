@@ -5,7 +5,7 @@ use std::time::Duration;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 
-use super::{Grammar, GrammarError};
+use super::{Grammar, GrammarError, reach};
 
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
@@ -23,6 +23,17 @@ pub const GRAMMAR_BYTES_MAX: usize = 256 * 1024;
 pub const SCHEMA_VALUES_MAX: usize = 20_000;
 /// Objects and lists inside each other in a schema.
 pub const SCHEMA_DEPTH_MAX: usize = 64;
+/// Objects and lists inside each other in a schema, where references are followed.
+pub const LEVELS_MAX: usize = 400;
+/// The same of a schema and of all that it refers to, added up: the compiler's stack holds as many.
+pub const LEVELS_TOGETHER_MAX: usize = 4_000;
+/// Alternatives of a schema that have to hold together with others, multiplied: each combination
+/// is looked at.
+pub const COMBINATIONS_MAX: usize = 128;
+/// Entries of one `oneOf` that are no fixed values: each pair of them is compared.
+pub const ONE_OF_MAX: usize = 64;
+/// Bytes of the stack on which a grammar is compiled; what is not used takes no memory.
+pub const COMPILE_STACK_BYTES: usize = 128 * 1024 * 1024;
 /// Entries of all `enum`s of a schema together, and of a choice.
 pub const ALTERNATIVES_MAX: usize = 4_000;
 /// Properties of one object.
@@ -34,6 +45,8 @@ pub const PATTERN_PROPERTIES_MAX: usize = 16;
 pub const MULTIPLE_OF_MAX: u64 = 1_000;
 /// Schemas inside a Lark grammar.
 pub const LARK_SCHEMAS_MAX: usize = 64;
+/// Names, strings and expressions in a Lark grammar: rules may lead through all of them.
+pub const LARK_PARTS_MAX: usize = 2_000;
 /// Brackets inside each other in a Lark grammar.
 pub const LARK_DEPTH_MAX: usize = 128;
 /// Conjunctions and complements in a Lark grammar, and entries of one `allOf`: what all of them
@@ -90,6 +103,7 @@ pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
             )?;
             let repetitions = lark_repetitions(text);
             check_repetitions(&repetitions, LARK_REPEATED_MAX, "parts of one repetition")?;
+            at_most(repetitions.count, LARK_PARTS_MAX, "names and texts")?;
             check_schemas(&schemas_in_lark(text)?)
         }
         Grammar::Calls { lark, .. } => at_most(lark.len(), GRAMMAR_BYTES_MAX, "bytes"),
@@ -113,7 +127,9 @@ fn check_repetitions(found: &Repetitions, most: usize, what: &str) -> Result<(),
     at_most(found.row_most, REPETITIONS_IN_A_ROW_MAX, what)
 }
 
-fn at_most(found: usize, most: usize, what: &str) -> Result<(), GrammarError> {
+/// # Errors
+/// Says how many there are of `what`, where they are more than `most`.
+pub fn at_most(found: usize, most: usize, what: &str) -> Result<(), GrammarError> {
     match found <= most {
         true => Ok(()),
         false => Err(GrammarError(format!(
@@ -128,6 +144,7 @@ pub fn check_schemas<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Result
     let mut size = Size::default();
     for schema in schemas {
         size.add(schema, 0)?;
+        reach::check(schema)?;
     }
     at_most(size.bytes, GRAMMAR_BYTES_MAX, "bytes")?;
     at_most(size.alternatives, ALTERNATIVES_MAX, "enum values")?;
@@ -148,6 +165,8 @@ struct Repetitions {
     most: usize,
     /// Repetitions of the longest row of them.
     row_most: usize,
+    /// Parts as they are written.
+    count: usize,
 }
 
 /// What stands between brackets so far.
@@ -167,6 +186,7 @@ struct Group {
 
 impl Repetitions {
     fn part(&mut self, size: usize) {
+        self.count += 1;
         let group = &mut self.group;
         group.parts = group.parts.saturating_add(size);
         group.last = size;
@@ -457,6 +477,11 @@ impl Size {
             ("enum", Value::Array(items)) => self.alternatives += items.len(),
             ("allOf", Value::Array(items)) => {
                 at_most(items.len(), CONJUNCTIONS_MAX, "entries in one allOf")?;
+            }
+            ("oneOf", Value::Array(items)) => {
+                let fixed = |item: &Value| item.get("const").or(item.get("enum")).is_some();
+                let others = items.iter().filter(|item| !fixed(item)).count();
+                at_most(others, ONE_OF_MAX, "entries in one oneOf")?;
             }
             ("multipleOf", Value::Number(number)) => self.multiples.push(number.to_string()),
             ("properties", Value::Object(names)) => {

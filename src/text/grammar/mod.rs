@@ -12,6 +12,7 @@ mod keywords;
 pub mod limits;
 mod panics;
 mod plain;
+mod reach;
 mod unopened;
 mod vocabulary;
 mod watch;
@@ -19,6 +20,7 @@ mod watch;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory, TokenParser};
@@ -221,9 +223,22 @@ impl Grammars {
         if let Some(found) = self.cached(&key) {
             return Ok(found);
         }
-        let compiled = Arc::new(self.compile_with_places(grammar)?);
+        let compiled = Arc::new(self.compile_with_stack(grammar)?);
         self.keep(key, compiled.clone());
         Ok(compiled)
+    }
+
+    /// The compiler goes down a grammar by calling itself, deeper than threads are made for.
+    fn compile_with_stack(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        let unavailable = || GrammarError("the system has no thread to compile it".to_string());
+        thread::scope(|scope| {
+            let builder = thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(limits::COMPILE_STACK_BYTES);
+            let thread = builder.spawn_scoped(scope, || self.compile_with_places(grammar));
+            let thread = thread.map_err(|_| unavailable())?;
+            thread.join().unwrap_or_else(|_| Err(unavailable()))
+        })
     }
 
     /// Starts a reply that opens no call, behind its reasoning where it begins inside of that.

@@ -215,7 +215,9 @@ impl<'r, 'v> Writer<'r, 'v> {
         self.open_names |= !closed && named.any(|name| keywords.contains_key(*name));
         let mut written = Map::new();
         for (keyword, value) in keywords {
-            if keywords::is_silent(keyword, value) {
+            // Elsewhere it would change where references lead.
+            let names_all = keyword == "$id" && std::ptr::eq(schema, self.root.value());
+            if names_all || keywords::is_silent(keyword, value) {
                 continue;
             }
             self.spend(1, keyword.len())?;

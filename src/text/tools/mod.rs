@@ -28,7 +28,7 @@ use crate::target;
 use super::held_prefix;
 use super::reply::{Delta, append};
 
-pub use schemas::{REFERENCES_MAX, Root, ToolSchemas, Types};
+pub use schemas::{REFERENCES_MAX, Root, SCHEMA_DEPTH_MAX, ToolSchemas, Types};
 
 /// Longest name of a function or argument that is taken for one.
 pub const NAME_BYTES_MAX: usize = 128;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{is_json, quoted};
 
 /// Depth to which a schema's alternatives are looked into.
-const SCHEMA_DEPTH_MAX: usize = 8;
+pub const SCHEMA_DEPTH_MAX: usize = 8;
 /// References that are followed one behind the other.
 pub const REFERENCES_MAX: usize = 8;
 

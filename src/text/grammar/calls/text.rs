@@ -6,7 +6,7 @@ use llguidance::regex_to_lark;
 use serde_json::Value;
 
 use crate::text::grammar::{expression, keywords};
-use crate::text::tools::Root;
+use crate::text::tools::{Root, SCHEMA_DEPTH_MAX};
 
 use super::{one_of, quoted};
 
@@ -15,9 +15,6 @@ pub const ANY_TEXT: &str = r"/(?s:.*)/";
 
 /// Keywords of text that are honoured, or refused with words of their own.
 const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
-
-/// Alternatives inside each other that are followed.
-const DEPTH_MAX: usize = 16;
 
 /// What a schema says of an argument that is read as text, as an expression of Lark.
 ///
@@ -28,6 +25,7 @@ pub fn text_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String>
         root,
         null: root.types(schema).has_null(),
         seen: HashSet::new(),
+        open: Vec::new(),
     };
     let found = texts.of(schema, 0)?;
     found.ok_or_else(|| "has no text to choose".to_string())
@@ -37,19 +35,34 @@ struct Texts<'r, 'v> {
     root: &'r Root<'v>,
     /// Null is written by its name, and that is read as null.
     null: bool,
-    /// Each schema adds its texts once, or those that refer to each other would never end.
+    /// Each schema adds its texts once, or those that share others would take for ever.
     seen: HashSet<*const Value>,
+    /// Those that are being read.
+    open: Vec<*const Value>,
 }
 
 impl<'v> Texts<'_, 'v> {
     /// The texts of a schema; None where it adds none.
     fn of(&mut self, schema: &'v Value, depth: usize) -> Result<Option<String>, String> {
         let schema = keywords::followed(schema, self.root)?;
+        // Nobody knows what type such a schema allows.
+        if self.open.contains(&std::ptr::from_ref(schema)) {
+            return Err("text that refers to itself is not enforced".to_string());
+        }
         if !self.seen.insert(schema) {
             return Ok(None);
         }
-        if depth > DEPTH_MAX {
-            return Err(format!("more than {DEPTH_MAX} levels are not enforced"));
+        self.open.push(schema);
+        let texts = self.read(schema, depth);
+        self.open.pop();
+        texts
+    }
+
+    fn read(&mut self, schema: &'v Value, depth: usize) -> Result<Option<String>, String> {
+        if depth > SCHEMA_DEPTH_MAX {
+            return Err(format!(
+                "more than {SCHEMA_DEPTH_MAX} levels are not enforced"
+            ));
         }
         check_type(schema)?;
         if let Some(values) = keywords::fixed(schema)? {
@@ -114,11 +127,15 @@ fn check_type(schema: &Value) -> Result<(), String> {
     if !schema.is_object() && *schema != true {
         return Err("a schema must be an object or a boolean".to_string());
     }
-    match schema["type"]
-        .as_str()
-        .filter(|name| !keywords::is_type(name))
-    {
-        Some(name) => Err(format!("the type {name:?} is not known")),
+    let Some(names) = schema.get("type") else {
+        return Ok(());
+    };
+    let listed = names.as_array().map(Vec::as_slice);
+    let names = listed.unwrap_or(std::slice::from_ref(names));
+    let known = |name: &Value| name.as_str().is_some_and(keywords::is_type);
+    match names.iter().find(|name| !known(name)) {
+        Some(name) => Err(format!("the type {name} is not known")),
+        None if names.is_empty() => Err("type names none".to_string()),
         None => Ok(()),
     }
 }
@@ -228,6 +245,9 @@ mod tests {
             json!({"$ref": "#/$defs/absent"}),
             json!({"anyOf": [{"$ref": "#/$defs/c", "enum": ["Rome"]}]}),
             json!({"type": "STRING"}),
+            json!({"type": []}),
+            json!({"type": ["string", "foo"]}),
+            json!({"$id": "z", "$ref": "#/$defs/c"}),
             json!({"type": "string", "minLength": "2"}),
             json!({"type": "string", "maxLength": 5_000_000_000_u64}),
             json!({"type": "string", "minLength": 3, "maxLength": 2}),
@@ -294,7 +314,10 @@ mod tests {
         };
         let root = json!({"$defs": (0..30).map(one).collect::<Value>()});
         assert!(text(&next(29), &root).is_err());
-        let root = json!({"$defs": {"0": {"anyOf": [next(0), {"const": "a"}, next(0)]}}});
-        assert_eq!(text(&next(0), &root).unwrap(), r#"(("a"))"#);
+        let root = json!({"$defs": {"0": {"anyOf": [next(0), {"const": "a"}]}}});
+        assert!(text(&next(0), &root).is_err());
+        let shared = json!({"anyOf": [next(0), {"const": "a"}, next(0)]});
+        let root = json!({"$defs": {"0": {"const": "b"}}});
+        assert_eq!(text(&shared, &root).unwrap(), r#"(("b") | ("a"))"#);
     }
 }

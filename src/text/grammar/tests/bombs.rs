@@ -16,6 +16,28 @@ fn containing(count: usize) -> Vec<String> {
         .collect()
 }
 
+/// Definitions of which each leads to the next by `link`.
+fn chain(count: usize, link: impl Fn(Value) -> Value) -> Value {
+    let next = |at: usize| json!({"$ref": format!("#/$defs/{at}")});
+    let one = |at: usize| (at.to_string(), link(next(at + 1)));
+    let mut definitions: serde_json::Map<String, Value> = (0..count).map(one).collect();
+    definitions.insert(count.to_string(), json!({"type": "integer"}));
+    json!({"$defs": definitions, "$ref": "#/$defs/0"})
+}
+
+/// Rules of Lark of which each leads to the next.
+fn rules(count: usize) -> String {
+    let one = |at: usize| format!("r{at}: r{}\n", at + 1);
+    let rules: String = (0..count).map(one).collect();
+    format!("start: r0\n{rules}r{count}: \"a\"\n")
+}
+
+/// Texts that hold one of four words.
+fn words(at: usize) -> Value {
+    let one = |side: usize| json!({"type": "string", "pattern": format!("{at}{side}")});
+    json!({"anyOf": (0..4).map(one).collect::<Vec<_>>()})
+}
+
 fn bombs() -> Vec<(&'static str, Grammar)> {
     let either = |at: usize| {
         let one = |side: &str| json!({"properties": {format!("{side}{at}"): {"type": "string"}}});
@@ -57,6 +79,38 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
             "references that double",
             json_grammar(json!({"$ref": "#/$defs/a0",
             "$defs": doubling})),
+        ),
+        (
+            "references behind each other",
+            json_grammar(chain(5_000, |next| json!({"items": next}))),
+        ),
+        (
+            "deep schemas behind each other",
+            json_grammar(chain(10, |next| {
+                (0..55).fold(next, |inner, _| json!({"items": inner}))
+            })),
+        ),
+        (
+            "alternatives of parts that multiply",
+            json_grammar(json!({"allOf": (0..7).map(words).collect::<Vec<_>>()})),
+        ),
+        (
+            "alternatives of which one holds",
+            json_grammar(json!({"oneOf": (0..300).map(|at| json!({"properties":
+                many(20).map(|(name, schema)| (format!("{name}_{at}"), schema))
+                    .collect::<Value>()})).collect::<Vec<_>>()})),
+        ),
+        (
+            "rules behind each other in Lark",
+            Grammar::Lark(rules(5_000)),
+        ),
+        (
+            "terminals behind each other in Lark",
+            Grammar::Lark(rules(2_500).to_uppercase().replace("START", "start")),
+        ),
+        (
+            "optional names in a row in Lark",
+            Grammar::Lark(format!("start: {}", "\"a\"? ".repeat(15_000))),
         ),
         (
             "many patterns",
@@ -298,4 +352,23 @@ fn repetitions_are_counted_as_they_are_written() {
     ] {
         assert!(!count(refused), "{refused}");
     }
+}
+
+/// As deep as a grammar may be: the compiler has the stack for it.
+#[test]
+fn the_deepest_grammars_compile() {
+    let grammars = grammars();
+    for link in [
+        |next| json!({"type": "array", "items": next}),
+        |next| json!({"allOf": [next]}),
+        |next| json!({"anyOf": [next, {"type": "null"}]}),
+    ] {
+        let deepest = (1..=limits::LEVELS_MAX)
+            .rev()
+            .map(|count| json_grammar(chain(count, link)))
+            .find(|grammar| limits::check(grammar).is_ok());
+        assert!(grammars.compile(&deepest.unwrap()).is_ok());
+    }
+    let most = (limits::LARK_PARTS_MAX - 4) / 2;
+    grammars.compile(&Grammar::Lark(rules(most))).unwrap();
 }

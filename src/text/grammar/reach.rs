@@ -1,0 +1,200 @@
+//! What a schema costs by what it refers to, where a short text may stand for much work.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use crate::text::tools::Root;
+
+use super::GrammarError;
+use super::limits::{COMBINATIONS_MAX, LEVELS_MAX, LEVELS_TOGETHER_MAX, at_most};
+
+/// # Errors
+/// Names the limit that a document exceeds, along its references.
+pub fn check(document: &Value) -> Result<(), GrammarError> {
+    let root = Root::new(document);
+    let mut targets = HashSet::new();
+    collect(document, &root, &mut targets);
+    let mut together = 0;
+    let height = height(document, &targets, &mut together);
+    at_most(
+        height + together,
+        LEVELS_TOGETHER_MAX,
+        "levels in all that it refers to",
+    )?;
+    let mut reach = Reach {
+        root,
+        known: HashMap::new(),
+    };
+    reach.of(document, 0).map(|_| ())
+}
+
+/// All that some reference of a document leads to.
+fn collect(value: &Value, root: &Root<'_>, targets: &mut HashSet<*const Value>) {
+    if let Some(target) = value["$ref"].as_str().and_then(|name| root.target(name)) {
+        targets.insert(target);
+    }
+    children(value).for_each(|(_, child)| collect(child, root, targets));
+}
+
+/// Objects and lists inside each other; what is referred to adds its own to `together`, since the
+/// compiler may go down through all of them, but through none twice.
+fn height(value: &Value, targets: &HashSet<*const Value>, together: &mut usize) -> usize {
+    let inner = children(value).map(|(_, child)| height(child, targets, together));
+    let height = 1 + inner.max().unwrap_or(0);
+    if targets.contains(&std::ptr::from_ref(value)) {
+        *together += height;
+    }
+    height
+}
+
+/// The members of an object or the items of a list, by their names, which items do not have.
+fn children(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let members = value.as_object().into_iter().flatten();
+    let items = value.as_array().into_iter().flatten();
+    members
+        .map(|(name, value)| (name.as_str(), value))
+        .chain(items.map(|item| ("", item)))
+}
+
+/// What lies below a value.
+#[derive(Clone, Copy)]
+struct Below {
+    levels: usize,
+    /// Ways to choose among alternatives, in the value or in one of its parts.
+    ways: usize,
+}
+
+const NOTHING: Below = Below { levels: 0, ways: 1 };
+
+struct Reach<'v> {
+    root: Root<'v>,
+    /// By places in memory; what comes back to itself has nothing more below it there.
+    known: HashMap<*const Value, Below>,
+}
+
+impl<'v> Reach<'v> {
+    /// Any object counts as a schema, which is stricter than need be.
+    fn of(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
+        at_most(depth, LEVELS_MAX, "levels along its references")?;
+        let place = std::ptr::from_ref(value);
+        if let Some(known) = self.known.get(&place) {
+            return Ok(*known);
+        }
+        self.known.insert(place, NOTHING);
+        let below = self.read(value, depth)?;
+        at_most(
+            depth + below.levels,
+            LEVELS_MAX,
+            "levels along its references",
+        )?;
+        self.known.insert(place, below);
+        Ok(below)
+    }
+
+    fn read(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
+        let mut levels = 0;
+        // What has to hold together, and what lies in separate parts of the value.
+        let (mut factors, mut part) = (Vec::new(), 1);
+        let target = value["$ref"].as_str();
+        if let Some(target) = target.and_then(|name| self.root.target(name)) {
+            let below = self.of(target, depth + 1)?;
+            levels = below.levels;
+            factors.push(below.ways);
+        }
+        for (name, child) in children(value) {
+            let below = self.of(child, depth + 1)?;
+            // They are below what refers to them.
+            if matches!(name, "$defs" | "definitions") {
+                continue;
+            }
+            levels = levels.max(below.levels);
+            let each = child.as_array().into_iter().flatten();
+            // They are known by now.
+            let ways: Vec<usize> = each
+                .map(|item| self.known.get(&std::ptr::from_ref(item)))
+                .map(|known| known.map_or(1, |below| below.ways))
+                .collect();
+            match name {
+                "anyOf" | "oneOf" => {
+                    factors.push(ways.into_iter().fold(0, usize::saturating_add).max(1));
+                }
+                "allOf" => factors.extend(ways),
+                _ => part = part.max(below.ways),
+            }
+        }
+        factors.push(part);
+        let ways = factors.iter().copied().fold(1, usize::saturating_mul);
+        if factors.iter().filter(|ways| **ways > 1).count() > 1 {
+            at_most(ways, COMBINATIONS_MAX, "combinations of alternatives")?;
+        }
+        Ok(Below {
+            levels: levels + 1,
+            ways,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Definitions of which each leads to the next by `link`.
+    fn chain(count: usize, link: impl Fn(Value) -> Value) -> Value {
+        let next = |at: usize| json!({"$ref": format!("#/$defs/{at}")});
+        let one = |at: usize| (at.to_string(), link(next(at + 1)));
+        let mut definitions: serde_json::Map<String, Value> = (0..count).map(one).collect();
+        definitions.insert(count.to_string(), json!({"type": "integer"}));
+        json!({"$defs": definitions, "$ref": "#/$defs/0"})
+    }
+
+    #[test]
+    fn levels_are_counted_along_references() {
+        let links: [fn(Value) -> Value; 4] = [
+            |next| json!({"type": "array", "items": next}),
+            |next| json!({"type": "object", "properties": {"a": next}}),
+            |next| json!({"anyOf": [next, {"type": "null"}]}),
+            |next| json!({"allOf": [next]}),
+        ];
+        for link in links {
+            check(&chain(LEVELS_MAX / 8, link)).unwrap();
+            for count in [LEVELS_MAX, 8 * LEVELS_MAX] {
+                let error = check(&chain(count, link)).unwrap_err();
+                assert!(error.0.contains("levels"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_leads_back_to_itself_ends() {
+        for schema in [
+            json!({"$ref": "#"}),
+            json!({"anyOf": [{"$ref": "#"}, {"items": {"$ref": "#/anyOf/1"}}]}),
+            json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}]}),
+        ] {
+            assert!(check(&schema).is_ok(), "{schema}");
+        }
+    }
+
+    #[test]
+    fn alternatives_that_hold_together_multiply() {
+        let either = |count: usize| json!({"anyOf": vec![json!({"type": "string"}); count]});
+        let all = |parts: Vec<Value>| json!({"allOf": parts});
+        assert!(check(&all(vec![either(4); 3])).is_ok());
+        for bomb in [
+            all(vec![either(4); 7]),
+            all(vec![either(30); 3]),
+            json!({"anyOf": [either(20)], "oneOf": [either(20)]}),
+            json!({"$ref": "#/$defs/a", "allOf": [either(20)], "$defs": {"a": either(20)}}),
+            all(vec![json!({"properties": {"a": either(20)}}); 2]),
+        ] {
+            let error = check(&bomb).unwrap_err();
+            assert!(error.0.contains("combinations"), "{bomb}: {error}");
+        }
+        // Unions inside each other are no conjunction.
+        let nested = json!({"anyOf": vec![json!({"properties": {"a": either(30)}}); 30]});
+        assert!(check(&json!({"properties": {"a": nested, "b": nested}})).is_ok());
+    }
+}
