@@ -34,6 +34,27 @@ fn a_streamed_answer_equals_the_whole_one() {
 }
 
 #[test]
+fn a_stream_tells_running_counts_where_asked() {
+    let server = Server::start();
+    let told = json!({"include_usage": true, "continuous_usage_stats": true});
+    let fields = json!({"ignore_eos": true, "n": 2, "stream": true, "stream_options": told});
+    let events = server.chat(&with(question(STORY, 12), fields)).events();
+    let counts = |name: &str| -> Vec<u64> {
+        let usages = events.iter().map(|event| &event["usage"]);
+        usages.map(|usage| usage[name].as_u64().unwrap()).collect()
+    };
+    let (prompt, completion) = (counts("prompt_tokens"), counts("completion_tokens"));
+    assert!(completion.is_sorted(), "{completion:?}");
+    assert_eq!((completion[0], completion.last()), (0, Some(&24)));
+    // The last chunk has no choice; the one before it ends the last reply.
+    assert_eq!(completion[completion.len() - 2], 24);
+    assert!(completion.contains(&13), "{completion:?}");
+    let total = prompt.iter().zip(&completion).map(|(a, b)| a + b);
+    assert_eq!(counts("total_tokens"), total.collect::<Vec<u64>>());
+    assert!(prompt.iter().all(|count| *count == prompt[0]));
+}
+
+#[test]
 fn usage_counts_every_token() {
     let server = Server::start();
     let body = with(

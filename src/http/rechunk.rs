@@ -228,11 +228,12 @@ fn whole_choice(choice: &Value) -> Value {
 
 fn check_chat(model: &ChatModel, told: bool, whole: &[Settled], pieces: &[Settled]) {
     use chat::answer::{ChunkWriter, Identity, whole_answer};
+    use chat::usage::{Tally, UsageTold};
     let identity = Identity::new("chatcmpl", "m");
     let reply = gathered(copied(whole));
     let answer = whole_answer(model, &identity, vec![reply], USAGE, told);
     let expected = whole_choice(&answer["choices"][0]);
-    let writer = ChunkWriter::new(&identity, 1, told, false);
+    let writer = ChunkWriter::new(&identity, 1, told, Tally::new(UsageTold::Never, 0));
     let found = chat_choice(events(model, Box::new(writer), copied(pieces)));
     assert_eq!(found, expected);
     for text in [

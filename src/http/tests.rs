@@ -64,6 +64,24 @@ fn a_streamed_answer_concatenates_to_the_whole_one() {
     );
 }
 
+#[test]
+fn a_streams_running_counts_grow_to_its_usage() {
+    let server = TestServer::start(Script::text("abc"));
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let answer = server.chat(json!({"stream": true, "stream_options": options}));
+    let events = answer.events();
+    let counts = |name: &str| -> Vec<u64> {
+        let usages = events.iter().map(|event| &event["usage"][name]);
+        usages.map(|count| count.as_u64().unwrap()).collect()
+    };
+    // The role, each letter, the end of the reply, and that of the stream.
+    assert_eq!(counts("completion_tokens"), [0, 1, 2, 3, 4, 4]);
+    let prompt = counts("prompt_tokens")[0];
+    assert!(prompt > 0);
+    let total = [0, 1, 2, 3, 4, 4].map(|completion| prompt + completion);
+    assert_eq!(counts("total_tokens"), total);
+}
+
 /// However many are ready when they are written.
 #[test]
 fn each_token_is_told_by_an_event_of_its_own() {

@@ -15,6 +15,8 @@ use crate::http::generate::generation::{Finish, Settled, Usage};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::random;
 
+use super::usage::{Tally, usage_json};
+
 /// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
 pub const LOGPROB_LEAST: f32 = -9999.0;
 
@@ -80,15 +82,6 @@ impl Identity {
 
 fn call_id() -> String {
     format!("call_{}", &random::hex()[..24])
-}
-
-pub fn usage_json(usage: Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
-    })
 }
 
 /// One position in the form of the API.
@@ -181,12 +174,10 @@ pub struct ChunkWriter {
     identity: Identity,
     /// From `data: {` to the opening of `choices`.
     head: String,
-    /// Behind `choices`: `}`, with a null usage where a last chunk will tell it.
-    tail: &'static str,
     replies: usize,
     /// Per reply: positions that wait for the next chunk; None when they are not wanted.
     logprobs: Option<Vec<Vec<Value>>>,
-    include_usage: bool,
+    tally: Tally,
 }
 
 impl ChunkWriter {
@@ -194,7 +185,7 @@ impl ChunkWriter {
         identity: &Identity,
         replies: usize,
         logprobs_wanted: bool,
-        include_usage: bool,
+        tally: Tally,
     ) -> ChunkWriter {
         let warnings = identity.warnings_member();
         let head = format!(
@@ -207,14 +198,9 @@ impl ChunkWriter {
         ChunkWriter {
             identity: identity.clone(),
             head,
-            tail: if include_usage {
-                "],\"usage\":null}\n\n"
-            } else {
-                "]}\n\n"
-            },
             replies,
             logprobs: logprobs_wanted.then(|| vec![Vec::new(); replies]),
-            include_usage,
+            tally,
         }
     }
 
@@ -247,7 +233,7 @@ impl ChunkWriter {
             }
             None => out.extend_from_slice(b",\"finish_reason\":null}"),
         }
-        out.extend_from_slice(self.tail.as_bytes());
+        self.tally.end_chunk(out);
     }
 }
 
@@ -262,6 +248,7 @@ impl Writer for ChunkWriter {
 
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         let index = settled.index;
+        self.tally.add(&settled);
         if let Some(logprobs) = &mut self.logprobs {
             let positions = settled
                 .logprobs
@@ -278,12 +265,7 @@ impl Writer for ChunkWriter {
     }
 
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
-        if self.include_usage {
-            out.extend_from_slice(self.head.as_bytes());
-            // Writing to memory does not fail.
-            let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
-        }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        self.tally.end_stream(&self.head, usage, out);
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
@@ -320,6 +302,7 @@ fn write_delta(delta: &Delta, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::chat::usage::UsageTold;
     use crate::text::testing::chat_model;
 
     fn identity() -> Identity {
@@ -332,17 +315,24 @@ mod tests {
         }
     }
 
+    fn at_end() -> Tally {
+        Tally::new(UsageTold::AtEnd, 3)
+    }
+
+    fn never() -> Tally {
+        Tally::new(UsageTold::Never, 3)
+    }
+
     fn settled(deltas: Vec<Delta>, finish: Option<Finish>) -> Settled {
         let logprobs = TokenLogprobs {
             logprob: f32::NEG_INFINITY,
             top: vec![(97, -0.5)],
         };
         Settled {
-            index: 0,
-            prompt: vec![],
             deltas,
             logprobs: vec![(98, logprobs)],
             finish,
+            ..Settled::default()
         }
     }
 
@@ -363,7 +353,7 @@ mod tests {
     #[test]
     fn each_reply_begins_with_its_role() {
         let mut out = Vec::new();
-        ChunkWriter::new(&identity(), 2, true, true).write_start(&mut out);
+        ChunkWriter::new(&identity(), 2, true, at_end()).write_start(&mut out);
         let chunks = parsed(out);
         for (index, chunk) in chunks.iter().enumerate() {
             let choice = json!({"index": index, "delta": {"role": "assistant", "content": ""},
@@ -375,7 +365,7 @@ mod tests {
 
     #[test]
     fn chunks_carry_all_kinds_of_deltas() {
-        let mut writer = ChunkWriter::new(&identity(), 1, false, true);
+        let mut writer = ChunkWriter::new(&identity(), 1, false, at_end());
         let deltas = vec![
             Delta::Reasoning("r\n".to_string()),
             Delta::Content("\"c\"".to_string()),
@@ -412,7 +402,7 @@ mod tests {
 
     #[test]
     fn positions_wait_for_a_chunk_to_carry_them() {
-        let mut writer = ChunkWriter::new(&identity(), 1, true, false);
+        let mut writer = ChunkWriter::new(&identity(), 1, true, never());
         assert!(events(&mut writer, settled(vec![], None)).is_empty());
         let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
         let positions = chunks[0]["choices"][0]["logprobs"]["content"]
@@ -430,7 +420,7 @@ mod tests {
             warnings: vec!["the keyword \"x\"".to_string()],
             ..identity()
         };
-        let mut writer = ChunkWriter::new(&identity, 1, false, false);
+        let mut writer = ChunkWriter::new(&identity, 1, false, never());
         let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
         assert!(
             chunks
@@ -444,22 +434,6 @@ mod tests {
         };
         let whole = whole_answer(&chat_model(), &identity, vec![], usage, false);
         assert_eq!(whole["warnings"], json!(identity.warnings));
-    }
-
-    #[test]
-    fn the_end_tells_usage_where_asked() {
-        let usage = Usage {
-            prompt: 3,
-            completion: 4,
-            reasoning: 1,
-        };
-        let end = |include_usage| {
-            let mut out = Vec::new();
-            ChunkWriter::new(&identity(), 1, false, include_usage).write_end(usage, &mut out);
-            String::from_utf8(out).unwrap()
-        };
-        assert_eq!(end(false), "data: [DONE]\n\n");
-        assert!(end(true).contains("\"choices\":[],\"usage\":{\"prompt_tokens\":3"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod answer;
 mod constraint;
 pub mod messages;
 pub mod request;
+pub mod usage;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Identity};
 use self::request::ChatRequest;
+use self::usage::Tally;
 use super::call::Call;
 use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
@@ -41,7 +43,8 @@ pub async fn answer(
     let logprobs = request.ask.logprobs.is_some();
     if request.stream {
         let replies = generation.count();
-        let writer = ChunkWriter::new(&identity, replies, logprobs, request.include_usage);
+        let tally = Tally::new(request.usage, generation.usage().prompt);
+        let writer = ChunkWriter::new(&identity, replies, logprobs, tally);
         let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
         return Ok(Answer::Stream(Box::new(stream)));
     }

@@ -11,13 +11,14 @@ use crate::http::generate::Ask;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
-    check_model, choices, include_usage, max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
+    check_model, choices, max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
 };
 use crate::http::thinking;
 use crate::target;
 
 use super::constraint;
 use super::messages;
+use super::usage::UsageTold;
 
 /// A checked request.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct ChatRequest {
     /// The request names the function to call.
     pub call_named: bool,
     pub stream: bool,
-    pub include_usage: bool,
+    pub usage: UsageTold,
 }
 
 impl ChatRequest {
@@ -65,13 +66,13 @@ impl ChatRequest {
             choices: choices(&object)?,
             raw: false,
         };
-        let include_usage = include_usage(&object, stream)?;
+        let usage = UsageTold::read(&object, stream)?;
         object.report_unknown();
         Ok(ChatRequest {
             ask,
             call_named: matches!(offer.choice, ToolChoice::Named(_)),
             stream,
-            include_usage,
+            usage,
         })
     }
 }

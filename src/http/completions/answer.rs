@@ -5,7 +5,8 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use crate::engine::request::{Scored, TokenId, TokenLogprobs};
-use crate::http::chat::answer::{Identity, usage_json};
+use crate::http::chat::answer::Identity;
+use crate::http::chat::usage::{Tally, usage_json};
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
 use crate::http::generate::generation::{Finish, Settled, Usage};
@@ -153,12 +154,12 @@ pub struct ChunkWriter {
     shape: Shape,
     /// From `data: {` to the opening of `choices`.
     head: String,
-    include_usage: bool,
+    tally: Tally,
     texts: Vec<Told>,
 }
 
 impl ChunkWriter {
-    pub fn new(shape: Shape, include_usage: bool) -> ChunkWriter {
+    pub fn new(shape: Shape, tally: Tally) -> ChunkWriter {
         let identity = &shape.identity;
         let head = format!(
             "data: {{\"id\":{},\"object\":\"text_completion\",\"created\":{},\"model\":{},\
@@ -173,7 +174,7 @@ impl ChunkWriter {
         ChunkWriter {
             shape,
             head,
-            include_usage,
+            tally,
             texts,
         }
     }
@@ -186,12 +187,9 @@ impl ChunkWriter {
             "finish_reason": finish.map(Finish::name),
         });
         out.extend_from_slice(self.head.as_bytes());
-        let tail = match self.include_usage {
-            true => "],\"usage\":null}\n\n",
-            false => "]}\n\n",
-        };
         // Writing to memory does not fail.
-        let _ = write!(out, "{choice}{tail}");
+        let _ = write!(out, "{choice}");
+        self.tally.end_chunk(out);
     }
 }
 
@@ -201,6 +199,7 @@ impl Writer for ChunkWriter {
 
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         let index = settled.index;
+        self.tally.add(&settled);
         let told = &mut self.texts[index];
         let (scores, logprobs) = (&settled.prompt, &settled.logprobs);
         self.shape.position(model, index, scores, logprobs, told);
@@ -215,11 +214,7 @@ impl Writer for ChunkWriter {
     }
 
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
-        if self.include_usage {
-            out.extend_from_slice(self.head.as_bytes());
-            let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
-        }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        self.tally.end_stream(&self.head, usage, out);
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {

@@ -16,6 +16,7 @@ use self::answer::{ChunkWriter, Shape};
 use self::request::CompletionRequest;
 use super::call::Call;
 use super::chat::answer::Identity;
+use super::chat::usage::Tally;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer, internal};
@@ -47,7 +48,8 @@ pub async fn answer(
         tokens_as_ids: request.tokens_as_ids,
     };
     if request.stream {
-        let writer = ChunkWriter::new(shape, request.include_usage);
+        let tally = Tally::new(request.usage, generation.usage().prompt);
+        let writer = ChunkWriter::new(shape, tally);
         let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
         return Ok(Answer::Stream(Box::new(stream)));
     }

@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use crate::engine::request::{MAX_TOP_LOGPROBS, TokenId};
+use crate::http::chat::usage::UsageTold;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::constraint::Rule;
 use crate::http::generate::form;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::parameters::{
-    check_model, choices, include_usage, max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
-    token,
+    check_model, choices, max_tokens, prompt_logprobs, sampling, stop_tokens, stops, token,
 };
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -28,7 +28,7 @@ pub struct CompletionRequest {
     /// Tokens are told as `token_id:` and their number.
     pub tokens_as_ids: bool,
     pub stream: bool,
-    pub include_usage: bool,
+    pub usage: UsageTold,
 }
 
 impl CompletionRequest {
@@ -75,7 +75,7 @@ impl CompletionRequest {
             rule: form::asked(&object)?.map(|(field, grammar)| Rule::whole(field, grammar)),
         };
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
-        let include_usage = include_usage(&object, stream)?;
+        let usage = UsageTold::read(&object, stream)?;
         let prompts = prompts(&object, tokenizer, context)?;
         let mut request = CompletionRequest {
             ask,
@@ -83,7 +83,7 @@ impl CompletionRequest {
             prompt_logprobs,
             tokens_as_ids,
             stream,
-            include_usage,
+            usage,
         };
         request.fit(&prompts, max_tokens.is_some(), context)?;
         object.report_unknown();

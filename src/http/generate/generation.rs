@@ -48,6 +48,9 @@ pub struct Settled {
     /// Scores of the next tokens of the prompt, where they are wanted.
     pub prompt: Vec<Scored>,
     pub deltas: Vec<Delta>,
+    /// Tokens of the reply that the events brought, and those of them that are reasoning.
+    pub tokens: usize,
+    pub reasoning_tokens: usize,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Set with the last piece.
     pub finish: Option<Finish>,
@@ -117,8 +120,11 @@ impl Choice {
                 Ok(())
             }
             Event::Token { id, logprobs } => {
+                let reasoning = usize::from(self.reply.is_reasoning());
                 self.tokens += 1;
-                self.reasoning_tokens += usize::from(self.reply.is_reasoning());
+                self.reasoning_tokens += reasoning;
+                out.tokens += 1;
+                out.reasoning_tokens += reasoning;
                 let has_text = self.reply.tells_all() || self.reply.is_text(&service.chat, id);
                 let before = self.reply.part();
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);

@@ -162,25 +162,3 @@ pub fn token(field: &Field<'_>) -> Result<TokenId, ApiError> {
     let id = field.integer(0..=target::VOCAB as i64 - 1)?;
     Ok(id as TokenId)
 }
-
-/// Whether a stream ends with the usage; by `usage` OpenRouter's clients ask for it, of whole
-/// answers too, which always have it.
-///
-/// # Errors
-/// When `stream_options` is there without a stream, or holds what is not served.
-pub fn include_usage(object: &Object<'_>, stream: bool) -> Result<bool, ApiError> {
-    let usage = object.optional_object("usage")?;
-    let asked = usage.map_or(Ok(false), |usage| usage.boolean("include", false))?;
-    let Some(field) = object.get("stream_options") else {
-        return Ok(asked);
-    };
-    let options = field.object()?;
-    if !stream {
-        return Err(field.error("needs stream to be true"));
-    }
-    if options.boolean("continuous_usage_stats", false)? {
-        let path = options.path_of("continuous_usage_stats");
-        return Err(ApiError::field(path, "is not served; send include_usage"));
-    }
-    Ok(options.boolean("include_usage", false)? || asked)
-}

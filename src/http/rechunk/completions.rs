@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::engine::request::{Scored, TokenId};
 use crate::http::chat::answer::Identity;
+use crate::http::chat::usage::{Tally, UsageTold};
 use crate::http::completions::answer::{ChunkWriter, Shape, whole_answer};
 use crate::http::completions::tests::assembled;
 use crate::http::generate::generation::Settled;
@@ -99,7 +100,7 @@ impl Continued<'_> {
             expected[0]["logprobs"] = Value::Null;
         }
         let pieces = self.settled::<S>(model, &mut cut);
-        let writer = ChunkWriter::new(self.shape(), false);
+        let writer = ChunkWriter::new(self.shape(), Tally::new(UsageTold::Never, 0));
         let found = assembled(&events(model, Box::new(writer), pieces), 1);
         assert_eq!(Value::from(found), expected);
     }

@@ -227,21 +227,6 @@ fn prompt_logprobs_are_for_whole_answers() {
 }
 
 #[test]
-fn usage_is_asked_for_by_either_name() {
-    let told = |fields: Value| {
-        let mut body = with("stream", json!(true));
-        let fields = fields.as_object().unwrap().clone();
-        body.as_object_mut().unwrap().extend(fields);
-        ChatRequest::parse(&body).unwrap().include_usage
-    };
-    assert!(told(json!({"stream_options": {"include_usage": true}})));
-    assert!(told(json!({"usage": {"include": true}})));
-    assert!(!told(json!({"usage": {"include": false}})));
-    assert!(!told(json!({})));
-    parsed("usage", json!({"include": true}));
-}
-
-#[test]
 fn options_that_need_another_field_say_so() {
     assert_eq!(
         refused("top_logprobs", json!(3)).param.unwrap(),

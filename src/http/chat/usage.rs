@@ -1,0 +1,192 @@
+//! The usage that an answer of the completions APIs tells, and when a stream tells it.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::http::error::ApiError;
+use crate::http::fields::Object;
+use crate::http::generate::generation::{Settled, Usage};
+
+/// When a stream tells its usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageTold {
+    Never,
+    /// By a last chunk of its own.
+    AtEnd,
+    /// By that and, as it is so far, by each chunk before.
+    Running,
+}
+
+impl UsageTold {
+    /// Reads `stream_options`; by `usage` OpenRouter's clients ask for the last chunk, of whole
+    /// answers too, which always have it.
+    ///
+    /// # Errors
+    /// When `stream_options` is there without a stream, or asks for running counts alone.
+    pub fn read(object: &Object<'_>, stream: bool) -> Result<UsageTold, ApiError> {
+        let usage = object.optional_object("usage")?;
+        let mut asked = usage.map_or(Ok(false), |usage| usage.boolean("include", false))?;
+        let mut running = false;
+        if let Some(field) = object.get("stream_options") {
+            let options = field.object()?;
+            if !stream {
+                return Err(field.error("needs stream to be true"));
+            }
+            asked |= options.boolean("include_usage", false)?;
+            running = options.boolean("continuous_usage_stats", false)?;
+            if running && !asked {
+                let path = options.path_of("continuous_usage_stats");
+                return Err(ApiError::field(path, "needs include_usage to be true"));
+            }
+        }
+        Ok(match (asked, running) {
+            (false, _) => UsageTold::Never,
+            (true, false) => UsageTold::AtEnd,
+            (true, true) => UsageTold::Running,
+        })
+    }
+}
+
+/// What the replies of a stream have used so far, all of them together as in the last chunk.
+#[derive(Debug)]
+pub struct Tally {
+    told: UsageTold,
+    so_far: Usage,
+}
+
+impl Tally {
+    /// `prompt`: the tokens of all prompts.
+    pub fn new(told: UsageTold, prompt: usize) -> Tally {
+        let so_far = Usage {
+            prompt,
+            completion: 0,
+            reasoning: 0,
+        };
+        Tally { told, so_far }
+    }
+
+    /// Counts the tokens that settled `settled`. Some of them may be held back still.
+    pub fn add(&mut self, settled: &Settled) {
+        self.so_far.completion += settled.tokens;
+        self.so_far.reasoning += settled.reasoning_tokens;
+    }
+
+    /// Ends an event behind its last choice.
+    pub fn end_chunk(&self, out: &mut Vec<u8>) {
+        match self.told {
+            UsageTold::Never => out.extend_from_slice(b"]}\n\n"),
+            // A client that waits for the usage finds the field in each chunk.
+            UsageTold::AtEnd => out.extend_from_slice(b"],\"usage\":null}\n\n"),
+            UsageTold::Running => end_with(self.so_far, out),
+        }
+    }
+
+    /// The end of a stream; `head` begins an event up to the opening of its choices.
+    pub fn end_stream(&self, head: &str, usage: Usage, out: &mut Vec<u8>) {
+        if self.told != UsageTold::Never {
+            out.extend_from_slice(head.as_bytes());
+            end_with(usage, out);
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}
+
+fn end_with(usage: Usage, out: &mut Vec<u8>) {
+    // Writing to memory does not fail.
+    let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
+}
+
+/// The usage of a whole answer.
+pub fn usage_json(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<UsageTold, String> {
+        let stream = body["stream"] == true;
+        UsageTold::read(&Object::root(&body).unwrap(), stream)
+            .map_err(|error| error.param.unwrap_or_default())
+    }
+
+    fn options(options: Value) -> Result<UsageTold, String> {
+        read(json!({"stream": true, "stream_options": options}))
+    }
+
+    #[test]
+    fn usage_is_asked_for_by_either_name() {
+        use UsageTold::{AtEnd, Never};
+        assert_eq!(options(json!({"include_usage": true})), Ok(AtEnd));
+        assert_eq!(options(json!({"include_usage": false})), Ok(Never));
+        assert_eq!(read(json!({"usage": {"include": true}})), Ok(AtEnd));
+        assert_eq!(read(json!({"usage": {"include": false}})), Ok(Never));
+        assert_eq!(read(json!({})), Ok(Never));
+    }
+
+    #[test]
+    fn running_counts_are_told_beside_the_last_one() {
+        let both = json!({"include_usage": true, "continuous_usage_stats": true});
+        assert_eq!(options(both.clone()), Ok(UsageTold::Running));
+        let off = json!({"include_usage": true, "continuous_usage_stats": false});
+        assert_eq!(options(off), Ok(UsageTold::AtEnd));
+        let at = "stream_options.continuous_usage_stats".to_string();
+        assert_eq!(options(json!({"continuous_usage_stats": true})), Err(at));
+        let whole = read(json!({"stream_options": both}));
+        assert_eq!(whole, Err("stream_options".to_string()));
+    }
+
+    #[test]
+    fn each_chunk_tells_what_was_used_up_to_it() {
+        let mut tally = Tally::new(UsageTold::Running, 3);
+        let mut told = Vec::new();
+        for (tokens, reasoning_tokens) in [(0, 0), (1, 1), (2, 0)] {
+            tally.add(&Settled {
+                tokens,
+                reasoning_tokens,
+                ..Settled::default()
+            });
+            let mut out = b"[".to_vec();
+            tally.end_chunk(&mut out);
+            let text = String::from_utf8(out).unwrap();
+            let usage = text.trim_end().strip_prefix("[],\"usage\":").unwrap();
+            let usage: Value = serde_json::from_str(usage.strip_suffix('}').unwrap()).unwrap();
+            told.push(usage);
+        }
+        let of = |completion, reasoning| {
+            usage_json(Usage {
+                prompt: 3,
+                completion,
+                reasoning,
+            })
+        };
+        assert_eq!(told, [of(0, 0), of(1, 1), of(3, 1)]);
+    }
+
+    #[test]
+    fn the_end_tells_usage_where_asked() {
+        let end = |told| {
+            let usage = Usage {
+                prompt: 3,
+                completion: 4,
+                reasoning: 1,
+            };
+            let mut out = Vec::new();
+            Tally::new(told, 3).end_stream("data: {\"choices\":[", usage, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(end(UsageTold::Never), "data: [DONE]\n\n");
+        for told in [UsageTold::AtEnd, UsageTold::Running] {
+            let begins = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3";
+            assert!(end(told).starts_with(begins));
+            assert!(end(told).ends_with("data: [DONE]\n\n"));
+        }
+    }
+}
