@@ -34,6 +34,12 @@ const HOSTED_ITEMS: &[&str] = &[
     "tool_search_output",
 ];
 
+/// Notes that a client keeps for itself among the items, such as of the state of its files.
+const CLIENT_ITEMS: &[&str] = &["ghost_snapshot"];
+
+/// Longest type of an item that an error repeats.
+const QUOTED_TYPE_CHARS_MAX: usize = 64;
+
 /// What stands for a part of the conversation that only the server which wrote it can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
@@ -125,22 +131,30 @@ impl Turns<'_> {
             "tool_search_call" if object.get("call_id").is_some() => self.search(&object),
             "tool_search_output" if object.get("call_id").is_some() => self.found(&object),
             ADDITIONAL_TOOLS => Ok(()),
-            name if HOSTED_ITEMS.contains(&name) => {
+            name if HOSTED_ITEMS.contains(&name) || CLIENT_ITEMS.contains(&name) => {
                 log::debug(format_args!("the item of type {name:?} is left out"));
                 Ok(())
             }
             "item_reference" => self.reference(&object),
-            "compaction" | "compaction_summary" => {
-                self.end();
-                let message = json!({"role": "system", "content": COMPACTED});
-                self.messages.push(message);
-                Ok(())
-            }
-            _ => Err(kind.error(
-                "must be message, reasoning, item_reference, compaction, or a call of a tool or \
-                 its output",
-            )),
+            "compaction" | "compaction_summary" => self.compacted(),
+            // Without a content it marks a place and stands for nothing.
+            "context_compaction" => match object.get("encrypted_content") {
+                Some(_) => self.compacted(),
+                None => {
+                    log::debug("the item of type \"context_compaction\" is left out: it is empty");
+                    Ok(())
+                }
+            },
+            name => Err(unknown_item(&kind, name)),
         }
+    }
+
+    /// Says that a part of the conversation is missing.
+    fn compacted(&mut self) -> Result<(), ApiError> {
+        self.end();
+        let message = json!({"role": "system", "content": COMPACTED});
+        self.messages.push(message);
+        Ok(())
     }
 
     /// Reads an item of an earlier response as if it stood here itself; no item of a response is a
@@ -291,6 +305,14 @@ impl Turns<'_> {
         }
         self.messages.push(message);
     }
+}
+
+fn unknown_item(kind: &Field<'_>, name: &str) -> ApiError {
+    let name: String = name.chars().take(QUOTED_TYPE_CHARS_MAX).collect();
+    kind.error(format!(
+        "items of type {name:?} are not read; send message, reasoning, item_reference, \
+         compaction, or a call of a tool or its output"
+    ))
 }
 
 /// What a call and its output know each other by: with some tools it is their own id.
@@ -571,6 +593,34 @@ mod tests {
             (&json!("a"), &json!(COMPACTED))
         );
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn what_a_client_notes_for_itself_is_left_out() {
+        let input = json!([
+            {"role": "user", "content": "a"},
+            {"type": "ghost_snapshot", "ghost_commit": {"id": "x", "parent": null}},
+            {"type": "context_compaction"}]);
+        let expected = json!([{"role": "user", "content": "a"}]);
+        assert_eq!(Value::from(read(input).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_context_that_another_server_compacted_is_said_to_be_missing() {
+        let item = json!({"type": "context_compaction", "encrypted_content": "gAAAA"});
+        let found = read(json!([item])).unwrap();
+        assert_eq!(found, [json!({"role": "system", "content": COMPACTED})]);
+    }
+
+    #[test]
+    fn an_item_that_is_not_known_is_named() {
+        let long = "x".repeat(QUOTED_TYPE_CHARS_MAX + 1);
+        for (kind, told) in [("smell", "\"smell\""), (&long, &long[1..])] {
+            let error = read(json!([{"type": kind}])).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("input[0].type"));
+            assert!(error.message.contains(told), "{}", error.message);
+            assert!(!error.message.contains(&long));
+        }
     }
 
     #[test]
