@@ -143,7 +143,8 @@ impl<'v> Field<'v> {
         ApiError::field(self.path.clone(), problem)
     }
 
-    fn mismatch(&self, wanted: impl Display) -> ApiError {
+    /// An error that says what the field must be, and what it is.
+    pub fn mismatch(&self, wanted: impl Display) -> ApiError {
         let found = match self.value {
             Value::Null => "null".to_string(),
             Value::Bool(value) => value.to_string(),

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
+use crate::http::responses::tools::CUSTOM_ARGUMENT;
 use crate::text::tools::NAME_BYTES_MAX;
 
 /// Reads `messages`.
@@ -135,7 +136,12 @@ fn content(field: &Field<'_>) -> Result<String, ApiError> {
         return Ok(text.clone());
     }
     if !field.value.is_array() {
-        return Err(field.error("must be a string or a list of text parts"));
+        let wanted = "a string or a list of text parts";
+        let mut error = field.mismatch(wanted);
+        error
+            .message
+            .push_str("; send other values as the text of their JSON");
+        return Err(error);
     }
     field
         .list(CONTENT_PARTS_MAX)?
@@ -148,18 +154,19 @@ fn text_part(field: &Field<'_>) -> Result<String, ApiError> {
     let object = field.object()?;
     let kind = object.require("type")?;
     match kind.string()? {
-        "text" => Ok(object.require("text")?.string()?.to_string()),
-        "image_url" | "input_audio" | "file" | "video_url" | "audio_url" => {
-            Err(kind.error("this server reads text only"))
-        }
-        _ => Err(kind.error("must be text")),
+        // Histories that were led by the Responses API keep the types of its parts.
+        "text" | "input_text" | "output_text" => Ok(object.require("text")?.string()?.to_string()),
+        "image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "input_image"
+        | "input_file" => Err(kind.error("this server reads text only")),
+        _ => Err(kind.error("must be text, input_text or output_text")),
     }
 }
 
 fn result_part(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value["type"].as_str() {
-        Some("image_url") => Ok(left_out("image")),
-        Some(kind @ ("file" | "input_audio")) => Ok(left_out(kind)),
+        Some("image_url" | "input_image") => Ok(left_out("image")),
+        Some("file" | "input_file") => Ok(left_out("file")),
+        Some(kind @ "input_audio") => Ok(left_out(kind)),
         _ => text_part(field),
     }
 }
@@ -186,9 +193,23 @@ fn called(function: &Object<'_>) -> Result<Value, ApiError> {
     Ok(json!({"name": name, "arguments": arguments}))
 }
 
+/// The tool that a call names whose argument is one free text.
+fn called_with_text(custom: &Object<'_>) -> Result<Value, ApiError> {
+    let name = custom.require("name")?.string()?;
+    let input = custom.require("input")?.string()?;
+    Ok(json!({"name": name, "arguments": {CUSTOM_ARGUMENT: input}}))
+}
+
 fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
     let object = field.object()?;
-    let function = called(&object.require("function")?.object()?)?;
+    let function = match object.get("type") {
+        None => called(&object.require("function")?.object()?)?,
+        Some(kind) => match kind.string()? {
+            "function" => called(&object.require("function")?.object()?)?,
+            "custom" => called_with_text(&object.require("custom")?.object()?)?,
+            _ => return Err(kind.error("must be function or custom")),
+        },
+    };
     let mut call = json!({"type": "function", "function": function});
     if let Some(id) = object.get("id") {
         call["id"] = Value::from(id.string()?);
@@ -202,7 +223,9 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     if let Value::Object(map) = field.value {
         return Ok(map.clone());
     }
-    let text = field.string()?;
+    let Value::String(text) = field.value else {
+        return Err(field.mismatch("an object, or a string of its JSON"));
+    };
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
@@ -210,7 +233,7 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
         Ok(Value::Object(map)) => Ok(map),
         _ => Ok(Map::from_iter([(
             "arguments".to_string(),
-            Value::from(text),
+            Value::from(text.as_str()),
         )])),
     }
 }
@@ -398,6 +421,79 @@ mod tests {
             };
             assert_eq!(arguments_object(&field).unwrap()["arguments"], bad);
         }
+    }
+
+    #[test]
+    fn arguments_are_an_object_its_json_or_nothing() {
+        let read_arguments = |value: &Value| {
+            let function = json!({"name": "f", "arguments": value});
+            let call = json!([{"role": "assistant", "tool_calls": [{"function": function}]}]);
+            let read = read(&call)?;
+            Ok::<_, ApiError>(read[0]["tool_calls"][0]["function"]["arguments"].clone())
+        };
+        for (value, expected) in [
+            (json!({"a": 1}), json!({"a": 1})),
+            (json!("{\"a\": 1}"), json!({"a": 1})),
+            (json!(""), json!({})),
+            (Value::Null, json!({})),
+        ] {
+            assert_eq!(read_arguments(&value).unwrap(), expected, "{value}");
+        }
+        for value in [json!([1]), json!(5), json!(true)] {
+            let error = read_arguments(&value).unwrap_err();
+            let at = "messages[0].tool_calls[0].function.arguments";
+            assert_eq!(error.param.as_deref(), Some(at));
+            assert!(error.message.contains("must be an object, or a string"));
+        }
+    }
+
+    #[test]
+    fn a_call_with_free_text_keeps_it_as_one_argument() {
+        let calls = |call: Value| json!([{"role": "assistant", "tool_calls": [call]}]);
+        let custom = json!({"id": "c", "type": "custom", "custom": {"name": "p", "input": "+x"}});
+        let expected = json!({"id": "c", "type": "function",
+            "function": {"name": "p", "arguments": {"input": "+x"}}});
+        assert_eq!(read(&calls(custom)).unwrap()[0]["tool_calls"][0], expected);
+        for (call, at) in [
+            (json!({"type": "custom"}), "custom"),
+            (
+                json!({"type": "custom", "custom": {"name": "p"}}),
+                "custom.input",
+            ),
+            (json!({"type": "smell"}), "type"),
+        ] {
+            assert_eq!(
+                refused(calls(call)),
+                format!("messages[0].tool_calls[0].{at}")
+            );
+        }
+    }
+
+    #[test]
+    fn parts_of_the_responses_api_are_text_too() {
+        for role in ["user", "system", "assistant", "tool"] {
+            let parts = json!([{"type": "input_text", "text": "a"},
+                {"type": "output_text", "text": "b"}]);
+            let message = json!([{"role": role, "content": parts}]);
+            assert_eq!(read(&message).unwrap()[0]["content"], "ab", "{role}");
+        }
+        let picture = json!([{"role": "user", "content": [{"type": "input_image"}]}]);
+        let error = read(&picture).unwrap_err();
+        assert!(
+            error.message.contains("reads text only"),
+            "{}",
+            error.message
+        );
+        let shown = json!([{"role": "tool", "content": [{"type": "input_image"}]}]);
+        assert_eq!(read(&shown).unwrap()[0]["content"], left_out("image"));
+    }
+
+    #[test]
+    fn a_result_that_is_no_text_says_how_to_send_it() {
+        let message = json!([{"role": "tool", "tool_call_id": "c", "content": {"a": 1}}]);
+        let error = read(&message).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("messages[0].content"));
+        assert!(error.message.contains("the text of their JSON"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub mod running;
 pub mod store;
 #[cfg(test)]
 mod tests;
-mod tools;
+pub mod tools;
 
 use std::sync::Arc;
 
