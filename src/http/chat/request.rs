@@ -11,7 +11,7 @@ use crate::http::generate::Ask;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
-    check_model, choices, max_tokens, prompt_logprobs, sampling, stop_tokens, stops,
+    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
 };
 use crate::http::thinking;
 use crate::target;
@@ -19,6 +19,9 @@ use crate::target;
 use super::constraint;
 use super::messages;
 use super::usage::UsageTold;
+
+/// The fields that say how long a reply may be; a later one counts before those ahead of it.
+const LENGTHS: &[&str] = &["n_predict", "max_tokens", "max_completion_tokens"];
 
 /// A checked request.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl ChatRequest {
             thinking: thinking.on,
             thinking_budget: thinking.budget,
             sampling: sampling(&object)?,
-            max_tokens: max_tokens(&object, &["max_tokens", "max_completion_tokens"], 1)?,
+            max_tokens: Length::read(&object, LENGTHS, 1)?.most(),
             clip_to_context: false,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,

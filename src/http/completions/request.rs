@@ -10,7 +10,7 @@ use crate::http::generate::constraint::Rule;
 use crate::http::generate::form;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::parameters::{
-    check_model, choices, max_tokens, prompt_logprobs, sampling, stop_tokens, stops, token,
+    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops, token,
 };
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -49,10 +49,10 @@ impl CompletionRequest {
         let logprobs = object.integer("logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
         let logprobs = logprobs.map(|count| count as usize);
         let prompt_logprobs = prompt_logprobs(&object, stream)?;
-        let max_tokens = length(&object, echo || prompt_logprobs.is_some())?;
+        let length = length(&object, echo || prompt_logprobs.is_some())?;
         let wanted = if echo { logprobs } else { None };
         // A request without a reply is answered by the scores' end, whether they are told or not.
-        let scored = (max_tokens == Some((0, "max_tokens"))).then_some(0);
+        let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
         let ask = Ask {
             messages: Vec::new(),
             messages_field: "prompt",
@@ -62,7 +62,7 @@ impl CompletionRequest {
             thinking: false,
             thinking_budget: None,
             sampling: sampling(&object)?,
-            max_tokens: max_tokens.or(Some((COMPLETION_TOKENS_DEFAULT, "max_tokens"))),
+            max_tokens: length.most(),
             clip_to_context: false,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,
@@ -85,13 +85,13 @@ impl CompletionRequest {
             stream,
             usage,
         };
-        request.fit(&prompts, max_tokens.is_some(), context)?;
+        request.fit(&prompts, length, context)?;
         object.report_unknown();
         Ok((request, prompts))
     }
 
     /// Sees that prompts and replies fit, and shortens a length that the request did not state.
-    fn fit(&mut self, prompts: &[Prompt], stated: bool, context: usize) -> Result<(), ApiError> {
+    fn fit(&mut self, prompts: &[Prompt], length: Length, context: usize) -> Result<(), ApiError> {
         if prompts.len() * self.ask.choices > REPLIES_MAX {
             let problem = format!(
                 "{} prompts with {} replies each are more than {REPLIES_MAX} replies",
@@ -107,7 +107,7 @@ impl CompletionRequest {
         if longest > context || (wants_reply && room == 0) {
             return Err(too_long(longest, context));
         }
-        if !stated {
+        if length == Length::Unstated {
             self.ask.max_tokens = Some((COMPLETION_TOKENS_DEFAULT.min(room), "max_tokens"));
         }
         check_room(&self.ask, longest, "prompt", context)
@@ -123,13 +123,10 @@ fn too_long(tokens: usize, context: usize) -> ApiError {
 }
 
 /// How long a reply may be; 0 where the prompt is what the answer tells.
-fn length(
-    object: &Object<'_>,
-    prompt_told: bool,
-) -> Result<Option<(usize, &'static str)>, ApiError> {
-    let length = max_tokens(object, &["max_tokens"], 0)?;
+fn length(object: &Object<'_>, prompt_told: bool) -> Result<Length, ApiError> {
+    let length = Length::read(object, &["n_predict", "max_tokens"], 0)?;
     match length {
-        Some((0, name)) if !prompt_told => Err(ApiError::field(
+        Length::Tokens(0, name) if !prompt_told => Err(ApiError::field(
             name,
             "must be at least 1, or echo true to have the prompt scored",
         )),
@@ -279,6 +276,17 @@ mod tests {
         assert_eq!(request.ask.max_tokens, Some((0, "max_tokens")));
         assert_eq!(request.ask.prompt_logprobs, Some(0));
         assert!(parse(json!({"max_tokens": 0, "prompt_logprobs": 1})).is_ok());
+    }
+
+    #[test]
+    fn minus_one_is_no_limit() {
+        let length = |fields: Value| parse(fields).unwrap().0.ask.max_tokens;
+        assert_eq!(length(json!({"max_tokens": -1})), None);
+        assert_eq!(length(json!({"n_predict": -1})), None);
+        assert_eq!(length(json!({"n_predict": 3})), Some((3, "n_predict")));
+        let both = json!({"n_predict": -1, "max_tokens": 4});
+        assert_eq!(length(both), Some((4, "max_tokens")));
+        assert_eq!(refused(json!({"max_tokens": -2})), "max_tokens");
     }
 
     #[test]

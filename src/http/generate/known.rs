@@ -1,7 +1,8 @@
 //! The fields of requests that any API of this kind knows, and what each dialect does with them.
 //!
 //! A field is honoured, refused by name unless its value changes nothing, or passed over because no
-//! value of it could change the answer. What is not in the table is unknown, and ignored.
+//! value of it could make an answer wrong: it bears on nothing that is here, or it is a hint that any
+//! answer follows well enough. What is not in the table is unknown, and ignored.
 
 use serde_json::Value;
 
@@ -126,7 +127,7 @@ const WHO: Words = all("it says who asks or where, not what");
 const CACHE: Words = all("no cache changes an answer");
 const PLACE: Words = all("there is one model in one place");
 const KEEPING: Words = all("it says what becomes of the answer, not what is in it");
-const NO_SWITCH: Words = all("the model has no switch for it");
+const HINT: Words = all("a hint that no answer can break, and the model has no switch for it");
 const SUMMARY: Words = all("the reasoning itself is told");
 
 /// Columns: the field; chat, completions, responses and messages; what changes nothing; words.
@@ -204,8 +205,8 @@ const FIELDS: &[Known] = &[
     ("guided_decoding_backend",           b"....", "", all("there is one")),
     ("modalities",                        b"----", r#"["text"]"#, TEXT),
     ("audio",                             b"----", "", TEXT),
-    ("text.verbosity",                    b"--.-", "", NO_SWITCH),
-    ("verbosity",                         b"....", "", NO_SWITCH),
+    ("text.verbosity",                    b"--.-", "", HINT),
+    ("verbosity",                         b"....", "", HINT),
 
     // How the next token is chosen.
     ("temperature",                       b"++++", "", NONE),
@@ -253,7 +254,7 @@ const FIELDS: &[Known] = &[
     ("max_completion_tokens",             b"+---", "", LENGTH),
     ("max_output_tokens",                 b"--+-", "", LENGTH),
     ("max_new_tokens",                    b"----", "", LENGTH),
-    ("n_predict",                         b"----", "-1", LENGTH),
+    ("n_predict",                         b"++--", "-1", LENGTH),
     ("num_predict",                       b"----", "-1", LENGTH),
     ("t_max_predict_ms",                  b"----", "-1, 0", LENGTH),
     ("min_tokens",                        b"----", "0", LEAST),
@@ -326,7 +327,7 @@ const FIELDS: &[Known] = &[
     ("route",                             b"....", "", PLACE),
     ("data_parallel_rank",                b"....", "", PLACE),
     ("kv_transfer_params",                b"....", "", CACHE),
-    ("cache_salt",                        b"....", "", CACHE),
+    ("cache_salt",                        b"....", "", all("no two prompts share a cache")),
     ("extra_key",                         b"....", "", CACHE),
     ("cache_prompt",                      b"....", "", CACHE),
     ("cache_control",                     b"....", "", CACHE),

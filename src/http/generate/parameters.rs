@@ -12,6 +12,9 @@ use crate::http::limits::{
 use crate::http::random;
 use crate::target;
 
+/// The length by which clients of llama-server and LM Studio say that there is none.
+const NO_LIMIT: i64 = -1;
+
 /// `model` may be any name: clients send the one that they would use elsewhere, and agents a second
 /// one for small tasks. The answer names the one model that there is.
 ///
@@ -78,22 +81,50 @@ fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
     Ok(found)
 }
 
-/// The last of the fields `names` that is there, and its name; from `least` up.
-///
-/// # Errors
-/// Names the field that is no such number.
-pub fn max_tokens(
-    object: &Object<'_>,
-    names: &[&'static str],
-    least: i64,
-) -> Result<Option<(usize, &'static str)>, ApiError> {
-    let mut found = None;
-    for name in names {
-        if let Some(value) = object.integer(name, least..=i64::MAX)? {
-            found = Some((usize::try_from(value).unwrap_or(usize::MAX), *name));
+/// How long a reply may be, as a request says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    Unstated,
+    /// As long as there is room.
+    Unlimited,
+    /// So many tokens, and the field that said so.
+    Tokens(usize, &'static str),
+}
+
+impl Length {
+    /// The last of the fields `names` that is there; from `least` up, or [`NO_LIMIT`].
+    ///
+    /// # Errors
+    /// Names the field that is no such number.
+    pub fn read(
+        object: &Object<'_>,
+        names: &[&'static str],
+        least: i64,
+    ) -> Result<Length, ApiError> {
+        let mut found = Length::Unstated;
+        for name in names {
+            let Some(field) = object.get(name) else {
+                continue;
+            };
+            found = match field.integer(NO_LIMIT..=i64::MAX)? {
+                NO_LIMIT => Length::Unlimited,
+                few if few < least => {
+                    let problem = format!("must be at least {least}, or {NO_LIMIT} for no limit");
+                    return Err(field.error(problem));
+                }
+                tokens => Length::Tokens(usize::try_from(tokens).unwrap_or(usize::MAX), name),
+            };
+        }
+        Ok(found)
+    }
+
+    /// The most tokens, and the field that said so, where there are such.
+    pub fn most(self) -> Option<(usize, &'static str)> {
+        match self {
+            Length::Tokens(tokens, name) => Some((tokens, name)),
+            Length::Unstated | Length::Unlimited => None,
         }
     }
-    Ok(found)
 }
 
 /// `n`: replies to each prompt.

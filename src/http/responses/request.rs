@@ -11,7 +11,7 @@ use crate::http::generate::Ask;
 use crate::http::generate::form::{self, any_object, json_of};
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{check_model, max_tokens, sampling, stop_tokens, stops};
+use crate::http::generate::parameters::{Length, check_model, sampling, stop_tokens, stops};
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
@@ -66,7 +66,7 @@ impl ResponsesRequest {
             thinking: thinking.on,
             thinking_budget: thinking.budget,
             sampling: sampling(&object)?,
-            max_tokens: max_tokens(&object, &["max_output_tokens"], 1)?,
+            max_tokens: Length::read(&object, &["max_output_tokens"], 1)?.most(),
             clip_to_context: false,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,

@@ -86,6 +86,16 @@ fn each_numeric_range_ends_at_its_limit() {
 }
 
 #[test]
+fn minus_one_is_no_limit() {
+    for field in ["max_tokens", "max_completion_tokens", "n_predict"] {
+        assert_eq!(parsed(field, json!(-1)).max_tokens, None);
+        for none in [json!(0), json!(-2)] {
+            assert_eq!(refused(field, none).param.as_deref(), Some(field));
+        }
+    }
+}
+
+#[test]
 fn unknown_fields_are_ignored() {
     parsed("metadata", json!({"a": [1, 2, 3]}));
     parsed("some_future_field", json!(5));
