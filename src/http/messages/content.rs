@@ -170,10 +170,7 @@ fn user(content: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Resu
     for block in &blocks {
         let object = block.object()?;
         if object.require("type")?.string()? != "tool_result" {
-            texts.push(match documents::text(block)? {
-                Some(text) => text.into(),
-                None => text_block(block)?.into(),
-            });
+            texts.push(written(block)?);
             continue;
         }
         if !texts.is_empty() {
@@ -209,16 +206,25 @@ fn tool_result(object: &Object<'_>, told: &mut ToldTools) -> Result<Value, ApiEr
 
 /// A block of a tool's result, with a word in the place of what is no text.
 fn result_block<'v>(field: &Field<'v>, told: &mut ToldTools) -> Result<Cow<'v, str>, ApiError> {
-    if let Some(text) = documents::text(field)? {
-        return Ok(text.into());
-    }
     match field.value["type"].as_str() {
-        Some(kind @ ("image" | "document")) => Ok(left_out(kind).into()),
+        Some("image") => Ok(left_out("image").into()),
+        Some("document") => {
+            let text = documents::text(field)?;
+            Ok(text.unwrap_or_else(|| left_out("document")).into())
+        }
         Some("tool_reference") => {
             let name = field.object()?.require("tool_name")?;
             told.load(&name).map(Cow::from)
         }
-        _ => text_block(field).map(Cow::from),
+        _ => written(field),
+    }
+}
+
+/// A block that is text, be it of a document or a search.
+fn written<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
+    match documents::text(field)? {
+        Some(text) => Ok(text.into()),
+        None => text_block(field).map(Cow::from),
     }
 }
 
@@ -242,7 +248,23 @@ struct Turn<'v> {
     calls: Vec<Value>,
 }
 
-impl Turn<'_> {
+impl<'v> Turn<'v> {
+    fn add(&mut self, kind: &str, block: &Field<'v>) -> Result<(), ApiError> {
+        let object = block.object()?;
+        match kind {
+            // Any signature is as good as ours: it vouches for nothing here.
+            "thinking" => self.thoughts.push(object.require("thinking")?.string()?),
+            "tool_use" | "server_tool_use" | "mcp_tool_use" => self.calls.push(tool_use(&object)?),
+            // What the conversation was summed up to.
+            "compaction" => {
+                let summary = object.get("content").map(|text| text.string());
+                self.texts.extend(summary.transpose()?);
+            }
+            _ => self.texts.push(text_block(block)?),
+        }
+        Ok(())
+    }
+
     fn message(self) -> Value {
         let text = self.texts.join(BLOCK_GAP);
         let mut message = json!({"role": "assistant", "content": text});
@@ -267,33 +289,14 @@ fn assistant(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> 
     let mut open: Option<Turn<'_>> = None;
     for block in &blocks {
         let object = block.object()?;
-        let kind = object.require("type")?;
-        match kind.string()? {
-            // Any signature is as good as ours: it vouches for nothing here.
-            "thinking" => {
-                let thought = object.require("thinking")?.string()?;
-                open.get_or_insert_default().thoughts.push(thought);
-            }
+        match object.require("type")?.string()? {
             // Another server's secret; there is nothing in it to read.
             "redacted_thinking" => {}
-            "tool_use" | "server_tool_use" | "mcp_tool_use" => {
-                let call = tool_use(&object)?;
-                open.get_or_insert_default().calls.push(call);
-            }
-            name if name.ends_with(SERVED_RESULT) => {
+            kind if kind.ends_with(SERVED_RESULT) => {
                 out.extend(open.take().map(Turn::message));
                 out.push(served_result(&object)?);
             }
-            // What the conversation was summed up to.
-            "compaction" => {
-                let summary = object.get("content").map(|text| text.string());
-                let texts = &mut open.get_or_insert_default().texts;
-                texts.extend(summary.transpose()?);
-            }
-            _ => {
-                let text = text_block(block)?;
-                open.get_or_insert_default().texts.push(text);
-            }
+            kind => open.get_or_insert_default().add(kind, block)?,
         }
     }
     if out.len() == before {
