@@ -19,6 +19,7 @@ mod watch;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
@@ -223,22 +224,9 @@ impl Grammars {
         if let Some(found) = self.cached(&key) {
             return Ok(found);
         }
-        let compiled = Arc::new(self.compile_with_stack(grammar)?);
+        let compiled = Arc::new(with_stack(|| self.compile_with_places(grammar))?);
         self.keep(key, compiled.clone());
         Ok(compiled)
-    }
-
-    /// The compiler goes down a grammar by calling itself, deeper than threads are made for.
-    fn compile_with_stack(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
-        let unavailable = || GrammarError("the system has no thread to compile it".to_string());
-        thread::scope(|scope| {
-            let builder = thread::Builder::new()
-                .name("grammar".to_owned())
-                .stack_size(limits::COMPILE_STACK_BYTES);
-            let thread = builder.spawn_scoped(scope, || self.compile_with_places(grammar));
-            let thread = thread.map_err(|_| unavailable())?;
-            thread.join().unwrap_or_else(|_| Err(unavailable()))
-        })
     }
 
     /// Starts a reply that opens no call, behind its reasoning where it begins inside of that.
@@ -320,6 +308,24 @@ impl Grammars {
             warnings,
         })
     }
+}
+
+/// Work of the compiler, which goes down a grammar by calling itself, deeper than threads are made
+/// for. Its panics are the caller's: they are no fault of the request.
+fn with_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, GrammarError> + Send,
+) -> Result<T, GrammarError> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new()
+            .name("grammar".to_owned())
+            .stack_size(limits::COMPILE_STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, work);
+        let unavailable = |_| GrammarError("the system has no thread to compile it".to_string());
+        let thread = thread.map_err(unavailable)?;
+        thread
+            .join()
+            .unwrap_or_else(|panic| panic::resume_unwind(panic))
+    })
 }
 
 /// A grammar that replies can follow.

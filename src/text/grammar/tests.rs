@@ -463,3 +463,10 @@ fn what_is_wrong_with_an_expression_is_told_in_a_line() {
     );
     assert!(told.ends_with("unclosed character class"), "{told}");
 }
+
+#[test]
+fn a_panic_of_the_compiler_is_the_callers() {
+    let work = || -> Result<(), GrammarError> { std::panic::panic_any("gone wrong") };
+    let panic = std::panic::catch_unwind(|| with_stack(work)).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"gone wrong"));
+}
