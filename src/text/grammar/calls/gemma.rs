@@ -193,7 +193,7 @@ impl<'v> Values<'_, 'v> {
     ) -> Result<String, Stop> {
         match name {
             "string" => {
-                let text = text_of(schema, &self.function.root)?;
+                let text = text_of(schema, &self.function.root, QUOTE)?;
                 let rule = self.new_rule()?;
                 self.lark.text_rule(&rule, &text, QUOTE, QUOTE);
                 Ok(format!("{} {rule}", literal(QUOTE)))

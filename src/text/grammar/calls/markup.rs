@@ -77,7 +77,7 @@ fn write_argument<'v, T: Tags>(
     let open = quoted(&format!("{}{name}{}", T::ARGUMENT.0, value_open::<T>()));
     let close = value_close::<T>();
     if root.types(schema).is_text() {
-        let value = match text_of(schema, root) {
+        let value = match text_of(schema, root, T::ARGUMENT.2) {
             Ok(value) => value,
             Err(problem) => {
                 function.tolerate(lark, at(&place, problem))?;

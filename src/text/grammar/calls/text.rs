@@ -16,13 +16,15 @@ pub const ANY_TEXT: &str = r"/(?s:.*)/";
 /// Keywords of text that are honoured, or refused with words of their own.
 const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
 
-/// What a schema says of an argument that is read as text, as an expression of Lark.
+/// What a schema says of an argument that is read as text, as an expression of Lark. The text
+/// cannot hold `tag`.
 ///
 /// # Errors
 /// What cannot be said.
-pub fn text_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> {
+pub fn text_of<'v>(schema: &'v Value, root: &Root<'v>, tag: &str) -> Result<String, String> {
     let mut texts = Texts {
         root,
+        tag,
         null: root.types(schema).has_null(),
         seen: HashSet::new(),
         open: Vec::new(),
@@ -33,6 +35,8 @@ pub fn text_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String>
 
 struct Texts<'r, 'v> {
     root: &'r Root<'v>,
+    /// What ends a text.
+    tag: &'r str,
     /// Null is written by its name, and that is read as null.
     null: bool,
     /// Each schema adds its texts once, or those that share others would take for ever.
@@ -66,7 +70,7 @@ impl<'v> Texts<'_, 'v> {
         }
         check_type(schema)?;
         if let Some(values) = keywords::fixed(schema)? {
-            return Ok(self.listed(&values));
+            return self.listed(&values);
         }
         let null = self.null;
         let read = |option| {
@@ -105,16 +109,23 @@ impl<'v> Texts<'_, 'v> {
     }
 
     /// The strings among some values, and null by its name.
-    fn listed(&self, values: &[&Value]) -> Option<String> {
+    ///
+    /// # Errors
+    /// Names one that would end early.
+    fn listed(&self, values: &[&Value]) -> Result<Option<String>, String> {
         let text = |value: &&Value| match value {
             Value::String(text) => Some(text.clone()),
             Value::Null if self.null => Some("null".to_string()),
             _ => None,
         };
         let texts: Vec<String> = values.iter().filter_map(text).collect();
-        Some(texts)
-            .filter(|texts| !texts.is_empty())
-            .map(|texts| one_of(&texts))
+        let tag = self.tag;
+        if let Some(text) = texts.iter().find(|text| text.contains(tag)) {
+            return Err(format!(
+                "the value {text:?} holds {tag:?}, which ends a value in the model's calls"
+            ));
+        }
+        Ok((!texts.is_empty()).then(|| one_of(&texts)))
     }
 }
 
@@ -225,7 +236,7 @@ mod tests {
     fn text(schema: &Value, document: &Value) -> Result<String, String> {
         let mut document = document.clone();
         document["schema"] = schema.clone();
-        text_of(&document["schema"], &Root::new(&document))
+        text_of(&document["schema"], &Root::new(&document), "</p>")
     }
 
     #[test]
@@ -303,6 +314,22 @@ mod tests {
         let never_null =
             json!({"type": "string", "anyOf": [{"enum": ["a", null]}, {"type": "null"}]});
         assert_eq!(texts(never_null), r#"(("a"))"#);
+    }
+
+    #[test]
+    fn a_value_that_holds_the_closing_tag_is_refused() {
+        for schema in [
+            json!({"const": "a</p>b"}),
+            json!({"enum": ["a", "</p>"]}),
+            json!({"anyOf": [{"const": "a"}, {"enum": ["</p>"]}]}),
+        ] {
+            let problem = text(&schema, &json!({})).unwrap_err();
+            assert!(problem.contains("</p>"), "{problem}");
+        }
+        let apart = json!({"type": "string", "enum": ["</p", "<p>"]});
+        assert!(text(&apart, &json!({})).is_ok());
+        let never_text = json!({"type": "string", "enum": ["a", ["</p>"]]});
+        assert!(text(&never_text, &json!({})).is_ok());
     }
 
     #[test]
