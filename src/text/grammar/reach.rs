@@ -136,13 +136,13 @@ impl<'v> Reach<'v> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use serde_json::json;
 
     use super::*;
 
     /// Definitions of which each leads to the next by `link`.
-    fn chain(count: usize, link: impl Fn(Value) -> Value) -> Value {
+    pub fn chain(count: usize, link: impl Fn(Value) -> Value) -> Value {
         let next = |at: usize| json!({"$ref": format!("#/$defs/{at}")});
         let one = |at: usize| (at.to_string(), link(next(at + 1)));
         let mut definitions: serde_json::Map<String, Value> = (0..count).map(one).collect();

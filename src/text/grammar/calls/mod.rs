@@ -257,7 +257,7 @@ impl<'v> Function<'v> {
         let any = Part {
             root: &Root::new(&ANY),
             schema: &ANY,
-            of_type: name.filter(|name| keywords::is_type(name)),
+            of_type: name,
             ..part
         };
         let (any, _) = any.written()?;

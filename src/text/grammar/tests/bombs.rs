@@ -1,6 +1,7 @@
 //! Grammars that are made to cost much: each is refused, or compiles, in bounded time.
 
 use super::*;
+use crate::text::grammar::reach::tests::chain;
 
 fn deep_schema(depth: usize) -> Value {
     (0..depth).fold(
@@ -14,15 +15,6 @@ fn containing(count: usize) -> Vec<String> {
     (0..count)
         .map(|at| format!("/(?s:.*)w{at}(?s:.*)/"))
         .collect()
-}
-
-/// Definitions of which each leads to the next by `link`.
-fn chain(count: usize, link: impl Fn(Value) -> Value) -> Value {
-    let next = |at: usize| json!({"$ref": format!("#/$defs/{at}")});
-    let one = |at: usize| (at.to_string(), link(next(at + 1)));
-    let mut definitions: serde_json::Map<String, Value> = (0..count).map(one).collect();
-    definitions.insert(count.to_string(), json!({"type": "integer"}));
-    json!({"$defs": definitions, "$ref": "#/$defs/0"})
 }
 
 /// Rules of Lark of which each leads to the next.
