@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::messages::check_name;
+use crate::http::chat::messages::{check_name, check_parameters};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, place_of};
@@ -150,7 +150,7 @@ pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, Ap
 /// What a client says of its tool beside the name.
 fn described(object: &Object<'_>) -> Result<Map<String, Value>, ApiError> {
     let schema = object.require("input_schema")?;
-    schema.object()?;
+    check_parameters(&schema)?;
     let mut function = Map::new();
     if let Some(description) = object.get("description") {
         description.string()?;

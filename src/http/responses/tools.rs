@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::messages::check_name;
+use crate::http::chat::messages::{check_name, check_parameters};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, allowed, place_of};
@@ -311,7 +311,7 @@ fn parameters(object: &Object<'_>, kind: Kind) -> Result<Option<Value>, ApiError
     let Some(parameters) = object.get("parameters") else {
         return Ok(None);
     };
-    parameters.object()?;
+    check_parameters(&parameters)?;
     Ok(Some(parameters.value.clone()))
 }
 
