@@ -13,30 +13,7 @@ const EXCERPT_CHARS_MAX: usize = 20;
 /// # Errors
 /// Why an expression of a schema, which is searched for, cannot be followed.
 pub fn check_searched(pattern: &str) -> Result<(), String> {
-    if has_class_in_class(pattern) {
-        return Err("brackets and doubled signs in a class must be escaped".to_string());
-    }
     check(&RegexAst::SearchRegex(pattern.to_string()))
-}
-
-/// Whether a class of characters holds what schemas read as characters, but the compiler as another
-/// class, or as what is done with two of them.
-fn has_class_in_class(pattern: &str) -> bool {
-    let (mut escaped, mut inside, mut last) = (false, false, ' ');
-    for char in pattern.chars() {
-        let doubled = char == last && "&-~".contains(char);
-        last = char;
-        match char {
-            _ if escaped => (escaped, last) = (false, ' '),
-            '\\' => escaped = true,
-            '[' if inside => return true,
-            _ if inside && doubled => return true,
-            '[' => inside = true,
-            ']' => inside = false,
-            _ => {}
-        }
-    }
-    false
 }
 
 /// # Errors
@@ -100,15 +77,5 @@ mod tests {
             assert!(!error.contains('\n'), "{error}");
         }
         assert_eq!(check_searched(r"^\d+/[\w-]$"), Ok(()));
-    }
-
-    #[test]
-    fn what_schemas_read_as_characters_is_not_read_otherwise() {
-        for pattern in ["[[a]b]", "[[:alpha:]]", "[a&&b]", "[a--b]", "[a~~b]"] {
-            assert!(check_searched(pattern).is_err(), "{pattern}");
-        }
-        for pattern in [r"[\[a\]&]", "a--b&&", "[a-z][-]-[-]", r"[\--]", "[&][&]"] {
-            assert_eq!(check_searched(pattern), Ok(()), "{pattern}");
-        }
     }
 }

@@ -6,6 +6,7 @@
 //! belongs beside the parsing of requests, not on the engine's thread.
 
 pub mod calls;
+mod ecma;
 mod expression;
 mod guide;
 mod keywords;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::text::tools::Root;
 
 use super::limits::{self, GRAMMAR_BYTES_MAX, SCHEMA_VALUES_MAX};
-use super::{JSON_WHITESPACE, explained, expression, keywords, panics};
+use super::{JSON_WHITESPACE, ecma, explained, keywords, panics};
 
 /// Keywords that are enforced wherever they stand.
 const ENFORCED: &[&str] = &[
@@ -264,8 +264,8 @@ impl<'r, 'v> Writer<'r, 'v> {
             ("items" | "additionalItems" | "additionalProperties", _) => {
                 return Ok(Some(self.schema(value, &place.inner(keyword))?));
             }
-            ("pattern", Value::String(pattern)) => match expression::check_searched(pattern) {
-                Ok(()) => return self.copied(value).map(Some),
+            ("pattern", Value::String(pattern)) => match ecma::searched(pattern) {
+                Ok(pattern) => return self.copied(&Value::from(pattern)).map(Some),
                 Err(problem) => not_enforced(pattern, &problem),
             },
             ("format", Value::String(name)) if FORMATS.contains(&name.as_str()) => {
@@ -291,15 +291,18 @@ impl<'r, 'v> Writer<'r, 'v> {
     ) -> Result<Value, String> {
         let mut written = Map::new();
         for (name, schema) in members {
-            self.spend(1, name.len())?;
-            let checked = match patterns {
-                true => expression::check_searched(name),
-                false => Ok(()),
+            let called = match patterns {
+                true => ecma::searched(name),
+                false => Ok(name.clone()),
             };
-            match checked {
-                Ok(()) => {
+            match called {
+                Ok(called) if written.contains_key(&called) => {
+                    self.tell(place, &not_enforced(name, "another one says the same"));
+                }
+                Ok(called) => {
+                    self.spend(1, called.len())?;
                     let schema = self.schema(schema, &place.inner(name))?;
-                    written.insert(name.clone(), schema);
+                    written.insert(called, schema);
                 }
                 Err(problem) => self.tell(place, &not_enforced(name, &problem)),
             }

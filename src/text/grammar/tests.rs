@@ -310,6 +310,24 @@ fn a_token_that_says_more_than_the_end_of_the_tag_is_forbidden() {
 }
 
 #[test]
+fn sets_of_characters_in_a_pattern_are_those_of_schemas() {
+    let grammars = grammars();
+    for (pattern, taken, refused) in [
+        ("^.$", "a", "\\r"),
+        ("^.$", "\u{85}", "\u{2028}"),
+        (r"^\s$", "\u{2028}", "\u{85}"),
+        (r"^[^\S]$", "\u{a0}", "\u{85}"),
+        (r"^\S$", "\u{85}", "\u{feff}"),
+        (r"^\d$", "1", "\u{661}"),
+    ] {
+        let schema = json_grammar(json!({"type": "string", "pattern": pattern}));
+        let compiled = grammars.compile(&schema).unwrap();
+        assert!(accepts(&compiled, &format!("\"{taken}\"")), "{pattern}");
+        assert!(!accepts(&compiled, &format!("\"{refused}\"")), "{pattern}");
+    }
+}
+
+#[test]
 fn what_a_strict_schema_cannot_enforce_is_named_and_otherwise_warned_of() {
     let grammars = grammars();
     for (schema, name) in [

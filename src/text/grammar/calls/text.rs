@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::grammar::{expression, keywords};
+use crate::text::grammar::{ecma, expression, keywords};
 use crate::text::tools::{Root, SCHEMA_DEPTH_MAX};
 
 use super::{one_of, quoted};
@@ -172,11 +172,12 @@ fn pattern_of(schema: &Value) -> Result<String, String> {
 
 /// Texts in which a pattern is found.
 fn searched(pattern: &str) -> Result<String, String> {
-    let whole = whole_match(pattern)
-        .ok_or_else(|| format!("the pattern {pattern:?} is not enforced in text"))?;
-    expression::check_searched(pattern)
-        .map_err(|problem| format!("the pattern {pattern:?} is not enforced: {problem}"))?;
-    Ok(format!("/{}/", regex_to_lark(&whole, "dw")))
+    let whole = whole_match(
+        &ecma::searched(pattern)
+            .map_err(|problem| format!("the pattern {pattern:?} is not enforced: {problem}"))?,
+    );
+    let whole = whole.ok_or_else(|| format!("the pattern {pattern:?} is not enforced in text"))?;
+    Ok(format!("/{}/", regex_to_lark(&whole, "")))
 }
 
 /// Texts of the length that a schema asks for, if it does.

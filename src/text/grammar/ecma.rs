@@ -1,0 +1,147 @@
+//! Expressions of schemas, which are ECMAScript's, in the syntax of the compiler's.
+//!
+//! The two read the same signs for sets of characters, and mean other ones by some of them.
+//! Source: ECMA-262, sections 22.2.1 and 22.2.2.
+
+use super::expression;
+
+/// What ends a line, which `.` is not.
+const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
+/// Signs of sets, with the characters that they stand for, as ranges: these may stand in a class.
+const SETS: &[(char, &str)] = &[
+    ('d', "0-9"),
+    ('D', r"\x00-/:-\u{10ffff}"),
+    ('w', "0-9A-Z_a-z"),
+    ('W', r"\x00-/:-@\[-\^`\{-\u{10ffff}"),
+    (
+        's',
+        r"\t-\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}\u{feff}",
+    ),
+    (
+        'S',
+        concat!(
+            r"\x00-\x08\x0e-\x1f!-\u{9f}\u{a1}-\u{167f}\u{1681}-\u{1fff}\u{200b}-\u{2027}",
+            r"\u{202a}-\u{202e}\u{2030}-\u{205e}\u{2060}-\u{2fff}\u{3001}-\u{fefe}",
+            r"\u{ff00}-\u{10ffff}",
+        ),
+    ),
+];
+
+/// The expression `pattern` of a schema, which is searched for, for the compiler.
+///
+/// # Errors
+/// Why it cannot be followed.
+pub fn searched(pattern: &str) -> Result<String, String> {
+    if has_other_class(pattern) {
+        return Err("brackets and doubled signs in a class must be escaped".to_string());
+    }
+    expression::check_searched(pattern)?;
+    Ok(rewritten(pattern))
+}
+
+fn rewritten(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let (mut escaped, mut inside) = (false, false);
+    for char in pattern.chars() {
+        let set = SETS.iter().find(|(sign, _)| escaped && *sign == char);
+        match (char, set) {
+            (_, Some((_, ranges))) if inside => out.push_str(ranges),
+            (_, Some((_, ranges))) => out.extend(["[", ranges, "]"]),
+            ('\\', _) if !escaped => {
+                escaped = true;
+                continue;
+            }
+            _ if escaped => out.extend(['\\', char]),
+            ('.', _) if !inside => out.extend(["[^", LINE_ENDS, "]"]),
+            _ => {
+                inside = char == '[' || (inside && char != ']');
+                out.push(char);
+            }
+        }
+        escaped = false;
+    }
+    out
+}
+
+/// Whether a class of characters holds what schemas read as characters, but the compiler as another
+/// class, or as what is done with two of them; or is one of none, whose end is a character to it.
+fn has_other_class(pattern: &str) -> bool {
+    let (mut escaped, mut inside, mut empty, mut last) = (false, false, false, ' ');
+    for char in pattern.chars() {
+        let doubled = char == last && "&-~".contains(char);
+        let negates = char == '^' && last == '[';
+        last = char;
+        match char {
+            _ if escaped => (escaped, last) = (false, ' '),
+            '\\' => escaped = true,
+            '[' if inside => return true,
+            ']' if empty => return true,
+            _ if inside && doubled => return true,
+            '[' => inside = true,
+            ']' => inside = false,
+            _ => {}
+        }
+        empty = inside && (last == '[' || (empty && negates));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_schemas_read_as_characters_is_not_read_otherwise() {
+        for pattern in [
+            "[[a]b]",
+            "[[:alpha:]]",
+            "[a&&b]",
+            "[a--b]",
+            "[a~~b]",
+            "[]a]",
+            "[^]a]",
+        ] {
+            assert!(searched(pattern).is_err(), "{pattern}");
+        }
+        for pattern in [
+            r"[\[a\]&]",
+            "a--b&&",
+            "[a-z][-]-[-]",
+            r"[\--]",
+            "[&][&]",
+            r"[\]a]",
+            "[^^]",
+        ] {
+            assert_eq!(searched(pattern).as_deref(), Ok(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn sets_are_written_out() {
+        for (pattern, expected) in [
+            (r"\d", "[0-9]"),
+            (r"[\d.]", "[0-9.]"),
+            (r"[^\w-]", "[^0-9A-Z_a-z-]"),
+            (".", r"[^\n\r\u{2028}\u{2029}]"),
+            (r"\.\\d\n", r"\.\\d\n"),
+            (r"\\.", r"\\[^\n\r\u{2028}\u{2029}]"),
+            (r"[\]]\D", r"[\]][\x00-/:-\u{10ffff}]"),
+        ] {
+            assert_eq!(searched(pattern).as_deref(), Ok(expected), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_set_and_its_opposite_part_all_characters() {
+        let all: String = ('\0'..=char::MAX).collect();
+        for (sign, opposite) in [('d', 'D'), ('w', 'W'), ('s', 'S')] {
+            let class = |sign| regex::Regex::new(&rewritten(&format!("\\{sign}"))).unwrap();
+            let rest = class(sign).replace_all(&all, "");
+            let others: String = class(opposite)
+                .find_iter(&all)
+                .map(|one| one.as_str())
+                .collect();
+            assert!(rest == others, "{sign}");
+        }
+    }
+}
