@@ -1,8 +1,8 @@
 //! The fields of requests that any API of this kind knows, and what each dialect does with them.
 //!
 //! A field is honoured, refused by name unless its value changes nothing, or passed over because no
-//! value of it could make an answer wrong: it bears on nothing that is here, or it is a hint that any
-//! answer follows well enough. What is not in the table is unknown, and ignored.
+//! value of it could make an answer wrong: it bears on nothing that is here, or it is a hint that
+//! any answer follows well enough. What is not in the table is unknown, and ignored.
 
 use serde_json::Value;
 
