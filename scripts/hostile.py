@@ -27,6 +27,7 @@ import time
 import urllib.parse
 
 PATIENCE_S = 60
+PROGRESS_S = 10
 RECORDINGS = os.path.join(os.path.dirname(__file__), "../ci/e2e/recordings/*.jsonl")
 JUNK = [None, True, False, 0, -1, 1, 0.5, 1e308, -1e308, 2**63, 2**64, -2**63, "", " ", "\0", "0",
         "null", "\ud7ff\U0010ffff", "<|im_end|>", "<think>", "<tool_call>", "{}", "[]", "x" * 5000,
@@ -164,10 +165,13 @@ def median(times):
 def beside(attack, count, name):
     """Sends the attack; returns the median of the seconds that streams take beside it."""
     threads = [threading.Thread(target=attack.run) for _ in range(count)]
-    begun, times = time.monotonic(), []
+    begun, times, told = time.monotonic(), [], time.monotonic()
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) or not times:
+        if time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            print(f"{name}: {attack.left} to go", file=sys.stderr, flush=True)
         times.append(stream(attack.address))
         time.sleep(0.2)
     seconds = time.monotonic() - begun
