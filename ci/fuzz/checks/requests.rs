@@ -65,7 +65,8 @@ pub fn completion_request(bytes: &[u8]) {
     let parsed = CompletionRequest::parse(&value, model::tokenizer(), MAX_CONTEXT);
     match parsed {
         Ok((request, prompts)) => {
-            let (length, _) = request.ask.max_tokens.expect("it is settled");
+            // One that may be as long as there is room has room for a token.
+            let length = request.ask.max_tokens.map_or(1, |(length, _)| length);
             for prompt in prompts {
                 assert!(!prompt.tokens.is_empty());
                 assert!(prompt.tokens.len() + length <= MAX_CONTEXT);
