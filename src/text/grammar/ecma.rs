@@ -32,58 +32,65 @@ const SETS: &[(char, &str)] = &[
 /// # Errors
 /// Why it cannot be followed.
 pub fn searched(pattern: &str) -> Result<String, String> {
-    if has_other_class(pattern) {
+    let Some(rewritten) = rewritten(pattern) else {
         return Err("brackets and doubled signs in a class must be escaped".to_string());
-    }
+    };
     expression::check_searched(pattern)?;
-    Ok(rewritten(pattern))
+    Ok(rewritten)
 }
 
-fn rewritten(pattern: &str) -> String {
+/// Where a sign of an expression stands.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Outside,
+    /// Behind the bracket that opens a class.
+    Opened,
+    /// Behind the `^` that follows it.
+    Negated,
+    Inside,
+}
+
+/// `pattern` with its sets written out; none where a class of characters holds what schemas read as
+/// characters, but the compiler as another class, or as what is done with two of them; or where it
+/// is a class of none, whose end is a character to the compiler.
+fn rewritten(pattern: &str) -> Option<String> {
+    use Place::{Inside, Negated, Opened, Outside};
     let mut out = String::with_capacity(pattern.len());
-    let (mut escaped, mut inside) = (false, false);
-    for char in pattern.chars() {
-        let set = SETS.iter().find(|(sign, _)| escaped && *sign == char);
-        match (char, set) {
-            (_, Some((_, ranges))) if inside => out.push_str(ranges),
-            (_, Some((_, ranges))) => out.extend(["[", ranges, "]"]),
-            ('\\', _) if !escaped => {
-                escaped = true;
-                continue;
-            }
-            _ if escaped => out.extend(['\\', char]),
-            ('.', _) if !inside => out.extend(["[^", LINE_ENDS, "]"]),
-            _ => {
-                inside = char == '[' || (inside && char != ']');
-                out.push(char);
-            }
+    let (mut place, mut last) = (Outside, None);
+    let mut chars = pattern.chars();
+    while let Some(char) = chars.next() {
+        if char == '\\' {
+            push_escaped(&mut out, chars.next(), place);
+            (place, last) = (if place == Outside { Outside } else { Inside }, None);
+            continue;
         }
-        escaped = false;
+        place = match (place, char) {
+            (Outside, '[') => Opened,
+            (Outside, _) | (Inside, ']') => Outside,
+            (_, '[') | (Opened | Negated, ']') => return None,
+            (_, '&' | '-' | '~') if last == Some(char) => return None,
+            (Opened, '^') => Negated,
+            _ => Inside,
+        };
+        match (place, char) {
+            (Outside, '.') => out.extend(["[^", LINE_ENDS, "]"]),
+            _ => out.push(char),
+        }
+        last = Some(char);
     }
-    out
+    Some(out)
 }
 
-/// Whether a class of characters holds what schemas read as characters, but the compiler as another
-/// class, or as what is done with two of them; or is one of none, whose end is a character to it.
-fn has_other_class(pattern: &str) -> bool {
-    let (mut escaped, mut inside, mut empty, mut last) = (false, false, false, ' ');
-    for char in pattern.chars() {
-        let doubled = char == last && "&-~".contains(char);
-        let negates = char == '^' && last == '[';
-        last = char;
-        match char {
-            _ if escaped => (escaped, last) = (false, ' '),
-            '\\' => escaped = true,
-            '[' if inside => return true,
-            ']' if empty => return true,
-            _ if inside && doubled => return true,
-            '[' => inside = true,
-            ']' => inside = false,
-            _ => {}
+/// Adds what `\` and `sign` stand for at `place`; an expression that ends in `\` keeps it.
+fn push_escaped(out: &mut String, sign: Option<char>, place: Place) {
+    match SETS.iter().find(|(set, _)| Some(*set) == sign) {
+        Some((_, ranges)) if place == Place::Outside => out.extend(["[", ranges, "]"]),
+        Some((_, ranges)) => out.push_str(ranges),
+        None => {
+            out.push('\\');
+            out.extend(sign);
         }
-        empty = inside && (last == '[' || (empty && negates));
     }
-    false
 }
 
 #[cfg(test)]
@@ -135,7 +142,8 @@ mod tests {
     fn a_set_and_its_opposite_part_all_characters() {
         let all: String = ('\0'..=char::MAX).collect();
         for (sign, opposite) in [('d', 'D'), ('w', 'W'), ('s', 'S')] {
-            let class = |sign| regex::Regex::new(&rewritten(&format!("\\{sign}"))).unwrap();
+            let class =
+                |sign| regex::Regex::new(&rewritten(&format!("\\{sign}")).unwrap()).unwrap();
             let rest = class(sign).replace_all(&all, "");
             let others: String = class(opposite)
                 .find_iter(&all)
