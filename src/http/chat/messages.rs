@@ -6,9 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
+use crate::http::generate::tools::{CUSTOM_ARGUMENT, check_name, check_parameters};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
-use crate::http::responses::tools::CUSTOM_ARGUMENT;
-use crate::text::tools::NAME_BYTES_MAX;
 
 /// Reads `messages`.
 ///
@@ -266,46 +265,6 @@ pub fn tools(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
         function.boolean("strict", false)?;
     }
     Ok(list.iter().map(|tool| tool.value.clone()).collect())
-}
-
-/// A name that tool calls can carry.
-pub fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
-    let name = field.string()?;
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(legal) {
-        let problem =
-            format!("must be 1 to {NAME_BYTES_MAX} of the characters a-z A-Z 0-9 _ - . :");
-        return Err(field.error(problem));
-    }
-    Ok(())
-}
-
-/// That a schema can be one of a tool's parameters: these are the members of an object.
-///
-/// # Errors
-/// Names the keyword that says otherwise.
-pub fn check_parameters(field: &Field<'_>) -> Result<(), ApiError> {
-    field.object()?;
-    let refuse = |keyword, problem| {
-        let path = format!("{}.{keyword}", field.path);
-        Err(ApiError::field(path, problem))
-    };
-    let is_object = match &field.value["type"] {
-        Value::Null => true,
-        Value::Array(kinds) => kinds.iter().any(|kind| kind == "object"),
-        kind => kind == "object",
-    };
-    if !is_object {
-        return refuse("type", "must be object: a call's arguments have names");
-    }
-    if !matches!(field.value["properties"], Value::Null | Value::Object(_)) {
-        return refuse("properties", "must be an object of schemas by name");
-    }
-    match &field.value["required"] {
-        Value::Null => Ok(()),
-        Value::Array(names) if names.iter().all(Value::is_string) => Ok(()),
-        _ => refuse("required", "must be a list of names"),
-    }
 }
 
 #[cfg(test)]
@@ -582,34 +541,6 @@ mod tests {
         let many = |count| json!([{"role": "user", "content": vec![part.clone(); count]}]);
         assert!(read(&many(CONTENT_PARTS_MAX)).is_ok());
         assert_eq!(refused(many(CONTENT_PARTS_MAX + 1)), "messages[0].content");
-    }
-
-    #[test]
-    fn parameters_are_the_members_of_an_object() {
-        let checked = |schema: Value| {
-            let field = Field {
-                value: &schema,
-                path: "p".to_string(),
-            };
-            check_parameters(&field).map_err(|error| error.param.unwrap())
-        };
-        for schema in [
-            json!({}),
-            json!({"type": "object", "properties": {}, "required": []}),
-            json!({"type": ["object", "null"], "properties": null, "required": null}),
-        ] {
-            assert_eq!(checked(schema), Ok(()));
-        }
-        for (schema, at) in [
-            (json!([]), "p"),
-            (json!({"type": "string"}), "p.type"),
-            (json!({"type": ["array", "null"]}), "p.type"),
-            (json!({"properties": []}), "p.properties"),
-            (json!({"required": "a"}), "p.required"),
-            (json!({"required": [1]}), "p.required"),
-        ] {
-            assert_eq!(checked(schema), Err(at.to_string()));
-        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod offer;
 pub mod parameters;
 pub mod stream;
 pub mod told;
+pub mod tools;
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::messages::{check_name, check_parameters};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, place_of};
 use crate::http::generate::told::{Presented, ToldTools};
+use crate::http::generate::tools::{check_name, check_parameters};
 use crate::http::limits::TOOLS_MAX;
 use crate::log;
 

@@ -12,6 +12,7 @@ use crate::http::error::ApiError;
 use crate::http::fields::Field;
 use crate::http::generate::generation::{Finish, Settled, Usage};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::http::generate::tools::CUSTOM_ARGUMENT;
 use crate::http::random;
 use crate::http::state::{Abort, State};
 use crate::text::chat::ChatModel;
@@ -21,7 +22,7 @@ use super::items;
 use super::request::ResponsesRequest;
 use super::running::{CANCELLED, Place};
 use super::store::Stored;
-use super::tools::{CUSTOM_ARGUMENT, Kind, Tool, ToolNames};
+use super::tools::{Kind, Tool, ToolNames};
 
 fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", random::hex())

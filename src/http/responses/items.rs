@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use crate::http::chat::messages::{arguments_object, left_out};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
+use crate::http::generate::tools::CUSTOM_ARGUMENT;
 use crate::http::json;
 use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
 use crate::log;
 
 use super::store::Store;
-use super::tools::{ADDITIONAL_TOOLS, CUSTOM_ARGUMENT, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};
+use super::tools::{ADDITIONAL_TOOLS, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};
 
 /// What precedes the text in the field that is opaque to clients. There is nothing to hide in it.
 const ENCRYPTED_MARK: &str = "atlas:";

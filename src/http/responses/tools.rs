@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::messages::{check_name, check_parameters};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, allowed, place_of};
 use crate::http::generate::told::{Presented, ToldTools, functions};
+use crate::http::generate::tools::{CUSTOM_ARGUMENT, check_name, check_parameters};
 use crate::http::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::log;
 
@@ -19,8 +19,6 @@ pub const ADDITIONAL_TOOLS: &str = "additional_tools";
 pub const TOOL_SEARCH: &str = "tool_search";
 /// The field of a message of the conversation with the tools that a search found.
 pub const FOUND_TOOLS: &str = "found_tools";
-/// The one argument of a tool that takes free text.
-pub const CUSTOM_ARGUMENT: &str = "input";
 
 /// What the answer says of the tools that take text of a grammar.
 const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
