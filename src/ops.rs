@@ -207,12 +207,14 @@ pub trait Ops {
     /// `x [R, K]`, `w [N, K]`, `residual [R, N]`.
     fn linear_add(&mut self, x: &Self::Tensor, w: &Self::Matrix, residual: &mut Self::Tensor);
 
-    /// `rms_norm` into `x`, then `linear` of `x` with each of `parts`, four at most.
+    /// `rms_norm` of `residual`, then `linear` of that with each of `parts`, four at most. `x` is
+    /// storage for the normed rows, which are left there if `keep`.
     fn norm_linear(
         &mut self,
         residual: &Self::Tensor,
         norm: &Self::Vector,
         x: &mut Self::Tensor,
+        _keep: bool,
         parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
     ) {
         self.rms_norm(residual, norm, x);
@@ -284,6 +286,20 @@ pub trait Ops {
     /// Per head of `GDN_VALUE_DIM`, in place: `x = x * rsqrt(mean(x^2) + NORM_EPS) * w * silu(z)`.
     /// `x, z [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`, `w [GDN_VALUE_DIM]` (plain, not `1 + w`).
     fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor);
+
+    /// `gated_rms_norm` of `x`, then `linear_add` of that. What is left in `x` is not specified.
+    /// `w [H, GDN_VALUE_HEADS * GDN_VALUE_DIM]`, `residual [R, H]`.
+    fn gated_linear_add(
+        &mut self,
+        x: &mut Self::Tensor,
+        norm: &Self::Vector,
+        z: &Self::Tensor,
+        w: &Self::Matrix,
+        residual: &mut Self::Tensor,
+    ) {
+        self.gated_rms_norm(x, norm, z);
+        self.linear_add(x, w, residual);
+    }
 
     /// `conv_silu`, `gated_delta` and `gated_rms_norm`. `qkv [R, q | k | v]`; `conv` is storage of
     /// that shape; `z, out [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`.

@@ -62,21 +62,30 @@ __host__ __device__ constexpr unsigned round_parts(int k) {
   return (k + kRoundColumns - 1) / kRoundColumns;
 }
 
-// Four columns of a row in BF16, times `kRawRows`.
+// Four columns of a row, and the same in BF16, times `kRawRows`.
+__device__ inline float4 part_of(const float* row, int vector) {
+  return reinterpret_cast<const float4*>(row)[vector];
+}
+
 template <Storage kStorage>
-__device__ inline uint2 rounded(const float* row, int vector) {
-  return pack_vector(reinterpret_cast<const float4*>(row)[vector], Matrix<kStorage>::kRawRows);
+__device__ inline uint2 rounded(const float4& part) {
+  return pack_vector(part, Matrix<kStorage>::kRawRows);
 }
 
 // Of a row that is so already.
-template <Storage>
-__device__ inline uint2 rounded(const bf16* row, int vector) {
+__device__ inline uint2 part_of(const bf16* row, int vector) {
   return reinterpret_cast<const uint2*>(row)[vector];
 }
 
-// Rounds this block's part, blockIdx.y, of the eight rows blockIdx.x: `row(i)` is the address of
-// the i-th of all rows, or null where there is none. A warp reads a row; through shared memory, a
-// thread writes 16 bytes, and eight threads what eight rows have side by side.
+template <Storage>
+__device__ inline uint2 rounded(const uint2& part) {
+  return part;
+}
+
+// Rounds this block's part, blockIdx.y, of the eight rows blockIdx.x: `row(i)` is the i-th of all
+// rows, its address or what else has parts, or null where there is none. A warp reads a row, its
+// lanes side by side; through shared memory, a thread writes 16 bytes, and eight threads what eight
+// rows have side by side.
 template <Storage kStorage, class Row>
 __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
   using W = Matrix<kStorage>;
@@ -84,12 +93,17 @@ __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row
   __shared__ uint2 staged[kOperandRows][kRoundColumns / 4 + 2];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   const int first = blockIdx.y * kRoundColumns, columns = min(k - first, kRoundColumns);
-  const auto* from = row(blockIdx.x * kOperandRows + warp);
+  const auto from = row(blockIdx.x * kOperandRows + warp);
+  constexpr int kEach = kRoundColumns / 4 / kWarpLanes;
+  decltype(part_of(from, 0)) part[kEach];
+  const auto is_there = [&](int i) { return from && (i * kWarpLanes + lane) * 4 < columns; };
 #pragma unroll
-  for (int i = 0; i < kRoundColumns / 4 / kWarpLanes; ++i) {
-    const int vector = i * kWarpLanes + lane;
-    if (from == nullptr || vector * 4 >= columns) continue;
-    staged[warp][vector] = rounded<kStorage>(from + first, vector);
+  for (int i = 0; i < kEach; ++i) {
+    if (is_there(i)) part[i] = part_of(from, first / 4 + i * kWarpLanes + lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (is_there(i)) staged[warp][i * kWarpLanes + lane] = rounded<kStorage>(part[i]);
   }
   __syncthreads();  // the rows are staged
   constexpr int kPieces = kBlockColumns / 8;  // 16 bytes each, of a row's block

@@ -566,6 +566,7 @@ impl Ops for Cuda {
         residual: &Tensor,
         norm: &Vector,
         x: &mut Tensor,
+        keep: bool,
         parts: &mut [(&Matrix, &mut Tensor)],
     ) {
         assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
@@ -586,13 +587,14 @@ impl Ops for Cuda {
             (w3, out3, n3, f3),
         ] = list;
         let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
+        let keep = u32::from(keep);
         let operands = self.operands.as_mut_ptr();
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
         // room for ROWS_MAX rows for two storages, and parts have no more.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
-                residual, norm, x, operands, w0, out0, n0, f0, w1, out1, n1, f1, w2, out2, n2, f2,
-                w3, out3, n3, f3, rows, stream,
+                residual, norm, x, keep, operands, w0, out0, n0, f0, w1, out1, n1, f1, w2, out2,
+                n2, f2, w3, out3, n3, f3, rows, stream,
             )
         });
     }
@@ -745,6 +747,29 @@ impl Ops for Cuda {
         // SAFETY: shapes are checked.
         self.queue.launch("gated_rms_norm", |stream| unsafe {
             ops::atlas_gated_rms_norm(x.as_mut_ptr(), w, z, rows, stream)
+        });
+    }
+
+    fn gated_linear_add(
+        &mut self,
+        x: &mut Tensor,
+        norm: &Vector,
+        z: &Tensor,
+        w: &Matrix,
+        residual: &mut Tensor,
+    ) {
+        assert_eq!((x.rows, x.width), (z.rows, GDN_VALUES));
+        assert_eq!((z.width, norm.0.len()), (GDN_VALUES, GDN_VALUE_DIM));
+        assert_eq!((w.n, w.k), (HIDDEN, GDN_VALUES));
+        assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
+        let (rows, format) = (count(x.rows), w.storage as u32);
+        let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
+        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
+        // room for ROWS_MAX rows of the longest sum.
+        self.queue.launch("gated_linear_add", |stream| unsafe {
+            let x = x.as_mut_ptr();
+            ops::atlas_gated_linear_add(x, norm, z, w, operands, residual, rows, format, stream)
         });
     }
 

@@ -1,7 +1,7 @@
 //! Qwen3.5 and Qwen3.6 mixture-of-experts models: Gated DeltaNet and gated attention layers, each
 //! followed by routed experts and a shared expert.
 
-use crate::ops::{Batch, DeltaNet, Ops};
+use crate::ops::{Batch, DeltaNet, GatedDelta, Ops};
 
 use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
 
@@ -46,7 +46,7 @@ fn layer<B: Ops>(ops: &mut B, layer: &mut Layer<B>, s: &mut Scratch<B>, batch: &
         Mixer::Attention(attention) => gated_attention(ops, norm, attention, s, batch),
     }
     let mut router = [(&layer.moe.router, &mut s.router)];
-    ops.norm_linear(&s.residual, &layer.post_norm, &mut s.x, &mut router);
+    ops.norm_linear(&s.residual, &layer.post_norm, &mut s.x, true, &mut router);
     let (routing, residual) = (&mut s.routing, &mut s.residual);
     ops.moe(&s.x, &s.router, routing, &layer.moe.experts, residual);
 }
@@ -64,7 +64,7 @@ fn gated_delta_net<B: Ops>(
         (&w.b, &mut s.b),
         (&w.a, &mut s.a),
     ];
-    ops.norm_linear(&s.residual, norm, &mut s.x, &mut projections);
+    ops.norm_linear(&s.residual, norm, &mut s.x, false, &mut projections);
     let input = DeltaNet {
         qkv: &s.qkv,
         z: &s.z,
@@ -75,8 +75,21 @@ fn gated_delta_net<B: Ops>(
         dt_bias: &w.dt_bias,
         norm: &w.norm,
     };
-    ops.delta_net(input, &mut s.conv, &mut w.state, batch, &mut s.mixed);
-    ops.linear_add(&s.mixed, &w.out, &mut s.residual);
+    if batch.is_decode() {
+        ops.delta_net(input, &mut s.conv, &mut w.state, batch, &mut s.mixed);
+        return ops.linear_add(&s.mixed, &w.out, &mut s.residual);
+    }
+    // Of many rows, the norm is read with the product that it is for.
+    ops.conv_silu(&s.qkv, &w.conv, &mut w.state, batch, &mut s.conv);
+    let delta = GatedDelta {
+        qkv: &s.conv,
+        b: &s.b,
+        a: &s.a,
+        a_log: &w.a_log,
+        dt_bias: &w.dt_bias,
+    };
+    ops.gated_delta(delta, &mut w.state, batch, &mut s.mixed);
+    ops.gated_linear_add(&mut s.mixed, &w.norm, &s.z, &w.out, &mut s.residual);
 }
 
 fn gated_attention<B: Ops>(
@@ -87,7 +100,7 @@ fn gated_attention<B: Ops>(
     batch: &Batch,
 ) {
     let mut projections = [(&w.q, &mut s.q), (&w.k, &mut s.k), (&w.v, &mut s.v)];
-    ops.norm_linear(&s.residual, norm, &mut s.x, &mut projections);
+    ops.norm_linear(&s.residual, norm, &mut s.x, false, &mut projections);
     let norms = [&w.q_norm, &w.k_norm];
     ops.store_kv(&mut s.q, &mut s.k, &s.v, norms, &mut w.cache, batch);
     ops.attend(&s.q, &w.cache, batch, &mut s.mixed);

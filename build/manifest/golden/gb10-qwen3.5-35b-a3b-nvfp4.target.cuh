@@ -180,6 +180,12 @@ struct GatedDelta {
   static constexpr int kSharedBytes = 80768;
 };
 
+// Kernel `heads_f32` of op `gated_linear_add`.
+struct GatedLinearAdd {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+};
+
 // Kernel `heads_f32` of op `gated_rms_norm`.
 struct GatedRmsNorm {
   static constexpr int kThreads = 128;

@@ -97,6 +97,11 @@ kernel = "chunks_f16"
 threads = 256
 why = "four warps carry 32 columns of the state from cell to cell, four make the results"
 
+[leaf.op.gated_linear_add]
+kernel = "heads_f32"
+threads = 128
+why = "heads as `gated_rms_norm` has them, then `linear_add`"
+
 [leaf.op.gated_rms_norm]
 kernel = "heads_f32"
 threads = 128
@@ -422,6 +427,12 @@ pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 pub const OP_GATED_DELTA_THREADS: usize = 256;
 /// Shared memory of a block of `gated_delta`.
 pub const OP_GATED_DELTA_SHARED_BYTES: usize = 80768;
+/// Kernel of `gated_linear_add`.
+pub const OP_GATED_LINEAR_ADD_KERNEL: &str = "heads_f32";
+/// Threads of a block of `gated_linear_add`.
+pub const OP_GATED_LINEAR_ADD_THREADS: usize = 128;
+/// Shared memory of a block of `gated_linear_add`.
+pub const OP_GATED_LINEAR_ADD_SHARED_BYTES: usize = 0;
 /// Kernel of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_rms_norm`.

@@ -144,6 +144,12 @@ struct GatedDelta {
   static constexpr int kSharedBytes = 124544;
 };
 
+// Kernel `heads_f32` of op `gated_linear_add`.
+struct GatedLinearAdd {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 0;
+};
+
 // Kernel `heads_f32` of op `gated_rms_norm`.
 struct GatedRmsNorm {
   static constexpr int kThreads = 128;

@@ -5,6 +5,8 @@
 // Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product
 #pragma once
 
+#include <type_traits>
+
 #include "ops/linear/panels_bf16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
@@ -18,6 +20,7 @@ inline constexpr int kAttention = target::HEADS * target::HEAD_DIM;
 
 using linear::dynamic_shared;
 using linear::Params;
+using Few = linear::PanelsBf16<target::Linear, tile::Adds>;
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
@@ -48,61 +51,65 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
   tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, tile::RowSink<tile::Adds>{});
 }
 
+// Rows that are operands already.
+template <tile::Storage kStorage, int kK>
+cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
+                     cudaStream_t stream) {
+  const unsigned across = tile::panel_tiles(params.n);
+  const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
+  const int tile_rows = tile::tile_rows_for(count);
+  const unsigned tiles = count(tile_rows);
+  if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
+  const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
+                     tile::kWarpgroupBytes};
+  return launch_chained(product<kStorage, kK>, shape, stream, params, x, tile_rows,
+                        tile::Divisor(across), static_cast<int>(tiles));
+}
+
+// `body(storage)` of a matrix's format, as a constant.
+template <class Body>
+cudaError_t for_format(unsigned format, Body body) {
+  using tile::Storage;
+  const auto is = [&](Storage storage) { return format == static_cast<unsigned>(storage); };
+  if (is(Storage::bf16)) return body(std::integral_constant<Storage, Storage::bf16>{});
+  if constexpr (Few::used(Storage::nvfp4)) {
+    if (is(Storage::nvfp4)) return body(std::integral_constant<Storage, Storage::nvfp4>{});
+  }
+  if constexpr (Few::used(Storage::fp8_block128)) {
+    if (is(Storage::fp8_block128)) {
+      return body(std::integral_constant<Storage, Storage::fp8_block128>{});
+    }
+  }
+  return cudaErrorInvalidValue;
+}
+
 template <class Tile>
 struct WarpgroupsBf16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
-  using Few = linear::PanelsBf16<target::Linear, tile::Adds>;
-
-  template <tile::Storage kStorage, int kK>
-  static cudaError_t many(const Params& params, unsigned char* operands, cudaStream_t stream) {
-    const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
-    const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,
-                        tile::round_parts(kK)};
-    const cudaError_t failed =
-        launch_chained(round<kStorage>, rounds, stream, params.x, x, params.rows, kK);
-    if (failed != cudaSuccess) return failed;
-    const unsigned across = tile::panel_tiles(params.n);
-    const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
-    const int tile_rows = tile::tile_rows_for(count);
-    const unsigned tiles = count(tile_rows);
-    if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
-    const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
-                       tile::kWarpgroupBytes};
-    return launch_chained(product<kStorage, kK>, shape, stream, params, x, tile_rows,
-                          tile::Divisor(across), static_cast<int>(tiles));
-  }
-
   static cudaError_t launch(const float* x, const unsigned char* weight, unsigned char* operands,
                             float* residual, unsigned rows, unsigned n, unsigned k,
                             unsigned format, cudaStream_t stream) {
     const Params params{x, weight, residual, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
-    if (rows > kFewRowsMax && k == kGdn) return of<kGdn>(params, operands, format, stream);
+    if (rows > kFewRowsMax && k == kGdn) return many<kGdn>(params, operands, format, stream);
     if (rows > kFewRowsMax && k == kAttention) {
-      return of<kAttention>(params, operands, format, stream);
+      return many<kAttention>(params, operands, format, stream);
     }
     return Few::launch(x, weight, residual, rows, n, k, format, stream);
   }
 
   template <int kK>
-  static cudaError_t of(const Params& params, unsigned char* operands, unsigned format,
-                        cudaStream_t stream) {
-    using tile::Storage;
-    if (format == static_cast<unsigned>(Storage::bf16)) {
-      return many<Storage::bf16, kK>(params, operands, stream);
-    }
-    if constexpr (Few::used(Storage::nvfp4)) {
-      if (format == static_cast<unsigned>(Storage::nvfp4)) {
-        return many<Storage::nvfp4, kK>(params, operands, stream);
-      }
-    }
-    if constexpr (Few::used(Storage::fp8_block128)) {
-      if (format == static_cast<unsigned>(Storage::fp8_block128)) {
-        return many<Storage::fp8_block128, kK>(params, operands, stream);
-      }
-    }
-    return cudaErrorInvalidValue;
+  static cudaError_t many(const Params& params, unsigned char* operands, unsigned format,
+                          cudaStream_t stream) {
+    return for_format(format, [&](auto storage) {
+      const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};
+      const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,
+                          tile::round_parts(kK)};
+      const cudaError_t failed =
+          launch_chained(round<storage.value>, rounds, stream, params.x, x, params.rows, kK);
+      return failed == cudaSuccess ? multiply<storage.value, kK>(params, x, stream) : failed;
+    });
   }
 };
 

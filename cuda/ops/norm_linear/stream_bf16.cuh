@@ -283,7 +283,7 @@ struct StreamBf16 {
     return failed;
   }
 
-  static int launch(const float* residual, const float* gain, float* x,
+  static int launch(const float* residual, const float* gain, float* x, unsigned /* keep */,
                     unsigned char* /* operands */, const unsigned char* w0, float* out0,
                     unsigned n0, unsigned format0, const unsigned char* w1, float* out1,
                     unsigned n1, unsigned format1, const unsigned char* w2, float* out2,

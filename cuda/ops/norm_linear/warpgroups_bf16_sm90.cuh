@@ -54,8 +54,9 @@ __device__ inline void put(const tile::Operands<kStorage>& to, NormedRow& row) {
   }
 }
 
+// `x` is null where the rows are not kept.
 __global__ __launch_bounds__(tile::kPanelThreads) void norm_rows(
-    const __grid_constant__ Params params, Normed to) {
+    const __grid_constant__ Params params, float* x, Normed to) {
   static_assert(tile::kPanelWarps == tile::kOperandRows, "a warp has a row");
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -64,10 +65,10 @@ __global__ __launch_bounds__(tile::kPanelThreads) void norm_rows(
   if (row < params.rows) {
     normed.load(params.residual + static_cast<size_t>(row) * HIDDEN);
     normed.normalise(params.gain, target::NORM_EPS);
-    float* x = params.x + static_cast<size_t>(row) * HIDDEN;
-    normed.for_each_vector([&](int vector, const float4& part) {
-      reinterpret_cast<float4*>(x)[vector] = part;
-    });
+    if (x != nullptr) {
+      auto* kept = reinterpret_cast<float4*>(x + static_cast<size_t>(row) * HIDDEN);
+      normed.for_each_vector([&](int vector, const float4& part) { kept[vector] = part; });
+    }
   }
   if (to.bf16.base != nullptr) put(to.bf16, normed);
   if (to.nvfp4.base != nullptr) put(to.nvfp4, normed);
@@ -127,7 +128,8 @@ struct WarpgroupsBf16 {
                           tile::Divisor(across), static_cast<int>(tiles), is_beside);
   }
 
-  static cudaError_t many(const Params& params, unsigned char* operands, cudaStream_t stream) {
+  static cudaError_t many(const Params& params, bool keep, unsigned char* operands,
+                          cudaStream_t stream) {
     using tile::Storage;
     Normed x{};
     const int groups = tile::operand_groups(params.rows);
@@ -143,7 +145,8 @@ struct WarpgroupsBf16 {
     if constexpr (used(Storage::nvfp4)) room(x.nvfp4, Storage::nvfp4);
     if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
     const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes};
-    cudaError_t failed = launch_chained(norm_rows, norm, stream, params, x);
+    cudaError_t failed = launch_chained(norm_rows, norm, stream, params,
+                                        keep ? params.x : nullptr, x);
     bool beside = false;
     if constexpr (used(Storage::nvfp4)) {
       if (failed == cudaSuccess) failed = multiply<Storage::nvfp4>(params, x, beside, stream);
@@ -158,7 +161,7 @@ struct WarpgroupsBf16 {
     return failed;
   }
 
-  static cudaError_t launch(const float* residual, const float* gain, float* x,
+  static cudaError_t launch(const float* residual, const float* gain, float* x, unsigned keep,
                             unsigned char* operands, const unsigned char* w0, float* out0,
                             unsigned n0, unsigned format0, const unsigned char* w1, float* out1,
                             unsigned n1, unsigned format1, const unsigned char* w2, float* out2,
@@ -168,7 +171,8 @@ struct WarpgroupsBf16 {
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
-    return holds(params) ? launch_held(params, operands, stream) : many(params, operands, stream);
+    return holds(params) ? launch_held(params, operands, stream)
+                         : many(params, keep != 0, operands, stream);
   }
 };
 

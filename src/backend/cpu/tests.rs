@@ -73,7 +73,7 @@ fn norm_and_products_of_it() {
     }
     let (mut x, mut a, mut b) = (Tensor::default(), Tensor::default(), Tensor::default());
     let mut parts = [(&matrices[0], &mut a), (&matrices[1], &mut b)];
-    cpu.norm_linear(&residual, &norm, &mut x, &mut parts);
+    cpu.norm_linear(&residual, &norm, &mut x, true, &mut parts);
     assert_close(&x.values, &normed);
     for (out, w) in [a, b].iter().zip(&weights) {
         let dot =
@@ -95,6 +95,22 @@ fn product_that_joins_the_residual() {
     let expected: Vec<f32> = pairs.map(|(residual, sum)| residual + sum).collect();
     cpu.linear_add(&x, &matrix, &mut residual);
     assert_eq!(residual.values, expected);
+}
+
+#[test]
+fn product_of_gated_heads_joins_the_residual() {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(10));
+    let mut x = tensor(&mut random, 2, GDN_VALUES);
+    let z = tensor(&mut random, 2, GDN_VALUES);
+    let norm = random.normal(GDN_VALUE_DIM);
+    let matrix = Matrix::new(GDN_VALUES, &[random.normal(5 * GDN_VALUES)]);
+    let mut residual = tensor(&mut random, 2, 5);
+    let copy = |from: &Tensor, width| Tensor::of(width, from.values.clone());
+    let (mut gated, mut expected) = (copy(&x, GDN_VALUES), copy(&residual, 5));
+    cpu.gated_rms_norm(&mut gated, &norm, &z);
+    cpu.linear_add(&gated, &matrix, &mut expected);
+    cpu.gated_linear_add(&mut x, &norm, &z, &matrix, &mut residual);
+    assert_eq!(residual.values, expected.values);
 }
 
 #[test]

@@ -82,7 +82,19 @@ impl Probe for Cuda {
         x: &mut Tensor,
         parts: &mut [(&Matrix, &mut Tensor)],
     ) -> Result<(), DeviceError> {
-        self.norm_linear(residual, norm, x, parts);
+        self.norm_linear(residual, norm, x, true, parts);
+        Ok(())
+    }
+
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut Tensor,
+        norm: &Vector,
+        z: &Tensor,
+        w: &Matrix,
+        residual: &mut Tensor,
+    ) -> Result<(), DeviceError> {
+        self.gated_linear_add(x, norm, z, w, residual);
         Ok(())
     }
 
@@ -144,6 +156,21 @@ impl Probe for Cpu {
         for (matrix, out) in parts {
             self.linear(&rounded, matrix, out);
         }
+        Ok(())
+    }
+
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut cpu::Tensor,
+        norm: &Vec<f32>,
+        z: &cpu::Tensor,
+        w: &Self::Matrix,
+        residual: &mut cpu::Tensor,
+    ) -> Result<(), DeviceError> {
+        self.gated_rms_norm(x, norm, z);
+        let rounded = self.seen(x)?.into_iter().map(round_bf16);
+        let rounded = cpu::Tensor::of(weights::GDN_VALUES, rounded.collect());
+        self.linear_add(&rounded, w, residual);
         Ok(())
     }
 

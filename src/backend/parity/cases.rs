@@ -31,6 +31,15 @@ pub trait Probe: Ops {
         x: &mut Self::Tensor,
         parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
     ) -> Result<(), DeviceError>;
+    /// `gated_linear_add`, rounded as that is.
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut Self::Tensor,
+        norm: &Self::Vector,
+        z: &Self::Tensor,
+        w: &Self::Matrix,
+        residual: &mut Self::Tensor,
+    ) -> Result<(), DeviceError>;
     /// The values of a tensor; fails if memory around it was written.
     fn seen(&mut self, tensor: &Self::Tensor) -> Result<Vec<f32>, DeviceError>;
 }
@@ -65,6 +74,8 @@ pub enum Kind {
     /// Norm, and matrices of one layer.
     NormLinear(Vec<f32>, Vec<Stored>),
     GatedRmsNorm(Vec<f32>),
+    /// Norm, and the matrix.
+    GatedLinearAdd(Vec<f32>, Stored),
     /// `moe`, which is `route` and `experts`.
     Moe(Vec<[Stored; 3]>),
     Concat,
@@ -102,6 +113,9 @@ impl Kind {
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
                 Loaded::Normed(b.vector_of(norm)?, parts)
             }
+            Kind::GatedLinearAdd(norm, w) => {
+                Loaded::Normed(b.vector_of(norm)?, vec![b.matrix_of(w)?])
+            }
             Kind::Moe(w) => Loaded::Experts(b.experts_of(w)?),
             _ => Loaded::Nothing,
         })
@@ -129,6 +143,7 @@ impl<'a> Rowwise<'a> {
             Kind::Linear(w) => vec![w.k],
             Kind::LinearAdd(w) => vec![w.k, w.n],
             Kind::GatedRmsNorm(_) => vec![GDN_VALUES, GDN_VALUES],
+            Kind::GatedLinearAdd(..) => vec![GDN_VALUES, GDN_VALUES, HIDDEN],
             Kind::Moe(_) => vec![EXPERTS + 1, HIDDEN, HIDDEN],
             Kind::TopK => vec![VOCAB],
         };
@@ -160,6 +175,7 @@ impl<'a> Rowwise<'a> {
             Kind::LinearAdd(_) => "linear_add",
             Kind::NormLinear(..) => "norm_linear",
             Kind::GatedRmsNorm(_) => "gated_rms_norm",
+            Kind::GatedLinearAdd(..) => "gated_linear_add",
             Kind::Moe(_) => "moe",
             Kind::Concat => "concat",
             Kind::Select => "select",
@@ -172,6 +188,7 @@ impl<'a> Rowwise<'a> {
             Kind::Linear(w) | Kind::LinearAdd(w) => {
                 format!("{} x {} x {} {}", self.rows, w.n, w.k, name(&w.bits))
             }
+            Kind::GatedLinearAdd(_, w) => format!("{} {}", self.rows, name(&w.bits)),
             Kind::NormLinear(_, w) => format!("{} {}", self.rows, name(&w[0].bits)),
             Kind::Moe(w) => format!("{} {}", self.rows, name(&w[0][0].bits)),
             _ => format!("{}", self.rows),
@@ -185,7 +202,7 @@ impl<'a> Rowwise<'a> {
             // in part: the error stays, the norm shrinks.
             Kind::Moe(_) => 2.0 * BF16_STORED,
             // A normed element beside the middle of two BF16 may be rounded to the other one.
-            Kind::NormLinear(..) => BF16_STORED,
+            Kind::NormLinear(..) | Kind::GatedLinearAdd(..) => BF16_STORED,
             _ => F32_CHAIN,
         }
     }
@@ -258,6 +275,12 @@ impl<'a> Rowwise<'a> {
             (Kind::GatedRmsNorm(_), Loaded::Vector(w)) => {
                 let (x, z) = x.split_at_mut(1);
                 b.gated_rms_norm(&mut x[0], w, &z[0]);
+            }
+            (Kind::GatedLinearAdd(..), Loaded::Normed(norm, w)) => {
+                let mut residual = x.pop().expect("the third input");
+                let (x, z) = x.split_at_mut(1);
+                b.gated_linear_add_rounded(&mut x[0], norm, &z[0], &w[0], &mut residual)?;
+                return Ok(vec![b.seen(&residual)?]);
             }
             (Kind::Moe(_), Loaded::Experts(w)) => {
                 let mut routing = b.routing()?;
@@ -408,6 +431,10 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
         Kind::Concat,
         Kind::Select,
         Kind::TopK,
+        Kind::GatedLinearAdd(
+            random.bf16(GDN_VALUE_DIM, 0.5),
+            stored(random, HIDDEN, GDN_VALUES, target::FORMAT_GDN),
+        ),
     ];
     let mut formats = vec![target::FORMAT_EXPERTS, target::FORMAT_MTP_EXPERTS];
     formats.dedup();

@@ -248,14 +248,15 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         residual: &Self::Tensor,
         norm: &Self::Vector,
         x: &mut Self::Tensor,
+        keep: bool,
         parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
     ) {
         let inner = parts.iter_mut();
         let mut inner: Vec<_> = inner.map(|(w, out)| (&w.inner, &mut out.inner)).collect();
         self.inner
-            .norm_linear(&residual.inner, norm, &mut x.inner, &mut inner);
+            .norm_linear(&residual.inner, norm, &mut x.inner, keep, &mut inner);
         x.shape(residual.rows, residual.width);
-        let (mut bytes, mut n) = (2 * x.bytes(), 0);
+        let (mut bytes, mut n) = (x.bytes() * (1 + u64::from(keep)), 0);
         for (w, out) in parts {
             out.shape(x.rows, w.n);
             bytes += w.bytes + out.bytes();
@@ -344,6 +345,22 @@ impl<B: Ops + Timed> Ops for Metered<B> {
     fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor) {
         self.inner.gated_rms_norm(&mut x.inner, w, &z.inner);
         self.done("gated_rms_norm", (0, 0), 3 * x.bytes(), 0);
+    }
+
+    fn gated_linear_add(
+        &mut self,
+        x: &mut Self::Tensor,
+        norm: &Self::Vector,
+        z: &Self::Tensor,
+        w: &Self::Matrix,
+        residual: &mut Self::Tensor,
+    ) {
+        let inner = &mut residual.inner;
+        self.inner
+            .gated_linear_add(&mut x.inner, norm, &z.inner, &w.inner, inner);
+        let flops = (2 * x.rows * w.n * w.k) as u64;
+        let bytes = w.bytes + x.bytes() + z.bytes() + 2 * residual.bytes();
+        self.done("gated_linear_add", (w.n, w.k), bytes, flops);
     }
 
     fn delta_net(

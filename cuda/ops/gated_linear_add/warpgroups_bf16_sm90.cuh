@@ -1,0 +1,80 @@
+// Implements: Ops::gated_linear_add
+// Match:      as `gated_rms_norm` and `linear_add`
+// Bound by:   few rows: as these; many rows: tensor instructions
+// Sync:       few rows: as these; many: two chained launches, rows to operands and the product
+#pragma once
+
+#include "ops/gated_linear_add/heads_f32.cuh"
+#include "ops/linear_add/warpgroups_bf16_sm90.cuh"
+
+namespace atlas::gated_linear_add {
+
+static_assert(kValues == linear_add::kGdn, "the product is one of `linear_add`");
+static_assert(tile::kRoundColumns % target::GDN_VALUE_DIM == 0, "a warp rounds whole heads");
+
+// A row whose heads are normed and gated before they are rounded: a warp has one at a time.
+struct GatedRow {
+  const float* x;  // null: there is none
+  const float* z;
+  float4 gain;  // this lane's of every head
+
+  __device__ explicit operator bool() const { return x != nullptr; }
+};
+
+struct GatedPart {
+  float4 x;
+  float4 z;
+  float4 gain;
+};
+
+__device__ inline GatedPart part_of(const GatedRow& row, int vector) {
+  return {tile::vector_at(row.x, vector), tile::vector_at(row.z, vector), row.gain};
+}
+
+template <tile::Storage kStorage>
+__device__ inline uint2 rounded(const GatedPart& part) {
+  return tile::rounded<kStorage>(gated_rms_norm::normed(part.x, part.gain, part.z));
+}
+
+template <tile::Storage kStorage>
+__global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x, const float* gain,
+                                                             const float* z,
+                                                             tile::Operands<kStorage> to,
+                                                             int rows) {
+  ptx::griddepcontrol_launch_dependents();
+  const float4 of_lane = tile::vector_at(gain, threadIdx.x % tile::kWarpLanes);
+  ptx::griddepcontrol_wait();
+  tile::round_rows(to, kValues, [&](int row) {
+    const size_t at = static_cast<size_t>(row) * kValues;
+    return row < rows ? GatedRow{x + at, z + at, of_lane} : GatedRow{};
+  });
+}
+
+template <class Tile>
+struct WarpgroupsBf16 {
+  static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
+  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+
+  static int launch(float* x, const float* gain, const float* z, const unsigned char* weight,
+                    unsigned char* operands, float* residual, unsigned rows, unsigned format,
+                    cudaStream_t stream) {
+    if (rows <= linear_add::kFewRowsMax) {
+      return HeadsF32<target::GatedRmsNorm>::launch(x, gain, z, weight, operands, residual, rows,
+                                                    format, stream);
+    }
+    return linear_add::for_format(format, [&](auto storage) {
+      const tile::Operands<storage.value> to{operands,
+                                             tile::operand_groups(static_cast<int>(rows))};
+      const Launch rounds{static_cast<unsigned>(to.groups), tile::kRoundThreads, 0,
+                          tile::round_parts(kValues)};
+      const cudaError_t failed = launch_chained(round<storage.value>, rounds, stream, x, gain, z,
+                                                to, static_cast<int>(rows));
+      if (failed != cudaSuccess) return failed;
+      const linear_add::Params params{nullptr, weight, residual, static_cast<int>(rows),
+                                      target::HIDDEN, kValues};
+      return linear_add::multiply<storage.value, kValues>(params, to, stream);
+    });
+  }
+};
+
+}  // namespace atlas::gated_linear_add
