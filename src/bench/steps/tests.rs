@@ -4,7 +4,7 @@ use super::metered::{Call, distinct_experts};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::target::{EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, VOCAB};
-use crate::weights::GDN_QKV;
+use crate::weights::{GDN_QKV, GDN_VALUES};
 
 fn calls(case: Case, layers: usize) -> Vec<Call> {
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
@@ -56,14 +56,19 @@ fn the_head_is_read_once_whatever_the_rows() {
 
 #[test]
 fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
-    let state = crate::ops::Cost::gated_delta().bytes;
-    let bytes = |case| of(&calls(case, 1), "delta_net")[0].cost.bytes;
-    if target::MIXERS[0] == crate::target::Mixer::Gdn {
-        let (one, two, prompt) = (bytes(decode(1)), bytes(decode(2)), bytes(Case::Prompt(2)));
-        assert_eq!(two, 2 * one);
-        let tail = 2 * (target::GDN_CONV - 1) * GDN_QKV * size_of::<f32>();
-        assert_eq!(two - prompt, state + tail as u64);
+    if target::MIXERS[0] != crate::target::Mixer::Gdn {
+        return;
     }
+    let bytes = |case, op| of(&calls(case, 1), op)[0].cost.bytes;
+    let (one, two) = (bytes(decode(1), "delta_net"), bytes(decode(2), "delta_net"));
+    assert_eq!(two, 2 * one, "each row is another sequence's");
+    let f32s = |count: usize| (count * size_of::<f32>()) as u64;
+    let state = crate::ops::Cost::gated_delta().bytes;
+    let tail = f32s(2 * (target::GDN_CONV - 1) * GDN_QKV);
+    let row = f32s(GDN_QKV + 2 * target::GDN_VALUE_HEADS + GDN_VALUES);
+    let prompt = |op| bytes(Case::Prompt(2), op);
+    assert_eq!(prompt("gated_delta"), state + 2 * row);
+    assert_eq!(prompt("conv_silu"), tail + 2 * f32s(2 * GDN_QKV));
 }
 
 #[test]
