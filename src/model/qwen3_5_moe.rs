@@ -79,7 +79,7 @@ fn gated_delta_net<B: Ops>(
         ops.delta_net(input, &mut s.conv, &mut w.state, batch, &mut s.mixed);
         return ops.linear_add(&s.mixed, &w.out, &mut s.residual);
     }
-    // Of many rows, the norm is read with the product that it is for.
+    // Prompts and verified drafts: heads are normed with the product that they are for.
     ops.conv_silu(&s.qkv, &w.conv, &mut w.state, batch, &mut s.conv);
     let delta = GatedDelta {
         qkv: &s.conv,

@@ -87,6 +87,7 @@ template <class Tile>
 struct WarpgroupsBf16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+
   static cudaError_t launch(const float* x, const unsigned char* weight, unsigned char* operands,
                             float* residual, unsigned rows, unsigned n, unsigned k,
                             unsigned format, cudaStream_t stream) {
