@@ -15,6 +15,7 @@ requests. Standard library only.
 
 import argparse
 import collections
+import concurrent.futures
 import copy
 import glob
 import http.client
@@ -28,6 +29,8 @@ import urllib.parse
 
 PATIENCE_S = 60
 PROGRESS_S = 10
+# Between two streams, and how many of them are read alone.
+PAUSE_S, ALONE = 0.2, 25
 RECORDINGS = os.path.join(os.path.dirname(__file__), "../ci/e2e/recordings/*.jsonl")
 JUNK = [None, True, False, 0, -1, 1, 0.5, 1e308, -1e308, 2**63, 2**64, -2**63, "", " ", "\0", "0",
         "null", "\ud7ff\U0010ffff", "<|im_end|>", "<think>", "<tool_call>", "{}", "[]", "x" * 5000,
@@ -91,8 +94,10 @@ def mutated(dice, body):
 class Attack:
     """What the threads that send share."""
 
-    def __init__(self, address, count, seed, without=()):
+    def __init__(self, address, count, seed, rate=None, without=()):
         self.address, self.left, self.seeds = address, count, recorded()
+        # Seconds between two requests, and when the next one is due.
+        self.pause, self.due = 1 / rate if rate else 0, time.monotonic()
         self.lock, self.dice = threading.Lock(), random.Random(seed)
         # Numbers of requests that are left out, and of those that were valid.
         self.without, self.valid = without, set()
@@ -105,13 +110,15 @@ class Attack:
                 path, body = self.dice.choice(self.seeds)
                 body = mutated(self.dice, body)
                 if self.left not in self.without:
-                    return self.left, path, body
+                    self.due += self.pause
+                    return self.left, path, body, self.due
             return None
 
     def run(self):
         connection = None
         while drawn := self.draw():
-            number, path, body = drawn
+            number, path, body, due = drawn
+            time.sleep(max(0, due - time.monotonic()))
             status = None
             while status is None:
                 # One that was idle for long, while a request was drawn, may be closed by now.
@@ -139,7 +146,7 @@ class Attack:
 
 def stream(address):
     """Seconds that one stream of 64 tokens takes, with the time for which a full queue sends it
-    away."""
+    away; then a pause."""
     body = {"messages": [{"role": "user", "content": "Tell me more."}], "stream": True,
             "max_tokens": 64, "temperature": 0, "ignore_eos": True}
     begun = time.monotonic()
@@ -155,15 +162,18 @@ def stream(address):
     if answer.status != 200 or not text.endswith(b"data: [DONE]\n\n"):
         raise RuntimeError(f"the stream ends with {answer.status}: {text[-300:]}")
     connection.close()
-    return time.monotonic() - begun
+    seconds = time.monotonic() - begun
+    time.sleep(PAUSE_S)
+    return seconds
 
 
 def median(times):
     return sorted(times)[len(times) // 2]
 
 
-def beside(attack, count, name):
-    """Sends the attack; returns the median of the seconds that streams take beside it."""
+def beside(attack, count, name, reader):
+    """Sends the attack; returns the median of the seconds that streams take beside it, as
+    `reader` reads them."""
     threads = [threading.Thread(target=attack.run) for _ in range(count)]
     begun, times, told = time.monotonic(), [], time.monotonic()
     for thread in threads:
@@ -172,8 +182,7 @@ def beside(attack, count, name):
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
             print(f"{name}: {attack.left} to go", file=sys.stderr, flush=True)
-        times.append(stream(attack.address))
-        time.sleep(0.2)
+        times.append(reader.submit(stream, attack.address).result())
     seconds = time.monotonic() - begun
     print(f"{sum(attack.statuses.values())} requests in {seconds:.0f} s, {name}: "
           + ", ".join(f"{status}: {number}" for status, number in attack.statuses.most_common()))
@@ -188,17 +197,21 @@ def main():
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float,
+                        help="refused requests a second; as many as there can be without")
     parser.add_argument("--slower", type=float, default=3,
                         help="how much longer a stream may take beside refused requests")
     options = parser.parse_args()
     url = urllib.parse.urlsplit(options.base)
     address = (url.hostname, url.port)
-    alone = median([stream(address) for _ in range(5)])
+    # A process of its own: threads of this one would wait for each other's turn at the interpreter.
+    reader = concurrent.futures.ProcessPoolExecutor(1)
+    alone = median([reader.submit(stream, address).result() for _ in range(ALONE)])
     print(f"a stream of 64 tokens: {alone:.3f} s alone")
     every = Attack(address, options.requests, options.seed)
-    beside(every, options.threads, "all of them")
-    refused = Attack(address, options.requests, options.seed, every.valid)
-    slower = beside(refused, options.threads, "those that are refused") / alone
+    beside(every, options.threads, "all of them", reader)
+    refused = Attack(address, options.requests, options.seed, options.rate, every.valid)
+    slower = beside(refused, options.threads, "those that are refused", reader) / alone
     faults = every.faults + refused.faults
     for status, path, body in faults:
         print(f"FAULT {status} {path} {body!r}")

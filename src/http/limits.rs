@@ -43,6 +43,10 @@ pub const DUMP_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 pub const IO_THREADS: usize = 2;
 /// Threads that parse and encode requests, beside each of them.
 pub const PARSERS_MAX: usize = 2;
+/// How much less urgent than the engine those are, in the system's steps: of a core that both
+/// want, ten of them leave the engine nine tenths. More would let a busy machine keep requests
+/// waiting.
+pub const PARSER_NICE: i32 = 10;
 /// Time for which a client may take nothing of what is written to it.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without an event after which a stream carries a comment.

@@ -8,7 +8,13 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+use rustix::process::nice;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::spawn_blocking;
+
+use super::error::ApiError;
+use super::generate::internal;
+use super::limits::PARSER_NICE;
 
 /// Threads for connections. They end where this is dropped, outside of asynchronous code: that
 /// waits for what they compute.
@@ -40,6 +46,28 @@ impl Threads {
         let handles = self.runtimes.iter().map(Runtime::handle);
         handles.cloned().map(Home::new).collect()
     }
+}
+
+thread_local! {
+    /// Done once by each thread that parses. A system that refuses leaves it as urgent as the rest.
+    static YIELDING: io::Result<i32> = nice(PARSER_NICE).map_err(io::Error::from);
+}
+
+/// Reads a request: what parses, renders and encodes it takes long for a large body, or for many.
+/// It runs on a thread beside the connection's, whose streams go on meanwhile, and which makes way
+/// for the engine where they want the same core.
+///
+/// # Errors
+/// Those of `work`; and what the client is told where it panicked.
+pub async fn parse<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let read = spawn_blocking(move || {
+        YIELDING.with(|_| ());
+        work()
+    });
+    read.await
+        .map_err(|_| internal("the request could not be read"))?
 }
 
 /// One of the threads.
@@ -89,9 +117,29 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use rustix::process::getpriority_process;
     use tokio::sync::watch;
 
     use super::*;
+
+    #[test]
+    fn what_is_parsed_makes_way_and_its_connection_does_not() {
+        let threads = Threads::new(1, 1).unwrap();
+        let (send, receive) = mpsc::channel();
+        let niceness = || getpriority_process(None).unwrap();
+        threads.homes()[0].run(async move {
+            let mut found = Vec::new();
+            for _ in 0..2 {
+                found.push(parse(move || Ok(niceness())).await.unwrap());
+                found.push(niceness());
+            }
+            send.send(found).unwrap();
+        });
+        let lowest = 19;
+        let parsers = (niceness() + PARSER_NICE).min(lowest);
+        let found = receive.recv().unwrap();
+        assert_eq!(found, [parsers, niceness(), parsers, niceness()]);
+    }
 
     #[test]
     fn connections_are_spread_evenly_and_anew_when_they_end() {

@@ -19,9 +19,10 @@ use super::call::Call;
 use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
-use super::generate::{self, Answer, internal};
+use super::generate::{self, Answer};
 use super::json;
 use super::state::{Service, State};
+use super::threads::parse;
 
 /// Reads, submits and answers one request.
 ///
@@ -34,9 +35,7 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = service.clone();
-    // Parsing, rendering and encoding take long for a large body; other streams go on meanwhile.
-    let read = tokio::task::spawn_blocking(move || read(&body, &reader)).await;
-    let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
+    let (request, prompt) = parse(move || read(&body, &reader)).await?;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let identity = identity(&state.model_id, &request);

@@ -19,9 +19,10 @@ use super::chat::answer::Identity;
 use super::chat::usage::Tally;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
-use super::generate::{self, Answer, internal};
+use super::generate::{self, Answer};
 use super::json;
 use super::state::{Service, State};
+use super::threads::parse;
 
 /// Reads, submits and answers one request.
 ///
@@ -34,9 +35,7 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = service.clone();
-    // Parsing and encoding take long for a large body; other streams go on meanwhile.
-    let read = tokio::task::spawn_blocking(move || read(&body, &reader)).await;
-    let (request, prompts) = read.map_err(|_| internal("the request could not be read"))??;
+    let (request, prompts) = parse(move || read(&body, &reader)).await?;
     let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
         identity: Identity::new("cmpl", &state.model_id).with_warnings(request.ask.warnings()),

@@ -22,9 +22,10 @@ use self::request::MessagesRequest;
 use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
-use super::generate::{self, Answer, internal};
+use super::generate::{self, Answer};
 use super::json;
 use super::state::{Service, State};
+use super::threads::parse;
 
 /// Reads, submits and answers one request.
 ///
@@ -37,8 +38,7 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = service.clone();
-    let read = tokio::task::spawn_blocking(move || read(&body, &reader)).await;
-    let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
+    let (request, prompt) = parse(move || read(&body, &reader)).await?;
     let identity = Identity::new(&state.model_id, call.id_text(), &request);
     let prompt_tokens = prompt.tokens.len();
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
@@ -70,7 +70,5 @@ pub async fn count_tokens(service: Arc<Service>, body: Bytes) -> Result<Value, A
         let mut ask = request::countable(&value)?;
         generate::count_tokens(&mut ask, &service)
     };
-    let counted = tokio::task::spawn_blocking(count).await;
-    let tokens = counted.map_err(|_| internal("the request could not be read"))??;
-    Ok(json!({"input_tokens": tokens}))
+    Ok(json!({"input_tokens": parse(count).await?}))
 }

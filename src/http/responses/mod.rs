@@ -23,9 +23,10 @@ use self::running::Outcome;
 use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
-use super::generate::{self, Answer, internal};
+use super::generate::{self, Answer};
 use super::json;
 use super::state::{Service, State};
+use super::threads::parse;
 
 /// Reads, submits and answers one request.
 ///
@@ -38,9 +39,7 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = (state.clone(), service.clone());
-    let read = move || read(&body, &reader.0, &reader.1);
-    let read = tokio::task::spawn_blocking(read).await;
-    let (request, prompt) = read.map_err(|_| internal("the request could not be read"))??;
+    let (request, prompt) = parse(move || read(&body, &reader.0, &reader.1)).await?;
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let stream = request.stream;
     let composer = Composer::new(state, request);
@@ -82,8 +81,7 @@ pub async fn input_tokens(
         let mut request = ResponsesRequest::parse(&value, &state.responses)?;
         generate::count_tokens(&mut request.ask, &service)
     };
-    let counted = tokio::task::spawn_blocking(count).await;
-    let tokens = counted.map_err(|_| internal("the request could not be read"))??;
+    let tokens = parse(count).await?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
 

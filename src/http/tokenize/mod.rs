@@ -16,13 +16,13 @@ use super::chat::messages;
 use super::completions::positions::token_text;
 use super::error::ApiError;
 use super::fields::Object;
-use super::generate::internal;
 use super::generate::known::{Api, check_some};
 use super::generate::parameters::{check_model, token};
 use super::json;
 use super::limits::JSON_VALUES_MAX;
 use super::state::{Service, State};
 use super::thinking;
+use super::threads::parse;
 
 /// Which of the two is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,7 @@ pub async fn answer(
         object.report_unknown();
         Ok(answer)
     };
-    let answered = tokio::task::spawn_blocking(work).await;
-    answered.map_err(|_| internal("the request could not be read"))?
+    parse(work).await
 }
 
 /// `{prompt, add_special_tokens}` as a completion encodes it, or `{messages, tools,
