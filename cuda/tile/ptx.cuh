@@ -184,7 +184,8 @@ __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned byt
       : "memory");
 }
 
-// Makes ordinary writes to shared memory visible to bulk copies and tensor instructions.
+// Orders ordinary reads and writes of shared memory before what bulk copies and tensor instructions
+// do from here on.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -176,8 +176,8 @@ struct Experts {
 
 // Kernel `chunks_f16` of op `gated_delta`.
 struct GatedDelta {
-  static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 80768;
+  static constexpr int kThreads = 224;
+  static constexpr int kSharedBytes = 85120;
 };
 
 // Kernel `heads_f32` of op `gated_linear_add`.

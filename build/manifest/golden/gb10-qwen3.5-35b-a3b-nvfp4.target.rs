@@ -94,8 +94,8 @@ why = "rows grouped by expert on the device; eight warps as in linear"
 
 [leaf.op.gated_delta]
 kernel = "chunks_f16"
-threads = 256
-why = "four warps carry 32 columns of the state from cell to cell, four make the results"
+threads = 224
+why = "a warp carries 16 columns of the state from cell to cell, one makes the results, one brings values; one more brings records for two of these"
 
 [leaf.op.gated_linear_add]
 kernel = "heads_f32"
@@ -424,9 +424,9 @@ pub const OP_EXPERTS_SHARED_BYTES: usize = 32768;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
-pub const OP_GATED_DELTA_THREADS: usize = 256;
+pub const OP_GATED_DELTA_THREADS: usize = 224;
 /// Shared memory of a block of `gated_delta`.
-pub const OP_GATED_DELTA_SHARED_BYTES: usize = 80768;
+pub const OP_GATED_DELTA_SHARED_BYTES: usize = 85120;
 /// Kernel of `gated_linear_add`.
 pub const OP_GATED_LINEAR_ADD_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_linear_add`.

@@ -140,8 +140,8 @@ struct Experts {
 
 // Kernel `chunks_f16` of op `gated_delta`.
 struct GatedDelta {
-  static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 124544;
+  static constexpr int kThreads = 224;
+  static constexpr int kSharedBytes = 172672;
 };
 
 // Kernel `heads_f32` of op `gated_linear_add`.

@@ -94,8 +94,8 @@ why = "as `norm_linear`, tiles of 128 places of one expert"
 
 [leaf.op.gated_delta]
 kernel = "chunks_f16"
-threads = 256
-why = "four warps carry 32 columns of the state from cell to cell, four make the results"
+threads = 224
+why = "a warp carries 16 columns of the state from cell to cell, one makes the results, one brings values; one more brings records for two of these"
 
 [leaf.op.gated_linear_add]
 kernel = "heads_f32"
@@ -448,9 +448,9 @@ pub const OP_EXPERTS_SHARED_BYTES: usize = 232448;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
-pub const OP_GATED_DELTA_THREADS: usize = 256;
+pub const OP_GATED_DELTA_THREADS: usize = 224;
 /// Shared memory of a block of `gated_delta`.
-pub const OP_GATED_DELTA_SHARED_BYTES: usize = 124544;
+pub const OP_GATED_DELTA_SHARED_BYTES: usize = 172672;
 /// Kernel of `gated_linear_add`.
 pub const OP_GATED_LINEAR_ADD_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_linear_add`.

@@ -273,21 +273,22 @@ fn attend_tiles_bytes(model: &Model, _: &Block) -> u64 {
     (operands + 4 * 2 * 8).next_multiple_of(1024)
 }
 
-/// Records of the cells under way, 32 columns of two cells' values, of the state and of a cell's
-/// rows three times, the carriers' largest numbers, and a barrier a cell; whole lines.
+/// Records of the cells under way and two barriers each; for two warps' columns and two cells, the
+/// state and updates that are handed over, a number and three barriers, and values, a number and
+/// two barriers. Operands of 16 by 16, as sums of 8 by 16, are 16 bytes a lane. Whole lines.
 fn gated_delta_bytes(model: &Model, block: &Block) -> u64 {
-    let (cell, columns, carriers) = (64, 32, 4);
+    let (cell, lanes, barrier) = (64, 32 * 16, 8);
     let stages = match block.shared_bytes_max {
-        LARGE_BLOCK.. => 2,
+        LARGE_BLOCK.. => 3,
         _ => 1,
     };
     let key = model.gdn.key_dim;
     // Tiles of the lower triangle, of two matrices.
     let triangles = 2 * (4 * 5 / 2) * 16 * 16 * BF16_BYTES;
     let record = 2 * cell * key * BF16_BYTES + triangles + 3 * cell * F32_BYTES;
-    let values = 2 * cell * columns * F32_BYTES;
-    let strips = (key + 3 * cell) * columns * BF16_BYTES;
-    (stages * record + values + strips + carriers * F32_BYTES + stages * 8).next_multiple_of(128)
+    let handed = (key + cell) / 16 * lanes + (1 + 3) * barrier;
+    let values = (cell / 8 * lanes + (1 + 2) * barrier).next_multiple_of(16);
+    (stages * (record + 2 * barrier) + 2 * 2 * (handed + values)).next_multiple_of(128)
 }
 
 /// Every op that a forward pass of the family calls.

@@ -297,16 +297,15 @@ struct Cell {
   }
 };
 
-// A block per cell and key head.
+// A block per key head and cell: what lies side by side is read together.
 template <class Tile>
 __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
   auto& shared = *reinterpret_cast<CellStorage*>(cell_shared);
-  ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const uint2 rows = params.cells[blockIdx.x];
-  const int key_head = blockIdx.y;
-  CellRecord& record = params.records[blockIdx.x];
+  const uint2 rows = params.cells[blockIdx.y];
+  const int key_head = blockIdx.x;
+  CellRecord& record = params.records[blockIdx.y];
   Cell cell{params, shared, key_head, static_cast<int>(rows.x), static_cast<int>(rows.y)};
   cell.load_units();
   const float left = cell.load_gates();
@@ -321,6 +320,8 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
   cell.solve();
   __syncthreads();  // T is written
+  // Not before: what waits beside the last cells costs more than its early start saves.
+  ptx::griddepcontrol_launch_dependents();
 #pragma unroll
   for (int group = 0; group < kHeadGroup; ++group) {
     copy_out(record.of_value[key_head * kHeadGroup + group], shared.values[group]);

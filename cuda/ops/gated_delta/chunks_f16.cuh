@@ -1,31 +1,33 @@
 // Implements: Ops::gated_delta
 // Match:      keys and values of 128 elements; operands F16, states, gates and sums F32
-// Bound by:   second-level cache (a cell's records, once per 32 columns of a head)
-// Sync:       four barriers per cell of 64 rows; chained launches
+// Bound by:   latency: cells go one after the other, half of it a warp's tensor instructions
+// Sync:       warps of 16 columns hand over by barriers in shared memory, none per block; chained
+//             launches
 //
 // What a prompt brings of a cell of 64 positions of its sequence is one unit of work: `cells_f16`
 // prepares all of them at once, `carry_f16` takes the state through those of a sequence. What is
 // too few rows for that goes row by row, as in decode. The state is scaled by a power of two before
 // it is rounded, so that no operand leaves the range of F16 whatever the values are.
+//
+// The state is transposed, columns of values by keys: what a warp sums of 16 columns is, rounded,
+// the operand of its next product. It never leaves the warp's registers.
 #pragma once
 
 #include "ops/gated_delta/cells_f16.cuh"
 
 namespace atlas::gated_delta {
 
-inline constexpr int kColumnTiles = kColumns / tile::kTileRows;
-// Warps that carry the state, and as many that make the results.
-inline constexpr int kCarriers = kRowTiles;
-inline constexpr int kCarrierThreads = kCarriers * tile::kWarpLanes;
-inline constexpr int kCarryThreads = 2 * kCarrierThreads;
-// Cells that are under way to a block.
-inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 2 : 1;
-// Cells whose values are under way to a carrier or there.
-inline constexpr int kValueStages = 2;
-// Tiles of 16 keys of the state that a carrier has.
-inline constexpr int kMyKeyTiles = kKeyTiles / kCarriers;
-
-static_assert(kKeyTiles % kCarriers == 0, "carriers share the keys");
+// Columns of a warp.
+inline constexpr int kPairColumns = tile::kTileRows;
+// Warps that carry the state, each with one that makes the results and one that brings values.
+inline constexpr int kPairs = kColumns / kPairColumns;
+// The last warp brings the records, which the first two of each three read.
+inline constexpr int kReaders = 2 * kPairs;
+inline constexpr int kCarryThreads = (3 * kPairs + 1) * tile::kWarpLanes;
+// Cells that are under way to a block or there.
+inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
+// Cells that a carrier may be ahead of its results, and its values of it.
+inline constexpr int kAhead = 2;
 
 struct CarryParams {
   const float* qkv;           // (rows, kWidth)
@@ -38,95 +40,197 @@ struct CarryParams {
   float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM)
 };
 
-// Rows along the columns' K: 16 rows by 32 columns.
-using Strip = tile::TileF16[kColumnTiles];
+// 16 columns by `kTiles` tiles of 16 keys or rows: as sums, and rounded, as operands.
+template <int kTiles>
+using Sums = float[2 * kTiles][4];
+template <int kTiles>
+using Operands = unsigned[kTiles][4];
 
 struct CarryStorage {
   struct alignas(128) Stage {
     KeyRecord keys;
     ValueRecord values;
   } stage[kCellStages];
-  float2 value[kValueStages][2 * 2 * kColumnTiles][kCarrierThreads];  // a thread's own
-  Strip state[kKeyTiles];
-  Strip residual[kRowTiles];  // w (V - e^G (K S))
-  Strip update[kRowTiles];    // D
-  Strip late[kRowTiles];      // e^(G[last] - G) D
-  unsigned largest[kCarriers];  // magnitude of state and values, as bits
-  unsigned long long brought[kCellStages];
+  // What a carrier hands over of a cell, as its lanes have it.
+  struct Handed {
+    uint4 state[kKeyTiles][tile::kWarpLanes];
+    uint4 update[kRowTiles][tile::kWarpLanes];
+    float back;
+    unsigned long long states;   // barrier: the state before the cell is there
+    unsigned long long updates;  // barrier: so are the updates
+    unsigned long long taken;    // barrier: both are read
+  } handed[kPairs][kAhead];
+  // A cell's values, as a carrier's lanes have them.
+  struct Values {
+    float4 value[2 * kRowTiles][tile::kWarpLanes];
+    float largest;
+    unsigned long long there;  // barrier
+    unsigned long long taken;  // barrier
+  } values[kPairs][kAhead];
+  unsigned long long brought[kCellStages];  // barriers
+  unsigned long long used[kCellStages];
 };
 
-// Sums of 16 rows by 32 columns.
-using Sums = float[2 * kColumnTiles][4];
-
-// Adds `a` times the rows of `strip`.
-__device__ inline void add(Sums& sums, const unsigned (&a)[4], const Strip& strip) {
+// Rounds sums to operands.
+template <int kTiles>
+__device__ inline void round(Operands<kTiles>& to, const Sums<kTiles>& from) {
 #pragma unroll
-  for (int t = 0; t < kColumnTiles; ++t) {
-    unsigned b[4];
-    tile::load_b(b, strip[t]);
-    ptx::mma_f16(sums[2 * t], a, b[0], b[1]);
-    ptx::mma_f16(sums[2 * t + 1], a, b[2], b[3]);
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* two = &from[2 * t + i / 2][i % 2 * 2];
+      to[t][i] = to_f16x2(two[0], two[1]).bits;
+    }
   }
 }
 
-__device__ inline void store_strip(Strip& to, const Sums& sums) {
+template <int kTiles>
+__device__ inline void put(uint4 (&to)[kTiles][tile::kWarpLanes], const Operands<kTiles>& from) {
 #pragma unroll
-  for (int t = 0; t < kColumnTiles; ++t) tile::store_sums(to[t], sums[2 * t], sums[2 * t + 1]);
+  for (int t = 0; t < kTiles; ++t) {
+    to[t][threadIdx.x % tile::kWarpLanes] = {from[t][0], from[t][1], from[t][2], from[t][3]};
+  }
 }
 
-// `sums[.][e] *= e < 2 ? upper : lower`: the two rows of a lane.
-__device__ inline void scale_rows(Sums& sums, float upper, float lower) {
+template <int kTiles>
+__device__ inline void take(Operands<kTiles>& to, const uint4 (&from)[kTiles][tile::kWarpLanes]) {
 #pragma unroll
-  for (auto& tile : sums) {
-    tile[0] *= upper, tile[1] *= upper;
-    tile[2] *= lower, tile[3] *= lower;
+  for (int t = 0; t < kTiles; ++t) {
+    const uint4 v = from[t][threadIdx.x % tile::kWarpLanes];
+    to[t][0] = v.x, to[t][1] = v.y, to[t][2] = v.z, to[t][3] = v.w;
+  }
+}
+
+// Adds `a` times a tile of 16 others.
+__device__ inline void add(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
+                           const unsigned (&b)[4]) {
+  ptx::mma_f16(left, a, b[0], b[1]);
+  ptx::mma_f16(right, a, b[2], b[3]);
+}
+
+// Adds the state's products with keys or queries.
+__device__ inline void recall(Sums<kRowTiles>& sums, const Operands<kKeyTiles>& state,
+                              const tile::TileF16 (&rows)[kRowTiles][kKeyTiles]) {
+#pragma unroll
+  for (int k = 0; k < kKeyTiles; ++k) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      unsigned b[4];
+      tile::load_b_transposed(b, rows[r][k]);
+      add(sums[2 * r], sums[2 * r + 1], state[k], b);
+    }
+  }
+}
+
+// Adds what a lower triangle, T or M, makes of a cell's rows.
+__device__ inline void mix(Sums<kRowTiles>& sums, const Operands<kRowTiles>& rows,
+                           const tile::TileF16 (&triangle)[tile::kTriangle<kRowTiles>]) {
+#pragma unroll
+  for (int s = 0; s < kRowTiles; ++s) {
+#pragma unroll
+    for (int r = s; r < kRowTiles; ++r) {
+      unsigned b[4];
+      tile::load_b_transposed(b, triangle[tile::triangle(r, s)]);
+      add(sums[2 * r], sums[2 * r + 1], rows[s], b);
+    }
+  }
+}
+
+// Factors of the rows of a lane's sums: two of each eight.
+struct Factors {
+  float2 two[2 * kRowTiles];
+
+  __device__ explicit Factors(const float (&of_cell)[kCell]) {
+#pragma unroll
+    for (int t = 0; t < 2 * kRowTiles; ++t) {
+      two[t] = *reinterpret_cast<const float2*>(&of_cell[t * 8 + threadIdx.x % 4 * 2]);
+    }
+  }
+
+  // Of sum `e` of a tile.
+  __device__ float operator()(int tile, int e) const {
+    return e % 2 == 0 ? two[tile].x : two[tile].y;
+  }
+};
+
+__device__ inline void scale_rows(Sums<kRowTiles>& sums, const Factors& factors) {
+#pragma unroll
+  for (int t = 0; t < 2 * kRowTiles; ++t) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[t][e] *= factors(t, e);
   }
 }
 
 // A power of two that brings what is at most `largest` below 512: updates of 64 rows, each as large
 // as its value and what it recalls of the state, then stay below F16's largest number.
 struct Scale {
-  float to;
-  float back;
+  float to = 1.0f;
+  float back = 1.0f;
 
-  __device__ static Scale of(const unsigned (&largest)[kCarriers]) {
-    unsigned most = largest[0];
-#pragma unroll
-    for (int i = 1; i < kCarriers; ++i) most = max(most, largest[i]);
-    const unsigned exponent = min(max(most >> 23, 30u), 230u);
-    return {__uint_as_float((262 - exponent) << 23), __uint_as_float((exponent - 8) << 23)};
+  Scale() = default;
+  __device__ explicit Scale(float largest) {
+    const unsigned exponent = min(max(__float_as_uint(largest) >> 23, 30u), 230u);
+    to = __uint_as_float((262 - exponent) << 23);
+    back = __uint_as_float((exponent - 8) << 23);
   }
 };
+
+// Of the lanes' largest magnitudes.
+__device__ inline float largest_of_warp(const float (&of_lane)[4]) {
+  const float most = fmaxf(fmaxf(of_lane[0], of_lane[1]), fmaxf(of_lane[2], of_lane[3]));
+  return __uint_as_float(__reduce_max_sync(tile::kAllLanes, __float_as_uint(most)));
+}
+
+template <int kTiles>
+__device__ inline float largest_of_warp(const Sums<kTiles>& sums) {
+  float largest[4] = {};  // side by side: one after the other takes four times as long
+#pragma unroll
+  for (const auto& tile : sums) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) largest[e] = fmaxf(largest[e], fabsf(tile[e]));
+  }
+  return largest_of_warp(largest);
+}
+
+// One arrival of a warp, behind what all its lanes have done.
+__device__ inline void arrive(unsigned long long& barrier) {
+  __syncwarp();
+  if (threadIdx.x % tile::kWarpLanes == 0) ptx::mbarrier_arrive(&barrier);
+}
 
 struct Carry {
   const CarryParams& params;
   CarryStorage& shared;
   const int head;
-  const int split;
   const uint2 run;
   const unsigned first;  // row of the step
   const unsigned rows;   // whole cells but for the last one
-  const int warp = threadIdx.x / tile::kWarpLanes % kCarriers;
-  const int g = threadIdx.x % tile::kWarpLanes / 4;
-  const int q = threadIdx.x % 4;
+  const int pair = threadIdx.x / tile::kWarpLanes % kPairs;
+  const int column;  // first of the warp, of the head's
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  const int g = lane / 4;
+  const int q = lane % 4;
 
   __device__ Carry(const CarryParams& params, CarryStorage& shared)
       : params(params),
         shared(shared),
         head(blockIdx.y),
-        split(blockIdx.z),
         run(params.runs[blockIdx.x]),
         first(params.cells[run.x].x),
-        rows((run.y - 1) * kCell + params.cells[run.x + run.y - 1].y) {}
+        rows((run.y - 1) * kCell + params.cells[run.x + run.y - 1].y),
+        column(blockIdx.z * kColumns + pair * kPairColumns) {}
 
-  // Asks for the records of a cell of the run.
-  __device__ void bring(unsigned cell) {
-    if (threadIdx.x != 0 || cell >= run.y) return;
-    const CellRecord& from = params.records[run.x + cell];
-    auto& to = shared.stage[cell % kCellStages];
-    ptx::copy_bulk_shared(&to.keys, &from.of_key[head / kHeadGroup], sizeof(KeyRecord),
-                          &to.values, &from.of_value[head], sizeof(ValueRecord),
-                          &shared.brought[cell % kCellStages]);
+  // Brings the records of all cells of the run; one thread.
+  __device__ void bring() {
+    for (unsigned cell = 0; cell < run.y; ++cell) {
+      const unsigned stage = cell % kCellStages;
+      ptx::mbarrier_wait(&shared.used[stage], cell / kCellStages % 2 ^ 1);
+      const CellRecord& from = params.records[run.x + cell];
+      auto& to = shared.stage[stage];
+      ptx::copy_bulk_shared(&to.keys, &from.of_key[head / kHeadGroup], sizeof(KeyRecord),
+                            &to.values, &from.of_value[head], sizeof(ValueRecord),
+                            &shared.brought[stage]);
+    }
   }
 
   __device__ const CarryStorage::Stage& wait_for(unsigned cell) {
@@ -134,229 +238,176 @@ struct Carry {
     return shared.stage[cell % kCellStages];
   }
 
-  // Row of a cell, of this lane's two in the warp's tile.
-  __device__ unsigned row_of(unsigned cell, int low) const {
-    return cell * kCell + warp * tile::kTileRows + low * 8 + g;
+  // Gives the cell's stage back. Operands may still be on their way from it to registers when a
+  // warp arrives: a bulk copy would overtake them.
+  __device__ void give_back(unsigned cell) {
+    ptx::fence_shared();
+    arrive(shared.used[cell % kCellStages]);
   }
 
-  // Asks for the values of this lane's two rows, zeros behind the last one: in registers, they
-  // would have other loads waited for as long.
-  __device__ void ask_values(unsigned cell) const {
-    const float* from = params.qkv + 2 * kKeys + head * GDN_VALUE_DIM + split * kColumns + 2 * q;
-    auto& to = shared.value[cell % kValueStages];
+  // Brings the values of all cells of the run, zeros behind the last row.
+  __device__ void bring_values() {
+    for (unsigned cell = 0; cell < run.y; ++cell) {
+      const unsigned row = cell * kCell + 2 * q;
+      const float* from =
+          params.qkv + size_t{first + row} * kWidth + 2 * kKeys + head * GDN_VALUE_DIM + column + g;
+      Sums<kRowTiles> values;
+      float largest[4] = {};
 #pragma unroll
-    for (int low = 0; low < 2; ++low) {
-      const unsigned row = row_of(cell, low);
-      const float* at = from + size_t{first + row} * kWidth;
-#pragma unroll
-      for (int t = 0; t < 2 * kColumnTiles; ++t) {
-        ptx::copy_async_8(&to[low * 2 * kColumnTiles + t][threadIdx.x], at + t * 8, row < rows);
-      }
-    }
-    ptx::copy_async_commit();
-  }
-
-  // Takes them; the next cell's have been asked for.
-  __device__ void take_values(Sums& to, unsigned cell) const {
-    ptx::copy_async_wait<1>();
-    const auto& from = shared.value[cell % kValueStages];
-#pragma unroll
-    for (int low = 0; low < 2; ++low) {
-#pragma unroll
-      for (int t = 0; t < 2 * kColumnTiles; ++t) {
-        const float2 value = from[low * 2 * kColumnTiles + t][threadIdx.x];
-        to[t][2 * low] = value.x, to[t][2 * low + 1] = value.y;
-      }
-    }
-  }
-
-  // `body(element in memory, element of s)` of this lane's part of the state.
-  template <class Body>
-  __device__ void for_each_state(Sums (&s)[kMyKeyTiles], Body body) const {
-    const size_t of_head = params.slots[first] * size_t{GDN_VALUE_HEADS} + head;
-    const size_t column = of_head * GDN_VALUE_DIM + split * kColumns + 2 * q;
-    float* state = params.state + column * GDN_KEY_DIM + warp * kMyKeyTiles * tile::kTileRows + g;
-#pragma unroll
-    for (int k = 0; k < kMyKeyTiles; ++k) {
-#pragma unroll
-      for (int t = 0; t < 2 * kColumnTiles; ++t) {
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int at = (t * 8 + e % 2) * GDN_KEY_DIM + k * tile::kTileRows + e / 2 * 8;
-          body(state[at], s[k][t][e]);
+          const int at = t * 8 + e % 2;
+          values[t][e] = row + at < rows ? from[at * kWidth + e / 2 * 8] : 0.0f;
+          largest[e] = fmaxf(largest[e], fabsf(values[t][e]));
         }
+      }
+      auto& to = shared.values[pair][cell % kAhead];
+      ptx::mbarrier_wait(&to.taken, cell / kAhead % 2 ^ 1);
+#pragma unroll
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
+        to.value[t][lane] = {values[t][0], values[t][1], values[t][2], values[t][3]};
+      }
+      const float most = largest_of_warp(largest);
+      if (lane == 0) to.largest = most;
+      arrive(to.there);
+    }
+  }
+
+  // `body(two elements in memory, two of s)` of this lane's part of the state.
+  template <class Body>
+  __device__ void for_each_state(Sums<kKeyTiles>& s, Body body) const {
+    const size_t of_head = params.slots[first] * size_t{GDN_VALUE_HEADS} + head;
+    float* state = params.state + (of_head * GDN_VALUE_DIM + column + g) * GDN_KEY_DIM + 2 * q;
+#pragma unroll
+    for (int t = 0; t < 2 * kKeyTiles; ++t) {
+#pragma unroll
+      for (int low = 0; low < 2; ++low) {
+        auto& two = *reinterpret_cast<float2*>(state + low * 8 * GDN_KEY_DIM + t * 8);
+        body(two, s[t][2 * low], s[t][2 * low + 1]);
       }
     }
   }
 
-  // Makes known how large this warp's part of the state and of the next cell's values is.
-  __device__ void measure(const Sums (&s)[kMyKeyTiles], const Sums& values) {
-    float largest = 0.0f;
+  // Takes the state, times its scale, through all cells of the run.
+  __device__ void carry() {
+    Sums<kKeyTiles> s{};
+    if (params.positions[first] != 0) {
+      for_each_state(s, [](const float2& from, float& x, float& y) { x = from.x, y = from.y; });
+    }
+    Scale scale;
+    for (unsigned cell = 0; cell < run.y; ++cell) {
+      const float largest = largest_of_warp<kKeyTiles>(s) * scale.back;
+      auto& brought = shared.values[pair][cell % kAhead];
+      ptx::mbarrier_wait(&brought.there, cell / kAhead % 2);
+      const Scale next(fmaxf(largest, brought.largest));
+      if (next.to != scale.to) change(s, scale, next);
+      Operands<kKeyTiles> state;
+      round(state, s);
+      auto& handed = shared.handed[pair][cell % kAhead];
+      ptx::mbarrier_wait(&handed.taken, cell / kAhead % 2 ^ 1);
+      put(handed.state, state);
+      if (lane == 0) handed.back = scale.back;
+      arrive(handed.states);
+      Sums<kRowTiles> values;
 #pragma unroll
-    for (int t = 0; t < 2 * kColumnTiles; ++t) {
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
+        const float4 v = brought.value[t][lane];
+        values[t][0] = v.x, values[t][1] = v.y, values[t][2] = v.z, values[t][3] = v.w;
+      }
+      update(wait_for(cell), s, state, values, scale.to, handed);
+      arrive(brought.taken);
+      give_back(cell);
+    }
+    change(s, scale, Scale{});
+    for_each_state(s, [](float2& to, float x, float y) { to = {x, y}; });
+  }
+
+  // Gives the state another scale. Step by step: there may be no number for both at once.
+  __device__ static void change(Sums<kKeyTiles>& s, Scale& scale, const Scale& next) {
+#pragma unroll
+    for (auto& tile : s) {
+#pragma unroll
+      for (float& x : tile) x = x * scale.back * next.to;
+    }
+    scale = next;
+  }
+
+  // The updates of a cell, and the state behind it.
+  __device__ static void update(const CarryStorage::Stage& stage, Sums<kKeyTiles>& s,
+                                const Operands<kKeyTiles>& state, const Sums<kRowTiles>& values,
+                                float scale, CarryStorage::Handed& handed) {
+    Operands<kRowTiles> rows;
+    Sums<kRowTiles> sums{}, updates{};
+    const Factors decayed(stage.values.decayed), weight(stage.values.weight);
+    recall(sums, state, stage.keys.key);
+    // w (V - e^G (K S))
+#pragma unroll
+    for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        largest = fmaxf(largest, fabsf(values[t][e]));
-#pragma unroll
-        for (int k = 0; k < kMyKeyTiles; ++k) largest = fmaxf(largest, fabsf(s[k][t][e]));
+        sums[t][e] = weight(t, e) * fmaf(-decayed(t, e), sums[t][e], values[t][e] * scale);
       }
     }
-    const unsigned most = __reduce_max_sync(tile::kAllLanes, __float_as_uint(largest));
-    if (threadIdx.x % tile::kWarpLanes == 0) shared.largest[warp] = most;
-  }
-
-  // Rounds the state for the next cell.
-  __device__ void publish(const Sums (&s)[kMyKeyTiles], const Scale& scale) {
+    round(rows, sums);
+    mix(updates, rows, stage.values.solve);
+    round(rows, updates);
+    put(handed.update, rows);
+    arrive(handed.updates);
+    scale_rows(updates, Factors(stage.values.left));
+    round(rows, updates);
+    const float left = stage.values.decayed[kCell - 1];
 #pragma unroll
-    for (int k = 0; k < kMyKeyTiles; ++k) {
-      Sums scaled;
+    for (auto& tile : s) {
 #pragma unroll
-      for (int t = 0; t < 2 * kColumnTiles; ++t) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) scaled[t][e] = s[k][t][e] * scale.to;
-      }
-      store_strip(shared.state[warp * kMyKeyTiles + k], scaled);
+      for (float& x : tile) x *= left;
     }
-  }
-
-  // `w (V - e^G (K S))` of this warp's rows.
-  __device__ void recall(const CarryStorage::Stage& stage, const Sums& values, const Scale& scale) {
-    Sums sums{};
-#pragma unroll
-    for (int k = 0; k < kKeyTiles; ++k) {
-      unsigned a[4];
-      tile::load_a(a, stage.keys.key[warp][k]);
-      add(sums, a, shared.state[k]);
-    }
-#pragma unroll
-    for (int low = 0; low < 2; ++low) {
-      const int row = warp * tile::kTileRows + low * 8 + g;
-      const float decayed = stage.values.decayed[row], weight = stage.values.weight[row];
-#pragma unroll
-      for (int t = 0; t < 2 * kColumnTiles; ++t) {
-#pragma unroll
-        for (int e = 2 * low; e < 2 * low + 2; ++e) {
-          sums[t][e] = weight * fmaf(-decayed, sums[t][e], values[t][e] * scale.to);
-        }
-      }
-    }
-    store_strip(shared.residual[warp], sums);
-  }
-
-  // D of this warp's rows.
-  __device__ void solve(const CarryStorage::Stage& stage) {
-    Sums sums{};
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      if (r > warp) break;
-      unsigned a[4];
-      tile::load_a(a, stage.values.solve[tile::triangle(warp, r)]);
-      add(sums, a, shared.residual[r]);
-    }
-    store_strip(shared.update[warp], sums);
-    const float* left = stage.values.left + warp * tile::kTileRows + g;
-    scale_rows(sums, left[0], left[8]);
-    store_strip(shared.late[warp], sums);
-  }
-
-  // The state behind the cell, this warp's keys.
-  __device__ void update(const CarryStorage::Stage& stage, Sums (&s)[kMyKeyTiles],
-                         const Scale& scale) {
-    const float decayed = stage.values.decayed[kCell - 1] * scale.to;
-#pragma unroll
-    for (int k = 0; k < kMyKeyTiles; ++k) scale_rows(s[k], decayed, decayed);
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-      for (int k = 0; k < kMyKeyTiles; ++k) {
-        unsigned a[4];
-        tile::load_a_transposed(a, stage.keys.key[r][warp * kMyKeyTiles + k]);
-        add(s[k], a, shared.late[r]);
+      for (int k = 0; k < kKeyTiles; ++k) {
+        unsigned b[4];
+        tile::load_b(b, stage.keys.key[r][k]);
+        add(s[2 * k], s[2 * k + 1], rows[r], b);
       }
     }
-#pragma unroll
-    for (int k = 0; k < kMyKeyTiles; ++k) scale_rows(s[k], scale.back, scale.back);
   }
 
-  // What the state before the cell answers to this warp's queries.
-  __device__ void answer(const CarryStorage::Stage& stage, Sums& sums) const {
-#pragma unroll
-    for (int k = 0; k < kKeyTiles; ++k) {
-      unsigned a[4];
-      tile::load_a(a, stage.keys.query[warp][k]);
-      add(sums, a, shared.state[k]);
-    }
-    const float* decayed = stage.values.decayed + warp * tile::kTileRows + g;
-    scale_rows(sums, decayed[0], decayed[8]);
-  }
-
-  // Adds what the cell's own updates answer.
-  __device__ void mix(const CarryStorage::Stage& stage, Sums& sums) const {
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      if (r > warp) break;
-      unsigned a[4];
-      tile::load_a(a, stage.values.mix[tile::triangle(warp, r)]);
-      add(sums, a, shared.update[r]);
-    }
-  }
-
-  // All cells of the run. Warps meet at the same barriers whatever their part.
-  __device__ void go() {
-    const bool carries = threadIdx.x < kCarrierThreads;
-    Sums s[kMyKeyTiles]{};
-    Sums values;
-    if (carries) {
-      ask_values(0);
-      ask_values(1);
-      if (params.positions[first] != 0) {
-        for_each_state(s, [](const float& from, float& to) { to = from; });
-      }
-      take_values(values, 0);
-      measure(s, values);
-    }
-    __syncthreads();  // the largest numbers are written
+  // Makes the results of all cells of the run: what the state before a cell answers to its
+  // queries, and what its own updates do.
+  __device__ void answer() {
     for (unsigned cell = 0; cell < run.y; ++cell) {
-      const Scale scale = Scale::of(shared.largest);
-      if (carries) publish(s, scale);
-      __syncthreads();  // the state is written
+      auto& handed = shared.handed[pair][cell % kAhead];
+      const unsigned parity = cell / kAhead % 2;
+      Operands<kKeyTiles> state;
+      ptx::mbarrier_wait(&handed.states, parity);
+      take(state, handed.state);
+      const float unscale = handed.back * rsqrtf(float{GDN_KEY_DIM});
       const auto& stage = wait_for(cell);
-      Sums sums{};
-      if (carries) {
-        recall(stage, values, scale);
-        ask_values(cell + 2);
-      } else {
-        answer(stage, sums);
-      }
-      __syncthreads();  // residuals are written, the state is read
-      if (carries) solve(stage);
-      __syncthreads();  // updates are written
-      if (carries) {
-        update(stage, s, scale);
-        take_values(values, cell + 1);
-        measure(s, values);
-      } else {
-        mix(stage, sums);
-        const float unscale = scale.back * rsqrtf(float{GDN_KEY_DIM});
-        scale_rows(sums, unscale, unscale);
-        store_rows(sums, cell);
-      }
-      __syncthreads();  // the cell is read, the largest numbers are written
-      bring(cell + kCellStages);
+      Sums<kRowTiles> sums{};
+      recall(sums, state, stage.keys.query);
+      scale_rows(sums, Factors(stage.values.decayed));
+      Operands<kRowTiles> updates;
+      ptx::mbarrier_wait(&handed.updates, parity);
+      take(updates, handed.update);
+      mix(sums, updates, stage.values.mix);
+      arrive(handed.taken);
+      give_back(cell);
+      store_rows(sums, unscale, cell);
     }
-    if (carries) for_each_state(s, [](float& to, const float& from) { to = from; });
   }
 
-  __device__ void store_rows(const Sums& sums, unsigned cell) const {
-    float* to = params.out + head * GDN_VALUE_DIM + split * kColumns + 2 * q;
+  __device__ void store_rows(const Sums<kRowTiles>& sums, float unscale, unsigned cell) const {
+    constexpr int kOutWidth = GDN_VALUE_HEADS * GDN_VALUE_DIM;
+    const unsigned row = cell * kCell + 2 * q;
+    float* to =
+        params.out + size_t{first + row} * kOutWidth + head * GDN_VALUE_DIM + column + g;
 #pragma unroll
-    for (int low = 0; low < 2; ++low) {
-      const unsigned row = row_of(cell, low);
-      if (row >= rows) continue;
-      float* at = to + size_t{first + row} * GDN_VALUE_HEADS * GDN_VALUE_DIM;
+    for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
-      for (int t = 0; t < 2 * kColumnTiles; ++t) {
-        *reinterpret_cast<float2*>(at + t * 8) = {sums[t][2 * low], sums[t][2 * low + 1]};
+      for (int e = 0; e < 4; ++e) {
+        const int at = t * 8 + e % 2;
+        if (row + at < rows) to[at * kOutWidth + e / 2 * 8] = sums[t][e] * unscale;
       }
     }
   }
@@ -369,19 +420,40 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
   auto& shared = *reinterpret_cast<CarryStorage*>(carry_shared);
   ptx::griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
-    for (auto& barrier : shared.brought) ptx::mbarrier_init(&barrier);
+    for (int stage = 0; stage < kCellStages; ++stage) {
+      ptx::mbarrier_init(&shared.brought[stage]);
+      ptx::mbarrier_init(&shared.used[stage], kReaders);
+    }
+    for (int i = 0; i < kPairs * kAhead; ++i) {
+      auto& handed = shared.handed[i / kAhead][i % kAhead];
+      auto& values = shared.values[i / kAhead][i % kAhead];
+      ptx::mbarrier_init(&handed.states);
+      ptx::mbarrier_init(&handed.updates);
+      ptx::mbarrier_init(&handed.taken);
+      ptx::mbarrier_init(&values.there);
+      ptx::mbarrier_init(&values.taken);
+    }
     ptx::mbarrier_init_fence();
   }
   ptx::griddepcontrol_wait();
   __syncthreads();  // the barriers are initialised
   Carry block(params, shared);
-  for (int cell = 0; cell < kCellStages; ++cell) block.bring(cell);
-  block.go();
+  const int warp = threadIdx.x / tile::kWarpLanes;
+  // Those that bring values share their part of the SM with those that answer.
+  if (warp < kPairs) {
+    block.answer();
+  } else if (warp < 2 * kPairs) {
+    block.carry();
+  } else if (warp < 3 * kPairs) {
+    block.bring_values();
+  } else if (block.lane == 0) {
+    block.bring();
+  }
 }
 
 template <class Tile>
 struct ChunksF16 {
-  static_assert(Tile::kThreads == kCarryThreads, "a warp has 16 rows of a cell, twice");
+  static_assert(Tile::kThreads == kCarryThreads, "three warps have 16 columns, one brings records");
   static_assert(Tile::kSharedBytes == sizeof(CarryStorage), "the manifest plans this storage");
   static_assert(sizeof(CellStorage) <= Tile::kSharedBytes, "cells need no more");
 
@@ -397,8 +469,8 @@ struct ChunksF16 {
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
     const CellParams prepared{qkv, b, a, a_log, dt_bias, cell_list, cell_records};
     const cudaError_t not_prepared = launch_chained(
-        cells_f16<Tile>, {cell_count, kCellThreads, sizeof(CellStorage), GDN_KEY_HEADS},
-        stream, prepared);
+        cells_f16<Tile>, {GDN_KEY_HEADS, kCellThreads, sizeof(CellStorage), cell_count}, stream,
+        prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const CarryParams carried{qkv,       state, cell_list,    reinterpret_cast<const uint2*>(runs),
                               positions, slots, cell_records, out};
