@@ -32,12 +32,6 @@ __device__ inline void load_a(unsigned (&a)[4], const TileF16& tile) {
   ptx::ldmatrix(a, &tile[threadIdx.x % kWarpLanes * 8]);
 }
 
-// The transposed tile as an A operand.
-__device__ inline void load_a_transposed(unsigned (&a)[4], const TileF16& tile) {
-  const int lane = threadIdx.x % kWarpLanes, matrix = lane / 8;
-  ptx::ldmatrix_transposed(a, &tile[(matrix / 2 + matrix % 2 * 2) * kMatrix + lane % 8 * 8]);
-}
-
 // The tile, its rows along K, as the B operands of two instructions: b[0], b[1] of its left half,
 // b[2], b[3] of its right half.
 __device__ inline void load_b(unsigned (&b)[4], const TileF16& tile) {

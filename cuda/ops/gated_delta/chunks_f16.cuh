@@ -1,8 +1,8 @@
 // Implements: Ops::gated_delta
 // Match:      keys and values of 128 elements; operands F16, states, gates and sums F32
 // Bound by:   latency: cells go one after the other, half of it a warp's tensor instructions
-// Sync:       warps of 16 columns hand over by barriers in shared memory, none per block; chained
-//             launches
+// Sync:       warps of 16 columns hand over by barriers in shared memory, the block meets once, at
+//             the start; chained launches
 //
 // What a prompt brings of a cell of 64 positions of its sequence is one unit of work: `cells_f16`
 // prepares all of them at once, `carry_f16` takes the state through those of a sequence. What is
