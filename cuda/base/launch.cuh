@@ -16,6 +16,8 @@ struct Launch {
   unsigned shared_bytes;
   unsigned grid_y = 1;
   unsigned grid_z = 1;
+  // Whether blocks may start while the kernel before still runs.
+  bool early = true;
 };
 
 inline constexpr unsigned blocks_for(unsigned items, unsigned per_block) {
@@ -23,8 +25,9 @@ inline constexpr unsigned blocks_for(unsigned items, unsigned per_block) {
 }
 
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may
-// start while that one still runs, so it must call `griddepcontrol_wait` before it touches memory
-// that any earlier kernel reads or writes. A grid of no blocks is no launch.
+// start while that one still runs, unless `shape` says otherwise, so it must call
+// `griddepcontrol_wait` before it touches memory that any earlier kernel reads or writes. A grid of
+// no blocks is no launch.
 template <class... Params, class... Args>
 cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t stream,
                            Args... args) {
@@ -38,7 +41,7 @@ cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t
   }
   cudaLaunchAttribute chained{};
   chained.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  chained.val.programmaticStreamSerializationAllowed = 1;
+  chained.val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);

@@ -83,24 +83,24 @@ inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
 }
 
 inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream,
-                               const Rounding& rounding = {}) {
+                               const Rounding& rounding = {}, bool early = true) {
   unsigned blocks = 0;
   if (rounding.to != nullptr) {
     const unsigned parts = blocks_for(params.rows * (HIDDEN / 4), kRoundVectors);
     blocks = min(blocks_for(parts, kPlanBlocks) * kPlanBlocks, kRoundBlocksMax);
   }
-  if (params.rows * kTurns <= kFewTurns) {
-    return launch_chained(plan<1>, {1 + blocks, kPlanThreads, 0}, stream, params, tile_rows,
-                          rounding);
-  }
-  return launch_chained(plan<kPlanBlocks>, {kPlanBlocks + blocks, kPlanThreads, 0}, stream, params,
-                        tile_rows, rounding);
+  const bool few = params.rows * kTurns <= kFewTurns;
+  Launch shape{(few ? 1 : kPlanBlocks) + blocks, kPlanThreads, 0};
+  shape.early = early;
+  return launch_chained(few ? plan<1> : plan<kPlanBlocks>, shape, stream, params, tile_rows,
+                        rounding);
 }
 
 template <class Y>
-inline cudaError_t launch_sum(const Params& params, cudaStream_t stream) {
-  const unsigned blocks = blocks_for(params.rows * (HIDDEN / 4), kSumThreads);
-  return launch_chained(weighted_sum<Y>, {blocks, kSumThreads, 0}, stream, params);
+inline cudaError_t launch_sum(const Params& params, cudaStream_t stream, bool early = true) {
+  Launch shape{blocks_for(params.rows * (HIDDEN / 4), kSumThreads), kSumThreads, 0};
+  shape.early = early;
+  return launch_chained(weighted_sum<Y>, shape, stream, params);
 }
 
 // `Products<storage>::launch(params, stream, more...)` for the storage of `format`.

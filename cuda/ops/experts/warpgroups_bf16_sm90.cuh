@@ -210,19 +210,27 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params
       .run(Tiles(params, operands), PutsBlocks{});
 }
 
+// From so many rows on, a kernel starts when the one before it has ended: products of many rows run
+// at the limit of the device's power, and there they are faster so, by more than starting takes.
+inline constexpr int kLateRowsMin = 4096;
+
+inline bool starts_early(const Params& params) { return params.rows < kLateRowsMin; }
+
 template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
     const Rounding rounding{reinterpret_cast<bf16*>(params.y), tile::Matrix<kStorage>::kRawRows};
-    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounding);
+    const bool early = starts_early(params);
+    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounding, early);
     if (failed != cudaSuccess) return failed;
     const unsigned groups = tile::operand_groups(places_of(params.rows));
-    const Launch all{groups, tile::kRoundThreads, 0, tile::round_parts(HIDDEN)};
+    const unsigned parts = tile::round_parts(HIDDEN);
+    const Launch all{groups, tile::kRoundThreads, 0, parts, 1, early};
     failed = launch_chained(gather<kStorage>, all, stream, params, rounding.to, operands);
     if (failed != cudaSuccess) return failed;
-    constexpr Launch kShape{target::SMS, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
-    failed = launch_chained(gate_up<kStorage>, kShape, stream, params, operands);
-    return failed == cudaSuccess ? launch_chained(down<kStorage>, kShape, stream, params) : failed;
+    const Launch shape{target::SMS, tile::kWarpgroupThreads, tile::kWarpgroupBytes, 1, 1, early};
+    failed = launch_chained(gate_up<kStorage>, shape, stream, params, operands);
+    return failed == cudaSuccess ? launch_chained(down<kStorage>, shape, stream, params) : failed;
   }
 };
 
@@ -245,7 +253,8 @@ struct WarpgroupsBf16 {
                         act, y,      residual, static_cast<int>(rows)};
     const cudaError_t failed =
         launch_format<WarpgroupProducts>(params, format, stream, operands);
-    return failed == cudaSuccess ? launch_sum<SumBlocks>(params, stream) : failed;
+    return failed == cudaSuccess ? launch_sum<SumBlocks>(params, stream, starts_early(params))
+                                 : failed;
   }
 };
 

@@ -468,9 +468,10 @@ struct ChunksF16 {
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
     const CellParams prepared{qkv, b, a, a_log, dt_bias, cell_list, cell_records};
-    const cudaError_t not_prepared = launch_chained(
-        cells_f16<Tile>, {GDN_KEY_HEADS, kCellThreads, sizeof(CellStorage), cell_count}, stream,
-        prepared);
+    // Few cells that start early may share the SMs that are free first.
+    constexpr bool kEarly = false;
+    const Launch all{GDN_KEY_HEADS, kCellThreads, sizeof(CellStorage), cell_count, 1, kEarly};
+    const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const CarryParams carried{qkv,       state, cell_list,    reinterpret_cast<const uint2*>(runs),
                               positions, slots, cell_records, out};
