@@ -50,7 +50,9 @@ impl Threads {
 
 thread_local! {
     /// Done once by each thread that parses. A system that refuses leaves it as urgent as the rest.
-    static YIELDING: io::Result<i32> = nice(PARSER_NICE).map_err(io::Error::from);
+    static YIELDING: () = {
+        let _ = nice(PARSER_NICE);
+    };
 }
 
 /// Reads a request: what parses, renders and encodes it takes long for a large body, or for many.

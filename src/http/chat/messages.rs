@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
-use crate::http::generate::tools::{CUSTOM_ARGUMENT, check_name, check_parameters};
+use crate::http::generate::tools::{
+    CUSTOM_ARGUMENT, arguments_object, check_name, check_parameters, left_out,
+};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
 
 /// Reads `messages`.
@@ -37,12 +39,6 @@ fn message(field: &Field<'_>) -> Result<Value, ApiError> {
 fn plain(object: &Object<'_>, role: &str) -> Result<Value, ApiError> {
     let content = content(&object.require("content")?)?;
     Ok(json!({"role": role, "content": content}))
-}
-
-/// What stands in a tool's result for what this server cannot read. The user's agent put it there,
-/// and sends it again with every turn: refused, it would end the conversation.
-pub fn left_out(kind: &str) -> String {
-    format!("[{kind} left out: this model reads text only]")
 }
 
 fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
@@ -216,27 +212,6 @@ fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
     Ok(call)
 }
 
-/// Arguments as an object. A call that the model itself wrote badly comes back in the history; it
-/// must not end the conversation, so what is no object is shown under one name.
-pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiError> {
-    if let Value::Object(map) = field.value {
-        return Ok(map.clone());
-    }
-    let Value::String(text) = field.value else {
-        return Err(field.mismatch("an object, or a string of its JSON"));
-    };
-    if text.trim().is_empty() {
-        return Ok(Map::new());
-    }
-    match crate::http::json::parse(text.as_bytes()) {
-        Ok(Value::Object(map)) => Ok(map),
-        _ => Ok(Map::from_iter([(
-            "arguments".to_string(),
-            Value::from(text.as_str()),
-        )])),
-    }
-}
-
 /// Reads `tools`; they go to the template as they are.
 ///
 /// # Errors
@@ -396,18 +371,6 @@ mod tests {
         assert_eq!(read(&unread).unwrap()[0].get("reasoning_content"), None);
         let odd = json!([{"role": "assistant", "content": "so", "reasoning": [5]}]);
         assert_eq!(refused(odd), "messages[0].reasoning[0]");
-    }
-
-    #[test]
-    fn arguments_that_are_no_object_stay_readable() {
-        for bad in ["{\"a\":", "[1]", "{\"a\":1,\"a\":2}"] {
-            let value = Value::from(bad);
-            let field = Field {
-                value: &value,
-                path: String::new(),
-            };
-            assert_eq!(arguments_object(&field).unwrap()["arguments"], bad);
-        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! What the tools of every dialect are checked for.
+//! Tools of every dialect: what they are checked for, and how the model reads their calls and
+//! results.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::http::error::ApiError;
 use crate::http::fields::Field;
+use crate::http::json;
 use crate::text::tools::NAME_BYTES_MAX;
 
 /// The one argument of a tool that takes free text.
@@ -52,6 +54,36 @@ pub fn check_parameters(field: &Field<'_>) -> Result<(), ApiError> {
     }
 }
 
+/// Arguments as an object. A call that the model itself wrote badly comes back in the history; it
+/// must not end the conversation, so what is no object is shown under one name.
+///
+/// # Errors
+/// When the field is neither an object nor a string.
+pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiError> {
+    if let Value::Object(map) = field.value {
+        return Ok(map.clone());
+    }
+    let Value::String(text) = field.value else {
+        return Err(field.mismatch("an object, or a string of its JSON"));
+    };
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match json::parse(text.as_bytes()) {
+        Ok(Value::Object(map)) => Ok(map),
+        _ => Ok(Map::from_iter([(
+            "arguments".to_string(),
+            Value::from(text.as_str()),
+        )])),
+    }
+}
+
+/// What stands in a tool's result for what this server cannot read. The user's agent put it there,
+/// and sends it again with every turn: refused, it would end the conversation.
+pub fn left_out(kind: &str) -> String {
+    format!("[{kind} left out: this model reads text only]")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -83,6 +115,18 @@ mod tests {
             (json!({"required": [1]}), "p.required"),
         ] {
             assert_eq!(checked(schema), Err(at.to_string()));
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_stay_readable() {
+        for bad in ["{\"a\":", "[1]", "{\"a\":1,\"a\":2}"] {
+            let value = Value::from(bad);
+            let field = Field {
+                value: &value,
+                path: String::new(),
+            };
+            assert_eq!(arguments_object(&field).unwrap()["arguments"], bad);
         }
     }
 }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::messages::{arguments_object, left_out};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::told::ToldTools;
+use crate::http::generate::tools::{arguments_object, left_out};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
 use super::documents;

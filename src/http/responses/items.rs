@@ -4,10 +4,9 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::http::chat::messages::{arguments_object, left_out};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
-use crate::http::generate::tools::CUSTOM_ARGUMENT;
+use crate::http::generate::tools::{CUSTOM_ARGUMENT, arguments_object, left_out};
 use crate::http::json;
 use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
 use crate::log;
