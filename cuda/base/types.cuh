@@ -57,6 +57,14 @@ __device__ inline float2 to_float2(bf16x2 from) {
   return {__uint_as_float(from.bits << 16), __uint_as_float(from.bits & 0xffff0000u)};
 }
 
+__device__ inline float2 to_float2(f16x2 from) {
+  float2 to;
+  asm("{ .reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(to.x), "=f"(to.y)
+      : "r"(from.bits));
+  return to;
+}
+
 __device__ inline bf16x2 multiply(bf16x2 a, bf16x2 b) {
   bf16x2 to;
   asm("mul.bf16x2 %0, %1, %2;" : "=r"(to.bits) : "r"(a.bits), "r"(b.bits));

@@ -1,8 +1,9 @@
 //! The GPU: every operation is one launcher of `ffi/ops.toml`.
 //!
 //! Activations and recurrent states are F32, the operands of tensor instructions and the KV pages
-//! BF16, weights the checkpoint's bits. A launch that fails is remembered and reported by the next
-//! `read`, as `Ops` asks for. All memory is taken before the first step.
+//! BF16, what an expert adds to a row F16, weights the checkpoint's bits. A launch that fails is
+//! remembered and reported by the next `read`, as `Ops` asks for. All memory is taken before the
+//! first step.
 
 pub mod check;
 mod clock;
@@ -90,7 +91,7 @@ pub const WORKSPACE_BYTES: usize = Step::BYTES
         * (MAX_CONTEXT * 2 * PAIRS
             + PARTIAL
             + RELAY
-            + PLACES * (EXPERT_INTERMEDIATE + HIDDEN)
+            + PLACES * (EXPERT_INTERMEDIATE + HIDDEN / 2)
             + CHUNKS
             + KEYS);
 
@@ -140,8 +141,8 @@ pub struct Cuda {
     operands: DeviceBuf<u8>,
     /// `[PLACES][EXPERT_INTERMEDIATE]`, or the same as operands in half of the room.
     act: DeviceBuf<f32>,
-    /// `[PLACES][HIDDEN]`.
-    turns: DeviceBuf<f32>,
+    /// `[PLACES][HIDDEN / 2]` pairs of F16.
+    turns: DeviceBuf<u32>,
     /// `[MOE_ROWS][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
     relay: DeviceBuf<f32>,
     /// What chunks of rows of logits are ranked by: `KEYS` numbers and `CHUNKS` sums.
@@ -274,7 +275,7 @@ impl Cuda {
             records: DeviceBuf::uninit(&device, RECORDS).map_err(refused)?,
             operands: DeviceBuf::uninit(&device, OPERAND_BYTES).map_err(refused)?,
             act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
-            turns: DeviceBuf::uninit(&device, PLACES * HIDDEN).map_err(refused)?,
+            turns: DeviceBuf::uninit(&device, PLACES * HIDDEN / 2).map_err(refused)?,
             relay,
             keys: DeviceBuf::uninit(&device, KEYS).map_err(refused)?,
             sums: DeviceBuf::uninit(&device, CHUNKS).map_err(refused)?,

@@ -69,7 +69,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
   const W w{(kDown ? params.down : params.gate_up) + tile.x * W::bytes(kN, kK), kN, kK};
   const Stage stage(w, blockIdx.x);
   if constexpr (kDown) {
-    const Store<tile::Storage::nvfp4> store{w, params.y + static_cast<size_t>(first) * HIDDEN};
+    const Store<tile::Storage::nvfp4> store{w, params.y + SumRows::at(first, 0)};
     stage.run(places, operands.inner(), [&](int place) { return first + place; }, store, shared);
   } else {
     float* act = params.act + static_cast<size_t>(first) * EXPERT_INTERMEDIATE;
@@ -119,13 +119,13 @@ struct BlockScaledFp4 {
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,
-                            unsigned char* scratch, unsigned char* operands, float* act, float* y,
-                            float* residual, unsigned rows, unsigned format,
+                            unsigned char* scratch, unsigned char* operands, float* act,
+                            unsigned* y, float* residual, unsigned rows, unsigned format,
                             cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
-    const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
-                        act, y,      residual, static_cast<int>(rows)};
+    const Params params = params_of(x, chosen, weights, gate_up, down, scratch, act, y, residual,
+                                    rows);
     cudaError_t failed;
     if (format != kBlockScaled) {
       constexpr tile::Storage kOther = tile::storage_of(target::FORMAT_MTP_EXPERTS);

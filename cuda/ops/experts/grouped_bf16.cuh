@@ -38,13 +38,12 @@ struct SwiGlu {
 template <tile::Storage kStorage>
 struct Store {
   const tile::Matrix<kStorage>& w;
-  float* y;  // of the tile's first place
+  f16x2* y;  // of the tile's first place
 
   __device__ void operator()(int panel, int g, int at, float low, float high) const {
     const int row = panel * tile::kPanelRows + g;
-    float* to = y + static_cast<size_t>(at) * HIDDEN + row;
-    to[0] = low * w.row_scale(row);
-    to[8] = high * w.row_scale(row + 8);
+    y[SumRows::at(at, panel * 8 + g)] =
+        to_parts(low * w.row_scale(row), high * w.row_scale(row + 8));
   }
 };
 
@@ -67,8 +66,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
     const auto x = [&](int at) {
       return params.act + static_cast<size_t>(first + at) * EXPERT_INTERMEDIATE;
     };
-    float* y = params.y + static_cast<size_t>(first) * HIDDEN;
-    part.run(places, x, Store<kStorage>{w, y}, shared);
+    part.run(places, x, Store<kStorage>{w, params.y + SumRows::at(first, 0)}, shared);
   } else {
     float* act = params.act + static_cast<size_t>(first) * EXPERT_INTERMEDIATE;
     part.run(places, Gather{params, first}, SwiGlu<kStorage>{w, act}, shared);
@@ -98,7 +96,7 @@ inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t
 
 template <class Y>
 inline cudaError_t launch_sum(const Params& params, cudaStream_t stream, bool early = true) {
-  Launch shape{blocks_for(params.rows * (HIDDEN / 4), kSumThreads), kSumThreads, 0};
+  Launch shape{blocks_for(params.rows * WeightedSum::kVectors, kSumThreads), kSumThreads, 0};
   shape.early = early;
   return launch_chained(weighted_sum<Y>, shape, stream, params);
 }
@@ -149,12 +147,12 @@ struct GroupedBf16 {
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,
                             unsigned char* scratch, unsigned char* /* operands */, float* act,
-                            float* y, float* residual, unsigned rows, unsigned format,
+                            unsigned* y, float* residual, unsigned rows, unsigned format,
                             cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
-    const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
-                        act, y,      residual, static_cast<int>(rows)};
+    const Params params = params_of(x, chosen, weights, gate_up, down, scratch, act, y, residual,
+                                    rows);
     cudaError_t failed = launch_plan(params, kTileRows, stream);
     if (failed == cudaSuccess) failed = launch_format<GroupedProducts>(params, format, stream);
     return failed == cudaSuccess ? launch_sum<SumRows>(params, stream) : failed;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/launch.cuh"
+#include "ops/experts/parts.cuh"
 #include "ops/experts/scan.cuh"
 #include "target.cuh"
 #include "tile/math.cuh"
@@ -58,10 +59,19 @@ struct Params {
   const unsigned char* down;     // (kExperts) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
   Plan* plan;
   float* act;       // (places, EXPERT_INTERMEDIATE)
-  float* y;         // (places, HIDDEN), or as an algorithm's products have it
+  f16x2* y;         // (places, kPairs), or as an algorithm's products have it
   float* residual;  // (rows, HIDDEN)
   int rows;
 };
+
+// Parameters as the ABI gives them.
+inline Params params_of(const float* x, const unsigned* chosen, const float* weights,
+                        const unsigned char* gate_up, const unsigned char* down,
+                        unsigned char* scratch, float* act, unsigned* y, float* residual,
+                        unsigned rows) {
+  return {x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
+          act, reinterpret_cast<f16x2*>(y), residual, static_cast<int>(rows)};
+}
 
 // Barrier of the blocks that plan.
 template <int kBlocks>
@@ -179,37 +189,32 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   }
 }
 
-// Products of `down` as (places, HIDDEN).
+// Products of `down` as (places, kPairs).
 struct SumRows {
-  __host__ __device__ static size_t at(int place, int column) {
-    return static_cast<size_t>(place) * HIDDEN + column;
+  __host__ __device__ static size_t at(int place, int pair) {
+    return static_cast<size_t>(place) * kPairs + pair;
   }
 };
 
 // `residual[row] += sum over turns of weight * y[place]`, in the order of the turns; `Y` tells
-// where four columns of a place are. Of its unit alone, for that of `moe` may have it too.
+// where four pairs of a place are. Of its unit alone, for that of `moe` may have it too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  constexpr int kVectors = HIDDEN / 4;
+  constexpr int kVectors = WeightedSum::kVectors;
   const int item = blockIdx.x * kSumThreads + threadIdx.x;
   const int row = item / kVectors, vector = item % kVectors;
   if (row >= params.rows) return;
-  float4 sum{};
+  WeightedSum sum;
 #pragma unroll
   for (int rank = 0; rank < kTurns; ++rank) {
     const int turn = row * kTurns + rank;
     const float weight = params.weights[turn];
     const int place = static_cast<int>(params.plan->place_of[turn]);
-    const float4 y = *reinterpret_cast<const float4*>(params.y + Y::at(place, vector * 4));
-    sum.x = fmaf(weight, y.x, sum.x);
-    sum.y = fmaf(weight, y.y, sum.y);
-    sum.z = fmaf(weight, y.z, sum.z);
-    sum.w = fmaf(weight, y.w, sum.w);
+    sum.add(weight, params.y + Y::at(place, vector * 4));
   }
-  float4& to = tile::vector_at(params.residual, item);
-  to = tile::zip(to, sum, [](float residual, float more) { return residual + more; });
+  sum.join(params.residual + static_cast<size_t>(row) * HIDDEN, vector);
 }
 
 }  // namespace atlas::experts

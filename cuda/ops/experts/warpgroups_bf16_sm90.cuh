@@ -13,16 +13,16 @@
 
 namespace atlas::experts {
 
-// Sums of `down` as (columns / 64, places, 64): those of a warpgroup for a tile lie side by side.
-// Octets of columns change places by the place, as the warpgroup writes them without conflicts.
+// Sums of `down` as (pairs / 32, places, 32): those of a warpgroup for a tile lie side by side.
+// Panels change places by the place, as the warpgroup writes them without conflicts.
 struct SumBlocks {
-  static constexpr int kColumns = 64;
+  static constexpr int kBlockPairs = 32;
 
-  static_assert(HIDDEN % (tile::kConsumers * kColumns) == 0, "tiles are full");
+  static_assert(kPairs % (tile::kConsumers * kBlockPairs) == 0, "tiles are full");
 
-  __host__ __device__ static size_t at(int place, int column) {
-    const size_t row = static_cast<size_t>(column / kColumns) * kPlacesMax + place;
-    return row * kColumns + (column % kColumns ^ place / 2 % 4 * 8);
+  __host__ __device__ static size_t at(int place, int pair) {
+    const size_t row = static_cast<size_t>(pair / kBlockPairs) * kPlacesMax + place;
+    return row * kBlockPairs + (pair % kBlockPairs ^ place / 2 % 4 * 8);
   }
 };
 
@@ -65,7 +65,7 @@ struct ExpertTiles {
   // Of a tile of the panels from `panel` on whose first place is `first`.
   __device__ void* out(int first, int panel) const {
     if constexpr (kDown) {
-      return params.y + SumBlocks::at(first, panel * tile::kPanelRows);
+      return params.y + SumBlocks::at(first, panel * 8);
     } else {
       const tile::Operands<kStorage> act{reinterpret_cast<unsigned char*>(params.act), groups()};
       return act.at(first, panel * 8);
@@ -156,8 +156,8 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
 
 // Sums of some rows on their way out: one part is written while the other is copied.
 struct SumStorage {
-  static constexpr int kRows = 32;
-  float sums[tile::kConsumers][2][kRows * SumBlocks::kColumns];
+  static constexpr int kRows = 64;
+  f16x2 sums[tile::kConsumers][2][kRows * SumBlocks::kBlockPairs];
 };
 
 // Sums of a tile to their blocks, a warpgroup's rows by copies that it does not wait for, as it
@@ -167,16 +167,15 @@ struct PutsBlocks {
   __device__ void operator()(const tile::Consumer<W, SumStorage>& self,
                              const tile::WarpgroupTile& tile,
                              const float (&sums)[kSums]) const {
-    constexpr int kColumns = SumBlocks::kColumns, kTileRows = 2 * kSums;
+    constexpr int kBlockPairs = SumBlocks::kBlockPairs, kTileRows = 2 * kSums;
     constexpr int kRows = kTileRows < SumStorage::kRows ? kTileRows : SumStorage::kRows;
     const int g = self.lane() / 4, q = self.lane() % 4;
     const float low_scale = self.row_scale(g), high_scale = self.row_scale(g + 8);
-    const int column = self.panel() % 4 * tile::kPanelRows + g;
-    const auto low_at = SumBlocks::at(q * 2, column), high_at = SumBlocks::at(q * 2, column + 8);
+    const auto at = SumBlocks::at(q * 2, self.panel() % 4 * 8 + g);
 #pragma unroll
     for (int first = 0; first < kTileRows; first += kRows) {
       if (first > 0 && first >= tile.rows) break;
-      float* staged = self.shared.sums[self.warpgroup()][first / kRows % 2];
+      f16x2* staged = self.shared.sums[self.warpgroup()][first / kRows % 2];
       if (self.leads()) {
         // The tile before may have ended with either part.
         if (first == 0) ptx::copy_out_wait_read<0>();
@@ -186,18 +185,16 @@ struct PutsBlocks {
 #pragma unroll
       for (int row = 0; row < kRows; row += 8) {
         const float* sum = sums + (first + row) / 2;
-        staged[low_at + row * kColumns] = sum[0] * low_scale;
-        staged[low_at + (row + 1) * kColumns] = sum[1] * low_scale;
-        staged[high_at + row * kColumns] = sum[2] * high_scale;
-        staged[high_at + (row + 1) * kColumns] = sum[3] * high_scale;
+        staged[at + row * kBlockPairs] = to_parts(sum[0] * low_scale, sum[2] * high_scale);
+        staged[at + (row + 1) * kBlockPairs] = to_parts(sum[1] * low_scale, sum[3] * high_scale);
       }
       ptx::fence_shared();
       self.sync_warpgroup();  // the sums are staged
       if (!self.leads()) continue;
-      float* to = static_cast<float*>(tile.out) +
-                  SumBlocks::at(first, self.warpgroup() * kColumns);
+      f16x2* to = static_cast<f16x2*>(tile.out) +
+                  SumBlocks::at(first, self.warpgroup() * kBlockPairs);
       const int rows = min(tile.rows - first, kRows);
-      ptx::copy_out(to, staged, rows * kColumns * sizeof(float));
+      ptx::copy_out(to, staged, rows * kBlockPairs * sizeof(f16x2));
     }
   }
 };
@@ -245,16 +242,18 @@ struct WarpgroupsBf16 {
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,
-                            unsigned char* scratch, unsigned char* operands, float* act, float* y,
-                            float* residual, unsigned rows, unsigned format, cudaStream_t stream) {
+                            unsigned char* scratch, unsigned char* operands, float* act,
+                            unsigned* y, float* residual, unsigned rows, unsigned format,
+                            cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
-    const Params params{x,   chosen, weights, gate_up, down, reinterpret_cast<Plan*>(scratch),
-                        act, y,      residual, static_cast<int>(rows)};
+    const Params params = params_of(x, chosen, weights, gate_up, down, scratch, act, y, residual,
+                                    rows);
     const cudaError_t failed =
         launch_format<WarpgroupProducts>(params, format, stream, operands);
-    return failed == cudaSuccess ? launch_sum<SumBlocks>(params, stream, starts_early(params))
-                                 : failed;
+    return failed == cudaSuccess
+               ? launch_sum<SumBlocks>(params, stream, starts_early(params))
+               : failed;
   }
 };
 

@@ -14,7 +14,7 @@ struct BlockScaledFp4 {
   static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
                             const unsigned char* down, unsigned* chosen, float* weights,
                             unsigned char* plan, unsigned char* operands, float* act,
-                            float* /* relay */, float* y, float* residual, unsigned rows,
+                            float* /* relay */, unsigned* y, float* residual, unsigned rows,
                             unsigned format, cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
     if (rows > target::MOE_ROWS) return cudaErrorInvalidValue;

@@ -8,6 +8,7 @@
 // before its wait: the first lets it start only behind its own wait.
 #pragma once
 
+#include "ops/experts/parts.cuh"
 #include "ops/route/rows_f32.cuh"
 #include "tile/stream.cuh"
 
@@ -232,7 +233,7 @@ struct Down {
     for (int turn = 0; turn < kTurns; ++turn) {
       float y = 0.0f;
       for (int s = 0; s < kSegments; ++s) y += shared.sum[turn][s][threadIdx.x];
-      total = fmaf(shared.chosen.weight[turn], y * row_scale[turn], total);
+      total = fmaf(shared.chosen.weight[turn], experts::as_part(y * row_scale[turn]), total);
     }
     params.residual[row] += total;
   }

@@ -32,6 +32,8 @@ inline constexpr int kBlocks = target::SMS;
 inline constexpr int kHeldRows =
     ((kTilesMax + kBlocks - 1) / kBlocks + 1) * tile::kTileRows;
 inline constexpr int kSumThreads = 256;
+// Of a row: some have no part of the sum, and make `relay` ready with the others.
+inline constexpr int kSumBlocks = 2;
 // So many rows choose most of the experts.
 inline constexpr int kManyRows = 64;
 // Weights that are brought to the second-level cache while many rows choose, bytes, at most.
@@ -45,7 +47,7 @@ struct RowsParams {
   const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
   float* relay;                  // (kRowsMax, kTurns, EXPERT_INTERMEDIATE)
-  float* y;                      // (rows, kTurns, HIDDEN)
+  f16x2* y;                      // (rows, kTurns, experts::kPairs)
   float* residual;               // (rows, HIDDEN)
   int rows;
 };
@@ -549,9 +551,9 @@ struct Products {
       for (int odd = 0; odd < 2; ++odd) {
         const int at = 2 * q + odd;
         if (at >= tile.places) break;
-        float* y = params.y + static_cast<size_t>(shared.plan.turn_of[tile.first + at]) * HIDDEN;
-        y[row] = total[odd] * scales[0];
-        y[row + 8] = total[odd + 2] * scales[1];
+        const size_t turn = shared.plan.turn_of[tile.first + at];
+        params.y[turn * experts::kPairs + down.at.panel_of(unit) * 8 + g] =
+            experts::to_parts(total[odd] * scales[0], total[odd + 2] * scales[1]);
       }
     }
   }
@@ -606,21 +608,16 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   chosen.choose<true>(params.logits + row * route::kLogits);
   __syncthreads();  // the choice is complete
   ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
-  constexpr int kVectors = HIDDEN / 4, kRelayVectors = kTurns * EXPERT_INTERMEDIATE / 4;
+  constexpr int kRelayVectors = kTurns * EXPERT_INTERMEDIATE / 4;
   const int vector = blockIdx.x * kSumThreads + threadIdx.x;
-  if (vector < kVectors) {
-    float4 sum{};
+  if (vector < experts::WeightedSum::kVectors) {
+    experts::WeightedSum sum;
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const float weight = chosen.weight[turn];
-      const float4 y = tile::vector_at(params.y + (row * kTurns + turn) * HIDDEN, vector);
-      sum.x = fmaf(weight, y.x, sum.x);
-      sum.y = fmaf(weight, y.y, sum.y);
-      sum.z = fmaf(weight, y.z, sum.z);
-      sum.w = fmaf(weight, y.w, sum.w);
+      sum.add(chosen.weight[turn],
+              params.y + (row * kTurns + turn) * experts::kPairs + vector * 4);
     }
-    float4& to = tile::vector_at(params.residual + row * HIDDEN, vector);
-    to = tile::zip(to, sum, [](float residual, float more) { return residual + more; });
+    sum.join(params.residual + row * HIDDEN, vector);
   }
   auto* relay = reinterpret_cast<uint4*>(params.relay) + row * kRelayVectors;
   for (int i = vector; i < kRelayVectors; i += gridDim.x * kSumThreads) {
@@ -646,8 +643,8 @@ struct RowsBf16 {
     constexpr Launch kShape{kBlocks, tile::Wide::kThreads, sizeof(ProductsStorage)};
     const cudaError_t failed = launch_chained(products<kStorage>, kShape, stream, params);
     if (failed != cudaSuccess) return failed;
-    const Launch sums{blocks_for(HIDDEN / 4, kSumThreads), kSumThreads, 0,
-                      static_cast<unsigned>(params.rows)};
+    static_assert(kSumBlocks * kSumThreads >= experts::WeightedSum::kVectors, "a thread a vector");
+    const Launch sums{kSumBlocks, kSumThreads, 0, static_cast<unsigned>(params.rows)};
     return launch_chained(weighted_sum, sums, stream, params);
   }
 
@@ -665,7 +662,7 @@ struct RowsBf16 {
   static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
                             const unsigned char* down, unsigned* /* chosen */, float* /* weights */,
                             unsigned char* /* plan */, unsigned char* /* operands */, float* act,
-                            float* relay, float* y, float* residual, unsigned rows,
+                            float* relay, unsigned* y, float* residual, unsigned rows,
                             unsigned format, cudaStream_t stream) {
     using tile::Storage;
     constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
@@ -673,8 +670,8 @@ struct RowsBf16 {
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
     if (const cudaError_t failed = fits(); failed != cudaSuccess) return failed;
-    const RowsParams params{x,     logits, gate_up, down, relay, y, residual,
-                            static_cast<int>(rows)};
+    const RowsParams params{x,     logits,   gate_up, down, relay, reinterpret_cast<f16x2*>(y),
+                            residual, static_cast<int>(rows)};
     if (format == static_cast<unsigned>(kMain)) return of<kMain>(params, act, stream);
     if constexpr (kMtp != kMain) {
       if (format == static_cast<unsigned>(kMtp)) return of<kMtp>(params, act, stream);

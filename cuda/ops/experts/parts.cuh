@@ -1,0 +1,64 @@
+// What an expert has for a row, on its way to the row's sum: pairs of F16.
+//
+// Many rows read and write more of it than of anything else. Its operands are BF16, so that a sum
+// of them is off by as much as one in 2^9; F16 adds one in 2^12, in every algorithm alike, for a
+// row's bits are those of any number of rows.
+#pragma once
+
+#include "base/types.cuh"
+#include "target.cuh"
+#include "tile/math.cuh"
+#include "tile/panels.cuh"
+
+namespace atlas::experts {
+
+// Of a place.
+inline constexpr int kPairs = target::HIDDEN / 2;
+// A part is stored over this: it may be 2^20, and below 2^-10 it is off by 2^-21 at most. What is
+// larger becomes infinite, and so does the row.
+inline constexpr float kPartUnit = 16.0f;
+
+static_assert(target::HIDDEN % tile::kPanelRows == 0, "panels are full");
+
+// Sums of a panel's rows g and g + 8 are pair `panel * 8 + g`.
+__device__ inline f16x2 to_parts(float low, float high) {
+  return to_f16x2(low * (1.0f / kPartUnit), high * (1.0f / kPartUnit));
+}
+
+// A sum as its part has it.
+__device__ inline float as_part(float sum) {
+  return to_float2(to_parts(sum, 0.0f)).x * kPartUnit;
+}
+
+// Four pairs, one 16-byte access: columns `first()` to `first()` + 3, and those 8 behind them.
+struct WeightedSum {
+  float4 low{};
+  float4 high{};
+
+  static constexpr int kVectors = kPairs / 4;  // of a row
+
+  __device__ static int first(int vector) {
+    return vector / 2 * tile::kPanelRows + vector % 2 * 4;
+  }
+
+  __device__ void add(float weight, const f16x2* parts) {
+    const uint4 four = *reinterpret_cast<const uint4*>(parts);
+    const f16x2 pairs[4] = {{four.x}, {four.y}, {four.z}, {four.w}};
+    const float2 a = to_float2(pairs[0]), b = to_float2(pairs[1]);
+    const float2 c = to_float2(pairs[2]), d = to_float2(pairs[3]);
+    weight *= kPartUnit;  // a power of two: the same bits as of parts times it
+    low.x = fmaf(weight, a.x, low.x), high.x = fmaf(weight, a.y, high.x);
+    low.y = fmaf(weight, b.x, low.y), high.y = fmaf(weight, b.y, high.y);
+    low.z = fmaf(weight, c.x, low.z), high.z = fmaf(weight, c.y, high.z);
+    low.w = fmaf(weight, d.x, low.w), high.w = fmaf(weight, d.y, high.w);
+  }
+
+  __device__ void join(float* residual, int vector) const {
+    const auto plus = [](float residual, float more) { return residual + more; };
+    float4* to = reinterpret_cast<float4*>(residual + first(vector));
+    to[0] = tile::zip(to[0], low, plus);
+    to[2] = tile::zip(to[2], high, plus);
+  }
+};
+
+}  // namespace atlas::experts
