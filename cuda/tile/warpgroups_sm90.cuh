@@ -147,6 +147,12 @@ inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
 // Shared memory of a block, bytes: steps under way, their barriers, operands on their way out.
 inline constexpr int kWarpgroupBytes = 227 * 1024;
 
+// From so many rows on, a kernel starts when the one before it has ended: products of many rows run
+// at the limit of the device's power, and there they are faster so, by more than starting takes.
+inline constexpr int kLateRowsMin = 4096;
+
+inline bool starts_early(int rows) { return rows < kLateRowsMin; }
+
 // Tiles that cover `n` weights.
 __host__ __device__ constexpr int panel_tiles(int n) {
   return (panels_of(n) + kTilePanels - 1) / kTilePanels;

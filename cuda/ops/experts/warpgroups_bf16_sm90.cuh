@@ -207,17 +207,11 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params
       .run(Tiles(params, operands), PutsBlocks{});
 }
 
-// From so many rows on, a kernel starts when the one before it has ended: products of many rows run
-// at the limit of the device's power, and there they are faster so, by more than starting takes.
-inline constexpr int kLateRowsMin = 4096;
-
-inline bool starts_early(const Params& params) { return params.rows < kLateRowsMin; }
-
 template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
     const Rounding rounding{reinterpret_cast<bf16*>(params.y), tile::Matrix<kStorage>::kRawRows};
-    const bool early = starts_early(params);
+    const bool early = tile::starts_early(params.rows);
     cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounding, early);
     if (failed != cudaSuccess) return failed;
     const unsigned groups = tile::operand_groups(places_of(params.rows));
@@ -252,7 +246,7 @@ struct WarpgroupsBf16 {
     const cudaError_t failed =
         launch_format<WarpgroupProducts>(params, format, stream, operands);
     return failed == cudaSuccess
-               ? launch_sum<SumBlocks>(params, stream, starts_early(params))
+               ? launch_sum<SumBlocks>(params, stream, tile::starts_early(params.rows))
                : failed;
   }
 };

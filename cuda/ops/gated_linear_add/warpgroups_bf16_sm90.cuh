@@ -66,7 +66,8 @@ struct WarpgroupsBf16 {
       const tile::Operands<storage.value> to{operands,
                                              tile::operand_groups(static_cast<int>(rows))};
       const Launch rounds{static_cast<unsigned>(to.groups), tile::kRoundThreads, 0,
-                          tile::round_parts(kValues)};
+                          tile::round_parts(kValues), 1,
+                          tile::starts_early(static_cast<int>(rows))};
       const cudaError_t failed = launch_chained(round<storage.value>, rounds, stream, x, gain, z,
                                                 to, static_cast<int>(rows));
       if (failed != cudaSuccess) return failed;

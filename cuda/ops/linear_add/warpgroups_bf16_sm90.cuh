@@ -61,7 +61,7 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
   const unsigned tiles = count(tile_rows);
   if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
   const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
-                     tile::kWarpgroupBytes};
+                     tile::kWarpgroupBytes, 1, 1, tile::starts_early(params.rows)};
   return launch_chained(product<kStorage, kK>, shape, stream, params, x, tile_rows,
                         tile::Divisor(across), static_cast<int>(tiles));
 }
@@ -106,7 +106,7 @@ struct WarpgroupsBf16 {
     return for_format(format, [&](auto storage) {
       const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};
       const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,
-                          tile::round_parts(kK)};
+                          tile::round_parts(kK), 1, tile::starts_early(params.rows)};
       const cudaError_t failed =
           launch_chained(round<storage.value>, rounds, stream, params.x, x, params.rows, kK);
       return failed == cudaSuccess ? multiply<storage.value, kK>(params, x, stream) : failed;

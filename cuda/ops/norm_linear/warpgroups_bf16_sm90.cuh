@@ -121,9 +121,9 @@ struct WarpgroupsBf16 {
     const int tile_rows = tile::tile_rows_for(count);
     const unsigned tiles = count(tile_rows);
     if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
-    const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
-                       tile::kWarpgroupBytes};
     const bool is_beside = std::exchange(beside, true);
+    const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
+                       tile::kWarpgroupBytes, 1, 1, is_beside || tile::starts_early(params.rows)};
     return launch_chained(product<kStorage>, shape, stream, params, x.of<kStorage>(), tile_rows,
                           tile::Divisor(across), static_cast<int>(tiles), is_beside);
   }
@@ -144,7 +144,8 @@ struct WarpgroupsBf16 {
     room(x.bf16, Storage::bf16);
     if constexpr (used(Storage::nvfp4)) room(x.nvfp4, Storage::nvfp4);
     if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
-    const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes};
+    const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes, 1, 1,
+                      tile::starts_early(params.rows)};
     cudaError_t failed = launch_chained(norm_rows, norm, stream, params,
                                         keep ? params.x : nullptr, x);
     bool beside = false;
