@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::generate::internal;
 use super::journal::Journal;
-use super::limits::{BODY_BYTES_MAX, CHOICES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, URI_BYTES_MAX};
+use super::limits::{
+    BODY_BYTES_MAX, CHOICES_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, URI_BYTES_MAX,
+};
 use super::metrics::Compatibility;
 use super::settings::Settings;
 use super::testing::{Answer, CONNECTIONS, PATIENCE, Script, TestServer};
@@ -485,6 +487,18 @@ fn a_stopping_server_finishes_open_replies() {
     open.read_until("role");
     server.signal();
     assert_eq!(open.answer().streamed(0, "content"), "to the very end");
+    assert!(server.stop());
+}
+
+#[test]
+fn a_stopping_server_closes_connections_that_wait_for_a_request() {
+    let mut server = TestServer::start(Script::text("a"));
+    let mut waiting = server.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    waiting.read_until("\r\n\r\n");
+    let start = Instant::now();
+    server.signal();
+    waiting.rest();
+    assert!(start.elapsed() < HEAD_TIMEOUT / 2);
     assert!(server.stop());
 }
 
