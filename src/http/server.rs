@@ -1,12 +1,10 @@
 //! Connections: accepting, serving and ending them.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, Waker};
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -173,7 +171,7 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     state: Arc<State>,
     place: Place,
-    stopping: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<bool>,
 ) {
     let open = &state.figures.connections;
     open.fetch_add(1, Ordering::Relaxed);
@@ -192,39 +190,17 @@ async fn connection(
         .max_buf_size(HEAD_BYTES_MAX * 2)
         .serve_connection(TokioIo::new(Wire::new(stream)), service);
     tokio::pin!(serving);
-    if is_stopped_during(serving.as_mut(), stopping).await {
+    let ended = tokio::select! {
+        ended = serving.as_mut() => Some(ended),
+        _ = stopping.wait_for(|stopping| *stopping) => None,
+    };
+    if ended.is_none() {
         serving.as_mut().graceful_shutdown();
         // A connection's failure concerns its client only, who knows of it.
         let _ = serving.await;
     }
     open.fetch_sub(1, Ordering::Relaxed);
     drop(place);
-}
-
-/// Runs `serving` until it ends or the server is to stop; whether it is.
-async fn is_stopped_during(
-    mut serving: Pin<&mut impl Future>,
-    mut stopping: watch::Receiver<bool>,
-) -> bool {
-    let signal = stopping.clone();
-    let stopped = stopping.changed();
-    tokio::pin!(stopped);
-    let mut woken: Option<Waker> = None;
-    poll_fn(|cx| {
-        if serving.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(false);
-        }
-        // To ask at every event would take a lock that all connections share.
-        let asked = woken
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(cx.waker()));
-        if asked && !signal.has_changed().unwrap_or(true) {
-            return Poll::Pending;
-        }
-        woken = Some(cx.waker().clone());
-        stopped.as_mut().poll(cx).map(|_| true)
-    })
-    .await
 }
 
 #[cfg(test)]
