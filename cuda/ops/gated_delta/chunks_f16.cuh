@@ -1,8 +1,8 @@
 // Implements: Ops::gated_delta
 // Match:      keys and values of 128 elements; operands F16, states, gates and sums F32
 // Bound by:   latency: cells go one after the other, half of it a warp's tensor instructions
-// Sync:       warps of 16 columns hand over by barriers in shared memory, the block meets once, at
-//             the start; chained launches
+// Sync:       warps of 16 columns hand over by barriers in shared memory, where each lane arrives
+//             for what it did itself; the block meets once, at the start; chained launches
 //
 // What a prompt brings of a cell of 64 positions of its sequence is one unit of work: `cells_f16`
 // prepares all of them at once, `carry_f16` takes the state through those of a sequence. What is
@@ -21,8 +21,8 @@ namespace atlas::gated_delta {
 inline constexpr int kPairColumns = tile::kTileRows;
 // Warps that carry the state, each with one that makes the results and one that brings values.
 inline constexpr int kPairs = kColumns / kPairColumns;
-// The last warp brings the records, which the first two of each three read.
-inline constexpr int kReaders = 2 * kPairs;
+// The last warp brings the records, which lanes of the first two of each three read.
+inline constexpr int kReaders = 2 * kPairs * tile::kWarpLanes;
 inline constexpr int kCarryThreads = (3 * kPairs + 1) * tile::kWarpLanes;
 // Cells that are under way to a block or there.
 inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
@@ -192,12 +192,6 @@ __device__ inline float largest_of_warp(const Sums<kTiles>& sums) {
   return largest_of_warp(largest);
 }
 
-// One arrival of a warp, behind what all its lanes have done.
-__device__ inline void arrive(unsigned long long& barrier) {
-  __syncwarp();
-  if (threadIdx.x % tile::kWarpLanes == 0) ptx::mbarrier_arrive(&barrier);
-}
-
 struct Carry {
   const CarryParams& params;
   CarryStorage& shared;
@@ -239,10 +233,10 @@ struct Carry {
   }
 
   // Gives the cell's stage back. Operands may still be on their way from it to registers when a
-  // warp arrives: a bulk copy would overtake them.
+  // lane arrives: a bulk copy would overtake them.
   __device__ void give_back(unsigned cell) {
     ptx::fence_shared();
-    arrive(shared.used[cell % kCellStages]);
+    ptx::mbarrier_arrive(&shared.used[cell % kCellStages]);
   }
 
   // Brings the values of all cells of the run, zeros behind the last row.
@@ -270,7 +264,7 @@ struct Carry {
       }
       const float most = largest_of_warp(largest);
       if (lane == 0) to.largest = most;
-      arrive(to.there);
+      ptx::mbarrier_arrive(&to.there);
     }
   }
 
@@ -308,7 +302,7 @@ struct Carry {
       ptx::mbarrier_wait(&handed.taken, cell / kAhead % 2 ^ 1);
       put(handed.state, state);
       if (lane == 0) handed.back = scale.back;
-      arrive(handed.states);
+      ptx::mbarrier_arrive(&handed.states);
       Sums<kRowTiles> values;
 #pragma unroll
       for (int t = 0; t < 2 * kRowTiles; ++t) {
@@ -316,7 +310,7 @@ struct Carry {
         values[t][0] = v.x, values[t][1] = v.y, values[t][2] = v.z, values[t][3] = v.w;
       }
       update(wait_for(cell), s, state, values, scale.to, handed);
-      arrive(brought.taken);
+      ptx::mbarrier_arrive(&brought.taken);
       give_back(cell);
     }
     change(s, scale, Scale{});
@@ -353,7 +347,7 @@ struct Carry {
     mix(updates, rows, stage.values.solve);
     round(rows, updates);
     put(handed.update, rows);
-    arrive(handed.updates);
+    ptx::mbarrier_arrive(&handed.updates);
     scale_rows(updates, Factors(stage.values.left));
     round(rows, updates);
     const float left = stage.values.decayed[kCell - 1];
@@ -391,7 +385,7 @@ struct Carry {
       ptx::mbarrier_wait(&handed.updates, parity);
       take(updates, handed.update);
       mix(sums, updates, stage.values.mix);
-      arrive(handed.taken);
+      ptx::mbarrier_arrive(&handed.taken);
       give_back(cell);
       store_rows(sums, unscale, cell);
     }
@@ -427,11 +421,11 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
     for (int i = 0; i < kPairs * kAhead; ++i) {
       auto& handed = shared.handed[i / kAhead][i % kAhead];
       auto& values = shared.values[i / kAhead][i % kAhead];
-      ptx::mbarrier_init(&handed.states);
-      ptx::mbarrier_init(&handed.updates);
-      ptx::mbarrier_init(&handed.taken);
-      ptx::mbarrier_init(&values.there);
-      ptx::mbarrier_init(&values.taken);
+      ptx::mbarrier_init(&handed.states, tile::kWarpLanes);
+      ptx::mbarrier_init(&handed.updates, tile::kWarpLanes);
+      ptx::mbarrier_init(&handed.taken, tile::kWarpLanes);
+      ptx::mbarrier_init(&values.there, tile::kWarpLanes);
+      ptx::mbarrier_init(&values.taken, tile::kWarpLanes);
     }
     ptx::mbarrier_init_fence();
   }
