@@ -126,6 +126,8 @@ pub trait Ops {
     /// Whether rows of logits are ranked where they are, because to take them to the host costs
     /// more.
     const RANKS: bool;
+    /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
+    const CELL_BYTES: usize;
     /// How long a step or a `read` behind it may take, if more can only mean that the device is
     /// lost.
     const PATIENCE: Option<Duration>;

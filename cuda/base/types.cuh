@@ -53,6 +53,12 @@ __device__ inline f16x2 to_f16x2(float low, float high) {
   return to;
 }
 
+__device__ inline float to_float(f16 from) {
+  float to;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(to) : "h"(from.bits));
+  return to;
+}
+
 __device__ inline float2 to_float2(bf16x2 from) {
   return {__uint_as_float(from.bits << 16), __uint_as_float(from.bits & 0xffff0000u)};
 }

@@ -1,9 +1,9 @@
 //! The GPU: every operation is one launcher of `ffi/ops.toml`.
 //!
 //! Activations and recurrent states are F32, the operands of tensor instructions and the KV pages
-//! BF16, what an expert adds to a row F16, weights the checkpoint's bits. A launch that fails is
-//! remembered and reported by the next `read`, as `Ops` asks for. All memory is taken before the
-//! first step.
+//! BF16, what an expert adds to a row and what cells hold F16, weights the checkpoint's bits.
+//! A launch that fails is remembered and reported by the next `read`, as `Ops` asks for. All memory
+//! is taken before the first step.
 
 pub mod check;
 mod clock;
@@ -180,6 +180,8 @@ pub struct Tensor {
     rows: usize,
     width: usize,
     values: DeviceBuf<f32>,
+    /// Whether rows that a cell of the step takes are F16, as `cuda/tile/head_f16.cuh` has them.
+    cells_f16: bool,
     /// Elements before and after the tensor's own.
     guard: usize,
 }
@@ -238,7 +240,7 @@ impl Tensor {
     /// Sets the shape; the content is unspecified.
     fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
         assert!(rows * width + 2 * self.guard <= self.values.len());
-        (self.rows, self.width) = (rows, width);
+        (self.rows, self.width, self.cells_f16) = (rows, width, false);
         self.as_mut_ptr()
     }
 
@@ -287,6 +289,14 @@ impl Cuda {
             },
             device,
         })
+    }
+
+    /// Which rows of `x`, a tensor of the step, are F16; null if none is.
+    fn in_cells(&self, x: &Tensor) -> *const u32 {
+        match x.cells_f16 {
+            true => self.step.in_cells(),
+            false => ptr::null(),
+        }
     }
 
     /// Memory of zeros.
@@ -372,6 +382,7 @@ impl Ops for Cuda {
     type Host = Host;
 
     const RANKS: bool = true;
+    const CELL_BYTES: usize = 2;
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(PATIENCE));
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
@@ -438,6 +449,7 @@ impl Ops for Cuda {
             rows: 0,
             width,
             values: DeviceBuf::uninit(&self.device, rows * width).map_err(refused)?,
+            cells_f16: false,
             guard: 0,
         })
     }
@@ -672,7 +684,8 @@ impl Ops for Cuda {
     ) {
         assert_eq!((x.rows, x.width), (batch.rows(), GDN_QKV));
         assert_eq!(w.0.len(), GDN_QKV * GDN_CONV);
-        let out = out.shape(x.rows, GDN_QKV);
+        let to = out.shape(x.rows, GDN_QKV);
+        out.cells_f16 = true;
         let step = &self.step;
         // SAFETY: shapes are checked; `Batch` has checked the slots.
         self.queue.launch("conv_silu", |stream| unsafe {
@@ -683,7 +696,8 @@ impl Ops for Cuda {
                 step.chunk_list(),
                 step.positions(),
                 step.slots(),
-                out,
+                step.in_cells(),
+                to,
                 count(x.rows),
                 count(step.chunks),
                 stream,
@@ -707,11 +721,13 @@ impl Ops for Cuda {
         } = input;
         let rows = batch.rows();
         assert_eq!((qkv.rows, qkv.width), (rows, GDN_QKV));
+        assert!(qkv.cells_f16);
         assert_eq!((b.rows, b.width), (rows, GDN_VALUE_HEADS));
         assert_eq!((a.rows, a.width), (rows, GDN_VALUE_HEADS));
         let heads = (a_log.0.len(), dt_bias.0.len());
         assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
-        let out = out.shape(rows, GDN_VALUES);
+        let to = out.shape(rows, GDN_VALUES);
+        out.cells_f16 = true;
         let step = &self.step;
         // SAFETY: shapes are checked; `Batch` has checked the slots; `records` has room for all
         // cells of a step.
@@ -729,7 +745,7 @@ impl Ops for Cuda {
                 step.positions(),
                 step.slots(),
                 self.records.as_mut_ptr(),
-                out,
+                to,
                 count(rows),
                 count(step.spans),
                 count(step.cells),
@@ -743,11 +759,12 @@ impl Ops for Cuda {
     fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vector, z: &Tensor) {
         assert_eq!((x.rows, x.width), (z.rows, GDN_VALUES));
         assert_eq!((z.width, w.0.len()), (GDN_VALUES, GDN_VALUE_DIM));
-        let rows = count(x.rows);
+        let (rows, in_cells) = (count(x.rows), self.in_cells(x));
         let (w, z) = (w.0.as_ptr(), z.as_ptr());
+        x.cells_f16 = false;
         // SAFETY: shapes are checked.
         self.queue.launch("gated_rms_norm", |stream| unsafe {
-            ops::atlas_gated_rms_norm(x.as_mut_ptr(), w, z, rows, stream)
+            ops::atlas_gated_rms_norm(x.as_mut_ptr(), w, z, in_cells, rows, stream)
         });
     }
 
@@ -763,14 +780,17 @@ impl Ops for Cuda {
         assert_eq!((z.width, norm.0.len()), (GDN_VALUES, GDN_VALUE_DIM));
         assert_eq!((w.n, w.k), (HIDDEN, GDN_VALUES));
         assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
-        let (rows, format) = (count(x.rows), w.storage as u32);
+        let (rows, format, in_cells) = (count(x.rows), w.storage as u32, self.in_cells(x));
         let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
+        x.cells_f16 = false;
         let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
         // room for ROWS_MAX rows of the longest sum.
         self.queue.launch("gated_linear_add", |stream| unsafe {
             let x = x.as_mut_ptr();
-            ops::atlas_gated_linear_add(x, norm, z, w, operands, residual, rows, format, stream)
+            ops::atlas_gated_linear_add(
+                x, norm, z, in_cells, w, operands, residual, rows, format, stream,
+            )
         });
     }
 

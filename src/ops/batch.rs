@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::{CELL, ONE_BY_ONE};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
@@ -16,6 +17,24 @@ pub struct Span {
     pub rows: Range<usize>,
     /// Where the sequence's page table lies in `Batch::pages`.
     pub pages: Range<usize>,
+}
+
+impl Span {
+    /// Rows that are taken in cells: all that begin on the grid, but for a short last cell.
+    pub fn in_cells(&self) -> Range<usize> {
+        let rows = self.rows.len();
+        let taken = match rows % CELL {
+            _ if !self.start.is_multiple_of(CELL) => 0,
+            short @ 1..=ONE_BY_ONE => rows - short,
+            _ => rows,
+        };
+        self.rows.start..self.rows.start + taken
+    }
+
+    /// Rows that are taken one by one.
+    pub fn behind_cells(&self) -> Range<usize> {
+        self.in_cells().end..self.rows.end
+    }
 }
 
 /// One step's rows. Storage is reused from step to step.

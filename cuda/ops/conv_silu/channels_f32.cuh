@@ -1,11 +1,12 @@
 // Implements: Ops::conv_silu
 // Match:      F32 channels, 4 taps
-// Bound by:   HBM (8 bytes per element)
+// Bound by:   HBM (8 bytes per element, 6 in cells)
 // Sync:       none: four channels a thread, a chunk of rows one after the other; chained launch
 #pragma once
 
 #include "base/launch.cuh"
 #include "target.cuh"
+#include "tile/head_f16.cuh"
 #include "tile/math.cuh"
 #include "tile/ptx.cuh"
 
@@ -22,6 +23,10 @@ inline constexpr int kAhead = 16;
 
 static_assert(target::GDN_CONV == 4, "a channel's taps are one vector");
 static_assert(kChannels % 4 == 0, "a thread has four channels");
+static_assert(target::GDN_KEY_DIM == target::GDN_VALUE_DIM, "all heads are as wide");
+
+// Vectors of a head.
+inline constexpr int kHeadVectors = target::GDN_KEY_DIM / 4;
 
 struct Params {
   const float* x;             // (rows, kChannels)
@@ -30,6 +35,7 @@ struct Params {
   const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
   const unsigned* positions;  // (rows)
   const unsigned* slots;      // (rows)
+  const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };
 
@@ -88,6 +94,8 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
   for (int i = 0; i < kTail; ++i) window[i] = input(params, chunk, first - kTail + i, vector);
   if (first == 0) keep_tail(params, chunk, vector);
   const size_t start = size_t{chunk.x} * kVectors + vector;
+  const bool in_cell = params.in_cells[chunk.x] != 0;  // and so are the chunk's other rows
+  float* head = params.out + size_t{chunk.x} * kChannels + vector / kHeadVectors * kHeadVectors * 4;
   for (int done = 0; done < rows; done += kAhead) {
     float4 ahead[kAhead];
 #pragma unroll
@@ -98,7 +106,13 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     for (int i = 0; i < kAhead; ++i) {
       if (done + i >= rows) break;
       window[3] = ahead[i];
-      tile::vector_at(params.out, start + (done + i) * kVectors) = taps.apply(window);
+      const float4 value = taps.apply(window);
+      if (in_cell) {
+        tile::put_vector_f16(head, vector % kHeadVectors, value);
+      } else {
+        tile::vector_at(head, vector % kHeadVectors) = value;
+      }
+      head += kChannels;
       window[0] = window[1], window[1] = window[2], window[2] = window[3];
     }
   }
@@ -108,10 +122,10 @@ template <class Tile>
 struct ChannelsF32 {
   static cudaError_t launch(const float* x, const float* weight, float* tail,
                             const unsigned* chunks, const unsigned* positions,
-                            const unsigned* slots, float* out, unsigned, unsigned count,
-                            cudaStream_t stream) {
-    const Params params{x,         weight, tail, reinterpret_cast<const uint4*>(chunks),
-                        positions, slots,  out};
+                            const unsigned* slots, const unsigned* in_cells, float* out, unsigned,
+                            unsigned count, cudaStream_t stream) {
+    const Params params{x,         weight, tail,     reinterpret_cast<const uint4*>(chunks),
+                        positions, slots,  in_cells, out};
     const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
     return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
   }

@@ -11,6 +11,7 @@
 
 #include "base/types.cuh"
 #include "ops/gated_delta/columns_f32.cuh"
+#include "tile/head_f16.cuh"
 #include "tile/tiles_f16.cuh"
 
 namespace atlas::gated_delta {
@@ -47,7 +48,7 @@ struct CellRecord {
 };
 
 struct CellParams {
-  const float* qkv;      // (rows, kWidth)
+  const float* qkv;      // (rows, kWidth), heads F16
   const float* b;        // (rows, GDN_VALUE_HEADS)
   const float* a;        // (rows, GDN_VALUE_HEADS)
   const float* a_log;    // (GDN_VALUE_HEADS)
@@ -79,12 +80,12 @@ __device__ inline void copy_out(Record& to, const Record& from) {
 
 // A row of a head, which four lanes have.
 struct UnitRow {
-  float4 part[kKeyTiles];
+  uint2 part[kKeyTiles];
 
   __device__ void load(const float* from) {
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t) {
-      part[t] = from != nullptr ? tile::vector_at(from, 4 * t + threadIdx.x % 4) : float4{};
+      part[t] = from != nullptr ? tile::vector_of_f16(from, 4 * t + threadIdx.x % 4) : uint2{};
     }
   }
 
@@ -92,13 +93,16 @@ struct UnitRow {
   __device__ void store(tile::TileF16 (&to)[kKeyTiles], int row) const {
     float squares = 0.0f;
 #pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) squares += dot(part[t], part[t]);
+    for (int t = 0; t < kKeyTiles; ++t) {
+      const float4 four = tile::widened(part[t]);
+      squares += dot(four, four);
+    }
     squares += __shfl_xor_sync(tile::kAllLanes, squares, 1);
     squares += __shfl_xor_sync(tile::kAllLanes, squares, 2);
     const float scale = rsqrtf(squares + kUnitEps);
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t) {
-      const float4 unit = times(part[t], scale);
+      const float4 unit = times(tile::widened(part[t]), scale);
       auto* at = reinterpret_cast<f16x2*>(&to[t][tile::tile_at(row, threadIdx.x % 4 * 4)]);
       at[0] = to_f16x2(unit.x, unit.y);
       at[1] = to_f16x2(unit.z, unit.w);

@@ -7,7 +7,11 @@
 // What a prompt brings of a cell of 64 positions of its sequence is one unit of work: `cells_f16`
 // prepares all of them at once, `carry_f16` takes the state through those of a sequence. What is
 // too few rows for that goes row by row, as in decode. The state is scaled by a power of two before
-// it is rounded, so that no operand leaves the range of F16 whatever the values are.
+// it is rounded, so that no operand leaves the range of F16 whatever the state is.
+//
+// What is convolved for cells and what they result in are F16 in memory, half the traffic: rounding
+// them is an eighth of what BF16 costs in the next product. What is larger than 65,504 is infinite
+// there, and so is the row.
 //
 // The state is transposed, columns of values by keys: what a warp sums of 16 columns is, rounded,
 // the operand of its next product. It never leaves the warp's registers.
@@ -30,14 +34,14 @@ inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 
 inline constexpr int kAhead = 2;
 
 struct CarryParams {
-  const float* qkv;           // (rows, kWidth)
+  const float* qkv;           // (rows, kWidth), heads F16
   float* state;               // (slots, GDN_VALUE_HEADS, GDN_VALUE_DIM, GDN_KEY_DIM)
   const uint2* cells;         // (cells): first row, rows
   const uint2* runs;          // (runs): first cell, cells of one sequence
   const unsigned* positions;  // (rows)
   const unsigned* slots;      // (rows)
   const CellRecord* records;  // (cells)
-  float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM)
+  float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM), heads F16
 };
 
 // 16 columns by `kTiles` tiles of 16 keys or rows: as sums, and rounded, as operands.
@@ -244,15 +248,24 @@ struct Carry {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       const unsigned row = cell * kCell + 2 * q;
       const float* from =
-          params.qkv + size_t{first + row} * kWidth + 2 * kKeys + head * GDN_VALUE_DIM + column + g;
+          params.qkv + size_t{first + row} * kWidth + 2 * kKeys + head * GDN_VALUE_DIM;
+      f16 stored[2 * kRowTiles][4];
+#pragma unroll
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int at = t * 8 + e % 2, of_head = column + g + e / 2 * 8;
+          stored[t][e] =
+              row + at < rows ? tile::number_of_f16(from + at * kWidth, of_head) : f16{};
+        }
+      }
       Sums<kRowTiles> values;
       float largest[4] = {};
 #pragma unroll
       for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int at = t * 8 + e % 2;
-          values[t][e] = row + at < rows ? from[at * kWidth + e / 2 * 8] : 0.0f;
+          values[t][e] = to_float(stored[t][e]);
           largest[e] = fmaxf(largest[e], fabsf(values[t][e]));
         }
       }
@@ -394,14 +407,16 @@ struct Carry {
   __device__ void store_rows(const Sums<kRowTiles>& sums, float unscale, unsigned cell) const {
     constexpr int kOutWidth = GDN_VALUE_HEADS * GDN_VALUE_DIM;
     const unsigned row = cell * kCell + 2 * q;
-    float* to =
-        params.out + size_t{first + row} * kOutWidth + head * GDN_VALUE_DIM + column + g;
+    float* to = params.out + size_t{first + row} * kOutWidth + head * GDN_VALUE_DIM;
 #pragma unroll
     for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = t * 8 + e % 2;
-        if (row + at < rows) to[at * kOutWidth + e / 2 * 8] = sums[t][e] * unscale;
+        if (row + at < rows) {
+          tile::number_of_f16(to + at * kOutWidth, column + g + e / 2 * 8) =
+              to_f16(sums[t][e] * unscale);
+        }
       }
     }
   }

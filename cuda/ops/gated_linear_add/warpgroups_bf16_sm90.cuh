@@ -16,29 +16,33 @@ static_assert(tile::kRoundColumns % target::GDN_VALUE_DIM == 0, "a warp rounds w
 struct GatedRow {
   const float* x;  // null: there is none
   const float* z;
-  float4 gain;  // this lane's of every head
+  float4 gain;   // this lane's of every head
+  bool in_cell;  // heads of x are F16
 
   __device__ explicit operator bool() const { return x != nullptr; }
 };
 
 struct GatedPart {
-  float4 x;
+  tile::EitherVector x;
   float4 z;
   float4 gain;
 };
 
 __device__ inline GatedPart part_of(const GatedRow& row, int vector) {
-  return {tile::vector_at(row.x, vector), tile::vector_at(row.z, vector), row.gain};
+  const int lane = vector % tile::kWarpLanes;
+  const auto x = tile::EitherVector::of(row.x + (vector - lane) * 4, lane, row.in_cell);
+  return {x, tile::vector_at(row.z, vector), row.gain};
 }
 
 template <tile::Storage kStorage>
 __device__ inline uint2 rounded(const GatedPart& part) {
-  return tile::rounded<kStorage>(gated_rms_norm::normed(part.x, part.gain, part.z));
+  return tile::rounded<kStorage>(gated_rms_norm::normed(part.x.value(), part.gain, part.z));
 }
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x, const float* gain,
                                                              const float* z,
+                                                             const unsigned* in_cells,
                                                              tile::Operands<kStorage> to,
                                                              int rows) {
   ptx::griddepcontrol_launch_dependents();
@@ -46,7 +50,8 @@ __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x, con
   ptx::griddepcontrol_wait();
   tile::round_rows(to, kValues, [&](int row) {
     const size_t at = static_cast<size_t>(row) * kValues;
-    return row < rows ? GatedRow{x + at, z + at, of_lane} : GatedRow{};
+    if (row >= rows) return GatedRow{};
+    return GatedRow{x + at, z + at, of_lane, in_cells != nullptr && in_cells[row] != 0};
   });
 }
 
@@ -55,12 +60,12 @@ struct WarpgroupsBf16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
 
-  static int launch(float* x, const float* gain, const float* z, const unsigned char* weight,
-                    unsigned char* operands, float* residual, unsigned rows, unsigned format,
-                    cudaStream_t stream) {
+  static int launch(float* x, const float* gain, const float* z, const unsigned* in_cells,
+                    const unsigned char* weight, unsigned char* operands, float* residual,
+                    unsigned rows, unsigned format, cudaStream_t stream) {
     if (rows <= linear_add::kFewRowsMax) {
-      return HeadsF32<target::GatedRmsNorm>::launch(x, gain, z, weight, operands, residual, rows,
-                                                    format, stream);
+      return HeadsF32<target::GatedRmsNorm>::launch(x, gain, z, in_cells, weight, operands,
+                                                    residual, rows, format, stream);
     }
     return linear_add::for_format(format, [&](auto storage) {
       const tile::Operands<storage.value> to{operands,
@@ -69,7 +74,7 @@ struct WarpgroupsBf16 {
                           tile::round_parts(kValues), 1,
                           tile::starts_early(static_cast<int>(rows))};
       const cudaError_t failed = launch_chained(round<storage.value>, rounds, stream, x, gain, z,
-                                                to, static_cast<int>(rows));
+                                                in_cells, to, static_cast<int>(rows));
       if (failed != cudaSuccess) return failed;
       const linear_add::Params params{nullptr, weight, residual, static_cast<int>(rows),
                                       target::HIDDEN, kValues};

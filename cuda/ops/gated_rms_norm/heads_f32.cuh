@@ -6,6 +6,7 @@
 
 #include "base/launch.cuh"
 #include "target.cuh"
+#include "tile/head_f16.cuh"
 #include "tile/math.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
@@ -26,9 +27,12 @@ __device__ inline float4 normed(float4 part, const float4& gain, const float4& g
   return tile::zip(part, gate, [](float value, float g) { return value * tile::silu(g); });
 }
 
+// `in_cells` tells of each row whether its heads are F16 before; null: none are.
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void heads_f32(float* x, const float* weight,
-                                                            const float* z, unsigned heads) {
+                                                            const float* z,
+                                                            const unsigned* in_cells,
+                                                            unsigned heads) {
   ptx::griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % tile::kWarpLanes;
   const float4 gain = tile::vector_at(weight, lane);
@@ -37,17 +41,21 @@ __global__ __launch_bounds__(Tile::kThreads) void heads_f32(float* x, const floa
   const unsigned head = blockIdx.x * kHeads + threadIdx.x / tile::kWarpLanes;
   if (head >= heads) return;
   const size_t at = static_cast<size_t>(head) * tile::kWarpLanes + lane;
-  tile::vector_at(x, at) = normed(tile::vector_at(x, at), gain, tile::vector_at(z, at));
+  const bool in_cell = in_cells != nullptr && in_cells[head / target::GDN_VALUE_HEADS] != 0;
+  const float* before = x + static_cast<size_t>(head) * target::GDN_VALUE_DIM;
+  const auto part = tile::EitherVector::of(before, lane, in_cell);
+  // Summing squares, all lanes have read before one writes.
+  tile::vector_at(x, at) = normed(part.value(), gain, tile::vector_at(z, at));
 }
 
 template <class Tile>
 struct HeadsF32 {
-  static cudaError_t launch(float* x, const float* weight, const float* z, unsigned rows,
-                            cudaStream_t stream) {
+  static cudaError_t launch(float* x, const float* weight, const float* z,
+                            const unsigned* in_cells, unsigned rows, cudaStream_t stream) {
     const unsigned heads = rows * target::GDN_VALUE_HEADS;
     const unsigned blocks = blocks_for(heads, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(heads_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, x, weight, z,
-                          heads);
+                          in_cells, heads);
   }
 };
 

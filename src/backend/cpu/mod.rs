@@ -155,6 +155,7 @@ impl Ops for Cpu {
     type Host = Vec<f32>;
 
     const RANKS: bool = false;
+    const CELL_BYTES: usize = size_of::<f32>();
     /// A slow host is no fault.
     const PATIENCE: Option<Duration> = None;
 

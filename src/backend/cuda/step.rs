@@ -6,7 +6,7 @@ use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::FEW_ROWS;
 use crate::model::ROWS_MAX;
-use crate::ops::{Batch, CELL, ONE_BY_ONE, Span};
+use crate::ops::{Batch, CELL, Span};
 use crate::target::{
     GDN_KEY_DIM, GDN_KEY_HEADS, GDN_VALUE_HEADS, HEADS, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES, PAGE,
 };
@@ -56,6 +56,7 @@ struct Layout {
     positions: Section,
     slots: Section,
     tables: Section,
+    in_cells: Section,
     wanted: Section,
     spans: Section,
     cells: Section,
@@ -74,7 +75,8 @@ impl Layout {
         let positions = Section::after(tokens, rows);
         let slots = Section::after(positions, rows);
         let tables = Section::after(slots, rows);
-        let wanted = Section::after(tables, MAX_SEQUENCES);
+        let in_cells = Section::after(tables, rows);
+        let wanted = Section::after(in_cells, MAX_SEQUENCES);
         let spans = Section::after(wanted, 2 * MAX_SEQUENCES);
         let cells = Section::after(spans, 2 * cells_of(rows));
         let runs = Section::after(cells, 2 * MAX_SEQUENCES);
@@ -88,6 +90,7 @@ impl Layout {
             positions,
             slots,
             tables,
+            in_cells,
             wanted,
             spans,
             cells,
@@ -172,12 +175,12 @@ impl Step {
         self.cells = self.put(layout.cells, spans.clone().flat_map(cells)) / 2;
         self.runs = self.put(layout.runs, runs(&batch.spans)) / 2;
         self.chunks = self.put(layout.chunks, spans.clone().flat_map(chunks)) / 4;
-        let in_cells = spans.clone().map(|span| (in_cells(span), span.start));
+        let in_cells = spans.clone().map(|span| (span.in_cells(), span.start));
         let in_cells = tiles(in_cells, CELL_TILE_TOKENS);
         self.cell_tiles = self.put(layout.cell_tiles, in_cells) / 4;
-        self.one_by_one = spans.clone().map(|span| behind_cells(span).len()).sum();
+        self.one_by_one = spans.clone().map(|span| span.behind_cells().len()).sum();
         self.tile_tokens = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)] / GROUP;
-        let behind = spans.map(|span| (behind_cells(span), span.start));
+        let behind = spans.map(|span| (span.behind_cells(), span.start));
         let behind = tiles(behind, self.tile_tokens);
         self.tiles = self.put(layout.tiles, behind) / 4;
         let pages = self.put_pages(batch);
@@ -199,7 +202,7 @@ impl Step {
         count
     }
 
-    /// Writes the pages in use of every sequence, and for its rows where they start.
+    /// Writes the pages in use of every sequence, and what its rows have in common.
     fn put_pages(&mut self, batch: &Batch) -> usize {
         let mut end = 0;
         for span in &batch.spans {
@@ -211,6 +214,8 @@ impl Step {
                 .for_each(|(to, page)| *to = page.0);
             self.fill(self.layout.slots, &span.rows, span.slot.0);
             self.fill(self.layout.tables, &span.rows, end as u32);
+            self.fill(self.layout.in_cells, &span.in_cells(), 1);
+            self.fill(self.layout.in_cells, &span.behind_cells(), 0);
             end += used;
         }
         end
@@ -238,6 +243,16 @@ impl Step {
 
     pub fn table_starts(&self) -> *const u32 {
         self.at(self.layout.tables)
+    }
+
+    /// Whether a cell takes the row.
+    pub fn is_in_cell(&self, row: usize) -> bool {
+        self.host[self.layout.in_cells.start..][row] != 0
+    }
+
+    /// The same of each row.
+    pub fn in_cells(&self) -> *const u32 {
+        self.at(self.layout.in_cells)
     }
 
     pub fn wanted_rows(&self) -> *const u32 {
@@ -277,39 +292,25 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
     values.iter().map(|&value| value as u32)
 }
 
-/// Rows of a span that are taken in cells: all that begin on the grid, but for a short last cell.
-fn in_cells(span: &Span) -> Range<usize> {
-    let rows = span.rows.len();
-    let taken = match rows % CELL {
-        _ if !span.start.is_multiple_of(CELL) => 0,
-        short @ 1..=ONE_BY_ONE => rows - short,
-        _ => rows,
-    };
-    span.rows.start..span.rows.start + taken
-}
-
-/// Rows of a span that are taken one by one.
-fn behind_cells(span: &Span) -> Range<usize> {
-    in_cells(span).end..span.rows.end
-}
-
 /// First row and rows of what is left of a span, if anything is.
 fn one_by_one(span: &Span) -> impl Iterator<Item = u32> {
-    let rows = behind_cells(span);
+    let rows = span.behind_cells();
     let left = (!rows.is_empty()).then(|| [rows.start, rows.len()]);
     left.into_iter().flatten().map(|number| number as u32)
 }
 
 /// First row and rows of each cell.
 fn cells(span: &Span) -> impl Iterator<Item = u32> {
-    let rows = in_cells(span);
+    let rows = span.in_cells();
     let starts = rows.clone().step_by(CELL);
     starts.flat_map(move |start| [start as u32, CELL.min(rows.end - start) as u32])
 }
 
 /// First cell and cells of each span that has any.
 fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
-    let counts = spans.iter().map(|span| in_cells(span).len().div_ceil(CELL));
+    let counts = spans
+        .iter()
+        .map(|span| span.in_cells().len().div_ceil(CELL));
     let run = |first: &mut usize, count: usize| {
         let run = [*first, count];
         *first += count;
@@ -354,6 +355,7 @@ fn tiles(
 mod tests {
     use super::*;
     use crate::engine::executor::Slot;
+    use crate::ops::ONE_BY_ONE;
 
     fn span(start: usize, rows: Range<usize>) -> Span {
         Span {

@@ -458,8 +458,11 @@ pub enum Memory {
     /// `store_kv` and `attend`.
     Attention,
     ConvSilu,
+    /// `conv_silu` and `gated_delta`: only a device knows how the one leaves rows for the other.
     GatedDelta,
     DeltaNet,
+    /// `conv_silu`, `gated_delta` and `gated_linear_add`.
+    DeltaNetAdd,
 }
 
 /// Sequences of random rows, and the steps that they are run in.
@@ -468,6 +471,8 @@ pub struct Sequences {
     /// Inputs of each sequence: width and values.
     inputs: Vec<Vec<(usize, Vec<f32>)>>,
     weights: Vec<Vec<f32>>,
+    /// Of the product, if there is one.
+    matrix: Option<Stored>,
     /// Each step's parts: sequence and rows.
     pub steps: Vec<Vec<(usize, usize)>>,
 }
@@ -487,11 +492,14 @@ impl Sequences {
                 (&[GDN_QKV], vec![taps])
             }
             Memory::GatedDelta => {
-                let heads = GDN_VALUE_HEADS;
-                let weights = vec![random.bf16(heads, 1.0), random.bf16(heads, 1.0)];
+                let weights = vec![
+                    random.bf16(GDN_QKV * target::GDN_CONV, 0.5),
+                    random.bf16(GDN_VALUE_HEADS, 1.0),
+                    random.bf16(GDN_VALUE_HEADS, 1.0),
+                ];
                 (&[GDN_QKV, GDN_VALUE_HEADS, GDN_VALUE_HEADS], weights)
             }
-            Memory::DeltaNet => {
+            Memory::DeltaNet | Memory::DeltaNetAdd => {
                 const HEADS: usize = GDN_VALUE_HEADS;
                 let weights = vec![
                     random.bf16(GDN_QKV * target::GDN_CONV, 0.5),
@@ -509,10 +517,14 @@ impl Sequences {
                 .map(|&width| (width, random.bf16(rows * width, 2.0)))
                 .collect()
         };
+        let inputs = (0..count).map(&mut sequence).collect();
+        let has_matrix = memory == Memory::DeltaNetAdd;
+        let mut drawn = || stored(random, HIDDEN, GDN_VALUES, target::FORMAT_GDN);
         Sequences {
             memory,
-            inputs: (0..count).map(&mut sequence).collect(),
+            inputs,
             weights,
+            matrix: has_matrix.then(&mut drawn),
             steps,
         }
     }
@@ -523,6 +535,7 @@ impl Sequences {
             Memory::ConvSilu => "conv_silu",
             Memory::GatedDelta => "gated_delta",
             Memory::DeltaNet => "delta_net",
+            Memory::DeltaNetAdd => "gated_linear_add",
         }
     }
 
@@ -540,7 +553,11 @@ impl Sequences {
         match self.memory {
             // Queries, keys and the weights of values are rounded to BF16 behind the norms.
             Memory::Attention => 2.0 * BF16_STORED,
+            // What cells take is stored as F16.
+            Memory::ConvSilu if self.has_cells() => F16_OPERANDS / 2.0,
             Memory::ConvSilu => F32_CHAIN,
+            // A normed element beside the middle of two BF16 may be rounded to the other one.
+            Memory::DeltaNetAdd => BF16_STORED,
             Memory::GatedDelta | Memory::DeltaNet if self.has_cells() => F16_OPERANDS,
             // Errors are carried from row to row.
             Memory::GatedDelta | Memory::DeltaNet => 10.0 * F32_CHAIN,
@@ -552,17 +569,13 @@ impl Sequences {
         self.steps.iter().flatten().any(|part| part.1 > ONE_BY_ONE)
     }
 
-    /// Whether rows give the same bits one by one and together.
-    pub fn is_by_row(&self) -> bool {
-        self.memory == Memory::ConvSilu
-    }
-
     /// The same sequences in other steps.
     pub fn in_steps(&self, steps: Vec<Vec<(usize, usize)>>) -> Sequences {
         Sequences {
             memory: self.memory,
             inputs: self.inputs.clone(),
             weights: self.weights.clone(),
+            matrix: self.matrix.clone(),
             steps,
         }
     }
@@ -609,14 +622,33 @@ impl Sequences {
                 }
                 Memory::ConvSilu => b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut out),
                 Memory::GatedDelta => {
+                    let mut conv = b.room(batch.rows(), GDN_QKV)?;
+                    b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut conv);
                     let input = crate::ops::GatedDelta {
-                        qkv: &x[0],
+                        qkv: &conv,
                         b: &x[1],
                         a: &x[2],
-                        a_log: &weights[0],
-                        dt_bias: &weights[1],
+                        a_log: &weights[1],
+                        dt_bias: &weights[2],
                     };
                     b.gated_delta(input, &mut state, &batch, &mut out);
+                }
+                Memory::DeltaNetAdd => {
+                    let mut conv = b.room(batch.rows(), GDN_QKV)?;
+                    b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut conv);
+                    let input = crate::ops::GatedDelta {
+                        qkv: &conv,
+                        b: &x[2],
+                        a: &x[3],
+                        a_log: &weights[1],
+                        dt_bias: &weights[2],
+                    };
+                    let mut mixed = b.room(batch.rows(), GDN_VALUES)?;
+                    b.gated_delta(input, &mut state, &batch, &mut mixed);
+                    out = b.given(width, &vec![0.0; batch.rows() * width])?;
+                    let matrix = self.matrix.as_ref().expect("the case has a product");
+                    let matrix = b.matrix_of(matrix)?;
+                    b.gated_linear_add_rounded(&mut mixed, &weights[3], &x[1], &matrix, &mut out)?;
                 }
                 Memory::DeltaNet => {
                     let input = crate::ops::DeltaNet {
@@ -649,6 +681,7 @@ impl Sequences {
             Memory::Attention => HEADS * HEAD_DIM,
             Memory::ConvSilu => GDN_QKV,
             Memory::GatedDelta | Memory::DeltaNet => GDN_VALUES,
+            Memory::DeltaNetAdd => HIDDEN,
         }
     }
 

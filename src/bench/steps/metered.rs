@@ -40,11 +40,13 @@ pub struct Metered<B: Ops + Timed> {
     sink: Sink,
 }
 
-/// A tensor and the shape that the last operation gave it.
+/// A tensor, and the shape and the size that the last operation gave it.
 pub struct Shaped<T> {
     inner: T,
     rows: usize,
     width: usize,
+    /// Of one pass over it.
+    bytes: u64,
 }
 
 /// Weights, their shape, and their bytes on the device.
@@ -56,13 +58,20 @@ pub struct Weighed<M> {
 }
 
 impl<T> Shaped<T> {
-    /// Bytes of one pass over it.
     fn bytes(&self) -> u64 {
-        (self.rows * self.width * size_of::<f32>()) as u64
+        self.bytes
     }
 
     fn shape(&mut self, rows: usize, width: usize) {
         (self.rows, self.width) = (rows, width);
+        self.bytes = (rows * width * size_of::<f32>()) as u64;
+    }
+
+    /// Of a step's rows, a number of those in cells being of `cell_bytes`.
+    fn shape_with_cells(&mut self, batch: &Batch, width: usize, cell_bytes: usize) {
+        self.shape(batch.rows(), width);
+        let in_cells: usize = batch.spans.iter().map(|span| span.in_cells().len()).sum();
+        self.bytes -= (in_cells * width * (size_of::<f32>() - cell_bytes)) as u64;
     }
 }
 
@@ -137,6 +146,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
     type Host = B::Host;
 
     const RANKS: bool = B::RANKS;
+    const CELL_BYTES: usize = B::CELL_BYTES;
     const PATIENCE: Option<Duration> = B::PATIENCE;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
@@ -182,6 +192,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
             inner: self.inner.tensor(rows, width)?,
             rows: 0,
             width,
+            bytes: 0,
         })
     }
 
@@ -313,8 +324,8 @@ impl<B: Ops + Timed> Ops for Metered<B> {
     ) {
         self.inner
             .conv_silu(&x.inner, w, state, batch, &mut out.inner);
-        out.shape(x.rows, x.width);
-        let bytes = 2 * x.bytes() + tail_bytes(batch);
+        out.shape_with_cells(batch, x.width, B::CELL_BYTES);
+        let bytes = x.bytes() + out.bytes() + tail_bytes(batch);
         self.done("conv_silu", (0, 0), bytes, 0);
     }
 
@@ -334,7 +345,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
             dt_bias: input.dt_bias,
         };
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
-        out.shape(batch.rows(), GDN_VALUES);
+        out.shape_with_cells(batch, GDN_VALUES, B::CELL_BYTES);
         let (states, flops) = (
             Cost::gated_delta().times(batch.spans.len()).bytes,
             Cost::gated_delta().times(batch.rows()).flops,
@@ -344,7 +355,10 @@ impl<B: Ops + Timed> Ops for Metered<B> {
 
     fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor) {
         self.inner.gated_rms_norm(&mut x.inner, w, &z.inner);
-        self.done("gated_rms_norm", (0, 0), 3 * x.bytes(), 0);
+        let before = x.bytes();
+        x.shape(z.rows, z.width);
+        let bytes = before + z.bytes() + x.bytes();
+        self.done("gated_rms_norm", (0, 0), bytes, 0);
     }
 
     fn gated_linear_add(
