@@ -86,26 +86,32 @@ cudaError_t launch_tiles_held(Params params, const bf16* x, cudaStream_t stream)
 }
 
 // Panels of a cluster that norms for itself, and tiles of rows: the more panels, the fewer blocks
-// read the rows; the fewer rows, the sooner they are read.
+// read the rows; the fewer rows, the sooner they are read. More rows than are held take more of
+// both, so that all clusters still run at once.
 inline constexpr int kSplitPanels = 2;
 inline constexpr int kSplitTiles = 2;
+inline constexpr int kManyPanels = 8;
+inline constexpr int kManyTiles = 4;
 
-using SplitStage = tile::Split<tile::Storage::bf16, HIDDEN, kSplitPanels, kSplitTiles>;
+template <int kPanels, int kRowTiles>
+using SplitStage = tile::Split<tile::Storage::bf16, HIDDEN, kPanels, kRowTiles>;
 
+template <int kPanels, int kRowTiles>
 struct SplitStorage {
-  SplitStage::SharedStorage product;
-  float factor[SplitStage::kRows];  // of each row
+  typename SplitStage<kPanels, kRowTiles>::SharedStorage product;
+  float factor[SplitStage<kPanels, kRowTiles>::kRows];  // of each row
 };
 
 // The first part alone. A block finds the factors of one in `kSegments` rows for its cluster, and
 // norms its segment's columns of all rows.
+template <int kPanels, int kRowTiles>
 __global__ __cluster_dims__(tile::segments(HIDDEN)) __launch_bounds__(tile::kSplitThreads) void
 split(const __grid_constant__ Params params) {
-  using Stage = SplitStage;
+  using Stage = SplitStage<kPanels, kRowTiles>;
   constexpr int kSegments = Stage::kSegments, kMine = Stage::kMine;
   static_assert(kMine <= 16, "registers have room for a thread's vectors");
   using WholeRow = tile::WarpNormRow<HIDDEN, tile::kPanelThreads>;
-  auto& shared = *reinterpret_cast<SplitStorage*>(dynamic_shared);
+  auto& shared = *reinterpret_cast<SplitStorage<kPanels, kRowTiles>*>(dynamic_shared);
   const Part& part = params.part[0];
   ptx::griddepcontrol_launch_dependents();
   Stage stage(shared.product, {part.weight, part.n, HIDDEN});
@@ -143,12 +149,13 @@ split(const __grid_constant__ Params params) {
   });
 }
 
+template <int kPanels, int kRowTiles>
 inline cudaError_t launch_split(const Params& params, cudaStream_t stream) {
-  const unsigned blocks = SplitStage::blocks(params.part[0].n);
-  return launch_chained(split,
-                        {blocks, tile::kSplitThreads, sizeof(SplitStorage),
-                         blocks_for(params.rows, SplitStage::kRows)},
-                        stream, params);
+  using Stage = SplitStage<kPanels, kRowTiles>;
+  const Launch shape{Stage::blocks(params.part[0].n), tile::kSplitThreads,
+                     sizeof(SplitStorage<kPanels, kRowTiles>),
+                     blocks_for(params.rows, Stage::kRows)};
+  return launch_chained(split<kPanels, kRowTiles>, shape, stream, params);
 }
 
 // Tiles of rows that a block holds, and of fewer rows.
@@ -157,9 +164,10 @@ inline constexpr int kFewTiles = kTiles > 2 ? 2 : kTiles;
 
 // Shared memory of a block, at most.
 inline constexpr size_t kHeldBytes =
-    sizeof(tile::HeldStorage<kTiles * tile::kTileRows>) > sizeof(SplitStorage)
+    sizeof(tile::HeldStorage<kTiles * tile::kTileRows>) >
+            sizeof(SplitStorage<kManyPanels, kManyTiles>)
         ? sizeof(tile::HeldStorage<kTiles * tile::kTileRows>)
-        : sizeof(SplitStorage);
+        : sizeof(SplitStorage<kManyPanels, kManyTiles>);
 
 // Whether all clusters of the first part, which is alone, run at once.
 inline bool splits(const Params& params) {
@@ -178,7 +186,10 @@ inline bool holds(const Params& params) {
 
 // What `holds` says; `operands` has room for the rows in BF16.
 inline cudaError_t launch_held(const Params& params, unsigned char* operands, cudaStream_t stream) {
-  if (splits(params)) return launch_split(params, stream);
+  if (splits(params)) {
+    return params.rows <= kHeldRowsMax ? launch_split<kSplitPanels, kSplitTiles>(params, stream)
+                                       : launch_split<kManyPanels, kManyTiles>(params, stream);
+  }
   auto* x = reinterpret_cast<bf16*>(operands);
   const Launch norm{static_cast<unsigned>(params.rows), tile::kPanelThreads, 0};
   const cudaError_t failed = launch_chained(norm_row, norm, stream, params, x);
