@@ -64,7 +64,7 @@ struct WideTile {
 
 // The warp that fetches.
 struct WideProducer : WideTile {
-  using WideTile::WideTile;
+  __device__ explicit WideProducer(const WideTile& tile) : WideTile(tile) {}
 
   // Starts the copy of a block's keys or values, a page of the cache, when their place is free.
   // Positions behind the tile's last one are zeros: a weight of zero times memory that nobody wrote
@@ -119,7 +119,7 @@ struct WideConsumer : WideTile {
   // This thread's upper row of the warpgroup's 64; the lower one is eight behind.
   const int row = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16 + lane / 4;
 
-  using WideTile::WideTile;
+  __device__ explicit WideConsumer(const WideTile& tile) : WideTile(tile) {}
 
   __device__ int token(int half) const {
     return (group * wgmma::kRows + row + half * 8) / kGroup;
@@ -317,15 +317,15 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
     ptx::mbarrier_init_fence();
   }
   __syncthreads();  // the barriers can be waited for
-  ptx::griddepcontrol_wait();
-  const uint4 tile = params.tiles[gridDim.x - 1 - blockIdx.x];
+  const WideTile wide(params, shared, params.tiles[gridDim.x - 1 - blockIdx.x], blockIdx.y);
+  ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   // 24 and 240 a thread are all that the block was started with.
   if (threadIdx.x < wgmma::kThreads) {
     ptx::registers_release<24>();
-    if (threadIdx.x < tile::kWarpLanes) WideProducer(params, shared, tile, blockIdx.y).go();
+    if (threadIdx.x < tile::kWarpLanes) WideProducer(wide).go();
   } else {
     ptx::registers_take<240>();
-    WideConsumer(params, shared, tile, blockIdx.y).go();
+    WideConsumer(wide).go();
   }
 }
 

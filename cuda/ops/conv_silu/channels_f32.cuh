@@ -85,16 +85,16 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
       taps.of_channel[c] = tile::vector_at(params.weight, size_t{4} * vector + c);
     }
   }
-  ptx::griddepcontrol_wait();
-  if (vector >= kVectors) return;
   const uint4 chunk = params.chunks[blockIdx.y];
+  const bool in_cell = params.in_cells[chunk.x] != 0;  // and so are the chunk's other rows
+  ptx::griddepcontrol_wait();  // weights and lists depend on nothing; everything below does
+  if (vector >= kVectors) return;
   const int first = chunk.x - chunk.z, rows = chunk.y;
   float4 window[4];
 #pragma unroll
   for (int i = 0; i < kTail; ++i) window[i] = input(params, chunk, first - kTail + i, vector);
   if (first == 0) keep_tail(params, chunk, vector);
   const size_t start = size_t{chunk.x} * kVectors + vector;
-  const bool in_cell = params.in_cells[chunk.x] != 0;  // and so are the chunk's other rows
   float* head = params.out + size_t{chunk.x} * kChannels + vector / kHeadVectors * kHeadVectors * 4;
   for (int done = 0; done < rows; done += kAhead) {
     float4 ahead[kAhead];

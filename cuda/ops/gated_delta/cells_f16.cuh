@@ -306,8 +306,8 @@ template <class Tile>
 __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
   auto& shared = *reinterpret_cast<CellStorage*>(cell_shared);
-  ptx::griddepcontrol_wait();
   const uint2 rows = params.cells[blockIdx.y];
+  ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   const int key_head = blockIdx.x;
   CellRecord& record = params.records[blockIdx.y];
   Cell cell{params, shared, key_head, static_cast<int>(rows.x), static_cast<int>(rows.y)};

@@ -444,9 +444,9 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
     }
     ptx::mbarrier_init_fence();
   }
-  ptx::griddepcontrol_wait();
-  __syncthreads();  // the barriers are initialised
   Carry block(params, shared);
+  ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
+  __syncthreads();  // the barriers are initialised
   const int warp = threadIdx.x / tile::kWarpLanes;
   // Those that bring values share their part of the SM with those that answer.
   if (warp < kPairs) {
@@ -466,6 +466,11 @@ struct ChunksF16 {
   static_assert(Tile::kSharedBytes == sizeof(CarryStorage), "the manifest plans this storage");
   static_assert(sizeof(CellStorage) <= Tile::kSharedBytes, "cells need no more");
 
+  // Shared memory of a block of cells that has an SM to itself, bytes: more than half of all.
+  static constexpr unsigned kMoreThanHalf = target::SHARED_BYTES_PER_BLOCK / 2 + 1024;
+  static constexpr unsigned kAloneBytes =
+      sizeof(CellStorage) > kMoreThanHalf ? sizeof(CellStorage) : kMoreThanHalf;
+
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
                             const float* dt_bias, float* state, const unsigned* spans,
                             const unsigned* cells, const unsigned* runs,
@@ -477,9 +482,10 @@ struct ChunksF16 {
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
     const CellParams prepared{qkv, b, a, a_log, dt_bias, cell_list, cell_records};
-    // Few cells that start early may share the SMs that are free first.
-    constexpr bool kEarly = false;
-    const Launch all{GDN_KEY_HEADS, kCellThreads, sizeof(CellStorage), cell_count, 1, kEarly};
+    // Cells that start early would share the SMs that are free first; few of them have one each.
+    const bool early = GDN_KEY_HEADS * cell_count <= target::SMS;
+    const Launch all{GDN_KEY_HEADS, kCellThreads, early ? kAloneBytes : sizeof(CellStorage),
+                     cell_count, 1, early};
     const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const CarryParams carried{qkv,       state, cell_list,    reinterpret_cast<const uint2*>(runs),
