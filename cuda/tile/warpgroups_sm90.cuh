@@ -11,6 +11,9 @@
 //
 // A warpgroup's instructions block its warps until the tensor cores have room, so the warpgroups
 // take turns: one multiplies a step while the other decodes the next and adds what it has.
+//
+// Where tiles are few, the blocks of a cluster have a segment of K each, and add the segments in
+// order out of each other's shared memory.
 #pragma once
 
 #include "tile/panels.cuh"
@@ -204,6 +207,12 @@ struct OutStorage {
 // Of sums that go to memory from registers.
 struct NoOutStorage {};
 
+// Of a segment's sums, (rows, weights). Rows are padded so that a warp's lie in different banks.
+struct SegmentStorage {
+  static constexpr int kWeights = kTilePanels * kPanelRows;
+  float sums[kTileRowsMax][kWeights + 4];
+};
+
 // A thread of those that multiply, at one of the two tiles that are known.
 template <class W, class Out>
 struct Consumer {
@@ -258,13 +267,32 @@ struct RowSink {
   }
 };
 
+// Leaves a segment's sums to the blocks of the cluster.
+struct PutsSegment {
+  template <class W, int kSums>
+  __device__ void operator()(const Consumer<W, SegmentStorage>& self, const WarpgroupTile&,
+                             const float (&sums)[kSums]) const {
+    const int at = self.panel() * kPanelRows + self.lane() / 4, first = self.lane() % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < kSums; e += 4) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        float* row = self.shared.sums[e * 2 + first + odd];
+        row[at] = sums[e + odd], row[at + 8] = sums[e + odd + 2];
+      }
+    }
+  }
+};
+
 // Products with matrices of kK columns; `Out` is what sums need of shared memory on their way out.
-template <Storage kStorage, int kK, class Out = NoOutStorage>
+// A cluster of `kParts` blocks has a tile, each of them as much of K.
+template <Storage kStorage, int kK, class Out = NoOutStorage, int kParts = 1>
 struct Warpgroups {
   using W = Matrix<kStorage>;
   static constexpr int kStep = kBlockColumns;
-  static constexpr int kSteps = kK / kStep;
-  static constexpr int kSegmentSteps = kSteps / segments(kK);
+  static constexpr int kAllSteps = kK / kStep;
+  static constexpr int kSteps = kAllSteps / kParts;  // of this block
+  static constexpr int kSegmentSteps = kAllSteps / segments(kK);
   static constexpr int kStepGroups = kStep / W::kGroup;
   static constexpr int kOctets = kStep / 32;
   // Instructions of a step.
@@ -273,7 +301,7 @@ struct Warpgroups {
   static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
   // Scales of a panel.
-  static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
+  static constexpr int kScaleBytes = kAllSteps * W::kBlockScaleBytes;
 
   // What those that multiply know of a tile: two are there or under way.
   struct Known {
@@ -316,6 +344,9 @@ struct Warpgroups {
   // Of those that multiply.
   __device__ static int consumer() { return warp() / 4 - 1; }
 
+  // This block's first step of a tile.
+  __device__ static int first_step() { return blockIdx.x % kParts * kSteps; }
+
   __device__ void advance() {
     if (++slot == kStages) slot = 0, parity ^= 1;
   }
@@ -349,13 +380,47 @@ struct Warpgroups {
       } else if (warp() == kFetchers) {
         tell(tiles);
       }
+      if constexpr (kParts > 1) {
+        __syncwarp();         // lanes that copied or told go together
+        ptx::cluster_sync();  // all segments are there
+        ptx::cluster_sync();  // they have been read
+      }
     } else {
       ptx::registers_take<240>();
       if (consumer() == 1) give_turn();
       multiply_all(sink);
-      ptx::copy_out_wait();
+      if constexpr (kParts > 1) {
+        join(sink);
+      } else {
+        ptx::copy_out_wait();
+      }
       if (beside) ptx::griddepcontrol_wait();
     }
+  }
+
+  // Adds the segments' sums of the tile that the blocks of the cluster have had, each a part of
+  // them. `sink.join(tile, row, weight, sums)` takes those of four weights side by side.
+  template <class Sink>
+  __device__ void join(const Sink& sink) const {
+    ptx::cluster_sync();  // all segments are there
+    const WarpgroupTile& tile = known(0).tile;
+    constexpr int kQuads = SegmentStorage::kWeights / 4, kThreads = kConsumers * 128;
+    const int thread = static_cast<int>(blockIdx.x % kParts) * kThreads + threadIdx.x - 128;
+#pragma unroll 1
+    for (int item = thread; item < tile.rows * kQuads; item += kParts * kThreads) {
+      const int row = item / kQuads, weight = item % kQuads * 4;
+      const float* mine = &shared.out.sums[row][weight];
+      float4 part[kParts], total{};
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) part[p] = ptx::cluster_load(mine, p);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        total.x = __fadd_rn(total.x, part[p].x), total.y = __fadd_rn(total.y, part[p].y);
+        total.z = __fadd_rn(total.z, part[p].z), total.w = __fadd_rn(total.w, part[p].w);
+      }
+      sink.join(tile, row, weight, total);
+    }
+    ptx::cluster_sync();  // they have been read
   }
 
   // What is known of the tile that was told after `told` others.
@@ -424,8 +489,9 @@ struct Warpgroups {
     const W w{tile.weights, tile.n, kK};
     // A panel behind the last one is the last one again; its sums are dropped.
     const int panel = min(tile.panel + copy, panels_of(tile.n) - 1);
+    const int first = first_step();
 #pragma unroll 1  // registers are few
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = first; step < first + kSteps; ++step) {
       ptx::mbarrier_wait(&shared.empty[slot], parity ^ 1);
       if (copy < kTilePanels) {
         ptx::copy_bulk_shared(shared.codes[slot][copy], w.codes(panel, step * kStepGroups),
@@ -469,10 +535,12 @@ struct Warpgroups {
   template <int kN, class Sink>
   __device__ void consume(unsigned told, const Sink& sink) {
     float total[kN / 2] = {};
+    const unsigned char* scales =
+        known(told).scales[warp() - 4] + first_step() * W::kBlockScaleBytes;
     if constexpr (kN <= kAheadRows) {
-      sum_ahead<kN>(known(told).scales[warp() - 4], total);
+      sum_ahead<kN>(scales, total);
     } else {
-      sum_in_turns<kN>(known(told).scales[warp() - 4], total);
+      sum_in_turns<kN>(scales, total);
     }
     asm volatile("" : "+r"(told));
     const Known& of = known(told);
@@ -482,7 +550,8 @@ struct Warpgroups {
   using Scales = typename W::Scales;
   using StepOperands = unsigned[kInstructions][4];
 
-  // A step's scales of the panel whose scales are at `of_panel`, in shared memory.
+  // A step's scales of the panel whose scales, from this block's first step on, are at `of_panel`,
+  // in shared memory.
   __device__ static Scales scales_at(const unsigned char* of_panel, int step) {
     return W::lane_scales(of_panel + step * W::kBlockScaleBytes);
   }

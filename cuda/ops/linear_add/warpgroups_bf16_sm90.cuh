@@ -51,11 +51,42 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
   tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, tile::RowSink<tile::Adds>{});
 }
 
+// Sums of tiles whose K is split between the blocks of a cluster.
+template <tile::Storage kStorage, int kK>
+struct JoinsRows : tile::PutsSegment {
+  __device__ static void join(const tile::WarpgroupTile& tile, int row, int weight,
+                              const float4& sums) {
+    const tile::Matrix<kStorage> w{tile.weights, tile.n, kK};
+    float* to = static_cast<float*>(tile.out) + static_cast<size_t>(row) * tile.n;
+    tile::put_quad<tile::Adds>(w, to, tile.panel * tile::kPanelRows + weight, sums);
+  }
+};
+
+// A cluster has a tile of all rows by some panels, its blocks a segment of K each.
+template <tile::Storage kStorage, int kK>
+__global__ __cluster_dims__(tile::segments(kK))
+__launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(Params params,
+                                                                tile::Operands<kStorage> x) {
+  constexpr int kParts = tile::segments(kK);
+  const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
+    tile = {params.weight, params.n,    i / kParts * tile::kTilePanels, x.base,
+            x.groups,      params.rows, params.out};
+    return i < static_cast<int>(gridDim.x);
+  };
+  tile::Warpgroups<kStorage, kK, tile::SegmentStorage, kParts>(dynamic_shared)
+      .run(tiles, JoinsRows<kStorage, kK>{});
+}
+
 // Rows that are operands already.
 template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
   const unsigned across = tile::panel_tiles(params.n);
+  const unsigned blocks = across * tile::segments(kK);
+  if (params.rows <= tile::kTileRowsMax && blocks <= target::SMS) {
+    const Launch shape{blocks, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
+    return launch_chained(split_product<kStorage, kK>, shape, stream, params, x);
+  }
   const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
   const int tile_rows = tile::tile_rows_for(count);
   const unsigned tiles = count(tile_rows);
