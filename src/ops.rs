@@ -166,8 +166,8 @@ pub trait Ops {
     /// Zero state of one Gated DeltaNet layer.
     fn gdn_state(&self) -> Result<Self::GdnState, DeviceError>;
 
-    /// Makes the rows of a step known to the device. Every operation until the next `read` gets the
-    /// same batch, or none.
+    /// Makes the rows of a step known to the device. Every operation until the next `begin` gets
+    /// the same batch, or none, whatever is read in between; it stays as it is until a `read`.
     fn begin(&mut self, batch: &Batch);
 
     /// Runs `operations` on `batch`: the same calls on the same storage for a program and a number

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use argh::FromArgs;
@@ -12,7 +12,7 @@ use super::{Exit, Failure, boot};
 use crate::backend;
 use crate::engine::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::model::Runner;
+use crate::model::{ROUTER_LOGITS, Runner};
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::{self, Progress};
 
@@ -34,6 +34,11 @@ pub struct Logits {
     /// file to write: 32-bit floats, little-endian, a row of the vocabulary for each token
     #[argh(option)]
     out: PathBuf,
+
+    /// file to write beside it: for each token the logits of every layer's router, the shared
+    /// expert's gate last. They decide the experts: the largest, the lower index on a tie
+    #[argh(option)]
+    routers: Option<PathBuf>,
 
     /// how many layers the weights have (default: all)
     #[argh(option, default = "target::LAYERS")]
@@ -64,11 +69,11 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let mut runner =
         Runner::load(device, &checkpoint).map_err(|error| boot::start_failure(&error))?;
     drop(meter);
-    let written = |error| Failure::new(Exit::Io, format!("{}: {error}", options.out.display()));
-    let mut out = BufWriter::new(File::create(&options.out).map_err(written)?);
+    let mut out = Output::create(&options.out)?;
+    let mut routers = options.routers.as_deref().map(Output::create).transpose()?;
     let pages = tokens.len().div_ceil(PAGE) as u32;
     let pages: Vec<_> = (0..pages).map(PageId).collect();
-    let (mut start, mut logits) = (0, Vec::new());
+    let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
     for chunk in tokens.chunks(if options.decode { 1 } else { PREFILL_TOKENS }) {
         let rows = Rows {
             slot: Slot(0),
@@ -77,27 +82,66 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
             pages: &pages,
             logits: true,
         };
-        runner.step(&[rows]).map_err(internal)?;
+        match &mut routers {
+            None => runner.step(&[rows]).map_err(internal)?,
+            Some(file) => {
+                let step = runner.step_with_routers(&[rows], &mut of_routers);
+                step.map_err(internal)?;
+                by_row(&of_routers, chunk.len()).try_for_each(|row| file.write(row))?;
+            }
+        }
         if chunk.len() == 1 {
-            write(&mut out, runner.logits(0).map_err(internal)?).map_err(written)?;
+            out.write(runner.logits(0).map_err(internal)?)?;
         } else {
             for first in (0..chunk.len()).step_by(LOGITS_ROWS_MAX) {
                 let rows = first..chunk.len().min(first + LOGITS_ROWS_MAX);
                 let rows: Vec<usize> = rows.collect();
                 runner.logits_of(&rows, &mut logits).map_err(internal)?;
-                write(&mut out, &logits).map_err(written)?;
+                out.write(&logits)?;
             }
         }
         start += chunk.len();
     }
-    out.flush().map_err(written)?;
+    out.finish()?;
+    routers.map(Output::finish).transpose()?;
     boot::print(&format!("{start} positions of {VOCAB} logits\n"))
 }
 
-fn write(out: &mut impl Write, logits: &[f32]) -> std::io::Result<()> {
-    logits
-        .iter()
-        .try_for_each(|logit| out.write_all(&logit.to_le_bytes()))
+/// Router logits `[layers, rows, ROUTER_LOGITS]` as `[rows, layers]` parts.
+fn by_row(routers: &[f32], rows: usize) -> impl Iterator<Item = &[f32]> {
+    let layers = routers.len() / (rows * ROUTER_LOGITS);
+    let at = move |(row, layer)| (layer * rows + row) * ROUTER_LOGITS;
+    let places = (0..rows).flat_map(move |row| (0..layers).map(move |layer| (row, layer)));
+    places.map(move |place| &routers[at(place)..][..ROUTER_LOGITS])
+}
+
+/// A file of 32-bit floats, little-endian.
+struct Output<'a> {
+    path: &'a Path,
+    file: BufWriter<File>,
+}
+
+impl Output<'_> {
+    fn create(path: &Path) -> Result<Output<'_>, Failure> {
+        let file = File::create(path).map_err(|error| refused(path, error))?;
+        let file = BufWriter::new(file);
+        Ok(Output { path, file })
+    }
+
+    fn write(&mut self, values: &[f32]) -> Result<(), Failure> {
+        let mut bytes = values.iter().map(|value| value.to_le_bytes());
+        bytes
+            .try_for_each(|bytes| self.file.write_all(&bytes))
+            .map_err(|error| refused(self.path, error))
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        self.file.flush().map_err(|error| refused(self.path, error))
+    }
+}
+
+fn refused(path: &Path, error: std::io::Error) -> Failure {
+    Failure::new(Exit::Io, format!("{}: {error}", path.display()))
 }
 
 fn tokens(options: &Logits) -> Result<Vec<TokenId>, Failure> {
@@ -138,28 +182,42 @@ mod tests {
     }
 
     #[test]
+    fn router_logits_are_dealt_to_rows() {
+        let value = |at: usize| (at / ROUTER_LOGITS) as f32;
+        let routers: Vec<f32> = (0..6 * ROUTER_LOGITS).map(value).collect();
+        let found: Vec<f32> = by_row(&routers, 3).map(|part| part[0]).collect();
+        assert_eq!(found, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+    }
+
+    #[test]
     fn logits_of_a_prompt_are_those_of_its_tokens_one_by_one() {
         let folder = std::env::temp_dir().join(format!("atlas-logits-{}", std::process::id()));
         let weights = folder.join("weights");
         weights::write_synthetic(&weights, 1, 2, &Progress::default()).unwrap();
-        let (tokens, out) = (folder.join("tokens"), folder.join("out"));
+        let [tokens, out, routers] = ["tokens", "out", "routers"].map(|name| folder.join(name));
         let text: Vec<String> = (0..PAGE + 3)
             .map(|at| (at * 7 % VOCAB).to_string())
             .collect();
         fs::write(&tokens, text.join(" ")).unwrap();
-        let found = [false, true].map(|decode| {
+        let ways = [(false, false), (true, false), (false, true), (true, true)];
+        let found = ways.map(|(decode, telling)| {
             let options = Logits {
                 weights: weights.clone(),
                 tokens: tokens.clone(),
                 out: out.clone(),
+                routers: telling.then(|| routers.clone()),
                 layers: 1,
                 decode,
             };
             run(&options).unwrap();
-            fs::read(&out).unwrap()
+            let told = fs::read(&routers).unwrap_or_default();
+            (fs::read(&out).unwrap(), told)
         });
         fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(found[0].len(), 4 * VOCAB * (PAGE + 3));
-        assert!(found[0] == found[1]);
+        assert_eq!(found[0].0.len(), 4 * VOCAB * (PAGE + 3));
+        assert!(found.iter().all(|(logits, _)| *logits == found[0].0));
+        assert!(found[..2].iter().all(|(_, told)| told.is_empty()));
+        assert_eq!(found[2].1.len(), 4 * ROUTER_LOGITS * (PAGE + 3));
+        assert!(found[2].1 == found[3].1);
     }
 }

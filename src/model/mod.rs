@@ -17,5 +17,5 @@ mod tests;
 pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use bits::{Extent, WHOLE, bit_rules};
 pub use measure::measure;
-pub use runner::{ROWS_MAX, Runner};
+pub use runner::{ROUTER_LOGITS, ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};

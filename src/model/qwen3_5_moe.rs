@@ -9,9 +9,21 @@ use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
 /// row in `s.x`, the logits of the wanted rows in `s.logits [wanted, VOCAB]`, and what they are
 /// ranked by in `s.ranked`, if the backend ranks them.
 pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+    forward_watched(ops, model, s, batch, |_, _| {});
+}
+
+/// `forward`, with a look behind each layer: the logits of its router are still in `s.router`.
+pub fn forward_watched<B: Ops>(
+    ops: &mut B,
+    model: &mut Model<B>,
+    s: &mut Scratch<B>,
+    batch: &Batch,
+    mut behind: impl FnMut(&mut B, &Scratch<B>),
+) {
     ops.embed(&model.embed, batch, &mut s.residual);
     for block in &mut model.layers {
         layer(ops, block, s, batch);
+        behind(ops, s);
     }
     ops.rms_norm(&s.residual, &model.norm, &mut s.x);
     logits(ops, model, s, batch);

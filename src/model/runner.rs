@@ -13,6 +13,12 @@ use super::qwen3_5_moe;
 
 /// Most rows of one step: a full prefill and one token of every sequence.
 pub const ROWS_MAX: usize = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
+/// Logits of a router: of every expert, then of the shared one's gate.
+pub const ROUTER_LOGITS: usize = target::EXPERTS + 1;
+
+/// Rows of routers' logits that the host takes at once, where it takes rows of logits.
+const ROUTER_ROWS: usize = LOGITS_ROWS_MAX * target::VOCAB / ROUTER_LOGITS;
+const _: () = assert!(ROUTER_ROWS > 0);
 
 /// A model on a backend with its caches.
 pub struct Runner<B: Ops> {
@@ -120,6 +126,37 @@ impl<B: Ops> Runner<B> {
             &mut self.scratch,
             &self.batch,
         );
+        self.finish()
+    }
+
+    /// `step_eagerly`, and puts the logits of each layer's router into `routers`,
+    /// `[layers, rows, ROUTER_LOGITS]`: they decide which experts a row visits. Waits for every
+    /// layer, but runs the operations of any other step.
+    ///
+    /// # Errors
+    /// As `step`.
+    pub fn step_with_routers(
+        &mut self,
+        rows: &[Rows<'_>],
+        routers: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        self.fill(rows)?;
+        routers.clear();
+        self.ops.begin(&self.batch);
+        let (model, s, count) = (&mut self.model, &mut self.scratch, self.batch.rows());
+        let (logits, mut taken) = (&mut self.others, Ok(()));
+        qwen3_5_moe::forward_watched(&mut self.ops, model, s, &self.batch, |ops, s| {
+            let done = (0..count).step_by(ROUTER_ROWS).try_for_each(|first| {
+                let rows = first..count.min(first + ROUTER_ROWS);
+                ops.read(&s.router, rows, logits)?;
+                routers.extend_from_slice(logits);
+                Ok(())
+            });
+            if taken.is_ok() {
+                taken = done;
+            }
+        });
+        taken?;
         self.finish()
     }
 
