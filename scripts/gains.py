@@ -1,0 +1,90 @@
+"""How much of each part of the model a binary adds to the hidden state, by least squares.
+
+A part is a layer's mixer, its shared expert, or one of its experts. A part that is wrong by a factor moves what the
+next router sees along what the part adds, in every position that visits it; rounding moves it anywhere. So the move of
+the router's logits, projected on what the part makes of them, tells the factor with far less noise than the distance
+of the logits, to which one expert of many hardly contributes. Behind the last layer some tokens' logits take the place
+of a router's. A mixer between a part and its router adds to the projection by what it makes of the part, which is left
+out: factors are those of what goes straight through.
+"""
+
+import torch
+
+TOKENS = 256  # whose logits stand for a router behind the last layer
+VISITS = 16  # positions that a part needs to be judged
+ERRORS = 6  # standard errors that chance does not reach: some thousand parts are tried
+
+
+class Gains:
+    """Takes from a run of the reference what each part adds and where it is seen."""
+
+    def __init__(self, model, tokens_seen=TOKENS):
+        self.model, self.layers = model, list(model.model.layers)
+        self.seen = torch.linspace(0, model.lm_head.out_features - 1, tokens_seen).long()
+        self.mixed, self.moe, self.residual, self.hooks = {}, {}, {}, []
+
+    def __enter__(self):
+        for layer, block in enumerate(self.layers):
+            mixer = block.linear_attn if hasattr(block, "linear_attn") else block.self_attn
+            self.keep(mixer, self.mixed, layer, lambda inputs, output: first(output))
+            self.keep(block.mlp.experts, self.moe, layer, lambda inputs, output: inputs)
+            self.keep(block.post_attention_layernorm, self.residual, layer, lambda inputs, output: inputs[0])
+        self.keep(self.model.model.norm, self.residual, len(self.layers), lambda inputs, output: inputs[0])
+        return self
+
+    def __exit__(self, *_):
+        for hook in self.hooks:
+            hook.remove()
+
+    def keep(self, module, to, layer, take):
+        def hook(_, inputs, output):
+            to[layer] = take(inputs, output)
+
+        self.hooks.append(module.register_forward_hook(hook))
+
+    def seen_as(self, added, place, rows):
+        """What `added [n, hidden]` makes of the logits at router `place`, in positions `rows`."""
+        last = place == len(self.layers)
+        norm = self.model.model.norm if last else self.layers[place].post_attention_layernorm
+        weight = self.model.lm_head.weight[self.seen] if last else self.layers[place].mlp.gate.weight
+        residual = self.residual[place].flatten(0, -2)[rows]
+        size = residual.pow(2).mean(-1, keepdim=True).add(norm.eps).rsqrt()
+        along = (residual * added).mean(-1, keepdim=True) * size * size
+        return (added - residual * along) * size * (1 + norm.weight) @ weight.T
+
+    def parts(self):
+        """Name, place of the router that sees it, positions, and what it makes of that router's logits."""
+        for layer, block in enumerate(self.layers):
+            mixed = self.mixed[layer].flatten(0, -2)
+            every = torch.arange(len(mixed), device=mixed.device)
+            yield f"layer {layer} mixer", layer, every, self.seen_as(mixed, layer, every)
+            x, chosen, weights = self.moe[layer]
+            shared = block.mlp.shared_expert_gate(x).sigmoid() * block.mlp.shared_expert(x)
+            yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every)
+            for expert in range(block.mlp.experts.num_experts):
+                rows, turn = (chosen == expert).nonzero(as_tuple=True)
+                if len(rows) >= VISITS:
+                    added = expert_of(block.mlp.experts, expert, x[rows]) * weights[rows, turn, None]
+                    yield f"layer {layer} expert {expert}", layer + 1, rows, self.seen_as(added, layer + 1, rows)
+
+    def of(self, moved):
+        """Name, factor less 1 and its standard error of each part; `moved` has what each router's logits differ by, the
+        tokens' last."""
+        for name, place, rows, direction in self.parts():
+            move = moved[place][rows].to(direction)
+            power = direction.pow(2).sum()
+            yield name, float((move * direction).sum() / power), float(move.pow(2).mean().sqrt() / power.sqrt())
+
+
+def first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+def expert_of(experts, expert, x):
+    gate, up = torch.nn.functional.linear(x, experts.gate_up_proj[expert]).chunk(2, -1)
+    return torch.nn.functional.linear(experts.act_fn(gate) * up, experts.down_proj[expert])
+
+
+def outlying(found, allowed):
+    """Of `Gains.of`, what is off by more than `allowed` and more than chance."""
+    return [part for part in found if abs(part[1]) > max(allowed, ERRORS * part[2])]
