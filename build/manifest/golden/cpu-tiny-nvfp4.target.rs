@@ -14,6 +14,8 @@ pub const MODEL_ID: &str = "tiny";
 pub const SERVES: bool = true;
 /// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
 pub const IN_HOST_MEMORY: bool = true;
+/// Of a larger GPU the SMs that this binary keeps to; all of it if none.
+pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "cpu/tiny/nvfp4"
 binary = "atlas-cpu-tiny-nvfp4"

@@ -14,6 +14,8 @@ pub const MODEL_ID: &str = "qwen3.5-35b-a3b";
 pub const SERVES: bool = false;
 /// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
 pub const IN_HOST_MEMORY: bool = true;
+/// Of a larger GPU the SMs that this binary keeps to; all of it if none.
+pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "gb10/qwen3.5-35b-a3b/nvfp4"
 binary = "atlas-gb10-qwen3.5-35b-a3b-nvfp4"

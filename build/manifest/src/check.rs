@@ -11,6 +11,9 @@ use crate::error::ManifestError;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::target::Target;
 
+/// SMs that a driver parts from the others together, from compute capability 9.0 on: a cluster's.
+const SMS_PARTED: u32 = 8;
+
 /// Result of one rule.
 type Rule = Result<(), ManifestError>;
 
@@ -77,6 +80,12 @@ impl File {
             "must be an exact architecture, sm_<number>a",
         )?;
         self.positive("gpu.sms", gpu.sms.into())?;
+        self.rule(
+            !gpu.partition || gpu.sms.is_multiple_of(SMS_PARTED),
+            "gpu.sms",
+            gpu.sms,
+            &format!("must be a multiple of {SMS_PARTED} with partition = true"),
+        )?;
         let warps = gpu.threads_per_sm > 0 && gpu.threads_per_sm.is_multiple_of(32);
         self.rule(
             warps,

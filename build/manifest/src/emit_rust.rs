@@ -65,6 +65,12 @@ impl Target {
             "Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.",
             &format!("IN_HOST_MEMORY: bool = {in_host_memory}"),
         );
+        let partition = gpu.filter(|gpu| gpu.partition).map(|gpu| gpu.sms);
+        item(
+            out,
+            "Of a larger GPU the SMs that this binary keeps to; all of it if none.",
+            &format!("PARTITION: Option<u32> = {partition:?}"),
+        );
         item(
             out,
             "The expanded manifest (TOML), as `show` prints it.",

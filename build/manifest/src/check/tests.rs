@@ -35,7 +35,7 @@ fn the_manifests_are_right_before_they_are_broken() {
 
 refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncores = 1",
     "line 8: `cores = 1`: unknown field `cores`, expected one of `arch`, `sms`, \
-     `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
+     `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
      `memory_shared_with_host`, `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
     "line 42: `depth = 2`: unknown field `depth`, expected `layers`");
@@ -71,6 +71,9 @@ refused!(inexact_architecture: HARDWARE_FILE, "\"sm_90a\"" => "\"sm_90\"",
     "gpu.arch = sm_90: must be an exact architecture, sm_<number>a");
 refused!(no_multiprocessors: HARDWARE_FILE, "sms = 132" => "sms = 0",
     "gpu.sms = 0: must be at least 1");
+refused!(a_part_that_no_driver_gives: HARDWARE_FILE,
+    "sms = 132" => "sms = 52\npartition = true",
+    "gpu.sms = 52: must be a multiple of 8 with partition = true");
 refused!(threads_that_are_no_warps: HARDWARE_FILE, "2048" => "2040",
     "gpu.threads_per_sm = 2040: must be a multiple of 32");
 refused!(no_device_memory: HARDWARE_FILE, "150_109_880_320" => "0",

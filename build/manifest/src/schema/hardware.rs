@@ -1,5 +1,7 @@
 //! `targets/_hw/<hw>.toml`: what a machine is.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
 /// Which implementation of the ops a target is compiled with.
@@ -34,6 +36,9 @@ pub struct Gpu {
     pub arch: String,
     /// Streaming multiprocessors, at least 1.
     pub sms: u32,
+    /// Whether those are a part of the chip's, and the program keeps to them.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub partition: bool,
     /// Resident threads per multiprocessor, a multiple of 32.
     pub threads_per_sm: u32,
     /// Shared memory that one block may ask for, bytes.
