@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use crate::error::{CudaError, Error};
 use crate::ops::atlas_stream;
+use crate::partition::Partition;
 
 /// CUDA version of the linked runtime and of every driver function named here.
 const CUDA_NEEDED: (i32, i32) = (13, 0);
@@ -150,10 +151,14 @@ fn attribute_of(device: sys::CUdevice, attribute: Attribute) -> Result<i32, Cuda
 #[derive(Debug)]
 pub struct Context {
     device: sys::CUdevice,
+    /// Where streams run, unless it is the whole GPU.
+    partition: Option<Partition>,
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
+        // It is the primary context's.
+        drop(self.partition.take());
         // SAFETY: pairs with the retain in `Device::open`; nothing made in the context is left.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
@@ -167,11 +172,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens GPU 0 for kernels of exactly `compute_capability` (major, minor).
+    /// Opens GPU 0 for kernels of exactly `compute_capability` (major, minor). They run on
+    /// `partition` of its multiprocessors, or on all of them if there is none.
     ///
     /// # Errors
-    /// Those of [`probe`], [`Error::OtherGpu`], or the call that failed.
-    pub fn open(compute_capability: (i32, i32)) -> Result<Device, Error> {
+    /// Those of [`probe`], [`Error::OtherGpu`], [`Error::NoPartition`], [`Error::OtherPartition`],
+    /// or the call that failed.
+    pub fn open(compute_capability: (i32, i32), partition: Option<u32>) -> Result<Device, Error> {
         let info = probe()?;
         if info.compute_capability != compute_capability {
             return Err(Error::OtherGpu {
@@ -183,16 +190,22 @@ impl Device {
         let device = first_gpu()?;
         let mut primary = ptr::null_mut();
         // SAFETY: the context is retained before it is made current, and released by `Context`.
-        let context = unsafe {
+        let mut context = unsafe {
             let retained = sys::cuDevicePrimaryCtxRetain(&mut primary, device);
             check("cuDevicePrimaryCtxRetain", retained)?;
-            let context = Rc::new(Context { device });
+            let context = Context {
+                device,
+                partition: None,
+            };
             check("cuCtxSetCurrent", sys::cuCtxSetCurrent(primary))?;
             context
         };
+        if let Some(sms) = partition {
+            context.partition = Some(Partition::open(device, sms, info.multiprocessors)?);
+        }
         Ok(Device {
             info: Rc::new(info),
-            context,
+            context: Rc::new(context),
         })
     }
 
@@ -234,16 +247,26 @@ impl Stream {
     /// # Errors
     /// The call that failed.
     pub fn open(device: &Device) -> Result<Stream, CudaError> {
+        let context = device.context();
+        let raw = match &context.partition {
+            Some(partition) => partition.stream()?,
+            None => Stream::anywhere()?,
+        };
+        Ok(Stream(Rc::new(RawStream {
+            raw,
+            _context: context,
+        })))
+    }
+
+    /// A stream whose kernels run on any multiprocessor.
+    fn anywhere() -> Result<sys::CUstream, CudaError> {
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: writes one handle; the context is current.
         check("cuStreamCreate", unsafe {
             sys::cuStreamCreate(&mut raw, flags)
         })?;
-        Ok(Stream(Rc::new(RawStream {
-            raw,
-            _context: device.context(),
-        })))
+        Ok(raw)
     }
 
     /// Waits until all work in the stream is done. Errors of kernels surface here.

@@ -48,6 +48,10 @@ pub enum Error {
         found: (i32, i32),
         needed: (i32, i32),
     },
+    /// The GPU's driver does not confine work to `sms` of its `of` multiprocessors.
+    NoPartition { sms: u32, of: u32, why: CudaError },
+    /// The driver gives a part of `found` multiprocessors of `of`, or none, where `sms` are needed.
+    OtherPartition { sms: u32, of: u32, found: u32 },
     /// A call failed.
     Call(CudaError),
 }
@@ -83,9 +87,51 @@ impl fmt::Display for Error {
                  Download the binary for this GPU",
                 found.0, found.1, needed.0, needed.1
             ),
+            Error::NoPartition { sms, of, why } => write!(
+                f,
+                "this binary runs on {sms} of the GPU's {of} SMs, and the driver does not keep it \
+                 to them: {why}. Update the driver, and give this process the whole GPU (no MIG \
+                 instance, no MPS)"
+            ),
+            Error::OtherPartition { sms, of, found } => write!(
+                f,
+                "this binary runs on {sms} of the GPU's SMs, and the driver gives {found} of {of}. \
+                 Give this process the whole of a GPU with more than {sms} SMs (no MIG instance, \
+                 no MPS)"
+            ),
             Error::Call(error) => error.fmt(f),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_the_driver_does_not_give_is_named_with_the_fix() {
+        let why = CudaError {
+            call: "cuGreenCtxCreate",
+            code: 801,
+            text: "not supported".to_string(),
+            at: Location::caller(),
+        };
+        let (sms, of) = (48, 132);
+        let refused = Error::NoPartition { sms, of, why }.to_string();
+        for part in [
+            "48 of the GPU's 132 SMs",
+            "cuGreenCtxCreate failed with 801",
+            "Update",
+        ] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        let found = 56;
+        let other = Error::OtherPartition { sms, of, found }.to_string();
+        assert!(
+            other.contains("48") && other.contains("gives 56 of 132"),
+            "{other}"
+        );
+    }
+}

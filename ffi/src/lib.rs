@@ -9,6 +9,7 @@ mod error;
 mod graph;
 mod memory;
 pub mod ops;
+mod partition;
 
 pub use device::{Context, Device, DeviceInfo, Event, Stream, launched, probe};
 pub use error::{CudaError, Error};

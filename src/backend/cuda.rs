@@ -260,7 +260,8 @@ impl Cuda {
     /// # Errors
     /// Why it cannot be used, and what to do about it.
     pub fn open() -> Result<Cuda, DeviceError> {
-        let device = Device::open(target::COMPUTE_CAPABILITY).map_err(refused)?;
+        let device =
+            Device::open(target::COMPUTE_CAPABILITY, target::PARTITION).map_err(refused)?;
         let stream = Stream::open(&device).map_err(refused)?;
         let mut angles = DeviceBuf::uninit(&device, MAX_CONTEXT * 2 * PAIRS).map_err(refused)?;
         angles.upload(0, &rotations(), &stream).map_err(refused)?;

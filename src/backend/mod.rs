@@ -20,7 +20,7 @@ mod device {
     use crate::engine::executor::DeviceError;
     use crate::model::{TOLERANCE_F32, Tolerance};
 
-    pub use super::parity::host::{describe, measure, parity};
+    pub use super::parity::host::{describe, measure, parity, partition};
 
     /// What runs the model.
     pub type Backend = Cpu;
@@ -45,7 +45,7 @@ mod device {
     use super::cuda::Cuda;
     use crate::engine::executor::DeviceError;
 
-    pub use super::cuda::check::{describe, measure, parity};
+    pub use super::cuda::check::{describe, measure, parity, partition};
     pub use super::cuda::{GOLDEN_TOLERANCE, WORKSPACE_BYTES};
 
     /// What runs the model.
@@ -60,4 +60,4 @@ mod device {
     }
 }
 
-pub use device::{Backend, GOLDEN_TOLERANCE, WORKSPACE_BYTES, open};
+pub use device::{Backend, GOLDEN_TOLERANCE, WORKSPACE_BYTES, open, partition};

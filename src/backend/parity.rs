@@ -167,6 +167,11 @@ pub mod host {
         Ok(Vec::new())
     }
 
+    /// None: the processor is used whole.
+    pub fn partition() -> Option<String> {
+        None
+    }
+
     /// The processors in use.
     ///
     /// # Errors

@@ -75,8 +75,12 @@ fn plain() -> String {
     } else {
         "inside this binary"
     };
+    let part = match target::PARTITION {
+        Some(sms) => format!(" ({sms} SMs of a larger GPU)"),
+        None => String::new(),
+    };
     format!(
-        "{}\nhardware {}, model {}, quantisation {}\nweights {weights}\n\
+        "{}\nhardware {}{part}, model {}, quantisation {}\nweights {weights}\n\
          limits: {} tokens of context, {} sequences at once, {} requests waiting\n\
          serves: {}\n\n{}\n",
         version_line(),

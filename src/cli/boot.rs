@@ -188,6 +188,9 @@ pub fn preflight() -> Result<(), Failure> {
     log::line(format_args!("{}, memory:", about::version_line()));
     ledger::lines().iter().for_each(log::line);
     log::line(memory::require()?);
+    if let Some(part) = backend::partition() {
+        log::line(format_args!("kernels on {part}: a part of this GPU"));
+    }
     Ok(())
 }
 

@@ -275,6 +275,7 @@ mod tests {
             let (real, other) = (format!("gb10/{leaf}"), format!("h200-48/{leaf}"));
             let (a, b) = (gpu(&real), gpu(&other));
             assert_eq!((a.sms, a.threads_per_sm), (b.sms, b.threads_per_sm));
+            assert_eq!((a.partition, b.partition), (false, true));
             assert_eq!(a.shared_bytes_per_block, b.shared_bytes_per_block);
             let chip = gpu("h200/tiny/nvfp4");
             assert_eq!(chip.arch, b.arch);
@@ -283,6 +284,8 @@ mod tests {
                 (b.l2_bytes, b.memory_bytes)
             );
             assert_eq!(chip.bandwidth_read_measured, b.bandwidth_read_measured);
+            let part = "PARTITION: Option<u32> = Some(48);";
+            assert!(repository(&other).emit_rust(&[]).contains(part));
             let file = |name: &str| {
                 let path = crate::testing::root().join(format!("targets/{name}.toml"));
                 std::fs::read_to_string(path).unwrap()

@@ -457,7 +457,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// The GPU cannot be used, or a call failed.
 pub fn measure() -> Result<Vec<String>, DeviceError> {
     let mut cuda = Cuda::open()?;
-    let mut lines = vec![measure_copy(&cuda).map_err(refused)?];
+    let part = partition().map(|part| format!("kernels on {part}: figures of a part of this GPU"));
+    let mut lines: Vec<String> = part.into_iter().collect();
+    lines.push(measure_copy(&cuda).map_err(refused)?);
     let mut random = Random::seeded(1);
     for (n, k, format) in matrices() {
         let weights = Panels::stacked(&[stored(&mut random, n, k, format)]);
@@ -560,6 +562,15 @@ fn median_ms(
     Ok(times[times.len() / 2])
 }
 
+/// Of the GPU's SMs those that this binary runs on, if not on all.
+pub fn partition() -> Option<String> {
+    let sms = target::PARTITION?;
+    Some(match ffi::probe() {
+        Ok(info) => format!("{sms} of {} SMs", info.multiprocessors),
+        Err(_) => format!("{sms} SMs"),
+    })
+}
+
 /// What `doctor` says about the GPU.
 ///
 /// # Errors
@@ -567,8 +578,12 @@ fn median_ms(
 pub fn describe() -> Result<String, String> {
     let info = ffi::probe().map_err(|why| why.to_string())?;
     let ((major, minor), driver) = (info.compute_capability, info.driver_cuda);
+    let used = match target::PARTITION {
+        Some(sms) => format!(" of which it uses {sms}"),
+        None => String::new(),
+    };
     let text = format!(
-        "{}, compute capability {major}.{minor}, {} SMs, {:.1} GiB, driver for CUDA {}.{}",
+        "{}, compute capability {major}.{minor}, {} SMs{used}, {:.1} GiB, driver for CUDA {}.{}",
         info.name,
         info.multiprocessors,
         info.memory_bytes as f64 / f64::from(1 << 30),

@@ -97,6 +97,9 @@ pub struct PrefillOptions {
 pub struct Report {
     format: u32,
     target: &'static str,
+    /// The part of the device that figures are of, if not of the whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<String>,
     weights: String,
     load_s: f64,
     copy_gb_s: f64,
@@ -199,6 +202,7 @@ impl Job {
         Ok(Report {
             format: FORMAT,
             target: target::BINARY,
+            partition: backend::partition(),
             weights: match &self.weights {
                 None => format!("drawn, {} layers", self.layers),
                 Some(path) => format!("{}, {} layers", path.display(), self.layers),
@@ -264,6 +268,10 @@ impl Report {
             "{}, weights {}: loaded in {:.2} s; a large copy reads and writes {:.1} GB/s\n",
             self.target, self.weights, self.load_s, self.copy_gb_s
         );
+        if let Some(part) = &self.partition {
+            writeln!(text, "kernels on {part}: figures of a part of this GPU")
+                .expect("a string takes everything");
+        }
         for case in &self.cases {
             case_table(&mut text, case).expect("a string takes everything");
         }

@@ -85,3 +85,22 @@ fn cases_that_do_not_fit_are_left_out() {
     assert!(!decode(target::MAX_SEQUENCES + 1, 8).fits(8));
     assert!(!decode(1, MAX_CONTEXT).fits(1));
 }
+
+#[test]
+fn figures_of_a_part_of_the_device_say_so() {
+    let report = |partition: Option<&str>| Report {
+        format: FORMAT,
+        target: target::BINARY,
+        partition: partition.map(str::to_string),
+        weights: String::new(),
+        load_s: 0.0,
+        copy_gb_s: 0.0,
+        cases: Vec::new(),
+    };
+    let (part, whole) = (report(Some("48 of 132 SMs")), report(None));
+    assert!(part.table().contains("\nkernels on 48 of 132 SMs"));
+    assert!(!whole.table().contains("SMs"));
+    let json = |report| serde_json::to_value(report).unwrap();
+    assert_eq!(json(part)["partition"], "48 of 132 SMs");
+    assert!(json(whole).get("partition").is_none());
+}

@@ -1,0 +1,120 @@
+//! A part of the GPU's multiprocessors, for binaries whose grids are sized for fewer than it has.
+
+use std::mem;
+use std::ptr;
+
+use cudarc::driver::sys::{self, CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM as SM};
+
+use crate::device::check;
+use crate::error::{CudaError, Error};
+
+/// A green context: kernels in its streams run on its multiprocessors and on no others, whether
+/// they are launched or replayed from a graph that was recorded in such a stream. It shares memory,
+/// kernels and events with the primary context, which stays the current one: the runtime's
+/// launchers go by the stream.
+///
+/// Every driver that is not refused as too old has the functions named here.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    raw: sys::CUgreenCtx,
+}
+
+impl Partition {
+    /// Takes exactly `sms` of the multiprocessors of `device`, which has `of`. Its primary context
+    /// is retained.
+    ///
+    /// # Errors
+    /// [`Error::NoPartition`], or [`Error::OtherPartition`] where the driver cannot give that many.
+    pub(crate) fn open(device: sys::CUdevice, sms: u32, of: u32) -> Result<Partition, Error> {
+        let refused = |why| Error::NoPartition { sms, of, why };
+        let exactly = |found| match found == sms {
+            true => Ok(()),
+            false => Err(Error::OtherPartition { sms, of, found }),
+        };
+        let part = split(device, sms).map_err(refused)?;
+        exactly(count(&part))?;
+        let partition = Partition::of(device, part).map_err(refused)?;
+        exactly(partition.sms().map_err(refused)?)?;
+        Ok(partition)
+    }
+
+    fn of(device: sys::CUdevice, mut part: sys::CUdevResource) -> Result<Partition, CudaError> {
+        let (mut described, mut raw) = (ptr::null_mut(), ptr::null_mut());
+        let flags = sys::CUgreenCtxCreate_flags::CU_GREEN_CTX_DEFAULT_STREAM as u32;
+        // SAFETY: reads one resource; each call writes one handle, the second from the first.
+        unsafe {
+            check(
+                "cuDevResourceGenerateDesc",
+                sys::cuDevResourceGenerateDesc(&mut described, &mut part, 1),
+            )?;
+            check(
+                "cuGreenCtxCreate",
+                sys::cuGreenCtxCreate(&mut raw, described, device, flags),
+            )?;
+        }
+        Ok(Partition { raw })
+    }
+
+    /// Multiprocessors that it has.
+    fn sms(&self) -> Result<u32, CudaError> {
+        let mut has = nothing();
+        // SAFETY: the context is open; writes one resource.
+        check("cuGreenCtxGetDevResource", unsafe {
+            sys::cuGreenCtxGetDevResource(self.raw, &mut has, SM)
+        })?;
+        Ok(count(&has))
+    }
+
+    /// A stream whose kernels run here; it does not wait for any default stream.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub(crate) fn stream(&self) -> Result<sys::CUstream, CudaError> {
+        let mut raw = ptr::null_mut();
+        // Any other flag is refused.
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is open; writes one handle.
+        check("cuGreenCtxStreamCreate", unsafe {
+            sys::cuGreenCtxStreamCreate(&mut raw, self.raw, flags, 0)
+        })?;
+        Ok(raw)
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        // SAFETY: the context is open; streams hold it, so that none of its own is left.
+        let _ = unsafe { sys::cuGreenCtxDestroy(self.raw) };
+    }
+}
+
+/// At least `sms` of the device's multiprocessors: the driver parts whole clusters.
+fn split(device: sys::CUdevice, sms: u32) -> Result<sys::CUdevResource, CudaError> {
+    let (mut all, mut part, mut rest, mut parts) = (nothing(), nothing(), nothing(), 1);
+    // SAFETY: the first call writes one resource; the second reads it, writes as many parts as
+    // `parts` says, the number of those that there are, and what remains.
+    unsafe {
+        check(
+            "cuDeviceGetDevResource",
+            sys::cuDeviceGetDevResource(device, &mut all, SM),
+        )?;
+        check(
+            "cuDevSmResourceSplitByCount",
+            sys::cuDevSmResourceSplitByCount(&mut part, &mut parts, &all, &mut rest, 0, sms),
+        )?;
+    }
+    // A part that there is not is as it was before.
+    Ok(part)
+}
+
+/// A resource before the driver writes it.
+fn nothing() -> sys::CUdevResource {
+    // SAFETY: numbers, and a type of which 0 is a value.
+    unsafe { mem::zeroed() }
+}
+
+/// Multiprocessors of a resource that is `nothing` or of type `SM`.
+fn count(resource: &sys::CUdevResource) -> u32 {
+    // SAFETY: all fields of the union are plain numbers.
+    unsafe { resource.__bindgen_anon_1.sm.smCount }
+}
