@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::harness::{Answer, Server, send_to};
-use crate::scripted::play::Scene;
+use crate::scripted::play::{STEP, Scene};
 use crate::scripted::server;
 
 const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ci/e2e/recordings");
@@ -306,13 +306,9 @@ fn scripted_server() -> (SocketAddr, oneshot::Sender<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
     let (bound, address) = mpsc::channel();
     thread::spawn(move || {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(async {
-            let ended = async { drop(stopped.await) };
-            let (address, serving) = server::start(scenes, 0, ended).await.unwrap();
-            bound.send(address).unwrap();
-            serving.await
-        })
+        let ended = async { drop(stopped.await) };
+        let tell = |address| bound.send(address).unwrap();
+        server::serve(scenes, STEP, 0, tell, ended).unwrap();
     });
     (address.recv().unwrap(), stop)
 }

@@ -12,8 +12,8 @@ use atlas::text::chat::ChatModel;
 use atlas::text::tokenizer::Tokenizer;
 use serde::Deserialize;
 
-/// Time of a step: replies come token by token, as those of a model do.
-const STEP: Duration = Duration::from_micros(200);
+/// Time of a step unless another is wished: replies come token by token, as those of a model do.
+pub const STEP: Duration = Duration::from_micros(200);
 /// Logit of the token that comes next; all others have 0.
 const CERTAIN: f32 = 40.0;
 /// What follows the reasoning of a reply.
@@ -44,6 +44,8 @@ struct Part {
 /// Plays the first scene that fits a prompt; a prompt that none fits gets an empty reply.
 pub struct Play {
     scenes: Vec<Scene>,
+    /// Time of a step.
+    step: Duration,
     tokenizer: Arc<Tokenizer>,
     end_of_turn: TokenId,
     parts: Vec<Part>,
@@ -54,9 +56,10 @@ pub struct Play {
 }
 
 impl Play {
-    pub fn new(scenes: Vec<Scene>, model: &ChatModel) -> Play {
+    pub fn new(scenes: Vec<Scene>, step: Duration, model: &ChatModel) -> Play {
         Play {
             scenes,
+            step,
             tokenizer: model.tokenizer.clone(),
             end_of_turn: model.stop_tokens[0],
             parts: vec![Part::default(); target::MAX_SEQUENCES],
@@ -93,7 +96,7 @@ impl Executor for Play {
     const VOCAB: usize = target::VOCAB;
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
-        thread::sleep(STEP);
+        thread::sleep(self.step);
         self.logits.clear();
         self.rows.clear();
         for row in rows {

@@ -1,16 +1,21 @@
 //! The real HTTP server and engine over an executor that plays a script.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use atlas::cli::boot::{self, Files};
 use atlas::engine::{self, Limits};
 use atlas::http::files;
+use atlas::http::limits::{IO_THREADS, PARSERS_MAX};
 use atlas::http::listener::Listener;
 use atlas::http::server::Server;
 use atlas::http::settings::Settings;
 use atlas::http::state::{Loading, State};
+use atlas::http::threads::Threads;
 use atlas::target;
+use tokio::runtime::Builder;
 
 use super::play::{Play, Scene};
 
@@ -26,29 +31,40 @@ const LIMITS: Limits = Limits {
     ..Limits::TARGET
 };
 
-/// A server that plays `scenes` on a local port; port 0 takes a free one. The future serves until
-/// `stop` completes.
+/// Plays `scenes` on a local port, with steps of the time `step`, until `stop` completes; port 0
+/// takes a free one. `bound` is told the address. The threads are those of the product.
 ///
 /// # Errors
-/// When the model's text files or the address cannot be used, in plain words.
-pub async fn start(
+/// When the model's text files, threads or the address cannot be had, in plain words.
+pub fn serve(
     scenes: Vec<Scene>,
+    step: Duration,
     port: u16,
+    bound: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()>,
-) -> Result<(SocketAddr, impl Future<Output = bool>), String> {
+) -> Result<(), String> {
     let chat = boot::chat_model(&Files::Embedded).map_err(|failure| failure.message)?;
     let state = State::new(MODEL, Settings::default(), || Loading {
         stage: "starting",
         bytes_done: 0,
         bytes_total: 0,
     });
-    let play = Play::new(scenes, &chat);
+    let play = Play::new(scenes, step, &chat);
     let (engine, _) = engine::spawn(LIMITS, move || Ok(play));
     state.serve(chat, engine);
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let listener = Listener::tcp(address).await;
-    let listener = listener.map_err(|error| error.to_string())?;
-    let address = listener.address().ok_or("the socket has no address")?;
-    let server = Server::new(listener, state, files::connections());
-    Ok((address, server.run(stop)))
+    let none = |error: io::Error| error.to_string();
+    let threads = Threads::new(IO_THREADS, PARSERS_MAX).map_err(none)?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(none)?;
+    runtime.block_on(async {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listener = Listener::tcp(address).await.map_err(none)?;
+        bound(listener.address().ok_or("the socket has no address")?);
+        let server = Server::new(listener, state, files::connections());
+        server.in_homes(threads.homes()).run(stop).await;
+        Ok(())
+    })
 }
