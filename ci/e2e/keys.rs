@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::harness::Server;
 
 const KEY: &str = "first-0123456789abcdef";
@@ -34,10 +36,29 @@ impl Drop for KeyFile {
     }
 }
 
-fn status(server: &Server, path: &str, header: &str) -> u16 {
+fn asked(server: &Server, method: &str, path: &str, header: &str) -> u16 {
     let head =
-        format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n");
+        format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n");
     server.send(head.as_bytes()).answer().status
+}
+
+fn status(server: &Server, path: &str, header: &str) -> u16 {
+    asked(server, "GET", path, header)
+}
+
+/// Methods and paths that the server's description of itself has.
+fn described() -> Vec<(String, String)> {
+    let page = include_str!("../../src/http/openapi/openapi.json");
+    let page: Value = serde_json::from_str(page).unwrap();
+    let paths = page["paths"].as_object().unwrap();
+    let methods = |(path, methods): (&String, &Value)| {
+        let names: Vec<String> = methods.as_object().unwrap().keys().cloned().collect();
+        let path = path.replace(['{', '}'], "");
+        names
+            .into_iter()
+            .map(move |name| (name.to_uppercase(), path.clone()))
+    };
+    paths.iter().flat_map(methods).collect()
 }
 
 fn with_key(server: &Server, key: &str) -> u16 {
@@ -48,20 +69,12 @@ fn with_key(server: &Server, key: &str) -> u16 {
 fn every_route_but_health_asks_for_a_key() {
     let file = KeyFile::new("routes", KEY);
     let server = Server::start_with(&["--api-keys-file", file.path()]);
-    assert_eq!(status(&server, "/health", ""), 200);
-    for path in [
-        "/",
-        "/v1/models",
-        "/v1/models/tiny",
-        "/v1/responses/resp_1",
-        "/metrics",
-        "/version",
-        "/openapi.json",
-        "/tokenizer_info",
-        "/nothing",
-        "//",
-        "/health/",
-    ] {
+    for (method, path) in described() {
+        let expected = if path == "/health" { 200 } else { 401 };
+        let found = asked(&server, &method, &path, "");
+        assert_eq!(found, expected, "{method} {path}");
+    }
+    for path in ["/nothing", "//", "/health/"] {
         assert_eq!(status(&server, path, ""), 401, "{path}");
     }
     let bearer = format!("authorization: Bearer {KEY}\r\n");
