@@ -310,6 +310,13 @@ fn models_have_the_shape_of_both_dialects() {
         (&model["id"], &model["type"]),
         (&json!("scripted"), &json!("model"))
     );
+    assert_eq!(model["display_name"], "scripted");
+    assert!(model["created_at"].as_str().unwrap().ends_with('Z'));
+    assert!(model["created"].is_u64());
+    assert_eq!(
+        (&list["first_id"], &list["last_id"]),
+        (&model["id"], &model["id"])
+    );
     assert_eq!(model["max_model_len"], target::MAX_CONTEXT);
     assert_eq!(&server.get("/v1/models/scripted").json(), model);
     assert_eq!(
