@@ -206,9 +206,24 @@ fn wrong_message(random: &mut Random) -> Case {
     }
 }
 
+/// A schema that calls of a strict tool cannot obey, or that is none.
+fn wrong_parameters(random: &mut Random) -> Value {
+    let property = |schema: Value| json!({"type": "object", "properties": {"a": schema}});
+    match random.below(8) {
+        0 => json!({"type": "strange"}),
+        1 => json!({"type": "object", "properties": [1]}),
+        2 => json!({"type": "object", "required": 5}),
+        3 => json!({"$ref": "#/nowhere"}),
+        4 => property(json!({"type": "strange"})),
+        5 => property(json!({"type": "string", "pattern": "("})),
+        6 => property(json!({"enum": 3})),
+        _ => property(json!({"type": "integer", "minimum": "x"})),
+    }
+}
+
 /// Tools with something wrong in them.
 fn wrong_tool(random: &mut Random) -> Case {
-    let mut case = match random.below(5) {
+    let mut case = match random.below(6) {
         0 => field("tools", json!([{"type": "function"}])),
         1 => field("tools", json!([{"type": "web_search"}])),
         2 => field(
@@ -219,6 +234,11 @@ fn wrong_tool(random: &mut Random) -> Case {
             "tools",
             json!([{"type": "function", "function": {"name": "f",
             "parameters": "none"}}]),
+        ),
+        4 => field(
+            "tools",
+            json!([{"type": "function", "function": {"name": "f", "strict": true,
+            "parameters": wrong_parameters(random)}}]),
         ),
         _ => field(
             "tools",
