@@ -10,8 +10,9 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
 use crate::engine::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
+use crate::ops::{Batch, Ops};
 use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, VOCAB};
-use crate::weights::{self, Progress};
+use crate::weights::{self, LAYER_GROWTH, Progress};
 
 pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -288,4 +289,44 @@ fn rows_out_of_range_are_refused() {
         })
         .contains("slot")
     );
+}
+
+/// Routers of a drawn checkpoint count on it: their experts' popularity is relative to the size of
+/// the hidden state.
+#[test]
+fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
+    let checkpoint = weights::open_seeded(Arc::default());
+    let mut ops = Cpu::new(2);
+    let mut model = parts::load(&mut ops, &checkpoint).unwrap();
+    let mut scratch = parts::Scratch::new(&ops).unwrap();
+    let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
+    let sequence = alone(&tokens);
+    let mut batch = Batch::default();
+    batch.fill(&[sequence.rows(PAGE)]).unwrap();
+    let mut states = vec![Vec::new()];
+    ops.begin(&batch);
+    ops.embed(&model.embed, &batch, &mut scratch.residual);
+    ops.read(&scratch.residual, 0..PAGE, &mut states[0])
+        .unwrap();
+    qwen3_5_moe::forward_watched(&mut ops, &mut model, &mut scratch, &batch, |ops, s| {
+        let mut state = Vec::new();
+        ops.read(&s.residual, 0..PAGE, &mut state).unwrap();
+        states.push(state);
+    });
+    for (layer, pair) in states.windows(2).enumerate() {
+        let added = pair[0]
+            .iter()
+            .zip(&pair[1])
+            .map(|(before, after)| after - before);
+        let square = added.map(|x| x * x).sum::<f32>() / pair[0].len() as f32;
+        println!(
+            "{}: layer {layer} adds {:.2} of what is counted on",
+            target::MODEL,
+            square / LAYER_GROWTH
+        );
+        assert!(
+            square > LAYER_GROWTH / 4.0 && square < LAYER_GROWTH * 2.0,
+            "layer {layer}: {square}"
+        );
+    }
 }

@@ -1,7 +1,8 @@
 //! What the tensors of a drawn checkpoint hold: seeded numbers of a trained model's magnitudes.
 //!
-//! - Matrices have a standard deviation of `1 / sqrt(K)`, so that a row of unit variance keeps it.
-//!   The embedding has unit variance; each layer adds little to it.
+//! - Matrices have a standard deviation of `1 / sqrt(K)`, so that a row of unit variance keeps it,
+//!   but for those that add to the hidden state. The embedding has unit variance; each layer adds
+//!   little to it.
 //! - One channel of the hidden state in [`COMMON_EVERY`] holds the same value for every token. On
 //!   these channels a row of a router holds its expert's popularity: the expert of rank `r`, from 1
 //!   on, gets a logit of `-POPULARITY ln r` beside one of unit variance that the token decides.
@@ -12,7 +13,7 @@
 //!   vocabulary is small.
 //! - A tensor's seed is its name: a checkpoint cut after some layers holds the same tensors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::format::{FP8_BLOCK, NVFP4_GROUP};
 use super::header::Dtype;
@@ -26,7 +27,9 @@ const COMMON: f32 = 2.0;
 /// Exponent of the popularity of experts.
 const POPULARITY: f32 = 0.2;
 /// Mean square that a layer adds to the hidden state.
-const LAYER_GROWTH: f32 = 0.08;
+pub const LAYER_GROWTH: f32 = 0.08;
+/// Factor of the matrices that add it: with it a Gated DeltaNet adds 0.05, experts add 0.025.
+const OUTPUT_GAIN: f32 = 0.365;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
 /// Norm weights are `-NORM_SPREAD .. NORM_SPREAD` around their centre.
@@ -91,6 +94,10 @@ impl Range {
         Range { centre, spread }
     }
 
+    fn times(self, factor: f32) -> Range {
+        Range::around(factor * self.centre, factor * self.spread)
+    }
+
     /// Of numbers that others are multiplied with.
     fn factor(centre: f32) -> Range {
         Range::around(centre, FACTOR_SPREAD * centre)
@@ -123,11 +130,15 @@ pub fn draws(
     spec: &ModelSpec,
     expected: &BTreeMap<String, Expected>,
 ) -> impl Iterator<Item = Draw> {
-    let roles = roles(spec);
+    let (roles, outputs) = (roles(spec), outputs(spec));
     expected.iter().map(move |(name, tensor)| {
+        // A tensor of its own, or one that stacks the experts' matrices.
+        let matrix = name.rsplit_once('.').map_or("", |(matrix, _)| matrix);
+        let is_output = outputs.contains(matrix) || outputs.contains(name.as_str());
+        let gain = if is_output { OUTPUT_GAIN } else { 1.0 };
         let numbers = match roles.get(name.as_str()) {
             Some(role) => of_role(*role, spec.head.is_none()),
-            None => of_matrix(name, tensor, expected),
+            None => of_matrix(name, tensor, expected, gain),
         };
         let seed = seed(name);
         Draw { seed, numbers }
@@ -155,6 +166,21 @@ fn roles(spec: &ModelSpec) -> BTreeMap<String, Role> {
         roles.extend(norms.map(|norm| (norm.name.clone(), Role::Norm)));
     }
     roles
+}
+
+/// Names of the matrices that add to the hidden state.
+fn outputs(spec: &ModelSpec) -> BTreeSet<String> {
+    let mtp = spec.mtp.iter().map(|mtp| &mtp.layer);
+    let mut names = BTreeSet::new();
+    for layer in spec.layers.iter().chain(mtp) {
+        names.insert(match &layer.mixer {
+            MixerSpec::Gdn(gdn) => gdn.out.name.clone(),
+            MixerSpec::Attention(attention) => attention.o.name.clone(),
+        });
+        let experts = layer.moe.experts.iter().chain([&layer.moe.shared]);
+        names.extend(experts.map(|[_, _, down]| down.name.clone()));
+    }
+    names
 }
 
 fn vectors(layer: &LayerSpec) -> Vec<(String, Role)> {
@@ -225,8 +251,13 @@ fn popularity(place: usize) -> Vec<f32> {
     ranks.iter().map(|rank| logit(rank) / sum).collect()
 }
 
-/// Codes and scales of matrices.
-fn of_matrix(name: &str, tensor: &Expected, expected: &BTreeMap<String, Expected>) -> Numbers {
+/// Codes and scales of matrices, whose numbers are times `gain`.
+fn of_matrix(
+    name: &str,
+    tensor: &Expected,
+    expected: &BTreeMap<String, Expected>,
+    gain: f32,
+) -> Numbers {
     let last = tensor.shape.last().copied().unwrap_or(1);
     match tensor.dtypes[0] {
         Dtype::U8 => Numbers::Bytes {
@@ -241,25 +272,25 @@ fn of_matrix(name: &str, tensor: &Expected, expected: &BTreeMap<String, Expected
             set: 0,
             drawn: WEIGHT_BITS,
         },
-        Dtype::F32 => Numbers::F32(global_scale(name, expected)),
+        Dtype::F32 => Numbers::F32(global_scale(name, expected, gain)),
         _ if name.ends_with("weight_scale_inv") => {
             let columns = (last * FP8_BLOCK) as f32;
-            Numbers::Bf16(Range::factor(1.0 / (WEIGHT_RMS * columns.sqrt())))
+            Numbers::Bf16(Range::factor(gain / (WEIGHT_RMS * columns.sqrt())))
         }
-        _ => Numbers::Bf16(Range::matrix(last)),
+        _ => Numbers::Bf16(Range::matrix(last).times(gain)),
     }
 }
 
-/// The scale of a whole NVFP4 matrix; scales of activations are one.
-fn global_scale(name: &str, expected: &BTreeMap<String, Expected>) -> Range {
+/// The scale of a whole NVFP4 matrix, whose numbers are times `gain`; those of activations are one.
+fn global_scale(name: &str, expected: &BTreeMap<String, Expected>, gain: f32) -> Range {
     let size = |suffix: &str| {
         let matrix = name.strip_suffix(suffix)?;
         let columns = expected.get(&format!("{matrix}.weight_scale"))?.shape[1] * NVFP4_GROUP;
         Some(E2M1_RMS * SCALE_RMS * (columns as f32).sqrt())
     };
     match (size(".weight_global_scale"), size(".weight_scale_2")) {
-        (Some(divisor), _) => Range::factor(divisor),
-        (_, Some(divisor)) => Range::factor(1.0 / divisor),
+        (Some(divisor), _) => Range::factor(divisor / gain),
+        (_, Some(divisor)) => Range::factor(gain / divisor),
         _ => Range::around(1.0, 0.0),
     }
 }

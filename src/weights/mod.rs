@@ -19,6 +19,7 @@ mod tests;
 pub use checkpoint::{
     Checkpoint, MatrixSource, VectorSource, open, open_embedded, open_layers, verify_digests,
 };
+pub use draw::LAYER_GROWTH;
 pub use error::WeightsError;
 pub use layout::{
     AttentionSpec, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MatrixSpec, MixerSpec, ModelSpec,
