@@ -2,7 +2,8 @@
 // Match:      any N, every weight format of the target; operands bf16; many rows: the K of the
 //             model's output projections, others as `linear`
 // Bound by:   few rows: as `linear`; many rows: tensor instructions
-// Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product
+// Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product,
+//             whose tiles a cluster shares where they are few
 #pragma once
 
 #include <type_traits>
