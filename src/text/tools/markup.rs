@@ -13,8 +13,8 @@
 use super::json::Scan;
 use super::schemas::Types;
 use super::{
-    Head, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, escaped, head, name_at, quoted,
-    take_front,
+    Head, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, drop_newlines, escaped, head,
+    name_at, quoted, take_front,
 };
 use crate::text::held_prefix;
 
@@ -375,6 +375,8 @@ impl<T: Tags> Markup<T> {
     /// Drops the end of a call, or begins its next function; a missing end is forgiven.
     fn closing(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
         if T::SEVERAL {
+            // However many come, and whether together or one by one.
+            drop_newlines(held);
             match T::function(held) {
                 Named::Found { name, length } => {
                     self.begin(name, sink);

@@ -62,4 +62,23 @@ mod tests {
         let json = json!({"path": "a</parameter> b</invoke>\n</minimax:tool_call>c"}).to_string();
         assert_eq!(deltas[1], Delta::Arguments { index: 0, json });
     }
+
+    #[test]
+    fn functions_follow_each_other_behind_any_number_of_newlines() {
+        let between = "\n".repeat(20);
+        let text = format!(
+            "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>{between}<invoke name=\"g\">\n\
+             </invoke>\n</minimax:tool_call>"
+        );
+        let pieces: Vec<String> = text.chars().map(String::from).collect();
+        let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+        let (whole, cut) = (
+            streamed::<MinimaxXml>(&[&text]),
+            streamed::<MinimaxXml>(&pieces),
+        );
+        assert_eq!(whole.0, cut.0);
+        let calls = whole.0.iter();
+        let calls = calls.filter(|delta| matches!(delta, Delta::ToolCall { .. }));
+        assert_eq!(calls.count(), 2);
+    }
 }

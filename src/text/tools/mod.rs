@@ -344,10 +344,15 @@ fn take_front(held: &mut String, length: usize) -> String {
     front
 }
 
-/// Drops the newlines and the tag that end a call, of which the tag may be missing.
-fn close(held: &mut String, tag: &str) -> Step {
+/// Drops the newlines at the front.
+fn drop_newlines(held: &mut String) {
     let blank = held.len() - held.trim_start_matches('\n').len();
     held.drain(..blank);
+}
+
+/// Drops the newlines and the tag that end a call, of which the tag may be missing.
+fn close(held: &mut String, tag: &str) -> Step {
+    drop_newlines(held);
     if held.starts_with(tag) {
         held.drain(..tag.len());
     } else if tag.starts_with(held.as_str()) {
