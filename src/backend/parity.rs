@@ -38,14 +38,37 @@ pub struct Line {
     pub passed: bool,
 }
 
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line {
+            op,
+            case,
+            check,
+            found,
+            passed,
+        } = self;
+        let verdict = if *passed { "ok" } else { "FAIL" };
+        write!(f, "{verdict:<4} {op:<14} {case:<14} {check:<34} {found}")
+    }
+}
+
 /// What a self-test found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub seed: u64,
     pub lines: Vec<Line>,
+    /// Called with each line when it is found.
+    pub tell: Option<fn(&Line)>,
 }
 
 impl Report {
+    /// How many comparisons there were, and how many failed.
+    pub fn total(&self) -> String {
+        let failed = self.lines.iter().filter(|line| !line.passed).count();
+        let (count, seed) = (self.lines.len(), self.seed);
+        format!("{count} comparisons, {failed} failed, seed {seed}")
+    }
+
     /// Whether every comparison passed.
     pub fn passed(&self) -> bool {
         self.lines.iter().all(|line| line.passed)
@@ -78,42 +101,37 @@ impl Report {
         found: String,
         passed: bool,
     ) {
-        self.lines.push(Line {
+        let line = Line {
             op,
             case: case.to_string(),
             check,
             found,
             passed,
-        });
+        };
+        if let Some(tell) = self.tell {
+            tell(&line);
+        }
+        self.lines.push(line);
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Line {
-            op,
-            case,
-            check,
-            found,
-            passed,
-        } in &self.lines
-        {
-            let verdict = if *passed { "ok" } else { "FAIL" };
-            writeln!(f, "{verdict:<4} {op:<14} {case:<14} {check:<34} {found}")?;
-        }
-        let failed = self.lines.iter().filter(|line| !line.passed).count();
-        let Report { seed, lines } = self;
-        write!(
-            f,
-            "{} comparisons, {failed} failed, seed {seed}",
-            lines.len()
-        )
+        self.lines
+            .iter()
+            .try_for_each(|line| writeln!(f, "{line}"))?;
+        f.write_str(&self.total())
     }
 }
 
-/// Compares every op that this binary has with its reference, on inputs made from the clock.
-pub fn run() -> Report {
-    run_seeded(seed())
+/// Compares every op that this binary has with its reference, on inputs made from the clock, which
+/// takes minutes at a large model's shapes: `tell` hears of each line when it is found.
+pub fn run(tell: fn(&Line)) -> Report {
+    fill(Report {
+        seed: seed(),
+        tell: Some(tell),
+        ..Report::default()
+    })
 }
 
 /// A seed from the clock.
@@ -124,11 +142,14 @@ pub fn seed() -> u64 {
 
 /// [`run`] on the inputs of `seed`, to see a failure again.
 pub fn run_seeded(seed: u64) -> Report {
-    let mut report = Report {
+    fill(Report {
         seed,
         ..Report::default()
-    };
-    let mut random = Random(seed);
+    })
+}
+
+fn fill(mut report: Report) -> Report {
+    let mut random = Random(report.seed);
     for rows in [1, MAX_SEQUENCES, PREFILL_TOKENS] {
         reference(&mut report, &mut random, rows);
     }
