@@ -6,6 +6,12 @@ pub mod cpu;
 pub mod cuda;
 pub mod parity;
 
+/// How the GPU's weights lie, which is tested without one.
+#[cfg(all(test, not(feature = "cuda")))]
+#[path = "cuda/panels.rs"]
+#[allow(dead_code, reason = "the GPU's backend is not there to use all of it")]
+mod panels;
+
 /// Ends the process at once. An orderly exit runs what libraries registered for it, libcuda among
 /// them, and that may wait for a device that does not answer.
 pub fn leave(code: i32) -> ! {

@@ -375,7 +375,9 @@ mod tests {
             (panels.n, panels.bytes.len()),
             (16, 16 * 64 + 16 * 8 + 16 * 4)
         );
-        assert_eq!((panels.bytes[7 * 64], panels.bytes[8 * 64]), (1, 2));
+        let word_at = |row: usize| *panels.bytes[row * RUN_BYTES..].first_chunk().unwrap();
+        let words = [7, 8].map(|row| u32::from_le_bytes(word_at(row)));
+        assert_eq!(words, [0x0101_0101, 0x0202_0202].map(nvfp4_word));
         let scales = &panels.bytes[16 * 64..];
         assert_eq!((scales[7 * 8], scales[8 * 8]), (1, 2));
         assert_eq!(scales[16 * 8..][..4], 256f32.to_le_bytes());
