@@ -42,9 +42,9 @@ def logits(model, tokens):
     return [model.lm_head(rows).float() for rows in hidden.split(ROWS)]
 
 
-def rounded(x):
+def rounded(x, to=torch.float16):
     """What a tensor instruction takes of `x`."""
-    return x.to(torch.bfloat16).to(x.dtype)
+    return x.to(to).to(x.dtype)
 
 
 def rounded_nvfp4(x):
@@ -75,12 +75,13 @@ def inside(model, names):
 
 @contextlib.contextmanager
 def rounded_operands(model, nvfp4):
-    """Rounds what a GPU target rounds: rows multiplied by weights, queries, keys and values; by NVFP4 in the modules
-    with the names `nvfp4`."""
+    """Rounds what a GPU target rounds: rows multiplied by weights to F16, or to NVFP4 in the modules with the names
+    `nvfp4`; queries, keys and values to BF16."""
     linear, attention = torch.nn.functional.linear, golden.hf.eager_attention_forward
 
     def attend(module, query, key, value, *rest, **options):
-        return attention(module, rounded(query), rounded(key), rounded(value), *rest, **options)
+        bf16 = (rounded(vectors, torch.bfloat16) for vectors in (query, key, value))
+        return attention(module, *bf16, *rest, **options)
 
     with inside(model, nvfp4) as within:
         def multiply(x, weight, bias=None):

@@ -41,12 +41,6 @@ __device__ inline bf16x2 to_bf16x2(float low, float high) {
   return to;
 }
 
-__device__ inline bf16x2 both(float x) {
-  bf16x2 to;
-  asm("mov.b32 %0, {%1, %1};" : "=r"(to.bits) : "h"(to_bf16(x).bits));
-  return to;
-}
-
 __device__ inline f16x2 to_f16x2(float low, float high) {
   f16x2 to;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(to.bits) : "f"(high), "f"(low));
@@ -71,9 +65,9 @@ __device__ inline float2 to_float2(f16x2 from) {
   return to;
 }
 
-__device__ inline bf16x2 multiply(bf16x2 a, bf16x2 b) {
-  bf16x2 to;
-  asm("mul.bf16x2 %0, %1, %2;" : "=r"(to.bits) : "r"(a.bits), "r"(b.bits));
+__device__ inline f16x2 multiply(f16x2 a, f16x2 b) {
+  f16x2 to;
+  asm("mul.f16x2 %0, %1, %2;" : "=r"(to.bits) : "r"(a.bits), "r"(b.bits));
   return to;
 }
 

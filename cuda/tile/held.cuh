@@ -124,7 +124,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
         const float2 scale = W::lane_scales(from.scales).block;
 #pragma unroll
         for (int t = 0; t < Base::kChains; ++t) {
-          close_chain(sum[t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
+          close_chain(sum[t], chain[t], scale);
         }
       }
       __syncwarp();  // the slot is read

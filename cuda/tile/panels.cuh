@@ -1,13 +1,13 @@
-// Weight matrices as tensor instructions read them, in the checkpoint's bits.
+// Weight matrices as tensor instructions read them, of the checkpoint's values.
 //
 // A panel is 16 rows of `[N, K]` (the last one padded with zeros), the M of an instruction. Within
 // a panel, `kGroup` columns are 16 runs of 64 bytes, one per row; lane (g, q) of a warp, g = lane /
 // 4 and q = lane % 4, takes bytes 16 q .. 16 q + 15 of rows g and g + 8: a warp reads 512 bytes
-// side by side, twice. Decoding gives pairs of neighbouring columns: of each four, FP8 has the
-// first two where a BF16 has sign, exponent and mantissa, and the others in the bits between; of
-// each 8, NVFP4 has the even ones in the low half of a word and the odd ones in the high half, two
-// of the four where one shift brings sign and magnitude to a BF16's place. The matrix is followed
-// by its scales:
+// side by side, twice. Decoding gives pairs of neighbouring columns in F16: of each four, FP8 has
+// the first two where an F16 has sign, exponent and mantissa, and the others in the bits between;
+// of each 8, NVFP4 has the even ones in the low half of a word and the odd ones in the high half,
+// two of the four where one shift brings sign and magnitude to an F16's place. What the checkpoint
+// has in BF16 is F16 already. The matrix is followed by its scales:
 //   nvfp4:         E4M3 (panel, K / 128, 16 rows, 8), then F32 (panel * 16) of the tensor
 //   fp8_block128:  F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
 //
@@ -26,12 +26,12 @@ namespace atlas::tile {
 
 // How weights lie on the device; the numbers are those of `format` in ops.toml, where 3 is NVFP4 as
 // `fp4.cuh` has it.
-enum class Storage : unsigned { bf16 = 0, nvfp4 = 1, fp8_block128 = 2 };
+enum class Storage : unsigned { f16 = 0, nvfp4 = 1, fp8_block128 = 2 };
 
 __host__ __device__ constexpr Storage storage_of(target::Format format) {
   switch (format) {
     case target::Format::bf16:
-      return Storage::bf16;
+      return Storage::f16;
     case target::Format::fp8_block128:
       return Storage::fp8_block128;
     default:
@@ -54,19 +54,18 @@ __host__ __device__ constexpr int segments(int k) {
   return blocks >= kSegmentsMax ? kSegmentsMax : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
 }
 
-__device__ inline unsigned pack(float low, float high) { return to_bf16x2(low, high).bits; }
+__device__ inline unsigned pack(float low, float high) { return to_f16x2(low, high).bits; }
 
-// Four columns of a row times `factor`, in bf16.
-__device__ inline uint2 pack_vector(const float4& value, float factor) {
-  return make_uint2(pack(value.x * factor, value.y * factor),
-                    pack(value.z * factor, value.w * factor));
+// Four columns of a row as operands.
+__device__ inline uint2 pack_vector(const float4& value) {
+  return make_uint2(pack(value.x, value.y), pack(value.z, value.w));
 }
 
-__device__ inline void put_vector(bf16* row, int vector, const float4& value, float factor) {
-  reinterpret_cast<uint2*>(row)[vector] = pack_vector(value, factor);
+__device__ inline void put_vector(f16* row, int vector, const float4& value) {
+  reinterpret_cast<uint2*>(row)[vector] = pack_vector(value);
 }
 
-__device__ inline unsigned scaled(unsigned pair, bf16x2 scale) {
+__device__ inline unsigned scaled(unsigned pair, f16x2 scale) {
   return multiply({pair}, scale).bits;
 }
 
@@ -80,12 +79,11 @@ template <Storage kStorage>
 struct Codec;
 
 template <>
-struct Codec<Storage::bf16> {
+struct Codec<Storage::f16> {
   static constexpr int kBits = 16;
   static constexpr int kOctets = 1;
   struct Scale {};
 
-  template <bool>
   __device__ static void decode(const uint4& run, int, Scale, unsigned (&to)[4]) {
     to[0] = run.x;
     to[1] = run.y;
@@ -100,22 +98,16 @@ struct Codec<Storage::fp8_block128> {
   static constexpr int kOctets = 2;
   struct Scale {};
 
-  // E4M3's exponent and mantissa in a BF16's place are the value times 2^-120, which `kRaw` leaves.
-  template <bool kRaw>
+  // E4M3's exponent and mantissa in an F16's place are the value times 2^-8; the block's scale has
+  // what is missing.
   __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {
-    constexpr unsigned kFirst = 0x87f087f0u, kHigh = 0x07000700u, kLow = 0x80f080f0u;
+    constexpr unsigned kMagnitude = 0x3f803f80u, kSign = 0x80008000u;
     const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};
 #pragma unroll
     for (int word = 0; word < 2; ++word) {
       const unsigned codes = words[word];
-      to[2 * word] = codes & kFirst;
-      to[2 * word + 1] = ((codes >> 4) & kHigh) | ((codes << 4) & kLow);
-    }
-    if constexpr (!kRaw) {
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        to[pair] = scaled(to[pair], both(0x1p120f));
-      }
+      to[2 * word] = codes & (kMagnitude | kSign);
+      to[2 * word + 1] = ((codes << 7) & kMagnitude) | ((codes << 1) & kSign);
     }
   }
 };
@@ -127,20 +119,19 @@ struct Codec<Storage::nvfp4> {
   // E4M3 of the lane's first and last 16 columns.
   using Scale = unsigned short;
 
-  // Exponent and mantissa in a BF16's place are the value times 2^-126, of E4M3 times 2^-120. The
-  // products of code and scale are exact; their factor 2^-8 is in the tensor's scale.
-  template <bool>
+  // Exponent and mantissa in an F16's place are the value times 2^-14, of E4M3 times 2^-8. The
+  // products of code and scale are exact; the tensor's scale has what is missing, 2^7.
   __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
     const unsigned e4m3 = __byte_perm(scales, 0, octet < 2 ? 0x4040 : 0x4141);
-    constexpr bf16x2 kUp{0x7b007b00u};  // 2^119, both
-    const bf16x2 factor = multiply(multiply({(e4m3 << 4) & 0x07f007f0u}, kUp), kUp);
-    constexpr unsigned kMagnitude = 0x01c001c0u, kSign = 0x80008000u;
+    constexpr f16x2 kUp{0x78007800u};  // 2^15, both
+    const f16x2 factor = multiply({(e4m3 << 7) & 0x3f803f80u}, kUp);
+    constexpr unsigned kMagnitude = 0x0e000e00u, kSign = 0x80008000u;
     to[0] = scaled(codes & (kMagnitude | kSign), factor);
     to[1] = scaled((codes << 3) & (kMagnitude | kSign), factor);
-    to[3] = scaled(((codes >> 3) & kMagnitude) | ((codes << 2) & kSign), factor);
-    // Moved by 6 and by 1 at once: no two bits of these meet.
-    constexpr unsigned kThird = kMagnitude >> 6 | kSign >> 1, kMoves = 1u << 6 | 1u << 1;
+    to[3] = scaled(((codes << 6) & kMagnitude) | ((codes << 2) & kSign), factor);
+    // Moved by 9 and by 1 at once: no two bits of these meet.
+    constexpr unsigned kThird = kMagnitude >> 9 | kSign >> 1, kMoves = 1u << 9 | 1u << 1;
     to[2] = scaled((codes & kThird) * kMoves & (kMagnitude | kSign), factor);
   }
 };
@@ -157,11 +148,6 @@ struct Matrix {
   static constexpr int kGroupBytes = kPanelRows * kRunBytes;
   static constexpr bool kFp8 = kStorage == Storage::fp8_block128;
   static constexpr bool kNvfp4 = kStorage == Storage::nvfp4;
-  // What is missing in raw operands of FP8. Rows times the first factor and sums times the second
-  // make it up, which saves a multiplication a weight and changes no bit of a sum: all are powers
-  // of two, and rows below 2^27 keep their range.
-  static constexpr float kRawRows = kFp8 ? 0x1p100f : 1.0f;
-  static constexpr float kRawSums = kFp8 ? 0x1p20f : 1.0f;
 
   const unsigned char* base;
   int n;
@@ -248,13 +234,12 @@ struct Matrix {
     return {scales(panel, group), {__ldg(run), __ldg(run + kWarpLanes)}};
   }
 
-  // Operands of the two instructions of an octet of a fragment; `kRaw`: as `kRawRows` says.
-  template <bool kRaw = false>
+  // Operands of the two instructions of an octet of a fragment.
   __device__ static void decode(const Fragment& from, int octet, unsigned (&first)[4],
                                 unsigned (&second)[4]) {
     unsigned low[4], high[4];
-    Code::template decode<kRaw>(from.run[0], octet, from.scale[0], low);
-    Code::template decode<kRaw>(from.run[1], octet, from.scale[1], high);
+    Code::decode(from.run[0], octet, from.scale[0], low);
+    Code::decode(from.run[1], octet, from.scale[1], high);
     first[0] = low[0], first[1] = high[0], first[2] = low[1], first[3] = high[1];
     second[0] = low[2], second[1] = high[2], second[2] = low[3], second[3] = high[3];
   }
@@ -403,8 +388,8 @@ struct Flat {
         float x[8] = {};
         if (from[t] != nullptr) load_octet(from[t] + column + octet * 8, x);
         const uint4 b = encode(x);
-        ptx::mma(to[t], first, b.x, b.y);
-        ptx::mma(to[t], second, b.z, b.w);
+        ptx::mma_f16(to[t], first, b.x, b.y);
+        ptx::mma_f16(to[t], second, b.z, b.w);
       }
     }
   }
@@ -591,8 +576,8 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
 #pragma unroll
           for (int p = 0; p < kPanels; ++p) {
             float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? p : 0][t] : sum[p][t];
-            ptx::mma(to, first[p], b.x, b.y);
-            ptx::mma(to, second[p], b.z, b.w);
+            ptx::mma_f16(to, first[p], b.x, b.y);
+            ptx::mma_f16(to, second[p], b.z, b.w);
           }
         }
       }

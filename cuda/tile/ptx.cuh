@@ -11,12 +11,12 @@ __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// D += A B for one 16x8x16 tile: A row-major bf16, B column-major bf16, D in F32.
+// D += A B for one 16x8x16 tile: A row-major BF16, B column-major BF16, D in F32.
 //
 // With g = lane / 4 and q = lane % 4: a[0] is row g, columns 2q and 2q + 1; a[1] row g + 8; a[2]
 // and a[3] the same rows, columns + 8. b[0] is column g, rows 2q and 2q + 1; b[1] rows + 8. d[0]
 // and d[1] are row g, columns 2q and 2q + 1; d[2], d[3] row g + 8.
-__device__ inline void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -24,7 +24,7 @@ __device__ inline void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// As `mma`, of F16 operands.
+// As `mma_bf16`, of F16 operands.
 __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "

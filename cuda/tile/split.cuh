@@ -35,14 +35,14 @@ struct Split {
   static constexpr int kPanelBytes = kGroups * W::kGroupBytes;
   static constexpr int kScaleBytes = kBlocks * W::kBlockScaleBytes;
   // Rows of operands and of sums are padded so that a warp's lie in different banks.
-  static constexpr int kPitch = kColumns + (kStorage == Storage::bf16 ? 32 : 8);
+  static constexpr int kPitch = kColumns + (kStorage == Storage::f16 ? 32 : 8);
   static constexpr int kSumPitch = kPanelRows + 4;
 
   struct SharedStorage {
     alignas(128) unsigned char codes[kPanels][kPanelBytes];
     alignas(16) unsigned char scales[kPanels][kScaleBytes > 0 ? kScaleBytes : 16];
     union {
-      alignas(16) bf16 x[kRows][kPitch];
+      alignas(16) f16 x[kRows][kPitch];
       alignas(16) float sum[kPanels][kRows][kSumPitch];  // (panel, row, panel row)
     };
     unsigned long long full;
@@ -100,7 +100,7 @@ struct Split {
   }
 
   __device__ void put(int row, int vector, const float4& value) const {
-    put_vector(shared.x[row], vector, value, W::kRawRows);
+    put_vector(shared.x[row], vector, value);
   }
 
   // Rounds rows of F32, `from` being the first one.
@@ -140,7 +140,7 @@ struct Split {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
     constexpr int kChains = W::kFp8 ? kWarpPanels : 1;
     float chain[kChains][kTiles][4] = {};
-    const bf16* x = shared.x[tile * kTileRows + g] + q * W::kLaneColumns;
+    const f16* x = shared.x[tile * kTileRows + g] + q * W::kLaneColumns;
 #pragma unroll 2
     for (int group = 0; group < kGroups; ++group) {
       const int block = group * W::kGroup / kBlockColumns;
@@ -158,7 +158,7 @@ struct Split {
         unsigned first[kWarpPanels][4], second[kWarpPanels][4];
 #pragma unroll
         for (int p = 0; p < kWarpPanels; ++p) {
-          W::template decode<true>(now[p], octet, first[p], second[p]);
+          W::decode(now[p], octet, first[p], second[p]);
         }
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
@@ -167,8 +167,8 @@ struct Split {
 #pragma unroll
           for (int p = 0; p < kWarpPanels; ++p) {
             float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? p : 0][t] : sum[p][t];
-            ptx::mma(to, first[p], b.x, b.y);
-            ptx::mma(to, second[p], b.z, b.w);
+            ptx::mma_f16(to, first[p], b.x, b.y);
+            ptx::mma_f16(to, second[p], b.z, b.w);
           }
         }
       }
@@ -178,7 +178,7 @@ struct Split {
           const float2 scale = now[p].block;
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
-            close_chain(sum[p][t], chain[p][t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
+            close_chain(sum[p][t], chain[p][t], scale);
           }
         }
       }

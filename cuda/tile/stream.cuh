@@ -49,15 +49,14 @@ struct Unit {
   int panel;
 };
 
-// Rows in bf16 as lanes read operands, padded so that eight of them lie in different banks, and
+// Rows as operands as lanes read operands, padded so that eight of them lie in different banks, and
 // the sums of two turns on their way from warps to the block.
 template <class Shape>
 struct StagedRows {
-  bf16* x;         // (rows, pitch)
+  f16* x;          // (rows, pitch)
   float* partial;  // (turn, warp, panel row, row)
   int pitch;
   int rows;
-  float factor;  // of all rows
 
   __host__ __device__ static constexpr int pitch_of(int k) { return k + 8; }
 
@@ -66,17 +65,17 @@ struct StagedRows {
   }
 
   __host__ __device__ static constexpr unsigned bytes(int rows, int k) {
-    return static_cast<unsigned>(rows * pitch_of(k) * sizeof(bf16)) + partial_bytes(rows);
+    return static_cast<unsigned>(rows * pitch_of(k) * sizeof(f16)) + partial_bytes(rows);
   }
 
   // `rows` rows of `k` columns in memory that has room for them.
-  __device__ static StagedRows at(unsigned char* memory, int rows, int k, float factor) {
-    auto* x = reinterpret_cast<bf16*>(memory + partial_bytes(rows));
-    return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows, factor};
+  __device__ static StagedRows at(unsigned char* memory, int rows, int k) {
+    auto* x = reinterpret_cast<f16*>(memory + partial_bytes(rows));
+    return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows};
   }
 
   __device__ void put(int row, int vector, const float4& value) const {
-    put_vector(x + row * pitch, vector, value, factor);
+    put_vector(x + row * pitch, vector, value);
   }
 
   // Rounds rows of kK columns from global memory, side by side; loads of several vectors are under
@@ -235,20 +234,20 @@ struct Stream {
 #pragma unroll
     for (int octet = 0; octet < W::Code::kOctets; ++octet) {
       unsigned first[4], second[4];
-      W::template decode<true>(now, octet, first, second);
+      W::decode(now, octet, first, second);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint4 b = operand(octet, t);
         float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
-        ptx::mma(to, first, b.x, b.y);
-        ptx::mma(to, second, b.z, b.w);
+        ptx::mma_f16(to, first, b.x, b.y);
+        ptx::mma_f16(to, second, b.z, b.w);
       }
     }
   }
 
   // Adds the products of a piece to those of its segments; `x` are the lane's octets of their
   // columns.
-  __device__ void multiply(const bf16* const (&x)[kTiles], int piece,
+  __device__ void multiply(const f16* const (&x)[kTiles], int piece,
                            float (&sums)[kPieceSegments][kTiles][4], float (&chain)[kChains][4]) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
@@ -259,7 +258,7 @@ struct Stream {
       if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
       const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
       const auto operand = [&](int octet, int t) {
-        const bf16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
+        const f16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
         return *reinterpret_cast<const uint4*>(columns);
       };
       multiply_group(now, operand, sums[kPieceSegments == 1 ? 0 : i / kGroups], chain);
@@ -268,7 +267,7 @@ struct Stream {
       const float2 scale = W::lane_scales(from.scales).block;
 #pragma unroll
       for (int t = 0; t < kChains; ++t) {
-        close_chain(sums[0][t], chain[t], {scale.x * W::kRawSums, scale.y * W::kRawSums});
+        close_chain(sums[0][t], chain[t], scale);
       }
     }
     __syncwarp();  // the slot is read
@@ -277,7 +276,7 @@ struct Stream {
   template <class Sink>
   __device__ void run(const Rows& rows, Sink sink) {
     const int g = lane() / 4, q = lane() % 4;
-    const bf16* x[kTiles];
+    const f16* x[kTiles];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       // A row behind the last one is the last one again: its sums go nowhere.

@@ -34,7 +34,7 @@ __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
   return static_cast<size_t>(operand_groups(rows)) * (k / kBlockColumns) * kOperandBytes;
 }
 
-// Rows as operands for a matrix of `kStorage`, which is decoded raw: they are times `kRawRows`.
+// Rows as operands for a matrix of `kStorage`.
 template <Storage kStorage>
 struct Operands {
   using W = Matrix<kStorage>;
@@ -65,25 +65,19 @@ __host__ __device__ constexpr unsigned round_parts(int k) {
   return (k + kRoundColumns - 1) / kRoundColumns;
 }
 
-// Four columns of a row, and the same in BF16, times `kRawRows`.
+// Four columns of a row, and the same as operands.
 __device__ inline float4 part_of(const float* row, int vector) {
   return reinterpret_cast<const float4*>(row)[vector];
 }
 
-template <Storage kStorage>
-__device__ inline uint2 rounded(const float4& part) {
-  return pack_vector(part, Matrix<kStorage>::kRawRows);
-}
+__device__ inline uint2 rounded(const float4& part) { return pack_vector(part); }
 
 // Of a row that is so already.
-__device__ inline uint2 part_of(const bf16* row, int vector) {
+__device__ inline uint2 part_of(const f16* row, int vector) {
   return reinterpret_cast<const uint2*>(row)[vector];
 }
 
-template <Storage>
-__device__ inline uint2 rounded(const uint2& part) {
-  return part;
-}
+__device__ inline uint2 rounded(const uint2& part) { return part; }
 
 // Rounds this block's part, blockIdx.y, of the eight rows blockIdx.x: `row(i)` is the i-th of all
 // rows, its address or what else has parts, or null where there is none. A warp reads a row, its
@@ -106,7 +100,7 @@ __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (is_there(i)) staged[warp][i * kWarpLanes + lane] = rounded<kStorage>(part[i]);
+    if (is_there(i)) staged[warp][i * kWarpLanes + lane] = rounded(part[i]);
   }
   __syncthreads();  // the rows are staged
   constexpr int kPieces = kBlockColumns / 8;  // 16 bytes each, of a row's block
@@ -564,7 +558,7 @@ struct Warpgroups {
       const int group = octet / W::Code::kOctets;
       const auto fragment =
           W::fragment(shared.codes[slot][warp() - 4] + group * W::kGroupBytes, scales);
-      W::template decode<true>(fragment, octet % W::Code::kOctets, to[2 * octet],
+      W::decode(fragment, octet % W::Code::kOctets, to[2 * octet],
                                to[2 * octet + 1]);
     }
 #pragma unroll
@@ -596,10 +590,9 @@ struct Warpgroups {
   template <int kCount>
   __device__ static void add_step(float (&sum)[kCount], const float (&step)[kCount], float2 scale,
                                   bool first) {
-    const float low = scale.x * W::kRawSums, high = scale.y * W::kRawSums;
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      const float factor = e % 4 < 2 ? low : high;
+      const float factor = e % 4 < 2 ? scale.x : scale.y;
       sum[e] = first ? step[e] * factor : fmaf(step[e], factor, sum[e]);
     }
   }

@@ -138,9 +138,9 @@ __device__ inline unsigned long long moved(unsigned long long operand, int bytes
   return operand + (bytes >> 4);
 }
 
-// D (+)= A B for one 64 x kN x 16 tile of a warpgroup, asynchronously: A bf16 in registers, as for
-// `mma` with 16 rows a warp; B bf16 in shared memory; d[4 t ..] are columns 8 t .. of D, as for
-// `mma`.
+// D (+)= A B for one 64 x kN x 16 tile of a warpgroup, asynchronously: A F16 in registers, as for
+// `mma_f16` with 16 rows a warp; B F16 in shared memory; d[4 t ..] are columns 8 t .. of D, as for
+// `mma_f16`.
 template <int kN>
 __device__ inline void multiply(float (&d)[kN / 2], const unsigned (&a)[4], unsigned long long b,
                              bool accumulate);
@@ -152,7 +152,7 @@ __device__ inline void multiply<8>(float (&d)[4], const unsigned (&a)[4], unsign
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.ne.b32 accumulate, %9, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
       "%0, %1, %2, %3 "
       "}, {%4, %5, %6, %7}, %8, accumulate, 1, 1, 0;\n"
       "}"
@@ -167,7 +167,7 @@ __device__ inline void multiply<16>(float (&d)[8], const unsigned (&a)[4], unsig
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.ne.b32 accumulate, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7 "
       "}, {%8, %9, %10, %11}, %12, accumulate, 1, 1, 0;\n"
       "}"
@@ -183,7 +183,7 @@ __device__ inline void multiply<32>(float (&d)[16], const unsigned (&a)[4], unsi
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.ne.b32 accumulate, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15 "
       "}, {%16, %17, %18, %19}, %20, accumulate, 1, 1, 0;\n"
       "}"
@@ -200,7 +200,7 @@ __device__ inline void multiply<64>(float (&d)[32], const unsigned (&a)[4], unsi
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.ne.b32 accumulate, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
       "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31 "
       "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1, 0;\n"
@@ -220,7 +220,7 @@ __device__ inline void multiply<128>(float (&d)[64], const unsigned (&a)[4], uns
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.ne.b32 accumulate, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
       "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "

@@ -1,7 +1,8 @@
 //! The GPU: every operation is one launcher of `ffi/ops.toml`.
 //!
-//! Activations and recurrent states are F32, the operands of tensor instructions and the KV pages
-//! BF16, what an expert adds to a row and what cells hold F16, weights the checkpoint's bits.
+//! Activations and recurrent states are F32, the KV pages and what attention multiplies BF16, other
+//! operands of tensor instructions, what an expert adds to a row and what cells hold F16. Weights
+//! are the checkpoint's values, in F16 where it has BF16.
 //! A launch that fails is remembered and reported by the next `read`, as `Ops` asks for. All memory
 //! is taken before the first step.
 
@@ -57,7 +58,7 @@ const RELAY: usize = MOE_ROWS * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
-/// Bytes of rows as operands of warpgroup instructions, which are BF16: those of the longest sums,
+/// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
 /// those of two storages, or the places of `experts`.
 const WARPGROUP_BYTES: usize = if target::OPERANDS {
     let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
@@ -109,10 +110,10 @@ const fn least(a: usize, b: usize) -> usize {
 }
 
 /// How near the self-check before serving must come to golden log-probabilities, which are of F32
-/// arithmetic. Here operands of products are rounded to BF16, a relative 2^-9 each, in every layer.
-/// A logit is a sum of such products, so it moves by some hundredths; logits of tokens that are
-/// hardly ever taken are large sums with the other sign and move by more, which changes no
-/// distribution.
+/// arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every layer,
+/// and a router beside a near tie may choose another expert: a logit moves by some hundredths then.
+/// Logits of tokens that are hardly ever taken are large sums with the other sign and move by more,
+/// which changes no distribution.
 pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
     logprob: 0.1,
     floor: -7.0,
@@ -530,7 +531,7 @@ impl Ops for Cuda {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
         assert_eq!(
             (table.n, table.k, table.storage),
-            (VOCAB, HIDDEN, Storage::Bf16)
+            (VOCAB, HIDDEN, Storage::F16)
         );
         let rows = batch.rows();
         let out = out.shape(rows, HIDDEN);

@@ -19,11 +19,15 @@ pub use cases::{Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, ma
 
 /// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
 pub const F32_CHAIN: f64 = 1e-5;
-/// Largest norm-wise error of results that are right in F32 and stored as BF16: its unit roundoff.
+/// Largest norm-wise error of results that are right in F32 and stored as BF16: half its unit
+/// roundoff, since errors of elements are spread below that.
 pub const BF16_STORED: f64 = 1.0 / 512.0;
+/// Largest norm-wise error of results that are right in F32 and stored as F16: half its unit
+/// roundoff.
+pub const F16_STORED: f64 = 1.0 / 4096.0;
 /// Largest norm-wise error of results whose operands are rounded to F16 some times on their way:
-/// twice its unit roundoff, which is half of [`BF16_STORED`].
-pub const F16_OPERANDS: f64 = 1.0 / 1024.0;
+/// twice its unit roundoff.
+pub const F16_OPERANDS: f64 = 4.0 * F16_STORED;
 
 /// One thing that was compared.
 #[derive(Clone, Debug)]
@@ -247,6 +251,14 @@ pub fn round_bf16(x: f32) -> f32 {
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
+/// The nearest F16, ties to even. `x` is one of at most 65,504 in magnitude.
+pub fn round_f16(x: f32) -> f32 {
+    const SMALLEST_NORMAL: f32 = 1.0 / (1 << 14) as f32;
+    let binade = f32::from_bits(x.to_bits() & 0x7f80_0000);
+    let unit = binade.max(SMALLEST_NORMAL) / 1024.0;
+    (x / unit).round_ties_even() * unit
+}
+
 /// The CPU's `rms_norm` against its formula in F64.
 fn reference(report: &mut Report, random: &mut Random, rows: usize) {
     // Rows of different magnitude: the residual grows with depth, and each row has its own norm.
@@ -334,5 +346,18 @@ mod tests {
         assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);
         assert_eq!(round_bf16(1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);
         assert_eq!(round_bf16(-1.0 - 1.0 / 200.0), -1.0 - 2.0 / 256.0);
+    }
+
+    #[test]
+    fn f16_is_rounded_to_nearest_even() {
+        assert_eq!(round_f16(1.0 + 1.0 / 2048.0), 1.0);
+        assert_eq!(round_f16(1.0 + 3.0 / 2048.0), 1.0 + 4.0 / 2048.0);
+        assert_eq!(round_f16(-1.0 - 1.0 / 1600.0), -1.0 - 2.0 / 2048.0);
+        assert_eq!(round_f16(2047.9), 2048.0);
+        let quantum = 1.0 / (1 << 24) as f32;
+        assert_eq!(
+            [1.4, 0.5, -1.5, 0.0].map(|n| round_f16(n * quantum) / quantum),
+            [1.0, 0.0, -2.0, 0.0]
+        );
     }
 }

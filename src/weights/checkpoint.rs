@@ -298,11 +298,12 @@ impl Checkpoint {
         self.check_none(name, values.iter().position(|value| !value.is_finite()))
     }
 
-    /// `first`: of the elements, in the tensor.
+    /// `first`: of the elements, in the tensor. Tensor instructions take F16, so that a weight is
+    /// below 2^16.
     fn check_bf16(&self, name: &str, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
-        const EXPONENT: u16 = 0x7f80;
+        const END: u16 = (127 + 16) << 7;
         let found = position(bytes.as_chunks().0, |&b| {
-            u16::from_le_bytes(b) & EXPONENT == EXPONENT
+            u16::from_le_bytes(b) & 0x7fff >= END
         });
         self.check_none(name, found.map(|index| first + index))
     }

@@ -54,7 +54,7 @@ pub enum WeightsError {
     Truncated { file: String, bytes: u64 },
     /// A file that was written to while it was read.
     Changed { file: String },
-    /// A weight or scale that is infinite or not a number.
+    /// A weight or scale that is infinite or not a number, or a weight of 2^16 or more.
     NotFinite {
         file: String,
         tensor: String,
@@ -161,8 +161,8 @@ impl fmt::Display for WeightsError {
                 index,
             } => write!(
                 f,
-                "{file}: tensor {tensor} holds a value that is not finite at element {index}; \
-                 download the file again"
+                "{file}: tensor {tensor} holds a value that is not finite, or too large for a \
+                 weight, at element {index}; download the file again"
             ),
             WeightsError::Device(error) => error.fmt(f),
         }

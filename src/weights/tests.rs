@@ -329,6 +329,31 @@ fn a_value_that_is_not_finite_is_refused_when_read() {
 }
 
 #[test]
+fn a_weight_that_is_no_f16_is_refused_when_read() {
+    let mut content = target_file(|_| ());
+    let length = u64::from_le_bytes(content[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&content[8..8 + length]).unwrap();
+    let table = format!("{}.weight", layout::model(&|_| false).embed.name);
+    let start = header[&table]["data_offsets"][0].as_u64().unwrap() as usize + 8 + length;
+    let mut read = |value: f32| {
+        content[start + 4..start + 6].copy_from_slice(&value.to_le_bytes()[2..]);
+        let folder = Folder::with("model.safetensors", &content);
+        let checkpoint = open_any(&folder.0).unwrap();
+        checkpoint
+            .matrix(&checkpoint.spec().embed)
+            .read_rows(0..1)
+            .map(|stored| stored.values()[2])
+    };
+    assert_eq!(read(-65_280.0).unwrap(), -65_280.0);
+    for value in [65_536.0, -65_536.0, f32::NAN, f32::INFINITY] {
+        let error = read(value).unwrap_err();
+        assert!(
+            matches!(&error, WeightsError::NotFinite { tensor, index: 2, .. } if *tensor == table)
+        );
+    }
+}
+
+#[test]
 fn a_file_that_changes_while_it_is_read_is_refused() {
     let folder = Folder::with("model.safetensors", &target_file(|_| ()));
     let checkpoint = open_any(&folder.0).unwrap();

@@ -168,7 +168,7 @@ struct Embed {
   static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `grouped_bf16` of op `experts`.
+// Kernel `grouped_f16` of op `experts`.
 struct Experts {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 32768;
@@ -192,25 +192,25 @@ struct GatedRmsNorm {
   static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `panels_bf16` of op `linear`.
+// Kernel `panels_f16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 92416;
 };
 
-// Kernel `panels_bf16` of op `linear_add`.
+// Kernel `panels_f16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 92416;
 };
 
-// Kernel `rows_bf16` of op `moe`.
+// Kernel `rows_f16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 101248;
 };
 
-// Kernel `stream_bf16` of op `norm_linear`.
+// Kernel `stream_f16` of op `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 59904;

@@ -90,7 +90,7 @@ threads = 256
 why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
 
 [leaf.op.experts]
-kernel = "grouped_bf16"
+kernel = "grouped_f16"
 threads = 256
 why = "rows grouped by expert on the device; eight warps as in linear"
 
@@ -110,22 +110,22 @@ threads = 128
 why = "a warp per head, four heads a block"
 
 [leaf.op.linear]
-kernel = "panels_bf16"
+kernel = "panels_f16"
 threads = 256
 why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
 
 [leaf.op.linear_add]
-kernel = "panels_bf16"
+kernel = "panels_f16"
 threads = 256
 why = "as `linear`; the sum joins the residual stream without a trip through memory"
 
 [leaf.op.moe]
-kernel = "rows_bf16"
+kernel = "rows_f16"
 threads = 256
 why = "one row: eight warps a panel of all its experts; more: a warp a panel, or a part of it"
 
 [leaf.op.norm_linear]
-kernel = "stream_bf16"
+kernel = "stream_f16"
 threads = 256
 why = "eight warps: one per part of K; every block norms the rows for itself"
 
@@ -418,7 +418,7 @@ pub const OP_EMBED_THREADS: usize = 256;
 /// Shared memory of a block of `embed`.
 pub const OP_EMBED_SHARED_BYTES: usize = 0;
 /// Kernel of `experts`.
-pub const OP_EXPERTS_KERNEL: &str = "grouped_bf16";
+pub const OP_EXPERTS_KERNEL: &str = "grouped_f16";
 /// Threads of a block of `experts`.
 pub const OP_EXPERTS_THREADS: usize = 256;
 /// Shared memory of a block of `experts`.
@@ -442,25 +442,25 @@ pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
 /// Shared memory of a block of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_SHARED_BYTES: usize = 0;
 /// Kernel of `linear`.
-pub const OP_LINEAR_KERNEL: &str = "panels_bf16";
+pub const OP_LINEAR_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `linear`.
 pub const OP_LINEAR_SHARED_BYTES: usize = 92416;
 /// Kernel of `linear_add`.
-pub const OP_LINEAR_ADD_KERNEL: &str = "panels_bf16";
+pub const OP_LINEAR_ADD_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
 pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 92416;
 /// Kernel of `moe`.
-pub const OP_MOE_KERNEL: &str = "rows_bf16";
+pub const OP_MOE_KERNEL: &str = "rows_f16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
 pub const OP_MOE_SHARED_BYTES: usize = 101248;
 /// Kernel of `norm_linear`.
-pub const OP_NORM_LINEAR_KERNEL: &str = "stream_bf16";
+pub const OP_NORM_LINEAR_KERNEL: &str = "stream_f16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.

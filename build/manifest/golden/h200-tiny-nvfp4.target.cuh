@@ -132,7 +132,7 @@ struct Embed {
   static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `warpgroups_bf16` of op `experts`.
+// Kernel `warpgroups_f16` of op `experts`.
 struct Experts {
   static constexpr int kThreads = 384;
   static constexpr int kSharedBytes = 232448;
@@ -156,25 +156,25 @@ struct GatedRmsNorm {
   static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `panels_bf16` of op `linear`.
+// Kernel `panels_f16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 189056;
 };
 
-// Kernel `panels_bf16` of op `linear_add`.
+// Kernel `panels_f16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 189056;
 };
 
-// Kernel `rows_bf16` of op `moe`.
+// Kernel `rows_f16` of op `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 158464;
 };
 
-// Kernel `warpgroups_bf16` of op `norm_linear`.
+// Kernel `warpgroups_f16` of op `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 384;
   static constexpr int kSharedBytes = 232448;

@@ -90,7 +90,7 @@ threads = 256
 why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
 
 [leaf.op.experts]
-kernel = "warpgroups_bf16"
+kernel = "warpgroups_f16"
 threads = 384
 why = "as `norm_linear`, tiles of 128 places of one expert"
 
@@ -110,22 +110,22 @@ threads = 128
 why = "a warp per head, four heads a block"
 
 [leaf.op.linear]
-kernel = "panels_bf16"
+kernel = "panels_f16"
 threads = 256
 why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
 
 [leaf.op.linear_add]
-kernel = "panels_bf16"
+kernel = "panels_f16"
 threads = 256
 why = "as `linear`; the sum joins the residual stream without a trip through memory"
 
 [leaf.op.moe]
-kernel = "rows_bf16"
+kernel = "rows_f16"
 threads = 256
 why = "one row: eight warps a panel of all its experts; more: a warp a panel, or a part of it"
 
 [leaf.op.norm_linear]
-kernel = "warpgroups_bf16"
+kernel = "warpgroups_f16"
 threads = 384
 why = "a warp fetches steps of 128 columns, two warpgroups multiply in turns; rows are normed once into operands; few rows are streamed"
 
@@ -442,7 +442,7 @@ pub const OP_EMBED_THREADS: usize = 256;
 /// Shared memory of a block of `embed`.
 pub const OP_EMBED_SHARED_BYTES: usize = 0;
 /// Kernel of `experts`.
-pub const OP_EXPERTS_KERNEL: &str = "warpgroups_bf16";
+pub const OP_EXPERTS_KERNEL: &str = "warpgroups_f16";
 /// Threads of a block of `experts`.
 pub const OP_EXPERTS_THREADS: usize = 384;
 /// Shared memory of a block of `experts`.
@@ -466,25 +466,25 @@ pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
 /// Shared memory of a block of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_SHARED_BYTES: usize = 0;
 /// Kernel of `linear`.
-pub const OP_LINEAR_KERNEL: &str = "panels_bf16";
+pub const OP_LINEAR_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `linear`.
 pub const OP_LINEAR_SHARED_BYTES: usize = 189056;
 /// Kernel of `linear_add`.
-pub const OP_LINEAR_ADD_KERNEL: &str = "panels_bf16";
+pub const OP_LINEAR_ADD_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
 pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 189056;
 /// Kernel of `moe`.
-pub const OP_MOE_KERNEL: &str = "rows_bf16";
+pub const OP_MOE_KERNEL: &str = "rows_f16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
 pub const OP_MOE_SHARED_BYTES: usize = 158464;
 /// Kernel of `norm_linear`.
-pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_bf16";
+pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_f16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 384;
 /// Shared memory of a block of `norm_linear`.

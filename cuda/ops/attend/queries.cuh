@@ -225,7 +225,8 @@ struct Queries {
 #pragma unroll
           for (int block = 0; block < kCount; ++block) {
             if (block >= live) break;
-            ptx::mma(sums[block][t], queries, keys[block][2 * half], keys[block][2 * half + 1]);
+            const unsigned* key_pair = keys[block] + 2 * half;
+            ptx::mma_bf16(sums[block][t], queries, key_pair[0], key_pair[1]);
           }
         }
       }
@@ -274,8 +275,8 @@ struct Queries {
         ptx::ldmatrix_transposed(values, value(position + lane % 16, dim + d * 8 + lane / 16 * 8));
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          ptx::mma(part[t][d], weights[t], values[0], values[1]);
-          ptx::mma(part[t][d + 1], weights[t], values[2], values[3]);
+          ptx::mma_bf16(part[t][d], weights[t], values[0], values[1]);
+          ptx::mma_bf16(part[t][d + 1], weights[t], values[2], values[3]);
         }
       }
     }

@@ -1,6 +1,6 @@
 // Implements: Ops::experts
 // Match:      experts of NVFP4 and rows rounded to the same, the shared one last; gate and up rows
-//             interleaved by 8; experts of another format as `grouped_bf16` does them
+//             interleaved by 8; experts of another format as `grouped_f16` does them
 // Bound by:   tensor instructions for many rows, memory for few
 // Sync:       six chained launches: plan, rows, gate and up with SwiGLU, its rows, down, weighted
 //             sum
@@ -9,7 +9,7 @@
 // taken together.
 #pragma once
 
-#include "ops/experts/grouped_bf16.cuh"
+#include "ops/experts/grouped_f16.cuh"
 #include "tile/fp4.cuh"
 
 namespace atlas::experts {

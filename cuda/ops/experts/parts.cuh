@@ -1,8 +1,8 @@
-// What an expert has for a row, on its way to the row's sum: pairs of F16.
+// What an expert makes of a row: activations between its two products, and its part of the row's
+// sum, in pairs of F16.
 //
-// Many rows read and write more of it than of anything else. Its operands are BF16, so that a sum
-// of them is off by as much as one in 2^9; F16 adds one in 2^12, in every algorithm alike, for a
-// row's bits are those of any number of rows.
+// Many rows read and write more of the parts than of anything else. They are rounded as operands
+// are, in every algorithm alike, for a row's bits are those of any number of rows.
 #pragma once
 
 #include "base/types.cuh"
@@ -14,21 +14,22 @@ namespace atlas::experts {
 
 // Of a place.
 inline constexpr int kPairs = target::HIDDEN / 2;
-// A part is stored over this: it may be 2^20, and below 2^-10 it is off by 2^-21 at most. What is
-// larger becomes infinite, and so does the row.
+// Activations and parts are stored over this: they may be 2^20, and below 2^-10 they are off by
+// 2^-21 at most. What is larger becomes infinite, and so does the row.
 inline constexpr float kPartUnit = 16.0f;
 
 static_assert(target::HIDDEN % tile::kPanelRows == 0, "panels are full");
 
-// Sums of a panel's rows g and g + 8 are pair `panel * 8 + g`.
-__device__ inline f16x2 to_parts(float low, float high) {
-  return to_f16x2(low * (1.0f / kPartUnit), high * (1.0f / kPartUnit));
+// SwiGLU, over `kPartUnit`.
+__device__ inline float activation(float gate, float up) {
+  return tile::silu(gate) * (up * (1.0f / kPartUnit));
 }
 
-// A sum as its part has it.
-__device__ inline float as_part(float sum) {
-  return to_float2(to_parts(sum, 0.0f)).x * kPartUnit;
-}
+// Sums of such activations, of a panel's rows g and g + 8, are pair `panel * 8 + g`.
+__device__ inline f16x2 to_parts(float low, float high) { return to_f16x2(low, high); }
+
+// The part that a sum of such activations gives.
+__device__ inline float as_part(float sum) { return to_float(to_f16(sum)) * kPartUnit; }
 
 // Four pairs, one 16-byte access: columns `first()` to `first()` + 3, and those 8 behind them.
 struct WeightedSum {

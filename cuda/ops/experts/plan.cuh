@@ -91,22 +91,15 @@ template <int kBlocks>
 inline constexpr int kTurnsEach = ((kBlocks > 1 ? kRowsMax * kTurns : kFewTurns) +
                                    kBlocks * kPlanThreads - 1) / (kBlocks * kPlanThreads);
 
-// Rows of `x` in BF16, times `factor`, for kernels that read each of them at several places. They
-// take the place of `y`, which is written later.
-struct Rounding {
-  bf16* to;  // (rows, HIDDEN), or null: nothing is rounded
-  float factor;
-};
-
 // Blocks that round beside those that plan, at most: whole clusters, an SM a block.
 inline constexpr unsigned kRoundBlocksMax = target::SMS / kPlanBlocks * kPlanBlocks - kPlanBlocks;
 // Vectors of a thread that are under way together.
 inline constexpr int kRoundAtOnce = 4;
 inline constexpr int kRoundVectors = kRoundAtOnce * kPlanThreads;
 
-// The part of block `block` of `blocks`.
-__device__ inline void round_x(const Params& params, const Rounding& rounding, int block,
-                               int blocks) {
+// Rounds `x`, (rows, HIDDEN), for kernels that read each row at several places: the part of block
+// `block` of `blocks`.
+__device__ inline void round_x(const Params& params, f16* rounded, int block, int blocks) {
   const int vectors = params.rows * (HIDDEN / 4);
   for (int first = block * kRoundVectors; first < vectors; first += blocks * kRoundVectors) {
     float4 part[kRoundAtOnce];
@@ -118,7 +111,7 @@ __device__ inline void round_x(const Params& params, const Rounding& rounding, i
 #pragma unroll
     for (int i = 0; i < kRoundAtOnce; ++i) {
       const int vector = first + i * kPlanThreads + threadIdx.x;
-      if (vector < vectors) tile::put_vector(rounding.to, vector, part[i], rounding.factor);
+      if (vector < vectors) tile::put_vector(rounded, vector, part[i]);
     }
   }
 }
@@ -129,7 +122,7 @@ __device__ inline void round_x(const Params& params, const Rounding& rounding, i
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
                                                                                int tile_rows,
-                                                                               Rounding rounding) {
+                                                                               f16* rounded) {
   static_assert(kPlanThreads == tile::kWarpLanes * tile::kWarpLanes, "a lane's sum a warp");
   __shared__ unsigned count[kExperts];
   __shared__ unsigned sums[tile::kWarpLanes];
@@ -140,7 +133,7 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   if (thread < kExperts) count[thread] = 0;
   ptx::griddepcontrol_wait();
   if (blockIdx.x >= kBlocks) {
-    return round_x(params, rounding, blockIdx.x - kBlocks, gridDim.x - kBlocks);
+    return round_x(params, rounded, blockIdx.x - kBlocks, gridDim.x - kBlocks);
   }
   __syncthreads();  // counts are zero
   unsigned expert[kTurnsEach<kBlocks>], at[kTurnsEach<kBlocks>];

@@ -9,7 +9,7 @@ use super::{Cuda, Experts, Matrix, Panels, Tensor, Vector, refused};
 use crate::backend::cpu::{self, Cpu};
 use crate::backend::parity::{
     Kind, Loaded, Memory, Probe, ROWS, Random, Report, Rowwise, Sequences, distance, kinds,
-    matrices, round_bf16, stored,
+    matrices, round_f16, stored,
 };
 use crate::engine::executor::DeviceError;
 use crate::model::{self, Runner};
@@ -181,7 +181,7 @@ impl Probe for Cpu {
         parts: &mut [(&Self::Matrix, &mut cpu::Tensor)],
     ) -> Result<(), DeviceError> {
         self.rms_norm(residual, norm, x);
-        let rounded = self.seen(x)?.into_iter().map(round_bf16);
+        let rounded = self.seen(x)?.into_iter().map(round_f16);
         let rounded = cpu::Tensor::of(norm.len(), rounded.collect());
         for (matrix, out) in parts {
             self.linear(&rounded, matrix, out);
@@ -198,7 +198,7 @@ impl Probe for Cpu {
         residual: &mut cpu::Tensor,
     ) -> Result<(), DeviceError> {
         self.gated_rms_norm(x, norm, z);
-        let rounded = self.seen(x)?.into_iter().map(round_bf16);
+        let rounded = self.seen(x)?.into_iter().map(round_f16);
         let rounded = cpu::Tensor::of(weights::GDN_VALUES, rounded.collect());
         self.linear_add(&rounded, w, residual);
         Ok(())

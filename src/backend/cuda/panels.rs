@@ -1,4 +1,4 @@
-//! Weights as `cuda/tile/panels.cuh` lays them out, in the checkpoint's bits.
+//! Weights as `cuda/tile/panels.cuh` lays them out.
 
 use crate::target::{EXPERTS_ROWS_NVFP4, Format};
 use crate::weights::{Bits, Stored};
@@ -13,14 +13,16 @@ const BLOCK_COLUMNS: usize = 128;
 const BLOCK_ROWS: usize = 128;
 /// Columns that share an NVFP4 scale.
 const GROUP_COLUMNS: usize = 16;
-/// What decoding an NVFP4 weight leaves out of its value.
-const NVFP4_FACTOR: f32 = 256.0;
+/// What decoding a weight leaves out of its value: its scale has it.
+const NVFP4_FACTOR: f32 = 128.0;
+const FP8_FACTOR: f32 = 256.0;
 
 /// How weights lie on the device; the numbers are those of `format` in `ffi/ops.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Storage {
-    Bf16 = 0,
+    /// What the checkpoint has in BF16.
+    F16 = 0,
     Nvfp4 = 1,
     Fp8Block128 = 2,
     /// NVFP4 as `cuda/tile/fp4.cuh` has it, for rows that are rounded to the same.
@@ -30,7 +32,7 @@ pub enum Storage {
 impl Storage {
     pub const fn of_format(format: Format) -> Storage {
         match format {
-            Format::Bf16 => Storage::Bf16,
+            Format::Bf16 => Storage::F16,
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
             Format::Fp8Block128 => Storage::Fp8Block128,
         }
@@ -56,7 +58,7 @@ impl Storage {
         let (rows, blocks) = (n.next_multiple_of(PANEL_ROWS), k / BLOCK_COLUMNS);
         let codes = rows * self.row_bytes(k);
         match self {
-            Storage::Bf16 => [codes, 0, 0],
+            Storage::F16 => [codes, 0, 0],
             Storage::Nvfp4 | Storage::BlockScaled => {
                 [codes, rows * (k / GROUP_COLUMNS), rows * size_of::<f32>()]
             }
@@ -69,7 +71,7 @@ impl Storage {
 
     const fn of(bits: &Bits) -> Storage {
         match bits {
-            Bits::Bf16(_) => Storage::Bf16,
+            Bits::Bf16(_) => Storage::F16,
             Bits::Nvfp4 { .. } => Storage::Nvfp4,
             Bits::Fp8 { .. } => Storage::Fp8Block128,
         }
@@ -78,7 +80,7 @@ impl Storage {
     /// Bytes of the codes of a row of `k` weights.
     const fn row_bytes(self, k: usize) -> usize {
         match self {
-            Storage::Bf16 => 2 * k,
+            Storage::F16 => 2 * k,
             Storage::Nvfp4 | Storage::BlockScaled => k / 2,
             Storage::Fp8Block128 => k,
         }
@@ -179,7 +181,7 @@ pub fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let row_bytes = storage.row_bytes(k);
     runs::<RUN_BYTES>(parts, &rows, row_bytes, codes, out_codes);
     match storage {
-        Storage::Bf16 => {}
+        Storage::F16 => in_f16(out_codes),
         Storage::Nvfp4 | Storage::BlockScaled => {
             match storage {
                 Storage::Nvfp4 => in_words(out_codes, nvfp4_word),
@@ -237,6 +239,31 @@ fn in_words(codes: &mut [u8], order: impl Fn(u32) -> u32) {
     }
 }
 
+/// Makes F16 of BF16, in vector instructions.
+fn in_f16(codes: &mut [u8]) {
+    for code in codes.as_chunks_mut::<2>().0 {
+        *code = f16(u16::from_le_bytes(*code)).to_le_bytes();
+    }
+}
+
+/// The F16 of a BF16 below 2^16, which is what loading lets through. From 2^-17 on it is the same
+/// number; below, the nearest multiple of 2^-24, ties to even.
+#[inline(always)]
+fn f16(bf16: u16) -> u16 {
+    const SMALLEST_NORMAL: u16 = 113 << 7;
+    let magnitude = bf16 & 0x7fff;
+    // The exponent's bias is 112 less, the mantissa three bits longer.
+    let normal = magnitude.wrapping_sub(112 << 7) << 3;
+    // The last bit of a number from 0.5 to 1 is worth 2^-24: adding rounds to it.
+    let subnormal = (f32::from_bits(u32::from(magnitude) << 16) + 0.5).to_bits() as u16;
+    let code = if magnitude < SMALLEST_NORMAL {
+        subnormal
+    } else {
+        normal
+    };
+    code | bf16 & 0x8000
+}
+
 /// Puts the words of a run that one lane takes beside each other: every fourth one.
 fn in_lanes(codes: &mut [u8]) {
     for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
@@ -247,21 +274,21 @@ fn in_lanes(codes: &mut [u8]) {
     }
 }
 
-/// Columns 0 and 1 into the low and high half of a word, each as a BF16 holds it: the sign in bit
-/// 15, exponent and mantissa in bits 10 .. 4. Columns 2 and 3 into the bits that are left: the sign
-/// in bit 11, the rest in bits 14 .. 12 and 3 .. 0.
+/// Columns 0 and 1 into the low and high half of a word, each as an F16 holds it: the sign in bit
+/// 15, exponent and mantissa in bits 13 .. 7. Columns 2 and 3 into the bits that are left: the sign
+/// in bit 14, the rest in bits 6 .. 0.
 fn fp8_word(word: u32) -> u32 {
     // A byte in each half of a word.
     let halves = |low: u32, high: u32| low & 0xff | (high & 0xff) << 16;
     let of_both = |halves: u32, bits: u32| halves & (bits | bits << 16);
     let (whole, between) = (halves(word, word >> 8), halves(word >> 16, word >> 24));
-    let whole = of_both(whole, 0x80) << 8 | of_both(whole, 0x7f) << 4;
-    whole | of_both(between, 0x80) << 4 | of_both(between, 0x70) << 8 | of_both(between, 0x0f)
+    let whole = of_both(whole, 0x80) << 8 | of_both(whole, 0x7f) << 7;
+    whole | of_both(between, 0x80) << 7 | of_both(between, 0x7f)
 }
 
 /// Even columns of 8 into the low half of a word, odd ones into the high half. Of the four of a
-/// half the first has its sign in bit 15 and its magnitude in bits 8 .. 6, as a BF16 holds them;
-/// the others have them in bits 12 and 5 .. 3, 14 and 2 .. 0, 13 and 11 .. 9.
+/// half the first has its sign in bit 15 and its magnitude in bits 11 .. 9, as an F16 holds them;
+/// the others have them in bits 12 and 8 .. 6, 14 and 2 .. 0, 13 and 5 .. 3.
 fn nvfp4_word(word: u32) -> u32 {
     let even = |word: u32| {
         let nibbles = word & 0x0f0f_0f0f;
@@ -270,10 +297,10 @@ fn nvfp4_word(word: u32) -> u32 {
     };
     let halves = even(word) | even(word >> 4) << 16;
     let of_both = |bits: u32| halves & (bits | bits << 16);
-    let first = of_both(0x0008) << 12 | of_both(0x0007) << 6;
-    let second = of_both(0x0080) << 5 | of_both(0x0070) >> 1;
+    let first = of_both(0x0008) << 12 | of_both(0x0007) << 9;
+    let second = of_both(0x0080) << 5 | of_both(0x0070) << 2;
     let third = of_both(0x0800) << 3 | of_both(0x0700) >> 8;
-    let fourth = of_both(0x8000) >> 2 | of_both(0x7000) >> 3;
+    let fourth = of_both(0x8000) >> 2 | of_both(0x7000) >> 9;
     first | second | third | fourth
 }
 
@@ -312,7 +339,7 @@ fn block_scales(parts: &[Stored], rows: &[Place], out: &mut [u8]) {
                     },
                     None => 0.0,
                 };
-                *out = scale.to_le_bytes();
+                *out = (scale * FP8_FACTOR).to_le_bytes();
             }
         }
     }
@@ -321,23 +348,28 @@ fn block_scales(parts: &[Stored], rows: &[Place], out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::parity::round_f16;
     use crate::weights::Global;
 
     #[test]
     fn a_panel_has_runs_of_its_rows_side_by_side() {
         let (n, k) = (20, 128);
-        let codes: Vec<u8> = (0..n * k).flat_map(|i| (i as u16).to_le_bytes()).collect();
+        let bytes = |code: fn(u16) -> u16| -> Vec<u8> {
+            let codes = (0..n * k).map(|i| code(i as u16));
+            codes.flat_map(u16::to_le_bytes).collect()
+        };
+        let (bf16, f16) = (bytes(|i| (113 << 7) + i), bytes(|i| (1 << 10) + (i << 3)));
         let panels = Panels::stacked(&[Stored {
             n,
             k,
-            bits: Bits::Bf16(codes.clone()),
+            bits: Bits::Bf16(bf16),
         }]);
-        assert_eq!(panels.bytes.len() as u64, Storage::Bf16.bytes(n, k));
+        assert_eq!(panels.bytes.len() as u64, Storage::F16.bytes(n, k));
         // Row 17, columns 32 .. 64: second panel, second run, second row.
         let at = 16 * 2 * k + (16 + 1) * RUN_BYTES;
         assert_eq!(
             panels.bytes[at..][..RUN_BYTES],
-            codes[(17 * k + 32) * 2..][..RUN_BYTES]
+            f16[(17 * k + 32) * 2..][..RUN_BYTES]
         );
         assert!(
             panels.bytes[at + 3 * RUN_BYTES..][..RUN_BYTES]
@@ -347,13 +379,34 @@ mod tests {
     }
 
     #[test]
+    fn bf16_becomes_the_nearest_f16() {
+        for magnitude in 0..143 << 7 {
+            for bf16 in [magnitude, magnitude | 0x8000] {
+                let value = f32::from_bits(u32::from(bf16) << 16);
+                let code = f16(bf16);
+                let (exponent, mantissa) = (i32::from(code >> 10 & 31), f32::from(code & 1023));
+                let found = match exponent {
+                    0 => mantissa * 2f32.powi(-24),
+                    _ => (1024.0 + mantissa) * 2f32.powi(exponent - 25),
+                };
+                let found = found.copysign(if code >> 15 == 1 { -1.0 } else { 1.0 });
+                assert_eq!(
+                    found.to_bits(),
+                    round_f16(value).to_bits(),
+                    "{bf16:#x} {value:e}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn codes_of_a_word_are_in_the_order_of_decoding() {
-        assert_eq!(fp8_word(0x0000_00ff), 0x0000_87f0);
-        assert_eq!(fp8_word(0x0000_ff00), 0x87f0_0000);
-        assert_eq!(fp8_word(0x00ff_0000), 0x0000_780f);
-        assert_eq!(fp8_word(0xff00_0000), 0x780f_0000);
-        assert_eq!(fp8_word(0x0091_0000), 0x0000_1801);
-        let magnitudes = [6 << 9, 4, 2 << 3, 0, 7 << 9, 5, 3 << 3, 1 << 6];
+        assert_eq!(fp8_word(0x0000_00ff), 0x0000_bf80);
+        assert_eq!(fp8_word(0x0000_ff00), 0xbf80_0000);
+        assert_eq!(fp8_word(0x00ff_0000), 0x0000_407f);
+        assert_eq!(fp8_word(0xff00_0000), 0x407f_0000);
+        assert_eq!(fp8_word(0x0091_0000), 0x0000_4011);
+        let magnitudes = [6 << 3, 4, 2 << 6, 0, 7 << 3, 5, 3 << 6, 1 << 9];
         let [even, odd] = [0, 4].map(|at| magnitudes[at..][..4].iter().sum::<u32>());
         assert_eq!(nvfp4_word(0x7654_3210), odd << 16 | even);
         let signs = [0, 4, 8, 12].map(|at| nvfp4_word(8 << (2 * at)));
@@ -380,8 +433,8 @@ mod tests {
         assert_eq!(words, [0x0101_0101, 0x0202_0202].map(nvfp4_word));
         let scales = &panels.bytes[16 * 64..];
         assert_eq!((scales[7 * 8], scales[8 * 8]), (1, 2));
-        assert_eq!(scales[16 * 8..][..4], 256f32.to_le_bytes());
-        assert_eq!(scales[16 * 8 + 8 * 4..][..4], 512f32.to_le_bytes());
+        assert_eq!(scales[16 * 8..][..4], 128f32.to_le_bytes());
+        assert_eq!(scales[16 * 8 + 8 * 4..][..4], 256f32.to_le_bytes());
     }
 
     #[test]
@@ -409,8 +462,8 @@ mod tests {
             panels.bytes.len() as u64,
             Storage::Fp8Block128.bytes(256, 256)
         );
-        assert_eq!(scales[..4], 1f32.to_le_bytes());
-        assert_eq!(scales[8..12], 2f32.to_le_bytes());
-        assert_eq!(scales[8 * 16..][..4], 3f32.to_le_bytes());
+        assert_eq!(scales[..4], 256f32.to_le_bytes());
+        assert_eq!(scales[8..12], 512f32.to_le_bytes());
+        assert_eq!(scales[8 * 16..][..4], 768f32.to_le_bytes());
     }
 }

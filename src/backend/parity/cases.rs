@@ -1,15 +1,16 @@
 //! One table of cases for every backend: what an op is run on, and how near its results must be.
 //!
-//! Inputs are BF16 values, so that rounding the operands of tensor instructions loses nothing; what
-//! is left is rounding inside an op.
+//! Inputs are BF16 values, which F16 holds too unless they are tiny, so that rounding the operands
+//! of tensor instructions loses nothing; what is left is rounding inside an op.
 
-use super::{BF16_STORED, F16_OPERANDS, F32_CHAIN, Random};
+use super::{BF16_STORED, F16_OPERANDS, F16_STORED, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, ONE_BY_ONE, Ops, RANKED};
 use crate::target::{
-    self, EXPERT_INTERMEDIATE, EXPERTS, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS,
-    HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB,
+    self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_ROWS_NVFP4, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS,
+    HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS,
+    TOP_K, VOCAB,
 };
 use crate::weights::{Bits, GDN_QKV, GDN_VALUES, Global, Stored};
 
@@ -22,7 +23,7 @@ pub trait Probe: Ops {
     fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError>;
     fn vector_of(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
     fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Self::Experts, DeviceError>;
-    /// `norm_linear`, the products being of normed rows that are rounded to BF16 first, as a device
+    /// `norm_linear`, the products being of normed rows that are rounded to F16 first, as a device
     /// rounds them; without that, sums that cancel would differ by any factor.
     fn norm_linear_rounded(
         &mut self,
@@ -198,11 +199,13 @@ impl<'a> Rowwise<'a> {
     /// Largest norm-wise difference.
     pub fn limit(&self) -> f64 {
         match self.kind {
-            // The product of gate and up is rounded to BF16 on its way to `down`, whose sums cancel
-            // in part: the error stays, the norm shrinks.
-            Kind::Moe(_) => 2.0 * BF16_STORED,
-            // A normed element beside the middle of two BF16 may be rounded to the other one.
-            Kind::NormLinear(..) | Kind::GatedLinearAdd(..) => BF16_STORED,
+            // What gate and up give is rounded on its way to `down`, whose sums cancel in part: the
+            // error stays, the norm shrinks. An element of E2M1 beside the middle of two may be
+            // rounded to the other one.
+            Kind::Moe(_) if EXPERTS_ROWS_NVFP4 => 2.0 * BF16_STORED,
+            Kind::Moe(_) => 2.0 * F16_STORED,
+            // A normed element beside the middle of two F16 may be rounded to the other one.
+            Kind::NormLinear(..) | Kind::GatedLinearAdd(..) => F16_STORED,
             _ => F32_CHAIN,
         }
     }
@@ -556,8 +559,9 @@ impl Sequences {
             // What cells take is stored as F16.
             Memory::ConvSilu if self.has_cells() => F16_OPERANDS / 2.0,
             Memory::ConvSilu => F32_CHAIN,
-            // A normed element beside the middle of two BF16 may be rounded to the other one.
-            Memory::DeltaNetAdd => BF16_STORED,
+            // A normed element beside the middle of two F16 may be rounded to the other one.
+            Memory::DeltaNetAdd if !self.has_cells() => F16_STORED,
+            Memory::DeltaNetAdd => F16_OPERANDS,
             Memory::GatedDelta | Memory::DeltaNet if self.has_cells() => F16_OPERANDS,
             // Errors are carried from row to row.
             Memory::GatedDelta | Memory::DeltaNet => 10.0 * F32_CHAIN,

@@ -60,10 +60,10 @@ refused!(rows_of_nvfp4_for_other_weights: LEAF_FILE,
     "quant.experts_rows = nvfp4: is for experts of NVFP4, the shared one too");
 refused!(rows_that_a_kernel_does_not_round: LEAF_FILE,
     "mtp_attention" => "experts_rows = \"nvfp4\"\nmtp_attention",
-    "op.experts.kernel = warpgroups_bf16: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask \
+    "op.experts.kernel = warpgroups_f16: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask \
      for each other");
 refused!(a_kernel_that_rounds_rows_by_itself: LEAF_FILE,
-    "\"rows_bf16\"" => "\"block_scaled_fp4\"",
+    "\"rows_f16\"" => "\"block_scaled_fp4\"",
     "op.moe.kernel = block_scaled_fp4: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask for \
      each other");
 

@@ -1,6 +1,6 @@
 // Implements: Ops::experts
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
-//             interleaved by 8; operands bf16
+//             interleaved by 8; operands F16
 // Bound by:   tensor instructions
 // Sync:       four chained launches: plan, gate and up with SwiGLU, down, weighted sum
 #pragma once
@@ -30,8 +30,8 @@ struct SwiGlu {
 
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
-    const float activated = tile::silu(gate * w.row_scale(row)) * (up * w.row_scale(row + 8));
-    act[static_cast<size_t>(at) * EXPERT_INTERMEDIATE + panel * 8 + g] = activated;
+    act[static_cast<size_t>(at) * EXPERT_INTERMEDIATE + panel * 8 + g] =
+        activation(gate * w.row_scale(row), up * w.row_scale(row + 8));
   }
 };
 
@@ -81,9 +81,9 @@ inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
 }
 
 inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream,
-                               const Rounding& rounding = {}, bool early = true) {
+                               f16* rounded = nullptr, bool early = true) {
   unsigned blocks = 0;
-  if (rounding.to != nullptr) {
+  if (rounded != nullptr) {
     const unsigned parts = blocks_for(params.rows * (HIDDEN / 4), kRoundVectors);
     blocks = min(blocks_for(parts, kPlanBlocks) * kPlanBlocks, kRoundBlocksMax);
   }
@@ -91,7 +91,7 @@ inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t
   Launch shape{(few ? 1 : kPlanBlocks) + blocks, kPlanThreads, 0};
   shape.early = early;
   return launch_chained(few ? plan<1> : plan<kPlanBlocks>, shape, stream, params, tile_rows,
-                        rounding);
+                        rounded);
 }
 
 template <class Y>
@@ -138,10 +138,10 @@ struct GroupedProducts {
 };
 
 template <class Tile>
-struct GroupedBf16 {
+struct GroupedF16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
   static_assert(Tile::kSharedBytes ==
-                    sizeof(typename tile::Tiled<tile::Storage::bf16, 1>::SharedStorage),
+                    sizeof(typename tile::Tiled<tile::Storage::f16, 1>::SharedStorage),
                 "the manifest plans this storage");
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,

@@ -1,7 +1,7 @@
 // Implements: Ops::moe for up to 128 rows, 64 where an SM has little shared memory
-// Match:      experts of one weight format and shape, the shared one last; operands bf16
+// Match:      experts of one weight format and shape, the shared one last; operands F16
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
-// Sync:       one row: as `row_bf16`; more: two chained launches, both products and the weighted
+// Sync:       one row: as `row_f16`; more: two chained launches, both products and the weighted
 //             sum. In the first, a block waits for the activations that others compute
 //
 // A tile is an expert and up to eight of its rows. Every block makes the same plan of all tiles for
@@ -15,7 +15,7 @@
 #pragma once
 
 #include "ops/experts/scan.cuh"
-#include "ops/moe/row_bf16.cuh"
+#include "ops/moe/row_f16.cuh"
 
 namespace atlas::moe {
 
@@ -190,8 +190,8 @@ struct ProductsStorage {
   Partial partial[2];  // of rounds in turn
   union {
     // Rows of two tiles in turn; all rows in the first, if a tile has room for them.
-    alignas(16) bf16 x[2][tile::kTileRows][kPitch];
-    alignas(16) bf16 act[kHeldRows][kActPitch];
+    alignas(16) f16 x[2][tile::kTileRows][kPitch];
+    alignas(16) f16 act[kHeldRows][kActPitch];
   };
   unsigned long long there;  // barrier: a round's sums of all warps, and the next tile's rows
   Plan plan;
@@ -309,7 +309,7 @@ struct Products {
 #pragma unroll 4
     for (int item = thread; item < params.rows * kVectors; item += threads) {
       tile::put_vector(shared.x[0][item / kVectors], item % kVectors,
-                       tile::vector_at(params.x, item), W::kRawRows);
+                       tile::vector_at(params.x, item));
     }
   }
 
@@ -335,8 +335,7 @@ struct Products {
     for (int i = 0; i < kMine; ++i) {
       const int item = threadIdx.x + (slice * kMine + i) * Shape::kThreads;
       if (item >= tile.places * kRowVectors) break;
-      tile::put_vector(shared.x[buffer][item / kRowVectors], item % kRowVectors, mine[i],
-                       W::kRawRows);
+      tile::put_vector(shared.x[buffer][item / kRowVectors], item % kRowVectors, mine[i]);
     }
   }
 
@@ -369,7 +368,7 @@ struct Products {
       stage(tile, 0, buffer);
       __syncthreads();  // the first tile's rows are staged
     }
-    const bf16* x[1];  // of this lane's place in the tile
+    const f16* x[1];  // of this lane's place in the tile
     int slices = 0;    // of the next tile's rows
     const auto enter = [&] {
       // A place behind the last one is the last one again: its sums go nowhere.
@@ -479,7 +478,7 @@ struct Products {
     const int column = gate_up.at.panel_of(round.first + item.panel) * 8 + item.row;
     const size_t turn = shared.plan.turn_of[round.tile.first + item.column];
     ptx::store_relaxed(params.relay + turn * EXPERT_INTERMEDIATE + column,
-                       tile::silu(gate * scales.x) * (up * scales.y));
+                       experts::activation(gate * scales.x, up * scales.y));
   }
 
   __device__ static bool is_there(const float4& v) {
@@ -507,7 +506,7 @@ struct Products {
         const int item = begin + i * Shape::kThreads;
         if (item >= places * kVectors) break;
         while (!is_there(mine[i])) mine[i] = ptx::load_relaxed(from(item));
-        tile::put_vector(shared.act[item / kVectors], item % kVectors, mine[i], W::kRawRows);
+        tile::put_vector(shared.act[item / kVectors], item % kVectors, mine[i]);
       }
     }
   }
@@ -529,12 +528,12 @@ struct Products {
       const W w = down.at.matrix(tile.expert);
       const int row = down.at.panel_of(unit) * tile::kPanelRows + g;
       const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
-      const bf16* act =
+      const f16* act =
           shared.act[tile.first - first + min(g, tile.places - 1)] + q * W::kLaneColumns;
       float total[4] = {};
 #pragma unroll 1
       for (int s = 0; s < kSegments; s += kPieceSegments) {
-        const bf16* x[1] = {act + s * Down::kGroups * W::kGroup};
+        const f16* x[1] = {act + s * Down::kGroups * W::kGroup};
         float sums[kPieceSegments][1][4] = {};
 #pragma unroll 1
         for (int piece = 0; piece < Down::kPieces; ++piece) {
@@ -626,7 +625,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
 }
 
 template <class Tile>
-struct RowsBf16 {
+struct RowsF16 {
   static_assert(Tile::kThreads == kThreads, "a block of one row's `down` is the panels' warps");
 
   template <tile::Storage kStorage>
@@ -637,7 +636,7 @@ struct RowsBf16 {
                   "the manifest plans this storage");
     if (params.rows == 1) {
       const Params row{params.x, params.logits, params.gate_up, params.down,
-                       reinterpret_cast<bf16*>(act), params.residual};
+                       reinterpret_cast<f16*>(act), params.residual};
       return launch_row<kStorage>(row, stream);
     }
     constexpr Launch kShape{kBlocks, tile::Wide::kThreads, sizeof(ProductsStorage)};

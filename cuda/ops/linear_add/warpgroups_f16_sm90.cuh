@@ -1,5 +1,5 @@
 // Implements: Ops::linear_add
-// Match:      any N, every weight format of the target; operands bf16; many rows: the K of the
+// Match:      any N, every weight format of the target; operands F16; many rows: the K of the
 //             model's output projections, others as `linear`
 // Bound by:   few rows: as `linear`; many rows: tensor instructions
 // Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product,
@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "ops/linear/panels_bf16.cuh"
+#include "ops/linear/panels_f16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
 namespace atlas::linear_add {
@@ -21,7 +21,7 @@ inline constexpr int kAttention = target::HEADS * target::HEAD_DIM;
 
 using linear::dynamic_shared;
 using linear::Params;
-using Few = linear::PanelsBf16<target::Linear, tile::Adds>;
+using Few = linear::PanelsF16<target::Linear, tile::Adds>;
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
@@ -103,7 +103,7 @@ template <class Body>
 cudaError_t for_format(unsigned format, Body body) {
   using tile::Storage;
   const auto is = [&](Storage storage) { return format == static_cast<unsigned>(storage); };
-  if (is(Storage::bf16)) return body(std::integral_constant<Storage, Storage::bf16>{});
+  if (is(Storage::f16)) return body(std::integral_constant<Storage, Storage::f16>{});
   if constexpr (Few::used(Storage::nvfp4)) {
     if (is(Storage::nvfp4)) return body(std::integral_constant<Storage, Storage::nvfp4>{});
   }
@@ -116,7 +116,7 @@ cudaError_t for_format(unsigned format, Body body) {
 }
 
 template <class Tile>
-struct WarpgroupsBf16 {
+struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
 

@@ -1,5 +1,5 @@
 // One row of Ops::moe.
-// Match:      experts of one weight format and shape, the shared one last; operands bf16
+// Match:      experts of one weight format and shape, the shared one last; operands F16
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum
 //
@@ -31,7 +31,7 @@ struct Params {
   const float* logits;           // (EXPERTS + 1)
   const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  bf16* act;                     // (kTurns, EXPERT_INTERMEDIATE), times `kRawRows`
+  f16* act;                      // (kTurns, EXPERT_INTERMEDIATE)
   float* residual;               // (HIDDEN)
 };
 
@@ -109,7 +109,7 @@ gate_up(Params params) {
       GateUpUnits::of(params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert);
   tile::Stream<kStorage, HIDDEN, 1, tile::Wide, GateUpUnits> stage(shared.stream, units,
                                                                     units.count());
-  const auto staged = tile::StagedRows<tile::Wide>::at(shared.x, 1, HIDDEN, W::kRawRows);
+  const auto staged = tile::StagedRows<tile::Wide>::at(shared.x, 1, HIDDEN);
   stage.init();
   const int slot = stage.ask_before(units.shared.count);
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
@@ -121,8 +121,7 @@ gate_up(Params params) {
   stage.ask_first(slot);
   const auto sink = [&](int unit, int g, int, float gate, float up) {
     // A turn's panels are those of its activations, eight each.
-    params.act[units.panel(unit) * 8 + g] =
-        to_bf16(tile::silu(gate) * up * W::kRawRows);
+    params.act[units.panel(unit) * 8 + g] = to_f16(experts::activation(gate, up));
   };
   stage.run(staged, sink);
 }
@@ -141,7 +140,7 @@ struct Down {
   struct SharedStorage {
     Chosen chosen;
     float sum[kTurns][kSegments][tile::kPanelRows];
-    alignas(16) bf16 act[kTurns][kPitch];
+    alignas(16) f16 act[kTurns][kPitch];
   };
 
   const Params& params;
@@ -174,7 +173,7 @@ struct Down {
 
   // Stages the rows; all loads are under way before the first is waited for.
   __device__ void bring() {
-    constexpr int kVectors = EXPERT_INTERMEDIATE / Bf16x8::kElements;
+    constexpr int kVectors = EXPERT_INTERMEDIATE * sizeof(f16) / kVectorBytes;
     constexpr int kMine = (kTurns * kVectors + kThreads - 1) / kThreads;
     uint4 mine[kMine];
 #pragma unroll
@@ -205,16 +204,16 @@ struct Down {
 #pragma unroll
         for (int octet = 0; octet < W::Code::kOctets; ++octet) {
           unsigned first[4], second[4];
-          W::template decode<true>(part[round][group], octet, first, second);
+          W::decode(part[round][group], octet, first, second);
           // Columns of an instruction without a row have the first one: their sums go nowhere.
           const uint4 b = *reinterpret_cast<const uint4*>(shared.act[turn] + column + octet * 8);
           float(&to)[4] = W::kFp8 ? chain : sum;
-          ptx::mma(to, first, b.x, b.y);
-          ptx::mma(to, second, b.z, b.w);
+          ptx::mma_f16(to, first, b.x, b.y);
+          ptx::mma_f16(to, second, b.z, b.w);
         }
         if (W::kFp8 && (group + 1) * W::kGroup % tile::kBlockColumns == 0) {
           const float2 scale = part[round][group].block;
-          tile::close_chain(sum, chain, {scale.x * W::kRawSums, scale.y * W::kRawSums});
+          tile::close_chain(sum, chain, scale);
         }
       }
       if (q == 0) {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ops/gated_linear_add/heads_f32.cuh"
-#include "ops/linear_add/warpgroups_bf16_sm90.cuh"
+#include "ops/linear_add/warpgroups_f16_sm90.cuh"
 
 namespace atlas::gated_linear_add {
 
@@ -34,9 +34,8 @@ __device__ inline GatedPart part_of(const GatedRow& row, int vector) {
   return {x, tile::vector_at(row.z, vector), row.gain};
 }
 
-template <tile::Storage kStorage>
 __device__ inline uint2 rounded(const GatedPart& part) {
-  return tile::rounded<kStorage>(gated_rms_norm::normed(part.x.value(), part.gain, part.z));
+  return tile::rounded(gated_rms_norm::normed(part.x.value(), part.gain, part.z));
 }
 
 template <tile::Storage kStorage>
@@ -56,7 +55,7 @@ __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x, con
 }
 
 template <class Tile>
-struct WarpgroupsBf16 {
+struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
 

@@ -3,7 +3,7 @@
 // together: a kernel less.
 #pragma once
 
-#include "ops/norm_linear/stream_bf16.cuh"
+#include "ops/norm_linear/stream_f16.cuh"
 #include "tile/held.cuh"
 #include "tile/split.cuh"
 
@@ -15,7 +15,7 @@ inline constexpr int kFewPanelsRowsMax = 128;
 
 // Norms a row a block.
 __global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
-    const __grid_constant__ Params params, bf16* to) {
+    const __grid_constant__ Params params, f16* to) {
   __shared__ Row::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
   Row gain, row;
@@ -25,13 +25,13 @@ __global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
   row.load(params.residual + at);
   row.normalise(gain, target::NORM_EPS, shared);
   Row::for_each_vector([&](int i, int vector) {
-    tile::put_vector(to + at, vector, row.part[i], 1.0f);
+    tile::put_vector(to + at, vector, row.part[i]);
   });
   row.store(params.x + at);
 }
 
 template <tile::Storage kStorage, int kTiles>
-__device__ inline void run_held(const Params& params, const bf16* x, int first, int block,
+__device__ inline void run_held(const Params& params, const f16* x, int first, int block,
                                 int blocks) {
   using At = PartPanels<kStorage>;
   using W = tile::Matrix<kStorage>;
@@ -45,13 +45,7 @@ __device__ inline void run_held(const Params& params, const bf16* x, int first, 
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   x += static_cast<size_t>(first) * HIDDEN;
   stage.hold(rows, [&](int row, int column) {
-    uint4 octet = *reinterpret_cast<const uint4*>(x + row * HIDDEN + column);
-    if constexpr (W::kFp8) {
-      const bf16x2 factor = both(W::kRawRows);
-      octet = {tile::scaled(octet.x, factor), tile::scaled(octet.y, factor),
-               tile::scaled(octet.z, factor), tile::scaled(octet.w, factor)};
-    }
-    return octet;
+    return *reinterpret_cast<const uint4*>(x + row * HIDDEN + column);
   });
   stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
     int panel = at.first + unit;
@@ -66,7 +60,7 @@ __device__ inline void run_held(const Params& params, const bf16* x, int first, 
 // run together.
 template <int kTiles>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
-    const __grid_constant__ Params params, const bf16* x, int groups) {
+    const __grid_constant__ Params params, const f16* x, int groups) {
   ptx::griddepcontrol_launch_dependents();
   const int first = static_cast<int>(blockIdx.x) % groups * kTiles * tile::kTileRows;
   const int block = static_cast<int>(blockIdx.x) / groups;
@@ -76,7 +70,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
 }
 
 template <int kTiles>
-cudaError_t launch_tiles_held(Params params, const bf16* x, cudaStream_t stream) {
+cudaError_t launch_tiles_held(Params params, const f16* x, cudaStream_t stream) {
   constexpr int kRows = kTiles * tile::kTileRows;
   const unsigned groups = blocks_for(params.rows, kRows);
   const unsigned grid = deal(params, target::SMS / static_cast<int>(groups)) * groups;
@@ -94,7 +88,7 @@ inline constexpr int kManyPanels = 8;
 inline constexpr int kManyTiles = 4;
 
 template <int kPanels, int kRowTiles>
-using SplitStage = tile::Split<tile::Storage::bf16, HIDDEN, kPanels, kRowTiles>;
+using SplitStage = tile::Split<tile::Storage::f16, HIDDEN, kPanels, kRowTiles>;
 
 template <int kPanels, int kRowTiles>
 struct SplitStorage {
@@ -175,7 +169,7 @@ inline bool splits(const Params& params) {
   for (int p = 1; p < kParts; ++p) {
     if (params.part[p].n > 0) return false;
   }
-  return part.format == static_cast<unsigned>(tile::Storage::bf16) &&
+  return part.format == static_cast<unsigned>(tile::Storage::f16) &&
          tile::panels_of(part.n) * tile::segments(HIDDEN) <= kSplitPanels * target::SMS;
 }
 
@@ -184,13 +178,13 @@ inline bool holds(const Params& params) {
   return params.rows <= kHeldRowsMax || (params.rows <= kFewPanelsRowsMax && splits(params));
 }
 
-// What `holds` says; `operands` has room for the rows in BF16.
+// What `holds` says; `operands` has room for the rows in F16.
 inline cudaError_t launch_held(const Params& params, unsigned char* operands, cudaStream_t stream) {
   if (splits(params)) {
     return params.rows <= kHeldRowsMax ? launch_split<kSplitPanels, kSplitTiles>(params, stream)
                                        : launch_split<kManyPanels, kManyTiles>(params, stream);
   }
-  auto* x = reinterpret_cast<bf16*>(operands);
+  auto* x = reinterpret_cast<f16*>(operands);
   const Launch norm{static_cast<unsigned>(params.rows), tile::kPanelThreads, 0};
   const cudaError_t failed = launch_chained(norm_row, norm, stream, params, x);
   if (failed != cudaSuccess) return failed;

@@ -1,6 +1,6 @@
 // Implements: Ops::experts
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
-//             interleaved by 8; operands bf16
+//             interleaved by 8; operands F16
 // Bound by:   tensor instructions
 // Sync:       five chained launches: plan and rows to BF16, these to operands by expert, gate and
 //             up with SwiGLU, down, weighted sum
@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "ops/experts/grouped_bf16.cuh"
+#include "ops/experts/grouped_f16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
 namespace atlas::experts {
@@ -77,7 +77,7 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 // The rows that places stand for, of those that `plan` has rounded.
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, const bf16* rows,
+__global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, const f16* rows,
                                                               unsigned char* operands) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -85,7 +85,7 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
   const int places = static_cast<int>(plan.places);
   if (static_cast<int>(blockIdx.x) * tile::kOperandRows >= places) return;
   const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
-  tile::round_rows(to, HIDDEN, [&](int place) -> const bf16* {
+  tile::round_rows(to, HIDDEN, [&](int place) -> const f16* {
     const unsigned turn = plan.turn_of[place];
     if (turn == kNoTurn) return nullptr;  // whatever lies there, no row's sums see it
     return rows + static_cast<size_t>(turn / kTurns) * HIDDEN;
@@ -116,14 +116,14 @@ struct Activates {
     const int lane = self.lane(), g = lane / 4;
     const float gate_scale = self.row_scale(g), up_scale = self.row_scale(g + 8);
     const auto activated = [&](int e) {
-      return tile::silu(sums[e] * gate_scale) * (sums[e + 2] * up_scale);
+      return activation(sums[e] * gate_scale, sums[e + 2] * up_scale);
     };
     // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
     auto* words = reinterpret_cast<unsigned*>(staged) + word(self.panel() * 8 + g / 2 * 2) +
                   (lane % 4 * 2 + g % 2) * kPairs;
 #pragma unroll
     for (int e = 0; e < kSums; e += 4) {
-      const float even = activated(e) * W::kRawRows, odd = activated(e + 1) * W::kRawRows;
+      const float even = activated(e), odd = activated(e + 1);
       const float other = __shfl_xor_sync(tile::kAllLanes, g % 2 == 0 ? odd : even, 4);
       words[e / 4 * kPieces * tile::kOperandRows * kPairs] =
           g % 2 == 0 ? tile::pack(even, other) : tile::pack(other, odd);
@@ -210,14 +210,15 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params
 template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
-    const Rounding rounding{reinterpret_cast<bf16*>(params.y), tile::Matrix<kStorage>::kRawRows};
+    // Rounded rows take the place of `y`, which is written later.
+    auto* rounded = reinterpret_cast<f16*>(params.y);
     const bool early = tile::starts_early(params.rows);
-    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounding, early);
+    cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounded, early);
     if (failed != cudaSuccess) return failed;
     const unsigned groups = tile::operand_groups(places_of(params.rows));
     const unsigned parts = tile::round_parts(HIDDEN);
     const Launch all{groups, tile::kRoundThreads, 0, parts, 1, early};
-    failed = launch_chained(gather<kStorage>, all, stream, params, rounding.to, operands);
+    failed = launch_chained(gather<kStorage>, all, stream, params, rounded, operands);
     if (failed != cudaSuccess) return failed;
     const Launch shape{target::SMS, tile::kWarpgroupThreads, tile::kWarpgroupBytes, 1, 1, early};
     failed = launch_chained(gate_up<kStorage>, shape, stream, params, operands);
@@ -226,7 +227,7 @@ struct WarpgroupProducts {
 };
 
 template <class Tile>
-struct WarpgroupsBf16 {
+struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
   static_assert(kPlaceGroup == tile::kOperandRows, "a tile's operands are whole groups");

@@ -1,9 +1,11 @@
 // Implements: Ops::linear
-// Match:      any N, K a multiple of 128, every weight format of the target; operands bf16
+// Match:      any N, K a multiple of 128, every weight format of the target; operands F16
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
 // Sync:       few rows: a barrier a panel, of a block's warps, or two of a cluster's blocks; many:
 //             one a step of 128 columns; chained launch
 #pragma once
+
+#include <type_traits>
 
 #include "base/launch.cuh"
 #include "target.cuh"
@@ -40,10 +42,9 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 template <tile::Storage kStorage, int kK, class Shape, class Put>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void stream(
     Params params) {
-  using W = tile::Matrix<kStorage>;
   using Shared = tile::StreamStorage<Shape>;
-  const auto staged = tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Shared), params.rows,
-                                                   kK, W::kRawRows);
+  const auto staged =
+      tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Shared), params.rows, kK);
   ptx::griddepcontrol_launch_dependents();
   const auto share = tile::Share::of(tile::panels_of(params.n), blockIdx.x, gridDim.x);
   tile::Stream<kStorage, kK, 1, Shape, tile::Panels> stage(
@@ -81,8 +82,6 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params para
   stage.hold(rows, [&](int row, int column) {
     float octet[8];
     tile::load_octet(x + static_cast<size_t>(row) * kK + column, octet);
-#pragma unroll
-    for (float& value : octet) value *= W::kRawRows;
     return tile::encode(octet);
   });
   const W w{params.weight, params.n, kK};
@@ -166,7 +165,7 @@ constexpr unsigned streaming() {
 }
 
 constexpr unsigned shared_bytes() {
-  constexpr unsigned kTiled = sizeof(tile::Tiled<tile::Storage::bf16, 1>::SharedStorage);
+  constexpr unsigned kTiled = sizeof(tile::Tiled<tile::Storage::f16, 1>::SharedStorage);
   constexpr unsigned kHeld =
       tile::kLargeSm ? sizeof(tile::HeldStorage<kTiles * tile::kTileRows>) : 0;
   constexpr unsigned kMost = kTiled > kHeld ? kTiled : kHeld;
@@ -177,7 +176,7 @@ constexpr unsigned shared_bytes() {
 inline constexpr int kFlatRowsMax = 64;
 
 template <class Tile, class Put = tile::Stores>
-struct PanelsBf16 {
+struct PanelsF16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
   static_assert(Tile::kSharedBytes == shared_bytes(), "the manifest plans this storage");
 
@@ -225,6 +224,11 @@ struct PanelsBf16 {
                           static_cast<int>(groups));
   }
 
+  static constexpr int kFewPanels = 2 * target::SMS;
+  // What is added to the residual has the panels of its HIDDEN columns.
+  static constexpr bool kHolds =
+      std::is_same_v<Put, tile::Stores> || tile::panels_of(target::HIDDEN) > kFewPanels;
+
   // Many panels of HIDDEN columns.
   template <tile::Storage kStorage>
   static cudaError_t rows_held(const Params& params, cudaStream_t stream) {
@@ -237,7 +241,7 @@ struct PanelsBf16 {
   // clusters of a block's rows run at once. BF16 leaves no room for two blocks an SM.
   template <tile::Storage kStorage>
   static bool splits(const Params& params, int k) {
-    if (kStorage == tile::Storage::bf16 || params.k != k) return false;
+    if (kStorage == tile::Storage::f16 || params.k != k) return false;
     return tile::panels_of(params.n) * tile::segments(k) <= kSplitPanels * target::SMS;
   }
 
@@ -254,7 +258,7 @@ struct PanelsBf16 {
 
   template <tile::Storage kStorage, int kK>
   static cudaError_t split_of(const Params& params, cudaStream_t stream) {
-    if constexpr (kStorage == tile::Storage::bf16) {
+    if constexpr (kStorage == tile::Storage::f16) {
       return cudaErrorInvalidValue;
     } else {
       return params.rows <= kSplitTiles / 2 * tile::kTileRows
@@ -271,8 +275,10 @@ struct PanelsBf16 {
     }
     if constexpr (tile::kLargeSm) {
       if (params.rows <= tile::kSplitRowsMax) {
-        if (params.k == target::HIDDEN && tile::panels_of(params.n) > 2 * target::SMS) {
-          return rows_held<kStorage>(params, stream);
+        if constexpr (kHolds) {
+          if (params.k == target::HIDDEN && tile::panels_of(params.n) > kFewPanels) {
+            return rows_held<kStorage>(params, stream);
+          }
         }
         if (splits<kStorage>(params, kValues)) return split_of<kStorage, kValues>(params, stream);
         if (splits<kStorage>(params, kHeads)) return split_of<kStorage, kHeads>(params, stream);
@@ -282,7 +288,7 @@ struct PanelsBf16 {
     if (params.rows <= 32) return few<kStorage, 4>(params, stream);
     if (params.rows <= kFlatRowsMax) return few<kStorage, 8>(params, stream);
     // Decoding takes registers, and FP8 a third set of sums: such a warp holds one panel.
-    constexpr int kPanels = kStorage == tile::Storage::bf16 ? 2 : 1;
+    constexpr int kPanels = kStorage == tile::Storage::f16 ? 2 : 1;
     using Stage = tile::Tiled<kStorage, kPanels>;
     const unsigned rows = blocks_for(params.rows, Stage::kRows);
     return launch_chained(tiled<kStorage, kPanels, Put>,
@@ -304,7 +310,7 @@ struct PanelsBf16 {
     if (rows == 0) return cudaSuccess;
     const Params params{x, weight, out, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
-    if (format == static_cast<unsigned>(Storage::bf16)) return of<Storage::bf16>(params, stream);
+    if (format == static_cast<unsigned>(Storage::f16)) return of<Storage::f16>(params, stream);
     if constexpr (used(Storage::nvfp4)) {
       if (format == static_cast<unsigned>(Storage::nvfp4)) {
         return of<Storage::nvfp4>(params, stream);

@@ -1,5 +1,5 @@
 // Implements: Ops::norm_linear
-// Match:      up to four matrices of any weight format; operands bf16
+// Match:      up to four matrices of any weight format; operands F16
 // Bound by:   few rows: HBM (the weights, once); many rows: as `rms_norm` and `linear`
 // Sync:       few rows: a barrier for the norms, then one a panel, chained launch; many rows: as
 //             `rms_norm` and `linear`, which they are left to
@@ -134,10 +134,9 @@ __host__ __device__ inline int panels_of(const Params& params, tile::Storage sto
 template <tile::Storage kStorage, class Shape>
 __device__ inline void run(const Params& params, int block, int blocks) {
   using At = PartPanels<kStorage>;
-  using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<SharedStorage<Shape>*>(dynamic_shared);
   const auto staged = tile::StagedRows<Shape>::at(dynamic_shared + sizeof(SharedStorage<Shape>),
-                                                   params.rows, HIDDEN, W::kRawRows);
+                                                   params.rows, HIDDEN);
   const auto share = tile::Share::of(panels_of(params, kStorage), block, blocks);
   const At at{params, share.first};
   tile::Stream<kStorage, HIDDEN, 1, Shape, At> stage(shared.stream, at, share.count);
@@ -168,7 +167,7 @@ __host__ __device__ constexpr bool used(tile::Storage storage) {
   for (Format format : {FORMAT_GDN, FORMAT_ATTENTION, FORMAT_MTP_ATTENTION}) {
     if (tile::storage_of(format) == storage) return true;
   }
-  return storage == tile::Storage::bf16;  // gates and router
+  return storage == tile::Storage::f16;  // gates and router
 }
 
 // `body(storage, block, blocks)` of the weight format that a block has a part of.
@@ -190,7 +189,7 @@ __device__ inline void for_storage(const Params& params, int block, const Body& 
   if constexpr (used(Storage::fp8_block128)) {
     if (is_of(Storage::fp8_block128)) return run(Constant<Storage::fp8_block128>{});
   }
-  run(Constant<Storage::bf16>{});
+  run(Constant<Storage::f16>{});
 }
 
 template <class Shape>
@@ -223,7 +222,7 @@ inline Params params_of(const float* residual, const float* gain, float* x,
 
 // Bytes of a panel's codes.
 constexpr int panel_bytes(tile::Storage storage) {
-  const int bits = storage == tile::Storage::bf16 ? 16 : storage == tile::Storage::nvfp4 ? 4 : 8;
+  const int bits = storage == tile::Storage::f16 ? 16 : storage == tile::Storage::nvfp4 ? 4 : 8;
   return tile::kPanelRows * HIDDEN * bits / 8;
 }
 
@@ -266,7 +265,7 @@ inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
 }
 
 template <class Tile>
-struct StreamBf16 {
+struct StreamF16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
   static_assert(Tile::kSharedBytes == SharedStorage<tile::Wide>::bytes(kFewRowsMax),
                 "the manifest plans this storage");

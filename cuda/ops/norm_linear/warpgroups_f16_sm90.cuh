@@ -1,13 +1,13 @@
 // Implements: Ops::norm_linear
-// Match:      up to four matrices of any weight format; operands bf16
+// Match:      up to four matrices of any weight format; operands F16
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
-// Sync:       few rows: as `stream_bf16` and `held_bf16`; many: a chained launch that norms rows
+// Sync:       few rows: as `stream_f16` and `held_f16`; many: a chained launch that norms rows
 //             into operands, and one a weight format
 #pragma once
 
 #include <utility>
 
-#include "ops/norm_linear/held_bf16.cuh"
+#include "ops/norm_linear/held_f16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
 namespace atlas::norm_linear {
@@ -16,14 +16,14 @@ using NormedRow = tile::WarpNormRow<HIDDEN, tile::kPanelThreads>;
 
 // Normed rows for matrices of each storage; none where no part has it.
 struct Normed {
-  tile::Operands<tile::Storage::bf16> bf16;
+  tile::Operands<tile::Storage::f16> f16;
   tile::Operands<tile::Storage::nvfp4> nvfp4;
   tile::Operands<tile::Storage::fp8_block128> fp8;
 
   template <tile::Storage kStorage>
   __host__ __device__ tile::Operands<kStorage>& of() {
-    if constexpr (kStorage == tile::Storage::bf16) {
-      return bf16;
+    if constexpr (kStorage == tile::Storage::f16) {
+      return f16;
     } else if constexpr (kStorage == tile::Storage::nvfp4) {
       return nvfp4;
     } else {
@@ -39,11 +39,10 @@ template <tile::Storage kStorage>
 __device__ inline void put(const tile::Operands<kStorage>& to, NormedRow& row) {
   __syncthreads();  // what was here has been copied
   const tile::Operands<kStorage> staged{dynamic_shared, 1};
-  constexpr float kFactor = tile::Matrix<kStorage>::kRawRows;
   row.for_each_vector([&](int vector, const float4& part) {
     unsigned char* first = staged.at(threadIdx.x / tile::kWarpLanes, vector * 4);
-    *reinterpret_cast<unsigned*>(first) = tile::pack(part.x * kFactor, part.y * kFactor);
-    *reinterpret_cast<unsigned*>(first + 128) = tile::pack(part.z * kFactor, part.w * kFactor);
+    *reinterpret_cast<unsigned*>(first) = tile::pack(part.x, part.y);
+    *reinterpret_cast<unsigned*>(first + 128) = tile::pack(part.z, part.w);
   });
   __syncthreads();  // all rows are there
   constexpr int kBlockVectors = tile::kOperandBytes / 16;
@@ -70,7 +69,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void norm_rows(
       normed.for_each_vector([&](int vector, const float4& part) { kept[vector] = part; });
     }
   }
-  if (to.bf16.base != nullptr) put(to.bf16, normed);
+  if (to.f16.base != nullptr) put(to.f16, normed);
   if (to.nvfp4.base != nullptr) put(to.nvfp4, normed);
   if (to.fp8.base != nullptr) put(to.fp8, normed);
 }
@@ -101,7 +100,7 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
 }
 
 template <class Tile>
-struct WarpgroupsBf16 {
+struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
   static_assert(kNormBytes <= tile::kWarpgroupBytes, "a block has room for eight rows");
@@ -141,7 +140,7 @@ struct WarpgroupsBf16 {
         return;
       }
     };
-    room(x.bf16, Storage::bf16);
+    room(x.f16, Storage::f16);
     if constexpr (used(Storage::nvfp4)) room(x.nvfp4, Storage::nvfp4);
     if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
     const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes, 1, 1,
@@ -158,7 +157,7 @@ struct WarpgroupsBf16 {
       }
     }
     // Gates have few tiles: they take the SMs that the others leave.
-    if (failed == cudaSuccess) failed = multiply<Storage::bf16>(params, x, beside, stream);
+    if (failed == cudaSuccess) failed = multiply<Storage::f16>(params, x, beside, stream);
     return failed;
   }
 
