@@ -142,11 +142,15 @@ struct WarpNormRow {
     return rsqrtf(all * (1.0f / kWidth) + eps);
   }
 
-  __device__ void normalise(const float* gain, float eps) {
+  __device__ void normalise(const WarpNormRow& gain, float eps) {
     const float scale = factor(eps);
-    for_each_vector([&](int vector, float4& part) {
-      part = scaled(part, scale, __ldg(reinterpret_cast<const float4*>(gain) + vector));
-    });
+#pragma unroll
+    for (int warp = 0; warp < Row::kWarps; ++warp) {
+#pragma unroll
+      for (int i = 0; i < Row::kVectors; ++i) {
+        part[warp][i] = scaled(part[warp][i], scale, gain.part[warp][i]);
+      }
+    }
   }
 };
 

@@ -129,7 +129,7 @@ struct WideConsumer : WideTile {
   __device__ void sync() const { ptx::named_sync<wgmma::kThreads>(1 + group); }
 
   __device__ void load_queries() const {
-#pragma unroll 8
+#pragma unroll
     for (int i = 0; i < wgmma::kRows * kVectors / wgmma::kThreads; ++i) {
       const int item = threadIdx.x % wgmma::kThreads + i * wgmma::kThreads;
       const int row = item / kVectors, vector = item % kVectors;

@@ -33,45 +33,59 @@ struct Normed {
 };
 
 inline constexpr int kNormBytes = tile::operand_bytes(tile::kOperandRows, HIDDEN);
+// Rows of a block where eight a block would leave most SMs idle.
+inline constexpr int kFewNormRows = 2;
 
-// Eight rows, a warp each, in shared memory and from there to their place, whole lines at a time.
-template <tile::Storage kStorage>
+inline bool norms_few(int groups) {
+  return groups * (tile::kOperandRows / kFewNormRows) <= target::SMS;
+}
+
+// A block's rows, a warp each, in shared memory and from there to their place: what eight rows have
+// side by side is a line, of which the block has a part.
+template <int kRows, tile::Storage kStorage>
 __device__ inline void put(const tile::Operands<kStorage>& to, NormedRow& row) {
   __syncthreads();  // what was here has been copied
   const tile::Operands<kStorage> staged{dynamic_shared, 1};
+  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int group = first_row / tile::kOperandRows, in_group = first_row % tile::kOperandRows;
   row.for_each_vector([&](int vector, const float4& part) {
-    unsigned char* first = staged.at(threadIdx.x / tile::kWarpLanes, vector * 4);
+    unsigned char* first = staged.at(in_group + threadIdx.x / tile::kWarpLanes, vector * 4);
     *reinterpret_cast<unsigned*>(first) = tile::pack(part.x, part.y);
     *reinterpret_cast<unsigned*>(first + 128) = tile::pack(part.z, part.w);
   });
   __syncthreads();  // all rows are there
   constexpr int kBlockVectors = tile::kOperandBytes / 16;
-  for (int item = threadIdx.x; item < kNormBytes / 16; item += tile::kPanelThreads) {
-    const size_t block = static_cast<size_t>(item / kBlockVectors) * to.groups + blockIdx.x;
-    reinterpret_cast<uint4*>(to.base)[block * kBlockVectors + item % kBlockVectors] =
-        reinterpret_cast<const uint4*>(dynamic_shared)[item];
+  constexpr int kVectors = kNormBytes / 16 * kRows / tile::kOperandRows;
+  for (int item = threadIdx.x; item < kVectors; item += kRows * tile::kWarpLanes) {
+    const int vector = item / kRows * tile::kOperandRows + in_group + item % kRows;
+    const size_t block = static_cast<size_t>(vector / kBlockVectors) * to.groups + group;
+    reinterpret_cast<uint4*>(to.base)[block * kBlockVectors + vector % kBlockVectors] =
+        reinterpret_cast<const uint4*>(dynamic_shared)[vector];
   }
 }
 
 // `x` is null where the rows are not kept.
-__global__ __launch_bounds__(tile::kPanelThreads) void norm_rows(
+template <int kRows>
+__global__ __launch_bounds__(kRows * tile::kWarpLanes) void norm_rows(
     const __grid_constant__ Params params, float* x, Normed to) {
-  static_assert(tile::kPanelWarps == tile::kOperandRows, "a warp has a row");
+  static_assert(tile::kOperandRows % kRows == 0, "a block's rows are of one group");
   ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
-  const int row = blockIdx.x * tile::kOperandRows + threadIdx.x / tile::kWarpLanes;
+  NormedRow gain;
+  gain.load(params.gain);
+  ptx::griddepcontrol_wait();  // the gain depends on nothing; everything below does
+  const int row = static_cast<int>(blockIdx.x) * kRows + threadIdx.x / tile::kWarpLanes;
   NormedRow normed{};
   if (row < params.rows) {
     normed.load(params.residual + static_cast<size_t>(row) * HIDDEN);
-    normed.normalise(params.gain, target::NORM_EPS);
+    normed.normalise(gain, target::NORM_EPS);
     if (x != nullptr) {
       auto* kept = reinterpret_cast<float4*>(x + static_cast<size_t>(row) * HIDDEN);
       normed.for_each_vector([&](int vector, const float4& part) { kept[vector] = part; });
     }
   }
-  if (to.f16.base != nullptr) put(to.f16, normed);
-  if (to.nvfp4.base != nullptr) put(to.nvfp4, normed);
-  if (to.fp8.base != nullptr) put(to.fp8, normed);
+  if (to.f16.base != nullptr) put<kRows>(to.f16, normed);
+  if (to.nvfp4.base != nullptr) put<kRows>(to.nvfp4, normed);
+  if (to.fp8.base != nullptr) put<kRows>(to.fp8, normed);
 }
 
 // All parts of one storage, whose `blocks` are their tiles of panels, `across` in all. A part of
@@ -127,6 +141,15 @@ struct WarpgroupsF16 {
                           tile::Divisor(across), static_cast<int>(tiles), is_beside);
   }
 
+  template <int kRows>
+  static cudaError_t norm(const Params& params, bool keep, const Normed& to, cudaStream_t stream) {
+    const auto blocks = static_cast<unsigned>(tile::operand_groups(params.rows) *
+                                              (tile::kOperandRows / kRows));
+    const Launch shape{blocks, kRows * tile::kWarpLanes, kNormBytes, 1, 1,
+                       tile::starts_early(params.rows)};
+    return launch_chained(norm_rows<kRows>, shape, stream, params, keep ? params.x : nullptr, to);
+  }
+
   static cudaError_t many(const Params& params, bool keep, unsigned char* operands,
                           cudaStream_t stream) {
     using tile::Storage;
@@ -143,10 +166,8 @@ struct WarpgroupsF16 {
     room(x.f16, Storage::f16);
     if constexpr (used(Storage::nvfp4)) room(x.nvfp4, Storage::nvfp4);
     if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
-    const Launch norm{static_cast<unsigned>(groups), tile::kPanelThreads, kNormBytes, 1, 1,
-                      tile::starts_early(params.rows)};
-    cudaError_t failed = launch_chained(norm_rows, norm, stream, params,
-                                        keep ? params.x : nullptr, x);
+    cudaError_t failed = norms_few(groups) ? norm<kFewNormRows>(params, keep, x, stream)
+                                           : norm<tile::kOperandRows>(params, keep, x, stream);
     bool beside = false;
     if constexpr (used(Storage::nvfp4)) {
       if (failed == cudaSuccess) failed = multiply<Storage::nvfp4>(params, x, beside, stream);
