@@ -38,6 +38,9 @@ inline constexpr int kSumBlocks = 2;
 inline constexpr int kManyRows = 64;
 // Weights that are brought to the second-level cache while many rows choose, bytes, at most.
 inline constexpr int kWarmBytes = tile::kLargeSm ? 52 << 20 : 0;
+// Blocks that ask for them: the first of the grid, which start on the SMs that the kernel before
+// leaves.
+inline constexpr int kWarmBlocks = 32;
 // An activation that is not there yet. What comes of arithmetic on no numbers is another one.
 inline constexpr unsigned kNotYet = ~0u;
 
@@ -266,11 +269,11 @@ struct Products {
     constexpr int kPanelBytes = HIDDEN / W::kGroup * W::kGroupBytes;
     constexpr int kFit = kWarmBytes / kExperts / kPanelBytes;
     constexpr int kOfEach = kFit < kGatePanels ? kFit : kGatePanels;
-    static_assert(kExperts * kOfEach <= Shape::kThreads * kBlocks, "a thread asks for a panel");
+    static_assert(kExperts * kOfEach <= Shape::kThreads * kWarmBlocks, "a thread asks for a panel");
     // NVFP4's products do not wait for memory.
     if constexpr (!W::kNvfp4 && kOfEach > 0) {
-      const int item = threadIdx.x * kBlocks + blockIdx.x;
-      if (item >= kExperts * kOfEach) return;
+      const int item = threadIdx.x * kWarmBlocks + blockIdx.x;
+      if (blockIdx.x >= kWarmBlocks || item >= kExperts * kOfEach) return;
       const W w{params.gate_up + item / kOfEach * W::bytes(kInner, HIDDEN), kInner, HIDDEN};
       ptx::prefetch_bulk(w.codes(item % kOfEach * (kGatePanels / kOfEach), 0), kPanelBytes);
     }
