@@ -15,7 +15,7 @@ use crate::engine::executor::DeviceError;
 use crate::model::{self, Runner};
 use crate::ops::{CELL, Ops};
 use crate::target::{
-    self, DECODE_STEPS, GDN_VALUE_DIM, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS,
+    self, DECODE_STEPS, GDN_VALUE_DIM, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS,
 };
 use crate::weights::{self, Bits, Stored};
 
@@ -223,7 +223,11 @@ pub fn parity(report: &mut Report, random: &mut Random) {
     let matrices = matrices().into_iter();
     let linear: Vec<_> = matrices
         .map(|(n, k, format)| stored(random, n, k, format))
-        .flat_map(|matrix| [Kind::LinearAdd(matrix.clone()), Kind::Linear(matrix)])
+        .flat_map(|matrix| {
+            // Nothing but the residual is added to.
+            let adds = (matrix.n == HIDDEN).then(|| Kind::LinearAdd(matrix.clone()));
+            adds.into_iter().chain([Kind::Linear(matrix)])
+        })
         .collect();
     for kind in kinds(random).iter().chain(&linear) {
         if let Err(why) = backends.kind(report, random, kind) {
