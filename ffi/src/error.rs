@@ -30,6 +30,14 @@ impl fmt::Display for CudaError {
 
 impl std::error::Error for CudaError {}
 
+impl CudaError {
+    /// Whether there was no room on the device: of the host's memory others say the same.
+    fn is_out_of_memory(&self) -> bool {
+        const OUT_OF_MEMORY: i32 = 2;
+        self.code == OUT_OF_MEMORY && self.call == "cuMemAlloc"
+    }
+}
+
 /// Why there is no usable GPU, or which call failed.
 #[derive(Clone, Debug)]
 pub enum Error {
@@ -99,6 +107,12 @@ impl fmt::Display for Error {
                  Give this process the whole of a GPU with more than {sms} SMs (no MIG instance, \
                  no MPS)"
             ),
+            Error::Call(error) if error.is_out_of_memory() => write!(
+                f,
+                "the GPU has too little free memory. Stop other programs that use it (`nvidia-smi` \
+                 lists them), or take a smaller model's binary; `doctor` says what this one needs. \
+                 {error}"
+            ),
             Error::Call(error) => error.fmt(f),
         }
     }
@@ -109,6 +123,22 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_little_memory_of_the_gpu_is_told_with_the_fix() {
+        let told = |call, code| {
+            let failed = CudaError {
+                call,
+                code,
+                text: "out of memory".to_string(),
+                at: Location::caller(),
+            };
+            Error::Call(failed).to_string()
+        };
+        assert!(told("cuMemAlloc", 2).contains("Stop other programs"));
+        assert!(!told("cuMemHostAlloc", 2).contains("GPU"));
+        assert!(!told("cuMemAlloc", 700).contains("memory. Stop"));
+    }
 
     #[test]
     fn a_part_that_the_driver_does_not_give_is_named_with_the_fix() {
