@@ -26,6 +26,23 @@ const NAMES_BANNED: [&str; 11] = [
 /// Folders that hold what builds make; `golden` holds generated text that tests compare.
 const FOLDERS_SKIPPED: [&str; 3] = ["target", "golden", "__pycache__"];
 
+/// What the workspace's top level holds, beside what begins with a dot.
+const TOP_LEVEL: [&str; 13] = [
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "build",
+    "ci",
+    "cuda",
+    "ffi",
+    "packaging",
+    "rust-toolchain.toml",
+    "scripts",
+    "src",
+    "targets",
+];
+
 /// Where unsafe code may be. The last two are no part of a binary: the text of a program that
 /// calls a launcher, and a client that the kernel tells when bytes came, which no safe crate reads
 /// without changing the features of crates that binaries share with tests.
@@ -201,6 +218,20 @@ fn every_file_keeps_the_rules() {
         found.len(),
         found.join("\n")
     );
+}
+
+#[test]
+fn the_top_level_holds_nothing_that_tools_left() {
+    let entries = fs::read_dir(Site::here().root).expect("the workspace can be listed");
+    let names = entries.map(|entry| entry.expect("the workspace can be listed").file_name());
+    let left = |name: &String| {
+        !name.starts_with('.')
+            && !FOLDERS_SKIPPED.contains(&name.as_str())
+            && !TOP_LEVEL.contains(&name.as_str())
+    };
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    let left: Vec<String> = names.filter(left).collect();
+    assert!(left.is_empty(), "not of the workspace: {}", left.join(", "));
 }
 
 #[test]
