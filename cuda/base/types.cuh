@@ -83,6 +83,11 @@ struct alignas(kVectorBytes) Bf16x8 {
   bf16x2 pair[kElements / 2];  // (4)
 
   __device__ static Bf16x8 zero() { return {}; }
+
+  __device__ static Bf16x8 rounded(const float4& low, const float4& high) {
+    return {{to_bf16x2(low.x, low.y), to_bf16x2(low.z, low.w),
+             to_bf16x2(high.x, high.y), to_bf16x2(high.z, high.w)}};
+  }
 };
 
 static_assert(sizeof(Bf16x8) == kVectorBytes, "one vector is one access");

@@ -49,13 +49,38 @@ struct Params {
   int places;          // rows of all tiles
 };
 
-// Factor of an element of a head's mix.
-__device__ inline float gate_of(const Params& params, size_t head, int dim) {
-  return tile::sigmoid(params.q[(2 * head + 1) * HEAD_DIM + dim]);
+// Rounds kRows query rows to operands, all heads of a KV head by tokens from row `first` of the step
+// on; those behind the last token are zeros. `to(row, vector)` is where eight elements of one lie.
+// For groups of kGroupThreads threads, each of which asks for some vectors before the first is there.
+template <int kRows, int kGroupThreads, class To>
+__device__ inline void round_queries(const Params& params, int first, int tokens, int kv_head,
+                                     const To& to) {
+  constexpr int kEach = kRows * kVectors / kGroupThreads, kAtOnce = kEach < 8 ? kEach : 8;
+  static_assert(kRows * kVectors % kGroupThreads == 0 && kEach % kAtOnce == 0, "whole rounds");
+  const auto item = [](int i) { return threadIdx.x % kGroupThreads + i * kGroupThreads; };
+#pragma unroll
+  for (int begin = 0; begin < kEach; begin += kAtOnce) {
+    float4 low[kAtOnce]{}, high[kAtOnce]{};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = item(begin + i) / kVectors, vector = item(begin + i) % kVectors;
+      const int token = row / kGroup, head = kv_head * kGroup + row % kGroup;
+      if (token >= tokens) continue;
+      const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
+      const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
+      low[i] = from[0], high[i] = from[1];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      bf16* at = to(item(begin + i) / kVectors, item(begin + i) % kVectors);
+      *reinterpret_cast<Bf16x8*>(at) = Bf16x8::rounded(low[i], high[i]);
+    }
+  }
 }
 
-__device__ inline float gated(const Params& params, size_t head, int dim, float mix) {
-  return mix * gate_of(params, head, dim);
+// What a head's mix is gated by, from dimension `dim` on: sigmoids of these.
+__device__ inline const float* gates_of(const Params& params, size_t head, int dim) {
+  return params.q + (2 * head + 1) * HEAD_DIM + dim;
 }
 
 // Largest score, sum of weights relative to it.
@@ -126,9 +151,8 @@ struct BlockScores {
   }
 
   __device__ void store(bf16* row) const {
-    const Bf16x8 weights = {{to_bf16x2(s[0], s[1]), to_bf16x2(s[2], s[3]),
-                             to_bf16x2(s[4], s[5]), to_bf16x2(s[6], s[7])}};
-    *reinterpret_cast<Bf16x8*>(row + threadIdx.x % kLanes * 8) = weights;
+    *reinterpret_cast<Bf16x8*>(row + threadIdx.x % kLanes * 8) =
+        Bf16x8::rounded({s[0], s[1], s[2], s[3]}, {s[4], s[5], s[6], s[7]});
   }
 };
 
@@ -166,19 +190,8 @@ struct Queries {
 
   // Rounds the queries to operands.
   __device__ void load(bf16 (&query)[kRows][kPadded]) const {
-    for (int item = threadIdx.x; item < kRows * kVectors; item += kThreads) {
-      const int row = item / kVectors, vector = item % kVectors;
-      const int token = row / kGroup, head = kv_head * kGroup + row % kGroup;
-      Bf16x8 to = Bf16x8::zero();
-      if (token < tokens) {
-        const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
-        const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
-        const float4 a = from[0], b = from[1];
-        to = {{to_bf16x2(a.x, a.y), to_bf16x2(a.z, a.w),
-               to_bf16x2(b.x, b.y), to_bf16x2(b.z, b.w)}};
-      }
-      *reinterpret_cast<Bf16x8*>(&query[row][vector * Bf16x8::kElements]) = to;
-    }
+    const auto to = [&](int row, int vector) { return &query[row][vector * Bf16x8::kElements]; };
+    round_queries<kRows, kThreads>(params, first, tokens, kv_head, to);
   }
 
   // The keys of the block of positions from `start` on; the values are a page behind.

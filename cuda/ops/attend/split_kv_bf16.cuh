@@ -141,12 +141,18 @@ __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned par
     }
     __syncthreads();  // statistics are read before the next split resets them
   }
+  float2 gates[kMany][kDimTiles][2];  // asked for before the first result is written
+  stage.for_each([&](int t, int d, int half, int row, int dim) {
+    const float* from = gates_of(params, stage.head_of(row, stage.first), dim);
+    gates[t][d][half] = *reinterpret_cast<const float2*>(from);
+  });
   stage.for_each([&](int t, int d, int half, int row, int dim) {
     const size_t head = stage.head_of(row, stage.first);
+    const float2 gate = gates[t][d][half];
     const float total = totals[t][half].sum;
     const float* mix = sums[t][d] + 2 * half;
     *reinterpret_cast<float2*>(params.out + head * HEAD_DIM + dim) = {
-        gated(params, head, dim, mix[0] / total), gated(params, head, dim + 1, mix[1] / total)};
+        mix[0] / total * tile::sigmoid(gate.x), mix[1] / total * tile::sigmoid(gate.y)};
   });
 }
 

@@ -285,7 +285,7 @@ __global__ __launch_bounds__(HEAD_DIM) void merge_splits(Params params) {
     if (i != 0) count = params.positions[tile.x + i] / kSplit + 1;
     const auto* stats = reinterpret_cast<const Stats*>(params.partial + values) + place * kSplits;
     const float* parts = params.partial + place * kSplits * HEAD_DIM + threadIdx.x;
-    const float gate = gate_of(params, head, threadIdx.x);
+    const float gate = tile::sigmoid(*gates_of(params, head, threadIdx.x));
     Stats total{-INFINITY, 0.0f};
     float sum = 0.0f;
 #pragma unroll 1

@@ -129,23 +129,12 @@ struct WideConsumer : WideTile {
   __device__ void sync() const { ptx::named_sync<wgmma::kThreads>(1 + group); }
 
   __device__ void load_queries() const {
-#pragma unroll
-    for (int i = 0; i < wgmma::kRows * kVectors / wgmma::kThreads; ++i) {
-      const int item = threadIdx.x % wgmma::kThreads + i * wgmma::kThreads;
-      const int row = item / kVectors, vector = item % kVectors;
-      const int in_tile = group * wgmma::kRows + row;
-      const int token = in_tile / kGroup, head = kv_head * kGroup + in_tile % kGroup;
-      Bf16x8 to = Bf16x8::zero();
-      if (token < tokens) {
-        const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
-        const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
-        const float4 a = from[0], b = from[1];
-        to = {{to_bf16x2(a.x, a.y), to_bf16x2(a.z, a.w),
-               to_bf16x2(b.x, b.y), to_bf16x2(b.z, b.w)}};
-      }
-      const int at = wgmma::vector_at(wgmma::kRows, row, vector * 8);
-      *reinterpret_cast<Bf16x8*>(shared.query[group] + at) = to;
-    }
+    constexpr int kTokens = wgmma::kRows / kGroup;
+    const auto to = [&](int row, int vector) {
+      return shared.query[group] + wgmma::vector_at(wgmma::kRows, row, vector * 8);
+    };
+    round_queries<wgmma::kRows, wgmma::kThreads>(params, first + group * kTokens,
+                                                 tokens - group * kTokens, kv_head, to);
     ptx::fence_shared();
     sync();  // all queries are there
   }
@@ -288,14 +277,18 @@ struct WideConsumer : WideTile {
       const int in_group = (group * wgmma::kRows + row + half * 8) % kGroup;
       const size_t head = static_cast<size_t>(first + token(half)) * HEADS + kv_head * kGroup +
                           in_group;
-      const float* gates = params.q + (2 * head + 1) * HEAD_DIM;
+      const float* gates = gates_of(params, head, lane % 4 * 2);
+      float2 gate[HEAD_DIM / 8];  // asked for before the first result is written
 #pragma unroll
       for (int t = 0; t < HEAD_DIM / 8; ++t) {
-        const int dim = t * 8 + lane % 4 * 2;
-        const float2 gate = *reinterpret_cast<const float2*>(gates + dim);
-        *reinterpret_cast<float2*>(params.out + head * HEAD_DIM + dim) = {
-            mixed[t][2 * half] * share * tile::sigmoid(gate.x),
-            mixed[t][2 * half + 1] * share * tile::sigmoid(gate.y)};
+        gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
+      }
+      float* to = params.out + head * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+      for (int t = 0; t < HEAD_DIM / 8; ++t) {
+        *reinterpret_cast<float2*>(to + t * 8) = {
+            mixed[t][2 * half] * share * tile::sigmoid(gate[t].x),
+            mixed[t][2 * half + 1] * share * tile::sigmoid(gate[t].y)};
       }
     }
   }
