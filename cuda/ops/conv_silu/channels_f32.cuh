@@ -53,26 +53,42 @@ struct Taps {
   }
 };
 
-// Input `index` of a sequence's step: negative ones are in the tail.
-__device__ inline float4 input(const Params& params, const uint4& chunk, int index, int vector) {
-  if (index >= 0) return tile::vector_at(params.x, (chunk.z + index) * size_t{kVectors} + vector);
-  const int position = static_cast<int>(params.positions[chunk.z]) + index;
-  if (position < 0) return {};
-  const size_t row = params.slots[chunk.z] * size_t{kRing} + position % kRing;
-  return tile::vector_at(params.tail, row * kVectors + vector);
-}
+// A chunk's sequence.
+struct Sequence {
+  const Params& params;
+  const int first;     // row of the step
+  const int rows;      // of the step
+  const int position;  // of the first row
+  const size_t slot;
+  const int vector;  // of the thread
 
-// The block of a sequence's first chunk alone reads the old tail, so it writes the new one.
-__device__ inline void keep_tail(const Params& params, const uint4& chunk, int vector) {
-  const int end = static_cast<int>(params.positions[chunk.z] + chunk.w);
-#pragma unroll
-  for (int i = 1; i <= kTail; ++i) {
-    if (i > static_cast<int>(chunk.w)) break;  // older inputs are where they were
-    const size_t row = params.slots[chunk.z] * size_t{kRing} + (end - i) % kRing;
-    tile::vector_at(params.tail, row * kVectors + vector) =
-        input(params, chunk, static_cast<int>(chunk.w) - i, vector);
+  __device__ float4 of_step(int index) const {
+    return tile::vector_at(params.x, (first + index) * size_t{kVectors} + vector);
   }
-}
+
+  __device__ float4& of_tail(int at) const {
+    return tile::vector_at(params.tail, (slot * kRing + at % kRing) * kVectors + vector);
+  }
+
+  // Input `index` of the step: negative ones are in the tail.
+  __device__ float4 input(int index) const {
+    if (index >= 0) return of_step(index);
+    return position + index < 0 ? float4{} : of_tail(position + index);
+  }
+
+  // The block of a sequence's first chunk alone reads the old tail, so it writes the new one.
+  __device__ void keep_tail() const {
+    float4 newest[kTail];  // all asked for before the first is written
+#pragma unroll
+    for (int i = 0; i < kTail; ++i) {
+      if (i < rows) newest[i] = of_step(rows - 1 - i);
+    }
+#pragma unroll
+    for (int i = 0; i < kTail; ++i) {
+      if (i < rows) of_tail(position + rows - 1 - i) = newest[i];  // older ones are where they were
+    }
+  }
+};
 
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
@@ -87,13 +103,18 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
   }
   const uint4 chunk = params.chunks[blockIdx.y];
   const bool in_cell = params.in_cells[chunk.x] != 0;  // and so are the chunk's other rows
+  const Sequence sequence{params,
+                          static_cast<int>(chunk.z),
+                          static_cast<int>(chunk.w),
+                          static_cast<int>(params.positions[chunk.z]),
+                          params.slots[chunk.z],
+                          vector};
   ptx::griddepcontrol_wait();  // weights and lists depend on nothing; everything below does
   if (vector >= kVectors) return;
   const int first = chunk.x - chunk.z, rows = chunk.y;
   float4 window[4];
 #pragma unroll
-  for (int i = 0; i < kTail; ++i) window[i] = input(params, chunk, first - kTail + i, vector);
-  if (first == 0) keep_tail(params, chunk, vector);
+  for (int i = 0; i < kTail; ++i) window[i] = sequence.input(first - kTail + i);
   const size_t start = size_t{chunk.x} * kVectors + vector;
   float* head = params.out + size_t{chunk.x} * kChannels + vector / kHeadVectors * kHeadVectors * 4;
   for (int done = 0; done < rows; done += kAhead) {
@@ -116,6 +137,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
       window[0] = window[1], window[1] = window[2], window[2] = window[3];
     }
   }
+  if (first == 0) sequence.keep_tail();
 }
 
 template <class Tile>

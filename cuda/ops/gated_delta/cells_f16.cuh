@@ -110,6 +110,14 @@ struct UnitRow {
   }
 };
 
+// What a row of a value head makes its gates of.
+struct GateInputs {
+  float a_log;
+  float dt_bias;
+  float a;
+  float b;
+};
+
 struct Cell {
   const CellParams& params;
   CellStorage& shared;
@@ -136,17 +144,29 @@ struct Cell {
     }
   }
 
-  // A thread has a row of a value head. Behind the last row nothing decays and nothing is added.
-  // Returns the row's `left`.
-  __device__ float load_gates() {
-    const int group = threadIdx.x / kCell, row = threadIdx.x % kCell;
-    const int head = key_head * kHeadGroup + group;
+  // A thread has a row of a value head.
+  __device__ int gate_row() const { return threadIdx.x % kCell; }
+  __device__ int value_head() const { return key_head * kHeadGroup + threadIdx.x / kCell; }
+
+  // Asks for what depends on no other kernel.
+  __device__ GateInputs ask_for_gates() const {
+    return {params.a_log[value_head()], params.dt_bias[value_head()], 0.0f, 0.0f};
+  }
+
+  __device__ void ask_for_row(GateInputs& to) const {
+    if (gate_row() >= rows) return;
+    const size_t at = static_cast<size_t>(first + gate_row()) * GDN_VALUE_HEADS + value_head();
+    to.a = params.a[at], to.b = params.b[at];
+  }
+
+  // Behind the last row nothing decays and nothing is added. Returns the row's `left`.
+  __device__ float make_gates(const GateInputs& from) {
+    const int group = threadIdx.x / kCell, row = gate_row();
     float log = 0.0f, weight = 0.0f;
     if (row < rows) {
-      const size_t at = static_cast<size_t>(first + row) * GDN_VALUE_HEADS + head;
-      const float rate = expf(params.a_log[head]);
-      log = -rate * tile::softplus(params.a[at] + params.dt_bias[head]) * 1.44269504088896340736f;
-      weight = tile::sigmoid(params.b[at]);
+      const float rate = expf(from.a_log);
+      log = -rate * tile::softplus(from.a + from.dt_bias) * 1.44269504088896340736f;
+      weight = tile::sigmoid(from.b);
     }
 #pragma unroll
     for (int lanes = 1; lanes < tile::kWarpLanes; lanes *= 2) {
@@ -307,12 +327,14 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   extern __shared__ __align__(128) unsigned char cell_shared[];
   auto& shared = *reinterpret_cast<CellStorage*>(cell_shared);
   const uint2 rows = params.cells[blockIdx.y];
-  ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   const int key_head = blockIdx.x;
   CellRecord& record = params.records[blockIdx.y];
   Cell cell{params, shared, key_head, static_cast<int>(rows.x), static_cast<int>(rows.y)};
+  GateInputs gates = cell.ask_for_gates();
+  ptx::griddepcontrol_wait();  // lists and weights depend on nothing; everything below does
+  cell.ask_for_row(gates);
   cell.load_units();
-  const float left = cell.load_gates();
+  const float left = cell.make_gates(gates);
   __syncthreads();  // keys, queries and gates are written
   Cell::Products products{};
   cell.multiply(products);
