@@ -106,30 +106,17 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     float chain[Base::kChains][4] = {};
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      const auto& from = this->shared.ring[warp()][this->slot];
-      ptx::mbarrier_wait(&this->shared.full[warp()][this->slot], this->parity);
+      const auto& from = this->await(piece == 0);
 #pragma unroll
       for (int i = 0; i < Base::kPieceGroups; ++i) {
         const int group = piece * Base::kPieceGroups + i;
-        if (group >= kGroups) break;
-        typename W::Scales scales;
-        if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
-        const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
         const auto operand = [&](int octet, int t) {
           return x[group * W::Code::kOctets + octet][t];
         };
-        Base::multiply_group(now, operand, sum, chain);
+        Base::multiply_group(Base::fragment(from, i), operand, sum, chain);
       }
-      if (W::kFp8 && (piece + 1) * Base::kPieceColumns % kBlockColumns == 0) {
-        const float2 scale = W::lane_scales(from.scales).block;
-#pragma unroll
-        for (int t = 0; t < Base::kChains; ++t) {
-          close_chain(sum[t], chain[t], scale);
-        }
-      }
-      __syncwarp();  // the slot is read
-      this->ask(this->slot);
-      if (++this->slot == HeldShape::kSlots) this->slot = 0, this->parity ^= 1;
+      this->close(piece, sum, chain);
+      this->advance();
     }
   }
 

@@ -33,6 +33,20 @@ __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Whether this lane is the one of its warp, all lanes of which are here. What depends on it alone is
+// known to be one lane's, so that a bulk copy's operands need no loop over lanes.
+__device__ inline bool elect() {
+  unsigned is;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(is));
+  return is != 0;
+}
+
 // `2^x` to two units in the last place; what is too small for a normal number is 0.
 __device__ inline float exp2_fast(float x) {
   float y;
@@ -155,16 +169,6 @@ __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned byt
                    shared_address(barrier)),
                "r"(bytes)
                : "memory");
-}
-
-// Starts a copy of 8 bytes to shared memory, and the arrival of this thread when all that it has
-// started is there.
-__device__ inline void copy_small(void* to, const void* from, unsigned long long* barrier) {
-  asm volatile(
-      "cp.async.ca.shared.global [%0], [%1], 8;\n"
-      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%2];" ::"r"(shared_address(to)),
-      "l"(from), "r"(shared_address(barrier))
-      : "memory");
 }
 
 // This thread arrives when all that it has started with `copy_async` is there.

@@ -126,35 +126,52 @@ struct Share {
 };
 
 // `count` units, which are panels of matrices with kK columns, `kAtOnce` of them in turn for a
-// block's warps: a warp per segment and panel. `at(unit)` gives the unit's panel and matrix.
-// `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and g + 8.
-// Where a warp has whole panels, a piece may be of `kPieceSegments` segments.
+// block's warps: a warp per segment and panel, or `kWhole` panels a warp. `at(unit)` gives the
+// unit's panel and matrix. `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and
+// g + 8.
 //
 // Weights come by bulk copies into shared memory: registers would keep the next kernel's blocks
 // off the SM, and with them its weights. The code is small, because most of it runs a few times
-// only: it is read from memory as the weights are.
-template <Storage kStorage, int kK, int kTiles, class Shape, class At, int kPieceSegments = 1>
+// only: it is read from memory as the weights are. Asking for a piece costs little beside its
+// products: a few instructions a piece are what keeps an SM from using more memory.
+template <Storage kStorage, int kK, int kTiles, class Shape, class At, bool kWhole = false>
 struct Stream {
   using W = Matrix<kStorage>;
   using Shared = StreamStorage<Shape>;
   using Slot = typename Shared::Slot;
   using Rows = StagedRows<Shape>;
-  static constexpr int kPieceGroups = kPieceBytes / W::kGroupBytes;
-  static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
   static constexpr int kChains = W::kFp8 ? kTiles : 1;
-  // Of a piece: its bulk copies are expected; a scale, too small for one, is copied by a thread.
-  static constexpr unsigned kArrivals = W::kFp8 ? 2 : 1;
+
+  static constexpr int kSegments = segments(kK);
+  // Segments of a panel that a warp has, side by side.
+  static constexpr int kOwnSegments = kWhole ? kSegments : 1;
+  static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
+  // Groups of a segment, and those that a slot has room for.
+  static constexpr int kGroups = kK / kSegments / W::kGroup;
+  static constexpr int kRoom = kPieceBytes / W::kGroupBytes;
+  // A piece is a part of a segment or, where its sums are no chains, some segments.
+  static constexpr int kPieceSegments =
+      W::kFp8 || kRoom < 2 * kGroups ? 1
+                                     : kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
+  static constexpr int kPieceGroups =
+      kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
+  static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
+  // Pieces of these segments, and of all that a warp has of a panel.
+  static constexpr int kPieces = kPieceSegments * kGroups / kPieceGroups;
+  static constexpr int kOwnPieces = kOwnSegments / kPieceSegments * kPieces;
+  static_assert(kPieces * kPieceGroups == kPieceSegments * kGroups, "pieces are alike");
+  static_assert(kOwnSegments % kPieceSegments == 0, "pieces are alike");
   static_assert(!W::kFp8 || kBlockColumns % kPieceColumns == 0, "a piece has one scale");
   static_assert(!W::kNvfp4 || W::kGroup == kBlockColumns, "a group has a block's scales");
 
-  static constexpr int kSegments = segments(kK);
-  static constexpr int kAtOnce = Shape::kWarps / kSegments;
-  static constexpr int kGroups = kK / kSegments / W::kGroup;
-  // Groups of the segments whose pieces follow each other.
-  static constexpr int kRunGroups = kPieceSegments * kGroups;
-  static constexpr int kPieces = (kRunGroups + kPieceGroups - 1) / kPieceGroups;
-  static_assert(kPieceSegments == 1 || (!W::kFp8 && kRunGroups <= kPieceGroups),
-                "segments of one piece");
+  static constexpr int kCodeBytes = kPieceGroups * W::kGroupBytes;
+  // Blocks of columns of what a warp has of a panel. NVFP4's scales come with each piece; FP8's, of
+  // all of these, with the first one: two of them are the least that a bulk copy brings.
+  static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
+  static constexpr int kCopiedBlocks = W::kNvfp4 ? kPieceGroups : kBlocks > 2 ? kBlocks : 2;
+  static constexpr int kCopiedScales = kCopiedBlocks * W::kBlockScaleBytes;
+  static_assert(kCopiedScales <= kScaleBytes, "a slot has room for the scales");
+  static_assert(!W::kFp8 || kK / kBlockColumns % 2 == 0, "copies of scales are aligned");
 
   Shared& shared;
   At at;
@@ -162,14 +179,16 @@ struct Stream {
   int slot = 0;
   unsigned parity = 0;
   int ahead_unit, ahead_piece = 0;
-  Unit ahead{};
+  const unsigned char* ahead_codes = nullptr;
+  const unsigned char* ahead_scales = nullptr;  // NVFP4
+  float2 of_block{};  // FP8: scale of a block, of which each lane has one
 
   __device__ Stream(Shared& shared, const At& at, int count)
       : shared(shared),
         at(at),
         count(count),
-        segment(warp() % kSegments),
-        mine(warp() / kSegments),
+        segment(kWhole ? 0 : warp() % kSegments),
+        mine(kWhole ? warp() : warp() / kSegments),
         ahead_unit(mine) {}
 
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
@@ -178,31 +197,35 @@ struct Stream {
   // Asks for the next piece of this warp, if there is one.
   __device__ void ask(int into) {
     if (ahead_unit >= count) return;
-    if (ahead_piece == 0) ahead = at(ahead_unit);
-    if (lane() == 0) copy(shared.ring[warp()][into], &shared.full[warp()][into]);
-    if (++ahead_piece < kPieces) return;
+    const unsigned char* scales = ahead_scales;
+    if (ahead_piece == 0) scales = enter(at(ahead_unit));
+    if (ptx::elect()) copy(shared.ring[warp()][into], &shared.full[warp()][into], scales);
+    ahead_codes += kCodeBytes;
+    if constexpr (W::kNvfp4) ahead_scales = scales + kCopiedScales;
+    if (++ahead_piece < kOwnPieces) return;
     ahead_piece = 0;
     ahead_unit += kAtOnce;
   }
 
-  __device__ void copy(Slot& to, unsigned long long* full) const {
-    const W w{ahead.base, ahead.n, kK};
-    const int first = ahead_piece * kPieceGroups, group = segment * kGroups + first;
-    const int live = min(kPieceGroups, kRunGroups - first), codes = live * W::kGroupBytes;
-    const unsigned char* scales = w.block_scales(ahead.panel, group * W::kGroup / kBlockColumns);
-    const int scale_bytes = W::kNvfp4 ? live * W::kBlockScaleBytes : 0;
-    ptx::mbarrier_expect(full, codes + scale_bytes);
-    ptx::copy_bulk(to.codes, w.codes(ahead.panel, group), codes, full);
-    if constexpr (W::kNvfp4) ptx::copy_bulk(to.scales, scales, scale_bytes, full);
-    if constexpr (W::kFp8) ptx::copy_small(to.scales, scales, full);
+  // The next pieces are of a panel; where its scales are.
+  __device__ const unsigned char* enter(const Unit& unit) {
+    const W w{unit.base, unit.n, kK};
+    const int group = segment * kGroups, block = group * W::kGroup / kBlockColumns;
+    ahead_codes = w.codes(unit.panel, group);
+    return w.block_scales(unit.panel, W::kFp8 ? block & ~1 : block);
+  }
+
+  __device__ void copy(Slot& to, unsigned long long* full, const unsigned char* scales) const {
+    const bool has_scales = W::kNvfp4 || (W::kFp8 && ahead_piece == 0);
+    ptx::mbarrier_expect(full, kCodeBytes + (has_scales ? kCopiedScales : 0));
+    ptx::copy_bulk(to.codes, ahead_codes, kCodeBytes, full);
+    if (has_scales) ptx::copy_bulk(to.scales, scales, kCopiedScales, full);
   }
 
   // Once, before weights are asked for.
   __device__ void init() {
     if (lane() == 0) {
-      for (int i = 0; i < Shape::kSlots; ++i) {
-        ptx::mbarrier_init(&shared.full[warp()][i], kArrivals);
-      }
+      for (int i = 0; i < Shape::kSlots; ++i) ptx::mbarrier_init(&shared.full[warp()][i]);
       ptx::mbarrier_init_fence();
     }
     __syncwarp();  // the barriers can be waited for
@@ -245,32 +268,60 @@ struct Stream {
     }
   }
 
-  // Adds the products of a piece to those of its segments; `x` are the lane's octets of their
-  // columns.
-  __device__ void multiply(const f16* const (&x)[kTiles], int piece,
-                           float (&sums)[kPieceSegments][kTiles][4], float (&chain)[kChains][4]) {
+  // A group of a slot.
+  __device__ static typename W::Fragment fragment(const Slot& from, int group) {
+    typename W::Scales scales;
+    if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + group * W::kBlockScaleBytes);
+    return W::fragment(from.codes + group * W::kGroupBytes, scales);
+  }
+
+  // Waits for a piece; `first` is the warp's first of a panel.
+  __device__ const Slot& await(bool first) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
+    if (W::kFp8 && first) {
+      const int block = kBlocks > 1 ? lane() % kBlocks : segment % 2;
+      of_block = reinterpret_cast<const float2*>(from.scales)[block];
+    }
+    return from;
+  }
+
+  // Adds the chains that end with a piece to the sums of their segment.
+  __device__ void close(int piece, float (&sum)[kTiles][4], float (&chain)[kChains][4]) const {
+    if (!W::kFp8 || (piece + 1) * kPieceColumns % kBlockColumns != 0) return;
+    const int block = piece * kPieceColumns / kBlockColumns;
+    const float2 scale = kBlocks == 1 ? of_block
+                                      : float2{__shfl_sync(kAllLanes, of_block.x, block),
+                                               __shfl_sync(kAllLanes, of_block.y, block)};
+#pragma unroll
+    for (int t = 0; t < kChains; ++t) close_chain(sum[t], chain[t], scale);
+  }
+
+  // A slot has been read: asks for the next piece.
+  __device__ void advance() {
+    __syncwarp();  // all lanes have read
+    ask(slot);
+    next_slot();
+  }
+
+  __device__ void next_slot() {
+    if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
+  }
+
+  // Adds the products of the warp's `piece`-th piece of a panel to those of its segments; `x` are
+  // the lane's octets of the warp's columns.
+  __device__ void multiply(const f16* const (&x)[kTiles], int piece,
+                           float (&sums)[kPieceSegments][kTiles][4], float (&chain)[kChains][4]) {
+    const Slot& from = await(piece == 0);
 #pragma unroll
     for (int i = 0; i < kPieceGroups; ++i) {
-      if (!W::kFp8 && piece * kPieceGroups + i >= kRunGroups) break;
-      typename W::Scales scales;
-      if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + i * W::kBlockScaleBytes);
-      const auto now = W::fragment(from.codes + i * W::kGroupBytes, scales);
       const auto operand = [&](int octet, int t) {
         const f16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
         return *reinterpret_cast<const uint4*>(columns);
       };
-      multiply_group(now, operand, sums[kPieceSegments == 1 ? 0 : i / kGroups], chain);
+      multiply_group(fragment(from, i), operand, sums[i / kGroups % kPieceSegments], chain);
     }
-    if (W::kFp8 && (piece + 1) * kPieceColumns % kBlockColumns == 0) {
-      const float2 scale = W::lane_scales(from.scales).block;
-#pragma unroll
-      for (int t = 0; t < kChains; ++t) {
-        close_chain(sums[0][t], chain[t], scale);
-      }
-    }
-    __syncwarp();  // the slot is read
+    close(piece, sums[0], chain);
   }
 
   template <class Sink>
@@ -293,8 +344,7 @@ struct Stream {
 #pragma unroll 1
         for (int piece = 0; piece < kPieces; ++piece) {
           multiply(x, piece, sum, chain);
-          ask(slot);
-          if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
+          advance();
         }
       }
       finish(first, turn % 2, rows, scales, sum[0], sink);

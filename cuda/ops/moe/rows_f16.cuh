@@ -207,15 +207,7 @@ struct Products {
   using Shape = tile::Wide;
   using Shared = ProductsStorage;
   using GateUp = tile::Stream<kStorage, HIDDEN, 1, Shape, TileUnits<kStorage, false>>;
-  static constexpr int kSegments = tile::segments(EXPERT_INTERMEDIATE);
-  // Of `down`, a warp has whole panels: as many segments as a piece has room for are one.
-  static constexpr int kSegmentBytes =
-      EXPERT_INTERMEDIATE / kSegments / W::kGroup * W::kGroupBytes;
-  static constexpr int kRoom = tile::kPieceBytes / kSegmentBytes;
-  static constexpr int kPieceSegments =
-      W::kFp8 || kRoom < 2 ? 1 : kRoom < kSegments ? kRoom : kSegments;
-  using Down = tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>,
-                            kPieceSegments>;
+  using Down = tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>, true>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
   // Panels of gate and up in a round: a warp a segment.
@@ -226,7 +218,6 @@ struct Products {
   static constexpr int kMine = 2;
   static constexpr int kRowVectors = HIDDEN / 4;
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
-  static_assert(kSegments % kPieceSegments == 0, "a panel's pieces are alike");
   // Activations of a round that has a panel of each warp.
   static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
   // A warp's one piece would be little for what a round costs beside its products.
@@ -239,7 +230,6 @@ struct Products {
   Shared& shared;
   GateUp gate_up;
   Down down;
-  int ahead_segment = 0;  // of `down`
 
   // Behind the barrier for all tiles. The first blocks have a round of gate and up more than the
   // others, the last ones a panel of down.
@@ -249,9 +239,7 @@ struct Products {
         gate_up(shared.stream, {params.gate_up, shared.plan, rounds(shared).first * kAtOnce},
                 rounds(shared).count * kAtOnce),
         down(shared.stream, {params.down, shared.plan, panels(shared).first},
-             panels(shared).count) {
-    down.ahead_unit = Down::warp();
-  }
+             panels(shared).count) {}
 
   __device__ static tile::Share rounds(const Shared& shared) {
     return tile::Share::of(shared.plan.tiles * (kGatePanels / kAtOnce), blockIdx.x, kBlocks);
@@ -281,28 +269,13 @@ struct Products {
 
   __device__ void prefetch() {
     gate_up.prefetch();
-    for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) ask_down(i);
+    for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) down.ask(i);
   }
 
   // Asks for the next piece of this warp, of either product.
   __device__ void ask(int into) {
     if (gate_up.ahead_unit < gate_up.count) return gate_up.ask(into);
-    ask_down(into);
-  }
-
-  __device__ void ask_down(int into) {
-    if (down.ahead_unit >= down.count) return;
-    const int warp = Down::warp();
-    if (down.ahead_piece == 0 && ahead_segment == 0) down.ahead = down.at(down.ahead_unit);
-    down.segment = ahead_segment;
-    if (Down::lane() == 0) {
-      down.copy(shared.stream.ring[warp][into], &shared.stream.full[warp][into]);
-    }
-    if (++down.ahead_piece < Down::kPieces) return;
-    down.ahead_piece = 0;
-    if ((ahead_segment += kPieceSegments) < kSegments) return;
-    ahead_segment = 0;
-    down.ahead_unit += Shape::kWarps;
+    down.ask(into);
   }
 
   // Rows of `x`, if a tile has room for all, by `threads` threads.
@@ -354,8 +327,9 @@ struct Products {
   // A warp's slot is used: the next one.
   template <class Stream>
   __device__ void advance(Stream& stream) {
+    __syncwarp();  // all lanes have read it
     ask(stream.slot);
-    if (++stream.slot == Shape::kSlots) stream.slot = 0, stream.parity ^= 1;
+    stream.next_slot();
   }
 
   // All rounds of gate and up; `all`: the rows are staged, and no others will be. A round's sums
@@ -531,15 +505,14 @@ struct Products {
       const W w = down.at.matrix(tile.expert);
       const int row = down.at.panel_of(unit) * tile::kPanelRows + g;
       const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
-      const f16* act =
-          shared.act[tile.first - first + min(g, tile.places - 1)] + q * W::kLaneColumns;
+      const f16* x[1] = {shared.act[tile.first - first + min(g, tile.places - 1)] +
+                         q * W::kLaneColumns};
       float total[4] = {};
 #pragma unroll 1
-      for (int s = 0; s < kSegments; s += kPieceSegments) {
-        const f16* x[1] = {act + s * Down::kGroups * W::kGroup};
-        float sums[kPieceSegments][1][4] = {};
+      for (int piece = 0; piece < Down::kOwnPieces;) {
+        float sums[Down::kPieceSegments][1][4] = {};
 #pragma unroll 1
-        for (int piece = 0; piece < Down::kPieces; ++piece) {
+        for (const int end = piece + Down::kPieces; piece < end; ++piece) {
           down.multiply(x, piece, sums, chain);
           advance(down);
         }
