@@ -234,6 +234,14 @@ __device__ inline void add(float4* to, const float4& value) {
 __device__ inline void store_relaxed(float* to, float value) {
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
+__device__ inline void store_relaxed(unsigned* to, unsigned value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ inline unsigned load_relaxed(const unsigned* from) {
+  unsigned value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
 __device__ inline float4 load_relaxed(const float4* from) {
   float4 value;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"

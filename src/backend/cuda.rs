@@ -52,9 +52,10 @@ const PLACES: usize =
     (TURNS + (OPERAND_ROWS - 1) * least(TURNS, EXPERTS_ALL)).next_multiple_of(OPERAND_ROWS);
 /// Routed experts and the shared one.
 const EXPERTS_ALL: usize = EXPERTS + 1;
-/// Activations of those rows' experts on their way from block to block of one launch.
-const RELAY: usize = MOE_ROWS * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
-/// What `relay` holds between launches: as an F32 a number that no arithmetic gives.
+/// Activations of those rows' experts on their way from block to block of one launch, then what
+/// rows have chosen.
+const RELAY: usize = (MOE_ROWS + 1) * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
+/// What `relay` holds between launches: as an F32 a number that no arithmetic gives, and no choice.
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
@@ -144,7 +145,7 @@ pub struct Cuda {
     act: DeviceBuf<f32>,
     /// `[PLACES][HIDDEN / 2]` pairs of F16.
     turns: DeviceBuf<u32>,
-    /// `[MOE_ROWS][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
+    /// `[MOE_ROWS + 1][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
     relay: DeviceBuf<f32>,
     /// What chunks of rows of logits are ranked by: `KEYS` numbers and `CHUNKS` sums.
     keys: DeviceBuf<u32>,

@@ -2,16 +2,17 @@
 // Match:      experts of one weight format and shape, the shared one last; operands F16
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
 // Sync:       one row: as `row_f16`; more: two chained launches, both products and the weighted
-//             sum. In the first, a block waits for the activations that others compute
+//             sum. In the first, a block waits for the activations that others compute and, if rows
+//             are many, for what others choose
 //
 // A tile is an expert and up to eight of its rows. Every block makes the same plan of all tiles for
 // itself, which is quicker than waiting for a kernel that does. It has a part of all panels of gate
 // and up, then of down: both are nearly the same tiles, so that nobody waits long, and down's
 // weights are asked for while the last ones of gate and up are used.
 //
-// Activations are handed over word by word: `relay` holds a number that no arithmetic gives until
-// they are there, and again behind the sum. So all blocks of the grid must be on the device
-// together: it has one an SM, and waits for nothing that starts later.
+// Choices of many rows and activations are handed over word by word: `relay` holds a number that
+// neither is until they are there, and again behind the sum. So all blocks of the grid must be on
+// the device together: it has one an SM, and waits for nothing that starts later.
 #pragma once
 
 #include "ops/experts/scan.cuh"
@@ -34,26 +35,41 @@ inline constexpr int kHeldRows =
 inline constexpr int kSumThreads = 256;
 // Of a row: some have no part of the sum, and make `relay` ready with the others.
 inline constexpr int kSumBlocks = 2;
-// So many rows choose most of the experts.
-inline constexpr int kManyRows = 64;
+// So many rows choose more than half of the experts.
+inline constexpr int kManyRows = 32;
 // Weights that are brought to the second-level cache while many rows choose, bytes, at most.
 inline constexpr int kWarmBytes = tile::kLargeSm ? 52 << 20 : 0;
 // Blocks that ask for them: the first of the grid, which start on the SMs that the kernel before
 // leaves.
 inline constexpr int kWarmBlocks = 32;
-// An activation that is not there yet. What comes of arithmetic on no numbers is another one.
+// An activation or a choice that is not there yet. What comes of arithmetic on no numbers is another
+// one.
 inline constexpr unsigned kNotYet = ~0u;
+// Rows that every block chooses for, at most. To choose for more takes a block longer than to wait
+// for what all blocks choose together.
+inline constexpr int kChosenByAll = 32;
+// Words of a row's choice: two experts each.
+inline constexpr int kChoiceWords = EXPERTS_PER_TOKEN / 2;
 
 struct RowsParams {
   const float* x;                // (rows, HIDDEN)
   const float* logits;           // (rows, EXPERTS + 1)
   const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  float* relay;                  // (kRowsMax, kTurns, EXPERT_INTERMEDIATE)
+  float* relay;                  // (kRowsMax + 1, kTurns, EXPERT_INTERMEDIATE), choices in the last
   f16x2* y;                      // (rows, kTurns, experts::kPairs)
   float* residual;               // (rows, HIDDEN)
   int rows;
+
+  // (kRowsMax, kChoiceWords)
+  __device__ unsigned* choices() const {
+    constexpr size_t kActivations = size_t{kRowsMax} * kTurns * EXPERT_INTERMEDIATE;
+    return reinterpret_cast<unsigned*>(relay + kActivations);
+  }
 };
+
+static_assert(kRowsMax * kChoiceWords <= kTurns * EXPERT_INTERMEDIATE, "choices fit a row");
+static_assert(EXPERTS_PER_TOKEN % 2 == 0 && EXPERTS < 0xffff, "no two experts are `kNotYet`");
 
 // An expert and its places from `first` on; a place is a row's turn at one of its experts.
 struct Tile {
@@ -100,6 +116,34 @@ struct Plan {
       if (row >= rows || lane >= kTurns) break;
       expert_of[row * kTurns + lane] = chosen[i];
       if (lane < EXPERTS_PER_TOKEN) atomicOr(&rows_of[chosen[i]][row / 32], 1u << row % 32);
+    }
+  }
+
+  // Chooses for a row and tells all blocks; one warp.
+  __device__ static void tell(const RowsParams& params, int row) {
+    const unsigned lane = threadIdx.x % tile::kWarpLanes;
+    int chosen[1];
+    route::best<1>(params.logits + size_t{route::kLogits} * row, 0, chosen);
+    const unsigned low = __shfl_sync(tile::kAllLanes, chosen[0], 2 * lane);
+    const unsigned high = __shfl_sync(tile::kAllLanes, chosen[0], 2 * lane + 1);
+    if (lane >= kChoiceWords) return;
+    ptx::store_relaxed(params.choices() + row * kChoiceWords + lane, low | high << 16);
+  }
+
+  // Adds all rows, when blocks have chosen for them.
+  __device__ void add_told(const RowsParams& params) {
+    const unsigned* choices = params.choices();
+    for (int item = threadIdx.x; item < params.rows * kChoiceWords;
+         item += tile::Wide::kThreads) {
+      unsigned two = kNotYet;
+      while (two == kNotYet) two = ptx::load_relaxed(choices + item);
+      const int row = item / kChoiceWords, rank = item % kChoiceWords * 2;
+      const unsigned bit = 1u << row % 32, low = two & 0xffffu, high = two >> 16;
+      unsigned short* of_row = expert_of + row * kTurns;
+      of_row[rank] = low, of_row[rank + 1] = high;
+      if (rank == 0) of_row[EXPERTS_PER_TOKEN] = EXPERTS;
+      atomicOr(&rows_of[low][row / 32], bit);
+      atomicOr(&rows_of[high][row / 32], bit);
     }
   }
 
@@ -553,12 +597,17 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   ptx::griddepcontrol_wait();
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
-  if (rows <= kWarps) {
-    if (warp < rows) shared.plan.add<1>(warp, kWarps, rows, params.logits);
-  } else {
+  if (rows > kChosenByAll) {
+    if (warp == 0) {
+      for (int row = blockIdx.x; row < rows; row += kBlocks) Plan::tell(params, row);
+    }
+    shared.plan.add_told(params);
+  } else if (rows > kWarps) {
     for (int row = warp; row < rows; row += 2 * kWarps) {
       shared.plan.add<2>(row, kWarps, rows, params.logits);
     }
+  } else if (warp < rows) {
+    shared.plan.add<1>(warp, kWarps, rows, params.logits);
   }
   if (all && thread >= kIdleFrom) {
     Stage::stage_all(params, shared, thread - kIdleFrom, kThreads - kIdleFrom);
@@ -598,6 +647,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   for (int i = vector; i < kRelayVectors; i += gridDim.x * kSumThreads) {
     relay[i] = make_uint4(kNotYet, kNotYet, kNotYet, kNotYet);
   }
+  if (vector < kChoiceWords) params.choices()[row * kChoiceWords + vector] = kNotYet;
 }
 
 template <class Tile>
