@@ -4,11 +4,22 @@
 #include <cuda_runtime.h>
 
 #include "ops.h"
+#include "target.cuh"
 
 namespace atlas {
 
 // Dynamic shared memory that a kernel may ask for without saying so first, bytes.
 inline constexpr unsigned kSharedUnasked = 48 * 1024;
+
+// Shared memory of an SM of the chip, and of what the target takes one to be: one block of the
+// largest size and what the driver keeps of each, bytes.
+inline constexpr unsigned kChipShared = target::COMPUTE_CAPABILITY == 90 ? 228 * 1024 : 100 * 1024;
+inline constexpr unsigned kSmShared = target::SHARED_BYTES_PER_BLOCK + 1024;
+static_assert(kSmShared <= kChipShared, "a block fits an SM");
+// Percent of the chip's that an SM is asked to have; the rest is cache. Where the target's is
+// smaller, more blocks of a kernel would start on an SM than the target's has room for, and none on
+// others.
+inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
 struct Launch {
   unsigned grid;
@@ -39,16 +50,18 @@ cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t
                              static_cast<int>(shape.shared_bytes));
     if (raised != cudaSuccess) return raised;
   }
-  cudaLaunchAttribute chained{};
-  chained.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  chained.val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = kCarveout;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  config.attrs = &chained;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = kCarveout < 100 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 

@@ -26,9 +26,16 @@ struct Shape {
 
 // A grid has at most a block an SM. Blocks of products with more panels than that are so large that
 // an SM has room for one: the next kernel of that kind starts where the one before has ended, and
-// every SM has the same part of the work. Small products' blocks fit beside them.
+// every SM has the same part of the work. Small products' blocks fit beside them. A small SM has
+// room for two blocks of either, Narrow's with more of the weights under way and one row.
 using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2>;
-using Narrow = Shape<8, kLargeSm ? 4 : 2>;
+using Narrow = Shape<8, 4>;
+inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
+
+// Whether Narrow's blocks multiply that many panels by that many rows.
+inline bool is_narrow(int panels, int rows) {
+  return rows <= kNarrowRowsMax && (!kLargeSm || panels <= target::SMS);
+}
 
 // Every warp's own ring and its barriers.
 template <class Shape>

@@ -137,16 +137,18 @@ struct Shape {
     warps: u64,
     /// Of each warp's ring.
     slots: u64,
+    /// That it has room for.
+    rows: u64,
 }
 
 impl Shape {
-    /// Of products with many panels, and with few.
+    /// Of products with many panels, and with few; of several rows, and of one.
     fn all(block: &Block) -> [Shape; 2] {
         let shapes = match block.shared_bytes_max {
-            LARGE_BLOCK.. => [(16, 3), (8, 4)],
-            _ => [(8, 2); 2],
+            LARGE_BLOCK.. => [(16, 3, TILE_ROWS), (8, 4, TILE_ROWS)],
+            _ => [(8, 2, TILE_ROWS), (8, 4, 1)],
         };
-        shapes.map(|(warps, slots)| Shape { warps, slots })
+        shapes.map(|(warps, slots, rows)| Shape { warps, slots, rows })
     }
 
     /// Rings of codes with their scales, and a barrier a slot; whole lines.
@@ -163,8 +165,8 @@ impl Shape {
         rows * (staged_row(width) + 2 * self.warps * 16 * F32_BYTES)
     }
 
-    fn bytes(self, block: &Block, rows: u64, width: u64) -> u64 {
-        self.ring(block) + self.staged(rows, width)
+    fn bytes(self, block: &Block, width: u64) -> u64 {
+        self.ring(block) + self.staged(self.rows, width)
     }
 }
 
@@ -175,7 +177,7 @@ const fn staged_row(width: u64) -> u64 {
 
 /// What a block that streams needs for a tile of rows.
 fn streaming(block: &Block, width: u64) -> u64 {
-    let shapes = Shape::all(block).map(|shape| shape.bytes(block, TILE_ROWS, width));
+    let shapes = Shape::all(block).map(|shape| shape.bytes(block, width));
     shapes.into_iter().fold(0, u64::max)
 }
 
@@ -191,7 +193,7 @@ const fn segments(width: u64) -> u64 {
 
 /// The ring of a block that holds rows, two turns' sums of all warps, padded, and their barrier.
 fn holding(block: &Block, width: u64) -> u64 {
-    let shape = Shape { warps: 8, slots: 8 };
+    let shape = Shape { warps: 8, slots: 8, rows: BLOCK_ROWS };
     let mut rows = BLOCK_ROWS;
     while rows > TILE_ROWS && width / segments(width) / 64 * rows > HELD_REGISTERS {
         rows /= 2;
@@ -217,7 +219,7 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
 fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
     let [wide, ..] = Shape::all(block);
     let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
-    squares.next_multiple_of(128) + wide.bytes(block, TILE_ROWS, model.hidden)
+    squares.next_multiple_of(128) + wide.bytes(block, model.hidden)
 }
 
 /// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for

@@ -157,7 +157,7 @@ constexpr unsigned streaming() {
   unsigned most = 0;
   for (int k : {HIDDEN, 2 * HIDDEN, kValues, kHeads}) {
     for (unsigned bytes : {tile::stream_bytes<tile::Wide>(tile::kTileRows, k),
-                           tile::stream_bytes<tile::Narrow>(tile::kTileRows, k)}) {
+                           tile::stream_bytes<tile::Narrow>(tile::kNarrowRowsMax, k)}) {
       most = bytes > most ? bytes : most;
     }
   }
@@ -198,9 +198,9 @@ struct PanelsF16 {
   // Up to a tile of rows.
   template <tile::Storage kStorage, int kK>
   static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {
-    return tile::panels_of(params.n) > target::SMS
-               ? streamed<kStorage, kK, tile::Wide>(params, stream)
-               : streamed<kStorage, kK, tile::Narrow>(params, stream);
+    return tile::is_narrow(tile::panels_of(params.n), params.rows)
+               ? streamed<kStorage, kK, tile::Narrow>(params, stream)
+               : streamed<kStorage, kK, tile::Wide>(params, stream);
   }
 
   // A kernel knows its K: code for any is larger, and one row runs most of it once.

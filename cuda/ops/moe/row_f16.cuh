@@ -8,6 +8,8 @@
 // before its wait: the first lets it start only behind its own wait.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/experts/parts.cuh"
 #include "ops/route/rows_f32.cuh"
 #include "tile/stream.cuh"
@@ -21,6 +23,8 @@ using target::EXPERTS_PER_TOKEN;
 using target::HIDDEN;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
+// Of `gate_up`, which has more panels than an SM.
+using RowShape = std::conditional_t<tile::kLargeSm, tile::Wide, tile::Narrow>;
 // Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
 // GB10 spills.
 inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
@@ -93,23 +97,23 @@ struct GateUpUnits {
 };
 
 struct GateUpStorage {
-  tile::StreamStorage<tile::Wide> stream;
+  tile::StreamStorage<RowShape> stream;
   Chosen chosen;
-  alignas(16) unsigned char x[tile::StagedRows<tile::Wide>::bytes(1, HIDDEN)];
+  alignas(16) unsigned char x[tile::StagedRows<RowShape>::bytes(1, HIDDEN)];
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(tile::Wide::kThreads, tile::kResidentBlocks<tile::Wide>) void
+__global__ __launch_bounds__(RowShape::kThreads, tile::kResidentBlocks<RowShape>) void
 gate_up(Params params) {
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);
   const auto units =
       GateUpUnits::of(params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert);
-  tile::Stream<kStorage, HIDDEN, 1, tile::Wide, GateUpUnits> stage(shared.stream, units,
+  tile::Stream<kStorage, HIDDEN, 1, RowShape, GateUpUnits> stage(shared.stream, units,
                                                                     units.count());
-  const auto staged = tile::StagedRows<tile::Wide>::at(shared.x, 1, HIDDEN);
+  const auto staged = tile::StagedRows<RowShape>::at(shared.x, 1, HIDDEN);
   stage.init();
   const int slot = stage.ask_before(units.shared.count);
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
@@ -258,7 +262,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params params) {
 template <tile::Storage kStorage>
 cudaError_t launch_row(const Params& params, cudaStream_t stream) {
   constexpr unsigned kUnits = GateUpUnits::kUnits, kSms = target::SMS;
-  const Launch shape{min(kUnits, kSms), tile::Wide::kThreads, sizeof(GateUpStorage)};
+  const Launch shape{min(kUnits, kSms), RowShape::kThreads, sizeof(GateUpStorage)};
   const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
   if (failed != cudaSuccess) return failed;
   constexpr unsigned kPanels = tile::panels_of(HIDDEN);

@@ -47,7 +47,7 @@ inline constexpr int kWarmBlocks = 32;
 inline constexpr unsigned kNotYet = ~0u;
 // Rows that every block chooses for, at most. To choose for more takes a block longer than to wait
 // for what all blocks choose together.
-inline constexpr int kChosenByAll = 32;
+inline constexpr int kChosenByAll = 16;
 // Words of a row's choice: two experts each.
 inline constexpr int kChoiceWords = EXPERTS_PER_TOKEN / 2;
 

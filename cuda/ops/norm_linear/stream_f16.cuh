@@ -255,13 +255,12 @@ cudaError_t launch_shape(Params params, cudaStream_t stream) {
                         params);
 }
 
-// Up to `kFewRowsMax` rows. Few panels of one row take small blocks; more rows are normed sooner by
-// more threads.
+// Up to `kFewRowsMax` rows. More rows than one are normed sooner by more threads.
 inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
   int panels = 0;
   for (const Part& part : params.part) panels += tile::panels_of(part.n);
-  return panels > target::SMS || params.rows > 1 ? launch_shape<tile::Wide>(params, stream)
-                                                 : launch_shape<tile::Narrow>(params, stream);
+  return params.rows == 1 && tile::is_narrow(panels, 1) ? launch_shape<tile::Narrow>(params, stream)
+                                                        : launch_shape<tile::Wide>(params, stream);
 }
 
 template <class Tile>
