@@ -33,8 +33,8 @@ __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Whether this lane is the one of its warp, all lanes of which are here. What depends on it alone is
-// known to be one lane's, so that a bulk copy's operands need no loop over lanes.
+// Whether this lane is the one of its warp, all lanes of which are here. The compiler knows that it
+// is one, and makes no loop over lanes of a bulk copy.
 __device__ inline bool elect() {
   unsigned is;
   asm volatile(

@@ -24,12 +24,12 @@ struct Shape {
   static constexpr int kThreads = kWarps * kWarpLanes;
 };
 
-// A grid has at most a block an SM. Blocks of products with more panels than that are so large that
-// an SM has room for one: the next kernel of that kind starts where the one before has ended, and
-// every SM has the same part of the work. Small products' blocks fit beside them. A small SM has
-// room for two blocks of either, Narrow's with more of the weights under way and one row.
+// A grid has at most a block an SM, and blocks are so large that an SM has room for one: of smaller
+// ones, two would start where the kernel before has ended first, and none on other SMs. Wide is for
+// products of more panels than SMs. On a small SM, Narrow is for one row, and Wide, whose rows take
+// what is left, for more.
 using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2>;
-using Narrow = Shape<8, 4>;
+using Narrow = Shape<8, kLargeSm ? 6 : 8>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
 // Whether Narrow's blocks multiply that many panels by that many rows.
@@ -153,13 +153,12 @@ struct Stream {
   // Segments of a panel that a warp has, side by side.
   static constexpr int kOwnSegments = kWhole ? kSegments : 1;
   static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
-  // Groups of a segment, and those that a slot has room for.
+  // Groups of a segment, and what a slot has room for: groups, and whole segments.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
   static constexpr int kRoom = kPieceBytes / W::kGroupBytes;
+  static constexpr int kFit = kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
   // A piece is a part of a segment or, where its sums are no chains, some segments.
-  static constexpr int kPieceSegments =
-      W::kFp8 || kRoom < 2 * kGroups ? 1
-                                     : kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
+  static constexpr int kPieceSegments = W::kFp8 || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
       kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;

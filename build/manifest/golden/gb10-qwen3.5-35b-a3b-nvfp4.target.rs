@@ -464,7 +464,7 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "stream_f16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 59904;
+pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 79632;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.

@@ -142,11 +142,11 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of products with many panels, and with few; of several rows, and of one.
+    /// Of products with many panels, and with few; where an SM is small, of rows, and of one.
     fn all(block: &Block) -> [Shape; 2] {
         let shapes = match block.shared_bytes_max {
-            LARGE_BLOCK.. => [(16, 3, TILE_ROWS), (8, 4, TILE_ROWS)],
-            _ => [(8, 2, TILE_ROWS), (8, 4, 1)],
+            LARGE_BLOCK.. => [(16, 3, TILE_ROWS), (8, 6, TILE_ROWS)],
+            _ => [(8, 2, TILE_ROWS), (8, 8, 1)],
         };
         shapes.map(|(warps, slots, rows)| Shape { warps, slots, rows })
     }
@@ -193,7 +193,11 @@ const fn segments(width: u64) -> u64 {
 
 /// The ring of a block that holds rows, two turns' sums of all warps, padded, and their barrier.
 fn holding(block: &Block, width: u64) -> u64 {
-    let shape = Shape { warps: 8, slots: 8, rows: BLOCK_ROWS };
+    let shape = Shape {
+        warps: 8,
+        slots: 8,
+        rows: BLOCK_ROWS,
+    };
     let mut rows = BLOCK_ROWS;
     while rows > TILE_ROWS && width / segments(width) / 64 * rows > HELD_REGISTERS {
         rows /= 2;
@@ -217,9 +221,8 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
 
 /// Sums of squares of rows' warps, the stream, and a tile of rows.
 fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
-    let [wide, ..] = Shape::all(block);
     let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
-    squares.next_multiple_of(128) + wide.bytes(block, model.hidden)
+    squares.next_multiple_of(128) + streaming(block, model.hidden)
 }
 
 /// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for
@@ -238,9 +241,26 @@ pub const fn moe_rows(shared_bytes_max: u64) -> u64 {
     }
 }
 
-/// Both products of some rows: the stream, two rounds' sums, rows of two tiles or the activations
-/// of a block's tiles, a barrier, and the plan.
+/// Both products of some rows, or the first one of a row.
 fn moe_bytes(model: &Model, block: &Block) -> u64 {
+    moe_rows_bytes(model, block).max(moe_row_bytes(model, block))
+}
+
+/// The stream, a row's experts and their weights, and the row.
+fn moe_row_bytes(model: &Model, block: &Block) -> u64 {
+    let [wide, narrow] = Shape::all(block);
+    let shape = match block.shared_bytes_max {
+        LARGE_BLOCK.. => wide,
+        _ => narrow,
+    };
+    let chosen = (model.moe.experts_per_token + 1) * 2 * F32_BYTES;
+    let row = shape.staged(1, model.hidden);
+    (shape.ring(block) + chosen.next_multiple_of(16) + row).next_multiple_of(128)
+}
+
+/// The stream, two rounds' sums, rows of two tiles or the activations of a block's tiles, a
+/// barrier, and the plan.
+fn moe_rows_bytes(model: &Model, block: &Block) -> u64 {
     let (moe, sms) = (&model.moe, block.sms);
     let [wide, ..] = Shape::all(block);
     let rows_max = moe_rows(block.shared_bytes_max);

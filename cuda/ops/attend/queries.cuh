@@ -49,9 +49,9 @@ struct Params {
   int places;          // rows of all tiles
 };
 
-// Rounds kRows query rows to operands, all heads of a KV head by tokens from row `first` of the step
-// on; those behind the last token are zeros. `to(row, vector)` is where eight elements of one lie.
-// For groups of kGroupThreads threads, each of which asks for some vectors before the first is there.
+// Rounds kRows query rows to operands: all heads of a KV head by tokens, from row `first` of the
+// step on. Rows behind the last token are zeros. `to(row, vector)` is where eight elements of one
+// lie. One of kGroupThreads threads asks for some of its vectors before the first is there.
 template <int kRows, int kGroupThreads, class To>
 __device__ inline void round_queries(const Params& params, int first, int tokens, int kv_head,
                                      const To& to) {

@@ -23,7 +23,7 @@ using target::EXPERTS_PER_TOKEN;
 using target::HIDDEN;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
-// Of `gate_up`, which has more panels than an SM.
+// Of `gate_up`, which has more panels than SMs.
 using RowShape = std::conditional_t<tile::kLargeSm, tile::Wide, tile::Narrow>;
 // Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
 // GB10 spills.
@@ -112,7 +112,7 @@ gate_up(Params params) {
   const auto units =
       GateUpUnits::of(params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert);
   tile::Stream<kStorage, HIDDEN, 1, RowShape, GateUpUnits> stage(shared.stream, units,
-                                                                    units.count());
+                                                                 units.count());
   const auto staged = tile::StagedRows<RowShape>::at(shared.x, 1, HIDDEN);
   stage.init();
   const int slot = stage.ask_before(units.shared.count);

@@ -42,8 +42,8 @@ inline constexpr int kWarmBytes = tile::kLargeSm ? 52 << 20 : 0;
 // Blocks that ask for them: the first of the grid, which start on the SMs that the kernel before
 // leaves.
 inline constexpr int kWarmBlocks = 32;
-// An activation or a choice that is not there yet. What comes of arithmetic on no numbers is another
-// one.
+// An activation or a choice that is not there yet. What comes of arithmetic on no numbers is
+// another one.
 inline constexpr unsigned kNotYet = ~0u;
 // Rows that every block chooses for, at most. To choose for more takes a block longer than to wait
 // for what all blocks choose together.
@@ -251,7 +251,9 @@ struct Products {
   using Shape = tile::Wide;
   using Shared = ProductsStorage;
   using GateUp = tile::Stream<kStorage, HIDDEN, 1, Shape, TileUnits<kStorage, false>>;
-  using Down = tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>, true>;
+  // A warp has whole panels.
+  using Down =
+      tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>, true>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
   // Panels of gate and up in a round: a warp a segment.
@@ -656,8 +658,8 @@ struct RowsF16 {
 
   template <tile::Storage kStorage>
   static cudaError_t of(const RowsParams& params, float* act, cudaStream_t stream) {
-    static_assert(Tile::kSharedBytes == sizeof(ProductsStorage) &&
-                      Tile::kSharedBytes >= sizeof(GateUpStorage) &&
+    constexpr size_t kOne = sizeof(GateUpStorage), kSome = sizeof(ProductsStorage);
+    static_assert(Tile::kSharedBytes == (kOne > kSome ? kOne : kSome) &&
                       Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
                   "the manifest plans this storage");
     if (params.rows == 1) {

@@ -266,7 +266,9 @@ inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
 template <class Tile>
 struct StreamF16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static_assert(Tile::kSharedBytes == SharedStorage<tile::Wide>::bytes(kFewRowsMax),
+  static constexpr unsigned kWide = SharedStorage<tile::Wide>::bytes(kFewRowsMax);
+  static constexpr unsigned kNarrow = SharedStorage<tile::Narrow>::bytes(tile::kNarrowRowsMax);
+  static_assert(Tile::kSharedBytes == (kWide > kNarrow ? kWide : kNarrow),
                 "the manifest plans this storage");
 
   // One op after the other, as many rows want it.
