@@ -46,12 +46,14 @@ pub trait Probe: Ops {
 }
 
 /// Rows that have a case: single rows, and both sides of every size that a step is cut at.
-pub const ROWS: [usize; 16] = [
+pub const ROWS: [usize; 18] = [
     1,
     2,
     7,
     8,
     9,
+    16,
+    17,
     MAX_SEQUENCES - 1,
     MAX_SEQUENCES,
     MAX_SEQUENCES + 1,
