@@ -142,7 +142,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of products with many panels, and with few; where an SM is small, of rows, and of one.
+    /// Of products with many panels, and with few; where an SM is small, of many rows, and of one.
     fn all(block: &Block) -> [Shape; 2] {
         let shapes = match block.shared_bytes_max {
             LARGE_BLOCK.. => [(16, 3, TILE_ROWS), (8, 6, TILE_ROWS)],
