@@ -13,7 +13,7 @@ pub trait Timed {
     fn clock(&self) -> Result<Self::Clock, DeviceError>;
 }
 
-/// Marks the device's work.
+/// Marks the device's work, and gives it some to compare with.
 pub trait Clock {
     type Mark;
 
@@ -27,6 +27,7 @@ pub trait Clock {
     fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
     /// Seconds from one mark to a later one; waits for both.
     fn seconds(&self, from: &Self::Mark, to: &Self::Mark) -> Result<f64, DeviceError>;
-    /// Bytes a second that a large copy reads and writes together.
-    fn copy_rate(&mut self) -> Result<f64, DeviceError>;
+    /// Reads that many bytes, which no cache holds, as fast as the device's memory gives them, and
+    /// does nothing with them: what an operation that needs them could take at best.
+    fn read(&mut self, bytes: u64) -> Result<(), DeviceError>;
 }

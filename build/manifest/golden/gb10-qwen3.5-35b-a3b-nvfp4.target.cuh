@@ -216,6 +216,12 @@ struct NormLinear {
   static constexpr int kSharedBytes = 79632;
 };
 
+// Kernel `ring` of op `read_bytes`.
+struct ReadBytes {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 98560;
+};
+
 // Kernel `rows_f32` of op `rms_norm`.
 struct RmsNorm {
   static constexpr int kThreads = 256;

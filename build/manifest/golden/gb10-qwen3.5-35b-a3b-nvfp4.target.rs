@@ -129,6 +129,11 @@ kernel = "stream_f16"
 threads = 256
 why = "eight warps: one per part of K; every block norms the rows for itself"
 
+[leaf.op.read_bytes]
+kernel = "ring"
+threads = 128
+why = "four warps ask for as much as a block has room for; more of them are no quicker"
+
 [leaf.op.rms_norm]
 kernel = "rows_f32"
 threads = 256
@@ -465,6 +470,12 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "stream_f16";
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 79632;
+/// Kernel of `read_bytes`.
+pub const OP_READ_BYTES_KERNEL: &str = "ring";
+/// Threads of a block of `read_bytes`.
+pub const OP_READ_BYTES_THREADS: usize = 128;
+/// Shared memory of a block of `read_bytes`.
+pub const OP_READ_BYTES_SHARED_BYTES: usize = 98560;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.

@@ -180,6 +180,12 @@ struct NormLinear {
   static constexpr int kSharedBytes = 232448;
 };
 
+// Kernel `ring` of op `read_bytes`.
+struct ReadBytes {
+  static constexpr int kThreads = 128;
+  static constexpr int kSharedBytes = 229888;
+};
+
 // Kernel `rows_f32` of op `rms_norm`.
 struct RmsNorm {
   static constexpr int kThreads = 64;

@@ -129,6 +129,11 @@ kernel = "warpgroups_f16"
 threads = 384
 why = "a warp fetches steps of 128 columns, two warpgroups multiply in turns; rows are normed once into operands; few rows are streamed"
 
+[leaf.op.read_bytes]
+kernel = "ring"
+threads = 128
+why = "four warps ask for as much as a block has room for; more of them are no quicker"
+
 [leaf.op.rms_norm]
 kernel = "rows_f32"
 threads = 64
@@ -489,6 +494,12 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_f16";
 pub const OP_NORM_LINEAR_THREADS: usize = 384;
 /// Shared memory of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 232448;
+/// Kernel of `read_bytes`.
+pub const OP_READ_BYTES_KERNEL: &str = "ring";
+/// Threads of a block of `read_bytes`.
+pub const OP_READ_BYTES_THREADS: usize = 128;
+/// Shared memory of a block of `read_bytes`.
+pub const OP_READ_BYTES_SHARED_BYTES: usize = 229888;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.

@@ -120,6 +120,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
+    Kernel::new("read_bytes", "ring").shared(|_, block| read_bytes(block)),
 ];
 
 /// Rows of a tile that weights are streamed for.
@@ -313,6 +314,17 @@ fn gated_delta_bytes(model: &Model, block: &Block) -> u64 {
     (stages * (record + 2 * barrier) + 2 * 2 * (handed + values)).next_multiple_of(128)
 }
 
+/// All that a block may have, as pieces of 4 KiB, a barrier each, as many for every warp; whole
+/// lines.
+fn read_bytes(block: &Block) -> u64 {
+    let (warps, slot) = (block.threads / WARP, 4096 + 8);
+    let slots = block.shared_bytes_max / warps / slot;
+    (warps * slots * slot).next_multiple_of(128)
+}
+
+/// Ops that measure a device, and no model.
+const MEASURES: &[&str] = &["read_bytes"];
+
 /// Every op that a forward pass of the family calls.
 fn ops_of(family: Family) -> &'static [&'static str] {
     match family {
@@ -341,9 +353,8 @@ fn ops_of(family: Family) -> &'static [&'static str] {
 
 /// Names of the kernels of `op`; `None` when no family has such an op.
 pub(crate) fn kernels_of(op: &str) -> Option<Vec<&'static str>> {
-    let known = [Family::Qwen35Moe]
-        .iter()
-        .any(|&family| ops_of(family).contains(&op));
+    let families = [Family::Qwen35Moe].map(ops_of);
+    let known = families.iter().any(|ops| ops.contains(&op)) || MEASURES.contains(&op);
     let of_op = KERNELS.iter().filter(|kernel| kernel.op == op);
     known.then(|| of_op.map(|kernel| kernel.name).collect())
 }
@@ -377,20 +388,17 @@ impl Target {
         chosen.collect()
     }
 
-    /// Ops of the family that this target names no kernel for.
+    /// Ops of the family, and those that measure, that this target names no kernel for.
     pub fn ops_missing(&self) -> Vec<&'static str> {
         let named = |op: &&str| !self.leaf.op.contains_key(*op);
-        ops_of(self.model.family)
-            .iter()
-            .copied()
-            .filter(named)
-            .collect()
+        let ops = ops_of(self.model.family).iter().chain(MEASURES);
+        ops.copied().filter(named).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Family, KERNELS, ops_of};
+    use super::{Family, KERNELS, MEASURES, ops_of};
 
     /// Methods of `trait Ops` that make or read storage or order work rather than compute.
     const STORAGE: [&str; 14] = [
@@ -425,6 +433,6 @@ mod tests {
     fn every_op_has_a_kernel() {
         let mut names: Vec<_> = KERNELS.iter().map(|kernel| kernel.op).collect();
         names.dedup();
-        assert_eq!(ops_of(Family::Qwen35Moe), names);
+        assert_eq!([ops_of(Family::Qwen35Moe), MEASURES].concat(), names);
     }
 }

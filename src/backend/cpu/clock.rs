@@ -1,23 +1,34 @@
 //! The host's clock.
 
+use std::hint::black_box;
 use std::time::Instant;
 
-use super::Cpu;
+use super::pool::Pool;
+use super::{Cpu, split};
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::DeviceError;
 
-/// Bytes that are copied: more than caches hold.
-const COPIED: usize = 64 << 20;
-/// Copies, of which the quickest counts.
-const COPIES: usize = 5;
+/// What reads go round: more than caches hold, bytes.
+const ROOM: usize = 256 << 20;
+/// What a thread sums up at once, words.
+const BLOCK: usize = 1 << 12;
 
-pub struct HostClock;
+pub struct HostClock {
+    pool: Pool,
+    words: Vec<u64>,
+    /// Block that the next read starts with.
+    next: usize,
+}
 
 impl Timed for Cpu {
     type Clock = HostClock;
 
     fn clock(&self) -> Result<HostClock, DeviceError> {
-        Ok(HostClock)
+        Ok(HostClock {
+            pool: Pool::new(self.pool.threads()),
+            words: vec![1; ROOM / size_of::<u64>()],
+            next: 0,
+        })
     }
 }
 
@@ -37,15 +48,23 @@ impl Clock for HostClock {
         Ok(to.duration_since(*from).as_secs_f64())
     }
 
-    fn copy_rate(&mut self) -> Result<f64, DeviceError> {
-        let (from, mut to) = (vec![1u8; COPIED], vec![0u8; COPIED]);
-        let copy = |_| {
-            let start = Instant::now();
-            to.copy_from_slice(std::hint::black_box(&from));
-            std::hint::black_box(&mut to);
-            start.elapsed().as_secs_f64()
-        };
-        let quickest = (0..COPIES).map(copy).fold(f64::INFINITY, f64::min);
-        Ok(2.0 * COPIED as f64 / quickest)
+    fn read(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        let bytes = usize::try_from(bytes).expect("64 bits");
+        let (blocks, count) = (
+            self.words.len() / BLOCK,
+            bytes.div_ceil(BLOCK * size_of::<u64>()),
+        );
+        let (words, next) = (&self.words, self.next);
+        split(&mut self.pool, count, BLOCK, |range| {
+            let block = |at: usize| &words[(next + at) % blocks * BLOCK..][..BLOCK];
+            let sum = |at| {
+                block(at)
+                    .iter()
+                    .fold(0, |sum: u64, word| sum.wrapping_add(*word))
+            };
+            black_box(range.map(sum).fold(0, u64::wrapping_add));
+        });
+        self.next = (next + count) % blocks;
+        Ok(())
     }
 }

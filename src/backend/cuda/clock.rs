@@ -1,23 +1,26 @@
 //! Events in the stream of operations.
 
-use ffi::{CudaError, Device, DeviceBuf, Event, Stream};
+use ffi::{Device, DeviceBuf, Event, Stream, launched, ops};
 
-use super::{Cuda, refused};
+use super::{Cuda, count, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::DeviceError;
 
-/// Bytes that a copy reads: several times the largest second-level cache.
-const COPIED: usize = 256 << 20;
-/// Copies that are timed, after as many to warm up.
-const COPIES: usize = 20;
-/// Copies that keep the device busy while the host queues a step: some 15 ms on an H200.
-const HELD: usize = 128;
+/// What `atlas_read_bytes` counts, bytes.
+const LINE: usize = 1024;
+/// Lines that reads go round: several times the largest second-level cache.
+const LINES: usize = (256 << 20) / LINE;
+/// A read starts at a multiple of so many.
+const PIECE: usize = 4;
+/// Bytes whose reading keeps the device busy while the host queues a step: some 15 ms on an H200.
+const HELD: u64 = 64 << 30;
 
 pub struct DeviceClock {
     device: Device,
     stream: Stream,
-    from: DeviceBuf<u8>,
-    to: DeviceBuf<u8>,
+    lines: DeviceBuf<u8>,
+    /// Where the next read starts: its lines are the ones that were read longest ago.
+    next: usize,
 }
 
 impl Timed for Cuda {
@@ -25,26 +28,14 @@ impl Timed for Cuda {
 
     fn clock(&self) -> Result<DeviceClock, DeviceError> {
         let (device, stream) = (self.device.clone(), self.queue.stream.clone());
-        let room = || {
-            let mut buffer = DeviceBuf::uninit(&device, COPIED)?;
-            buffer.fill_bytes(0, &stream)?;
-            Ok::<_, CudaError>(buffer)
-        };
-        let (from, to) = (room().map_err(refused)?, room().map_err(refused)?);
+        let mut lines = DeviceBuf::uninit(&device, LINES * LINE).map_err(refused)?;
+        lines.fill_bytes(0, &stream).map_err(refused)?;
         Ok(DeviceClock {
             device,
             stream,
-            from,
-            to,
+            lines,
+            next: 0,
         })
-    }
-}
-
-impl DeviceClock {
-    fn copies(&mut self, count: usize) -> Result<(), DeviceError> {
-        let mut copies = 0..count;
-        let copied = copies.try_for_each(|_| self.to.copy_from(&self.from, &self.stream));
-        copied.map_err(refused)
     }
 }
 
@@ -52,7 +43,7 @@ impl Clock for DeviceClock {
     type Mark = Event;
 
     fn hold(&mut self) -> Result<(), DeviceError> {
-        self.copies(HELD)
+        self.read(HELD)
     }
 
     fn mark(&mut self) -> Result<Event, DeviceError> {
@@ -65,11 +56,14 @@ impl Clock for DeviceClock {
         Ok(f64::from(to.since_ms(from).map_err(refused)?) / 1e3)
     }
 
-    fn copy_rate(&mut self) -> Result<f64, DeviceError> {
-        self.copies(COPIES)?;
-        let start = self.mark()?;
-        self.copies(COPIES)?;
-        let end = self.mark()?;
-        Ok((2 * COPIED * COPIES) as f64 / self.seconds(&start, &end)?)
+    fn read(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        let lines = usize::try_from(bytes).expect("64 bits").div_ceil(LINE);
+        let (from, room, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
+        let lines_read = count(lines);
+        // SAFETY: the buffer has `room` lines; the launcher checks the rest.
+        let code =
+            unsafe { ops::atlas_read_bytes(from, room, first, lines_read, self.stream.launcher()) };
+        self.next = (self.next + lines).next_multiple_of(PIECE) % LINES;
+        launched("read_bytes", code).map_err(refused)
     }
 }

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::metered::{Call, Label};
+use super::reads::Reads;
+use crate::backend::clock::Clock;
+use crate::engine::executor::DeviceError;
 
 /// Read bandwidth of a GB10, bytes a second: what is reached, and what is reached at worst.
 const GB10_RATES: [f64; 2] = [245e9, 232e9];
@@ -21,8 +24,10 @@ pub struct OpFigures {
     pub us: f64,
     pub bytes: u64,
     pub gb_s: f64,
-    /// Of the limit: the time of the bytes at the rate of a copy, of the time it took.
+    /// Of the limit: the time of the bytes at the rate of a large read, of the time it took.
     pub share: f64,
+    /// What plain reads of as many bytes take, each as large as a call's.
+    pub read_us: f64,
 }
 
 /// A step, or all steps of a prompt.
@@ -48,7 +53,7 @@ pub struct Projection {
 }
 
 impl CaseFigures {
-    /// `calls` are those of `repeats` equal steps; `rate` in bytes a second.
+    /// `calls` are those of `repeats` equal steps; `rate` in bytes a second. Without plain reads.
     pub fn of(
         name: String,
         (seconds, tokens): (f64, usize),
@@ -69,6 +74,18 @@ impl CaseFigures {
             projected_gb10: Projection::of(calls, repeats),
             ops,
         }
+    }
+
+    /// With what plain reads of each operation's size take.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn beside<C: Clock>(mut self, reads: &mut Reads<C>) -> Result<CaseFigures, DeviceError> {
+        for op in &mut self.ops {
+            let each = op.bytes / op.calls as u64;
+            op.read_us = op.calls as f64 * reads.seconds(each)? * 1e6;
+        }
+        Ok(self)
     }
 }
 
@@ -96,6 +113,7 @@ fn ops(calls: &[Call], repeats: usize, rate: f64) -> Vec<OpFigures> {
             bytes,
             gb_s: bytes as f64 / seconds / 1e9,
             share: bytes as f64 / rate / seconds,
+            read_us: 0.0,
         }
     };
     let mut ops: Vec<_> = by_label.into_iter().map(figures).collect();

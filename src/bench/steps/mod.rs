@@ -2,11 +2,13 @@
 //!
 //! A step is timed as the engine runs it. Its operations are then timed one by one on a second copy
 //! of the model, and their bytes added up: what no cache can save, with as many experts as rows
-//! visit if all are equally likely. The limit is those bytes at the rate of a large copy, measured
-//! in the same run.
+//! visit if all are equally likely. The limit is those bytes at the rate of a large plain read,
+//! measured in the same run; each operation is also compared with a plain read of its own size,
+//! which has to start and to end as the operation has.
 
 pub mod figures;
 pub mod metered;
+pub mod reads;
 pub mod run;
 #[cfg(test)]
 mod tests;
@@ -24,7 +26,7 @@ use serde::Serialize;
 
 use super::{BenchError, chart, write};
 use crate::backend;
-use crate::backend::clock::{Clock, Timed};
+use crate::backend::clock::Timed;
 use crate::engine::executor::DeviceError;
 use crate::model::Runner;
 use crate::ops::Ops;
@@ -33,10 +35,11 @@ use crate::weights::{self, Checkpoint};
 
 use figures::CaseFigures;
 use metered::{Metered, Sink};
+use reads::Reads;
 use run::Decode;
 
 /// Number of the layout of the JSON file; raised when a reader would misread it.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Rows of decode steps, where the target has the slots.
 const ROWS: [usize; 4] = [1, 8, 32, 64];
 /// Contexts of decode steps, where they fit.
@@ -102,7 +105,8 @@ pub struct Report {
     partition: Option<String>,
     weights: String,
     load_s: f64,
-    copy_gb_s: f64,
+    /// Of a large plain read.
+    read_gb_s: f64,
     pub cases: Vec<CaseFigures>,
 }
 
@@ -183,21 +187,27 @@ impl Job {
     fn measure(&self) -> Result<Report, Box<dyn Error + Send + Sync>> {
         let checkpoint = self.open()?;
         let device = backend::open()?;
-        let rate = device.clock()?.copy_rate()?;
         let start = Instant::now();
         let mut runner = Runner::load(device, &checkpoint)?;
         let load_s = start.elapsed().as_secs_f64();
         let times = self.cases.iter().map(|case| case.seconds(&mut runner));
         let times = times.collect::<Result<Vec<_>, _>>()?;
         drop(runner);
+        let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
         let mut runner = Runner::load(Metered::new(backend::open()?, sink.clone())?, &checkpoint)?;
-        let mut cases = Vec::new();
-        for (case, seconds) in self.cases.iter().zip(times) {
+        let metered = self.cases.iter().map(|case| {
             let repeats = case.meter(&mut runner, &sink)?;
-            let calls = (&sink.borrow()[..], repeats);
-            let figures = CaseFigures::of(case.name(), (seconds, case.tokens()), calls, rate);
-            cases.push(figures);
+            Ok((sink.take(), repeats))
+        });
+        let metered = metered.collect::<Result<Vec<_>, DeviceError>>()?;
+        // As warm as the operations were.
+        let rate = reads.rate()?;
+        let mut cases = Vec::new();
+        for ((case, seconds), (calls, repeats)) in self.cases.iter().zip(times).zip(metered) {
+            let step = (seconds, case.tokens());
+            let figures = CaseFigures::of(case.name(), step, (&calls, repeats), rate);
+            cases.push(figures.beside(&mut reads)?);
         }
         Ok(Report {
             format: FORMAT,
@@ -208,7 +218,7 @@ impl Job {
                 Some(path) => format!("{}, {} layers", path.display(), self.layers),
             },
             load_s,
-            copy_gb_s: rate / 1e9,
+            read_gb_s: rate / 1e9,
             cases,
         })
     }
@@ -265,8 +275,8 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
-            "{}, weights {}: loaded in {:.2} s; a large copy reads and writes {:.1} GB/s\n",
-            self.target, self.weights, self.load_s, self.copy_gb_s
+            "{}, weights {}: loaded in {:.2} s; a large plain read takes {:.1} GB/s\n",
+            self.target, self.weights, self.load_s, self.read_gb_s
         );
         if let Some(part) = &self.partition {
             writeln!(text, "kernels on {part}: figures of a part of this GPU")
@@ -324,19 +334,20 @@ fn case_table(text: &mut String, case: &CaseFigures) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "  {:<24}{:>6}{:>12}{:>14}{:>10}{:>8}",
-        "operation", "calls", "us", "bytes", "GB/s", "limit"
+        "  {:<24}{:>6}{:>12}{:>14}{:>10}{:>8}{:>12}",
+        "operation", "calls", "us", "bytes", "GB/s", "limit", "plain read"
     )?;
     for op in &case.ops {
         writeln!(
             text,
-            "  {:<24}{:>6}{:>12.1}{:>14}{:>10.1}{:>7.1}%",
+            "  {:<24}{:>6}{:>12.1}{:>14}{:>10.1}{:>7.1}%{:>11.1}%",
             op.name,
             op.calls,
             op.us,
             op.bytes,
             op.gb_s,
-            100.0 * op.share
+            100.0 * op.share,
+            100.0 * op.read_us / op.us
         )?;
     }
     Ok(())

@@ -94,7 +94,7 @@ fn figures_of_a_part_of_the_device_say_so() {
         partition: partition.map(str::to_string),
         weights: String::new(),
         load_s: 0.0,
-        copy_gb_s: 0.0,
+        read_gb_s: 0.0,
         cases: Vec::new(),
     };
     let (part, whole) = (report(Some("48 of 132 SMs")), report(None));

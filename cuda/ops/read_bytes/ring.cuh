@@ -1,0 +1,104 @@
+// Implements: Clock::read
+// Match:      a buffer of whole pieces, read from any piece on and round again
+// Bound by:   memory: nothing is done with what comes
+// Sync:       none; each warp has a ring of bulk copies of its own; chained launch
+//
+// Products without what they do with weights: as many blocks as they have, one an SM, with all the
+// shared memory that a block of the target may have under way.
+#pragma once
+
+#include "base/launch.cuh"
+#include "target.cuh"
+#include "tile/ptx.cuh"
+#include "tile/reduce.cuh"
+
+namespace atlas::read_bytes {
+
+struct Params {
+  const unsigned char* from;  // (room, kLineBytes)
+  unsigned room;
+  unsigned first;
+  unsigned lines;
+};
+
+inline constexpr unsigned kLineBytes = 1024;
+// Of a bulk copy.
+inline constexpr unsigned kPieceLines = 4;
+inline constexpr unsigned kPieceBytes = kPieceLines * kLineBytes;
+// Of a launch: what is counted goes beyond by less than as much again.
+inline constexpr unsigned kLinesMax = 1u << 30;
+
+template <class Tile>
+inline constexpr int kWarps = Tile::kThreads / tile::kWarpLanes;
+template <class Tile>
+inline constexpr int kSlots =
+    target::SHARED_BYTES_PER_BLOCK / kWarps<Tile> / (kPieceBytes + sizeof(unsigned long long));
+
+// Lines that all warps of a grid ask for at once, at most.
+template <class Tile>
+inline constexpr unsigned kStride = target::SMS * kWarps<Tile> * kPieceLines;
+
+template <class Tile>
+struct SharedStorage {
+  alignas(128) unsigned char ring[kWarps<Tile>][kSlots<Tile>][kPieceBytes];
+  unsigned long long full[kWarps<Tile>][kSlots<Tile>];
+};
+
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
+  auto& shared = *reinterpret_cast<SharedStorage<Tile>*>(dynamic_shared);
+  const unsigned warp = threadIdx.x / tile::kWarpLanes;
+  ptx::griddepcontrol_launch_dependents();
+  if (threadIdx.x % tile::kWarpLanes == 0) {
+    for (int i = 0; i < kSlots<Tile>; ++i) ptx::mbarrier_init(&shared.full[warp][i]);
+    ptx::mbarrier_init_fence();
+  }
+  __syncwarp();  // the barriers can be waited for
+  ptx::griddepcontrol_wait();
+  // What is side by side comes to different SMs.
+  const unsigned begin = (warp * gridDim.x + blockIdx.x) * kPieceLines;
+  const unsigned stride = gridDim.x * kWarps<Tile> * kPieceLines;
+  unsigned ahead = begin, line = (params.first + begin) % params.room;
+  const auto ask = [&](int slot) {
+    if (ahead < params.lines && ptx::elect()) {
+      const unsigned bytes = min(kPieceLines, params.lines - ahead) * kLineBytes;
+      ptx::mbarrier_expect(&shared.full[warp][slot], bytes);
+      ptx::copy_bulk(shared.ring[warp][slot], params.from + size_t{line} * kLineBytes, bytes,
+                     &shared.full[warp][slot]);
+    }
+    ahead += stride, line += stride;
+    if (line >= params.room) line -= params.room;
+  };
+#pragma unroll 1
+  for (int i = 0; i < kSlots<Tile>; ++i) ask(i);
+  int slot = 0;
+  unsigned parity = 0;
+#pragma unroll 1
+  for (unsigned at = begin; at < params.lines; at += stride) {
+    ptx::mbarrier_wait(&shared.full[warp][slot], parity);
+    ask(slot);
+    if (++slot == kSlots<Tile>) slot = 0, parity ^= 1;
+  }
+}
+
+template <class Tile>
+struct Ring {
+  static_assert(Tile::kSharedBytes == sizeof(SharedStorage<Tile>),
+                "the manifest plans this storage");
+
+  static cudaError_t launch(const unsigned char* from, unsigned room, unsigned first,
+                            unsigned lines, cudaStream_t stream) {
+    const bool whole = room % kPieceLines == 0 && first % kPieceLines == 0;
+    if (!whole || room < kStride<Tile> || first >= room || lines > kLinesMax) {
+      return cudaErrorInvalidValue;
+    }
+    const unsigned grid = blocks_for(lines, kWarps<Tile> * kPieceLines);
+    const Launch shape{min(grid, static_cast<unsigned>(target::SMS)), Tile::kThreads,
+                       Tile::kSharedBytes};
+    return launch_chained(ring<Tile>, shape, stream, Params{from, room, first, lines});
+  }
+};
+
+}  // namespace atlas::read_bytes
