@@ -11,7 +11,7 @@
 namespace atlas::tile {
 
 // A block fills an SM: rows take the registers, weights the shared memory.
-using HeldShape = Shape<8, 8>;
+using HeldShape = Shape<8, 8, 2048>;
 
 // Registers of a thread for rows, at most.
 inline constexpr int kHeldRegisters = 128;

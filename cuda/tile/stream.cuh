@@ -12,24 +12,25 @@ inline constexpr int kTileRows = 8;
 
 // Whether an SM has room for a large ring beside the one of the next kernel.
 inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
-// Codes of a piece of a panel that are copied together, and their scales, bytes.
-inline constexpr int kPieceBytes = (kLargeSm ? 2 : 1) * 1024;
-inline constexpr int kScaleBytes = kPieceBytes / 8;
 
-// Warps of a block, and pieces that each has under way or not yet used.
-template <int kWarpCount, int kSlotCount>
+// Warps of a block, pieces of panels that each has under way or not yet used, and the codes of a
+// piece, which are copied together, bytes.
+template <int kWarpCount, int kSlotCount, int kBytes>
 struct Shape {
   static constexpr int kWarps = kWarpCount;
   static constexpr int kSlots = kSlotCount;
   static constexpr int kThreads = kWarps * kWarpLanes;
+  static constexpr int kPieceBytes = kBytes;
+  // Their scales.
+  static constexpr int kScaleBytes = kPieceBytes / 8;
 };
 
 // A grid has at most a block an SM, and blocks are so large that an SM has room for one: of smaller
 // ones, two would start where the kernel before has ended first, and none on other SMs. Wide is for
 // products of more panels than SMs. On a small SM, Narrow is for one row, and Wide, whose rows take
 // what is left, for more.
-using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2>;
-using Narrow = Shape<8, kLargeSm ? 6 : 8>;
+using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2, kLargeSm ? 2048 : 1024>;
+using Narrow = Shape<kLargeSm ? 8 : 16, kLargeSm ? 6 : 2, 2048>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
 // Whether Narrow's blocks multiply that many panels by that many rows.
@@ -41,8 +42,8 @@ inline bool is_narrow(int panels, int rows) {
 template <class Shape>
 struct StreamStorage {
   struct alignas(128) Slot {
-    unsigned char codes[kPieceBytes];
-    unsigned char scales[kScaleBytes];
+    unsigned char codes[Shape::kPieceBytes];
+    unsigned char scales[Shape::kScaleBytes];
   };
 
   Slot ring[Shape::kWarps][Shape::kSlots];
@@ -117,9 +118,10 @@ __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
   return static_cast<unsigned>(sizeof(StreamStorage<Shape>)) + StagedRows<Shape>::bytes(rows, k);
 }
 
-// Blocks on an SM that the registers of one leave room for.
+// Blocks on an SM that the registers of one leave room for. A small SM's memory has no room for a
+// second one of Narrow.
 template <class Shape>
-inline constexpr int kResidentBlocks = Shape::kWarps == Wide::kWarps ? 2 : 3;
+inline constexpr int kResidentBlocks = Shape::kWarps != Narrow::kWarps ? 2 : kLargeSm ? 3 : 1;
 
 // The part of `items` of a block: the first blocks have one more than the others.
 struct Share {
@@ -155,7 +157,7 @@ struct Stream {
   static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
   // Groups of a segment, and what a slot has room for: groups, and whole segments.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
-  static constexpr int kRoom = kPieceBytes / W::kGroupBytes;
+  static constexpr int kRoom = Shape::kPieceBytes / W::kGroupBytes;
   static constexpr int kFit = kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
   // A piece is a part of a segment or, where its sums are no chains, some segments.
   static constexpr int kPieceSegments = W::kFp8 || kFit < 2 ? 1 : kFit;
@@ -176,7 +178,7 @@ struct Stream {
   static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
   static constexpr int kCopiedBlocks = W::kNvfp4 ? kPieceGroups : kBlocks > 2 ? kBlocks : 2;
   static constexpr int kCopiedScales = kCopiedBlocks * W::kBlockScaleBytes;
-  static_assert(kCopiedScales <= kScaleBytes, "a slot has room for the scales");
+  static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has room for the scales");
   static_assert(!W::kFp8 || kK / kBlockColumns % 2 == 0, "copies of scales are aligned");
 
   Shared& shared;
@@ -354,6 +356,51 @@ struct Stream {
         }
       }
       finish(first, turn % 2, rows, scales, sum[0], sink);
+    }
+  }
+
+  // Adds the products of a whole panel, the warp's next one, segment by segment, in order;
+  // `advance()` when a slot has been read.
+  template <class Advance>
+  __device__ void multiply_whole(const f16* const (&x)[1], float (&chain)[1][4], float (&total)[4],
+                                 const Advance& advance) {
+    static_assert(kWhole && kTiles == 1);
+#pragma unroll 1
+    for (int piece = 0; piece < kOwnPieces;) {
+      float sums[kPieceSegments][1][4] = {};
+#pragma unroll 1
+      for (const int end = piece + kPieces; piece < end; ++piece) {
+        multiply(x, piece, sums, chain);
+        advance();
+      }
+#pragma unroll
+      for (const auto& sum : sums) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[i] += sum[0][i];
+      }
+    }
+  }
+
+  // As `run`, a whole panel a warp: no warp waits for others, and none has a part of a sum to hand
+  // over. For so many panels that each warp has some.
+  template <class Sink>
+  __device__ void run_whole(const Rows& rows, Sink sink) {
+    const int g = lane() / 4, q = lane() % 4;
+    const f16* x[1] = {rows.x + min(g, rows.rows - 1) * rows.pitch + q * W::kLaneColumns};
+    float chain[1][4] = {};
+#pragma unroll 1
+    for (int unit = mine; unit < count; unit += kAtOnce) {
+      const Unit of = at(unit);
+      const W w{of.base, of.n, kK};
+      const int row = of.panel * kPanelRows + g;
+      const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
+      float total[4] = {};
+      multiply_whole(x, chain, total, [&] { advance(); });
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int to = 2 * q + odd;
+        if (to < rows.rows) sink(unit, g, to, total[odd] * scales[0], total[odd + 2] * scales[1]);
+      }
     }
   }
 

@@ -213,7 +213,7 @@ struct Moe {
 // Kernel `stream_f16` of op `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 79632;
+  static constexpr int kSharedBytes = 80400;
 };
 
 // Kernel `ring` of op `read_bytes`.

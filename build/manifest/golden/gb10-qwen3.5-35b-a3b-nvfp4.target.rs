@@ -469,7 +469,7 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "stream_f16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 79632;
+pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 80400;
 /// Kernel of `read_bytes`.
 pub const OP_READ_BYTES_KERNEL: &str = "ring";
 /// Threads of a block of `read_bytes`.

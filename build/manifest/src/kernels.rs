@@ -138,6 +138,8 @@ struct Shape {
     warps: u64,
     /// Of each warp's ring.
     slots: u64,
+    /// Codes of a piece, bytes.
+    piece: u64,
     /// That it has room for.
     rows: u64,
 }
@@ -146,19 +148,21 @@ impl Shape {
     /// Of products with many panels, and with few; where an SM is small, of many rows, and of one.
     fn all(block: &Block) -> [Shape; 2] {
         let shapes = match block.shared_bytes_max {
-            LARGE_BLOCK.. => [(16, 3, TILE_ROWS), (8, 6, TILE_ROWS)],
-            _ => [(8, 2, TILE_ROWS), (8, 8, 1)],
+            LARGE_BLOCK.. => [(16, 3, 2048, TILE_ROWS), (8, 6, 2048, TILE_ROWS)],
+            _ => [(8, 2, 1024, TILE_ROWS), (16, 2, 2048, 1)],
         };
-        shapes.map(|(warps, slots, rows)| Shape { warps, slots, rows })
+        shapes.map(|(warps, slots, piece, rows)| Shape {
+            warps,
+            slots,
+            piece,
+            rows,
+        })
     }
 
     /// Rings of codes with their scales, and a barrier a slot; whole lines.
-    fn ring(self, block: &Block) -> u64 {
-        let piece = match block.shared_bytes_max {
-            LARGE_BLOCK.. => 2 * 1024,
-            _ => 1024,
-        };
-        (self.warps * self.slots * (piece + piece / 8 + 8)).next_multiple_of(128)
+    const fn ring(self) -> u64 {
+        let slot = self.piece + self.piece / 8 + 8;
+        (self.warps * self.slots * slot).next_multiple_of(128)
     }
 
     /// The rows, and two turns' sums of all warps, 16 rows of weights each.
@@ -166,8 +170,8 @@ impl Shape {
         rows * (staged_row(width) + 2 * self.warps * 16 * F32_BYTES)
     }
 
-    fn bytes(self, block: &Block, width: u64) -> u64 {
-        self.ring(block) + self.staged(self.rows, width)
+    const fn bytes(self, width: u64) -> u64 {
+        self.ring() + self.staged(self.rows, width)
     }
 }
 
@@ -178,7 +182,7 @@ const fn staged_row(width: u64) -> u64 {
 
 /// What a block that streams needs for a tile of rows.
 fn streaming(block: &Block, width: u64) -> u64 {
-    let shapes = Shape::all(block).map(|shape| shape.bytes(block, width));
+    let shapes = Shape::all(block).map(|shape| shape.bytes(width));
     shapes.into_iter().fold(0, u64::max)
 }
 
@@ -193,10 +197,11 @@ const fn segments(width: u64) -> u64 {
 }
 
 /// The ring of a block that holds rows, two turns' sums of all warps, padded, and their barrier.
-fn holding(block: &Block, width: u64) -> u64 {
+fn holding(width: u64) -> u64 {
     let shape = Shape {
         warps: 8,
         slots: 8,
+        piece: 2048,
         rows: BLOCK_ROWS,
     };
     let mut rows = BLOCK_ROWS;
@@ -204,7 +209,7 @@ fn holding(block: &Block, width: u64) -> u64 {
         rows /= 2;
     }
     let sums = 2 * shape.warps * rows * (16 + 4) * F32_BYTES;
-    (shape.ring(block) + sums + 16).next_multiple_of(128)
+    (shape.ring() + sums + 16).next_multiple_of(128)
 }
 
 /// Stages of many rows, rows that are held, or those that weights are streamed for, of any product.
@@ -215,7 +220,7 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
     let streaming = widths.map(|width| streaming(block, width));
     let few = streaming.into_iter().fold(PANEL_STAGES, u64::max);
     match block.shared_bytes_max {
-        LARGE_BLOCK.. => few.max(holding(block, model.hidden)),
+        LARGE_BLOCK.. => few.max(holding(model.hidden)),
         _ => few,
     }
 }
@@ -256,7 +261,7 @@ fn moe_row_bytes(model: &Model, block: &Block) -> u64 {
     };
     let chosen = (model.moe.experts_per_token + 1) * 2 * F32_BYTES;
     let row = shape.staged(1, model.hidden);
-    (shape.ring(block) + chosen.next_multiple_of(16) + row).next_multiple_of(128)
+    (shape.ring() + chosen.next_multiple_of(16) + row).next_multiple_of(128)
 }
 
 /// The stream, two rounds' sums, rows of two tiles or the activations of a block's tiles, a
@@ -279,7 +284,7 @@ fn moe_rows_bytes(model: &Model, block: &Block) -> u64 {
     // A bit a row, a first place; an expert and a row of every turn; three numbers a tile.
     let lists = experts * (rows_max / 8 + 2) + turns * 2 * 2 + tiles * 3 * 2;
     let plan = lists.next_multiple_of(4) + (1 + WARP) * F32_BYTES;
-    (wide.ring(block) + partial + rows.max(held) + 8 + plan).next_multiple_of(128)
+    (wide.ring() + partial + rows.max(held) + 8 + plan).next_multiple_of(128)
 }
 
 /// 32 queries, a block of 64 keys and values, scores, weights, and three numbers a query.

@@ -39,7 +39,8 @@ struct Sink {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-template <tile::Storage kStorage, int kK, class Shape, class Put>
+// `kWhole`: a whole panel a warp.
+template <tile::Storage kStorage, int kK, class Shape, bool kWhole, class Put>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void stream(
     Params params) {
   using Shared = tile::StreamStorage<Shape>;
@@ -47,7 +48,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
       tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Shared), params.rows, kK);
   ptx::griddepcontrol_launch_dependents();
   const auto share = tile::Share::of(tile::panels_of(params.n), blockIdx.x, gridDim.x);
-  tile::Stream<kStorage, kK, 1, Shape, tile::Panels> stage(
+  tile::Stream<kStorage, kK, 1, Shape, tile::Panels, kWhole> stage(
       *reinterpret_cast<Shared*>(dynamic_shared), {params.weight, params.n, share.first},
       share.count);
   stage.prefetch();
@@ -60,7 +61,11 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
     if (at < params.n) Put::put(to[at], low);
     if (at + 8 < params.n) Put::put(to[at + 8], high);
   };
-  stage.run(staged, sink);
+  if constexpr (kWhole) {
+    stage.run_whole(staged, sink);
+  } else {
+    stage.run(staged, sink);
+  }
 }
 
 // Rows of HIDDEN columns, `groups` of 8 * kTiles of them side by side in the grid: blocks that take
@@ -172,6 +177,9 @@ constexpr unsigned shared_bytes() {
   return streaming() > kMost ? streaming() : kMost;
 }
 
+// Whole panels of a warp that leave few warps without one at the end.
+inline constexpr int kManyPanels = 8;
+
 // With so many rows and fewer weights, registers are the better place for them.
 inline constexpr int kFlatRowsMax = 64;
 
@@ -187,12 +195,24 @@ struct PanelsF16 {
                           params);
   }
 
+  // Whether a product may be the head's, which has the most panels.
+  template <tile::Storage kStorage, int kK>
+  static constexpr bool kIsHead = std::is_same_v<Put, tile::Stores> && kK == target::HIDDEN &&
+                                  kStorage == tile::storage_of(target::FORMAT_HEAD);
+
   template <tile::Storage kStorage, int kK, class Shape>
   static cudaError_t streamed(const Params& params, cudaStream_t stream) {
-    const auto panels = static_cast<unsigned>(tile::panels_of(params.n));
-    const Launch shape{min(panels, static_cast<unsigned>(target::SMS)), Shape::kThreads,
+    const int panels = tile::panels_of(params.n);
+    const Launch shape{static_cast<unsigned>(min(panels, target::SMS)), Shape::kThreads,
                        tile::stream_bytes<Shape>(params.rows, kK)};
-    return launch_chained(linear::stream<kStorage, kK, Shape, Put>, shape, stream, params);
+    const auto launch = [&](auto* kernel) { return launch_chained(kernel, shape, stream, params); };
+    // A large SM hides behind memory what warps of a block wait for each other.
+    if constexpr (!tile::kLargeSm && kIsHead<kStorage, kK>) {
+      if (panels >= kManyPanels * Shape::kWarps * target::SMS) {
+        return launch(linear::stream<kStorage, kK, Shape, true, Put>);
+      }
+    }
+    return launch(linear::stream<kStorage, kK, Shape, false, Put>);
   }
 
   // Up to a tile of rows.

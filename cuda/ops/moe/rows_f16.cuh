@@ -554,20 +554,7 @@ struct Products {
       const f16* x[1] = {shared.act[tile.first - first + min(g, tile.places - 1)] +
                          q * W::kLaneColumns};
       float total[4] = {};
-#pragma unroll 1
-      for (int piece = 0; piece < Down::kOwnPieces;) {
-        float sums[Down::kPieceSegments][1][4] = {};
-#pragma unroll 1
-        for (const int end = piece + Down::kPieces; piece < end; ++piece) {
-          down.multiply(x, piece, sums, chain);
-          advance(down);
-        }
-#pragma unroll
-        for (const auto& sum : sums) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) total[i] += sum[0][i];
-        }
-      }
+      down.multiply_whole(x, chain, total, [&] { advance(down); });
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const int at = 2 * q + odd;
