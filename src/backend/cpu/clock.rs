@@ -8,13 +8,14 @@ use super::{Cpu, split};
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::DeviceError;
 
-/// What reads go round: more than caches hold, bytes.
-const ROOM: usize = 256 << 20;
 /// What a thread sums up at once, words.
 const BLOCK: usize = 1 << 12;
+/// What reads go round: more than caches hold, in blocks: 256 MiB.
+const BLOCKS: usize = (256 << 20) / (BLOCK * size_of::<u64>());
 
 pub struct HostClock {
     pool: Pool,
+    /// Made by the first read: a clock that only marks needs none.
     words: Vec<u64>,
     /// Block that the next read starts with.
     next: usize,
@@ -26,7 +27,7 @@ impl Timed for Cpu {
     fn clock(&self) -> Result<HostClock, DeviceError> {
         Ok(HostClock {
             pool: Pool::new(self.pool.threads()),
-            words: vec![1; ROOM / size_of::<u64>()],
+            words: Vec::new(),
             next: 0,
         })
     }
@@ -50,13 +51,11 @@ impl Clock for HostClock {
 
     fn read(&mut self, bytes: u64) -> Result<(), DeviceError> {
         let bytes = usize::try_from(bytes).expect("64 bits");
-        let (blocks, count) = (
-            self.words.len() / BLOCK,
-            bytes.div_ceil(BLOCK * size_of::<u64>()),
-        );
+        let count = bytes.div_ceil(BLOCK * size_of::<u64>());
+        self.words.resize(BLOCKS * BLOCK, 1);
         let (words, next) = (&self.words, self.next);
         split(&mut self.pool, count, BLOCK, |range| {
-            let block = |at: usize| &words[(next + at) % blocks * BLOCK..][..BLOCK];
+            let block = |at: usize| &words[(next + at) % BLOCKS * BLOCK..][..BLOCK];
             let sum = |at| {
                 block(at)
                     .iter()
@@ -64,7 +63,7 @@ impl Clock for HostClock {
             };
             black_box(range.map(sum).fold(0, u64::wrapping_add));
         });
-        self.next = (next + count) % blocks;
+        self.next = (next + count) % BLOCKS;
         Ok(())
     }
 }
