@@ -29,5 +29,5 @@ pub trait Clock {
     fn seconds(&self, from: &Self::Mark, to: &Self::Mark) -> Result<f64, DeviceError>;
     /// Reads that many bytes, which no cache holds, as fast as the device's memory gives them, and
     /// does nothing with them: what an operation that needs them could take at best.
-    fn read(&mut self, bytes: u64) -> Result<(), DeviceError>;
+    fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError>;
 }

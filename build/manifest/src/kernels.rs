@@ -356,7 +356,7 @@ fn ops_of(family: Family) -> &'static [&'static str] {
     }
 }
 
-/// Names of the kernels of `op`; `None` when no family has such an op.
+/// Names of the kernels of `op`; `None` when there is no such op.
 pub(crate) fn kernels_of(op: &str) -> Option<Vec<&'static str>> {
     let families = [Family::Qwen35Moe].map(ops_of);
     let known = families.iter().any(|ops| ops.contains(&op)) || MEASURES.contains(&op);

@@ -206,7 +206,7 @@ struct PanelsF16 {
     const Launch shape{static_cast<unsigned>(min(panels, target::SMS)), Shape::kThreads,
                        tile::stream_bytes<Shape>(params.rows, kK)};
     const auto launch = [&](auto* kernel) { return launch_chained(kernel, shape, stream, params); };
-    // A large SM hides behind memory what warps of a block wait for each other.
+    // On large SMs memory is the limit of the head as it is.
     if constexpr (!tile::kLargeSm && kIsHead<kStorage, kK>) {
       if (panels >= kManyPanels * Shape::kWarps * target::SMS) {
         return launch(linear::stream<kStorage, kK, Shape, true, Put>);

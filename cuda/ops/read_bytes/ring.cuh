@@ -1,4 +1,4 @@
-// Implements: Clock::read
+// Implements: Clock::read_bytes
 // Match:      a buffer of whole pieces, read from any piece on and round again
 // Bound by:   memory: nothing is done with what comes
 // Sync:       none; each warp has a ring of bulk copies of its own; chained launch

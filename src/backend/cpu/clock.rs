@@ -49,7 +49,7 @@ impl Clock for HostClock {
         Ok(to.duration_since(*from).as_secs_f64())
     }
 
-    fn read(&mut self, bytes: u64) -> Result<(), DeviceError> {
+    fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError> {
         let bytes = usize::try_from(bytes).expect("64 bits");
         let count = bytes.div_ceil(BLOCK * size_of::<u64>());
         self.words.resize(BLOCKS * BLOCK, 1);

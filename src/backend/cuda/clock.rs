@@ -43,7 +43,7 @@ impl Clock for DeviceClock {
     type Mark = Event;
 
     fn hold(&mut self) -> Result<(), DeviceError> {
-        self.read(HELD)
+        self.read_bytes(HELD)
     }
 
     fn mark(&mut self) -> Result<Event, DeviceError> {
@@ -56,7 +56,7 @@ impl Clock for DeviceClock {
         Ok(f64::from(to.since_ms(from).map_err(refused)?) / 1e3)
     }
 
-    fn read(&mut self, bytes: u64) -> Result<(), DeviceError> {
+    fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError> {
         let lines = usize::try_from(bytes).expect("64 bits").div_ceil(LINE);
         let (from, room, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
         let lines_read = count(lines);

@@ -38,10 +38,10 @@ impl<C: Clock> Reads<C> {
             return Ok(seconds);
         }
         self.clock.hold()?;
-        self.clock.read(bytes)?;
+        self.clock.read_bytes(bytes)?;
         let mut marks = vec![self.clock.mark()?];
         for _ in 0..TIMED {
-            self.clock.read(bytes)?;
+            self.clock.read_bytes(bytes)?;
             marks.push(self.clock.mark()?);
         }
         let spans = marks
@@ -81,7 +81,7 @@ mod tests {
             Ok(to - from)
         }
 
-        fn read(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError> {
             self.now += bytes as f64 * if self.reads == 0 { 100.0 } else { 1.0 };
             self.reads += 1;
             Ok(())
