@@ -57,6 +57,7 @@ kv = "f32"
 [leaf.limits]
 sequences = 16
 context = 2048
+kv_tokens = 32768
 queued = 64
 page = 64
 

@@ -73,7 +73,7 @@ inline constexpr KvFormat FORMAT_KV = KvFormat::bf16;
 // Tokens per KV page; also the grid of prefill chunks.
 inline constexpr int PAGE = 64;
 // Longest sequence, prompt and reply, in tokens.
-inline constexpr int MAX_CONTEXT = 65536;
+inline constexpr int MAX_CONTEXT = 131072;
 // Sequences that may hold a slot at once.
 inline constexpr int MAX_SEQUENCES = 16;
 // Requests that may wait for a slot.

@@ -56,7 +56,8 @@ kv = "bf16"
 
 [leaf.limits]
 sequences = 16
-context = 65536
+context = 131072
+kv_tokens = 1048576
 queued = 64
 page = 64
 
@@ -344,7 +345,7 @@ pub const FORMAT_KV: KvFormat = KvFormat::Bf16;
 /// Tokens per KV page; also the grid of prefill chunks.
 pub const PAGE: usize = 64;
 /// Longest sequence, prompt and reply, in tokens.
-pub const MAX_CONTEXT: usize = 65536;
+pub const MAX_CONTEXT: usize = 131072;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
 /// Requests that may wait for a slot.

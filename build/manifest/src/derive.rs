@@ -47,8 +47,7 @@ impl Target {
 
     /// KV pages of the whole server.
     pub fn kv_pages(&self) -> u64 {
-        let limits = &self.leaf.limits;
-        limits.sequences * limits.context / limits.page
+        self.leaf.limits.kv_tokens / self.leaf.limits.page
     }
 
     /// Bytes of all KV pages, the prediction layer's included.
@@ -194,7 +193,7 @@ mod tests {
     #[test]
     fn the_prediction_layer_keeps_keys_and_values_too() {
         let target = repository(QWEN35);
-        let tokens = target.leaf.limits.sequences * target.leaf.limits.context;
+        let tokens = target.leaf.limits.kv_tokens;
         assert_eq!(target.kv_bytes(), tokens * (20_480 + 2_048));
     }
 

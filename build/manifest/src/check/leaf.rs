@@ -48,7 +48,19 @@ impl File {
         self.rule(pages, "limits.context", context, &rule)?;
         let most = target.model.max_position;
         let rule = format!("must be at most the model's max_position = {most}");
-        self.rule(context <= most, "limits.context", context, &rule)
+        self.rule(context <= most, "limits.context", context, &rule)?;
+        let (tokens, most) = (limits.kv_tokens, limits.sequences * context);
+        let rule = format!("must be a multiple of limits.page = {page}");
+        self.rule(
+            tokens.is_multiple_of(page),
+            "limits.kv_tokens",
+            tokens,
+            &rule,
+        )?;
+        let rule = format!("must be at least limits.context = {context}: one sequence may fill it");
+        self.rule(tokens >= context, "limits.kv_tokens", tokens, &rule)?;
+        let rule = format!("must be at most limits.sequences * limits.context = {most}");
+        self.rule(tokens <= most, "limits.kv_tokens", tokens, &rule)
     }
 
     fn step_rules(&self, target: &Target) -> Rule {
@@ -121,11 +133,11 @@ impl File {
             "weights, KV pages and states need {resident} bytes, above gpu.memory_bytes = {}",
             gpu.memory_bytes
         );
-        let sequences = target.leaf.limits.sequences;
+        let tokens = target.leaf.limits.kv_tokens;
         self.rule(
             resident <= gpu.memory_bytes,
-            "limits.sequences",
-            sequences,
+            "limits.kv_tokens",
+            tokens,
             &rule,
         )?;
         for op in target.leaf.op.keys() {

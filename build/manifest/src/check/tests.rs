@@ -145,9 +145,9 @@ refused!(leaf_of_other_model: LEAF_FILE, "model = \"qwen3.5-35b-a3b\"" => "model
     "model = tiny: must be qwen3.5-35b-a3b, as in the path");
 refused!(page_off_the_grid: LEAF_FILE, "page = 64" => "page = 48",
     "limits.page = 48: must be a multiple of 64");
-refused!(context_off_the_pages: LEAF_FILE, "context = 32_768" => "context = 32_800",
-    "limits.context = 32800: must be a multiple of limits.page = 64");
-refused!(context_above_the_models: LEAF_FILE, "context = 32_768" => "context = 524_288",
+refused!(context_off_the_pages: LEAF_FILE, "context = 131_072" => "context = 131_104",
+    "limits.context = 131104: must be a multiple of limits.page = 64");
+refused!(context_above_the_models: LEAF_FILE, "context = 131_072" => "context = 524_288",
     "limits.context = 524288: must be at most the model's max_position = 262144");
 refused!(no_sequences: LEAF_FILE, "sequences = 64" => "sequences = 0",
     "limits.sequences = 0: must be at least 1");
@@ -157,8 +157,17 @@ refused!(decode_steps_that_do_not_ascend: LEAF_FILE, "[1, 2, 4, " => "[1, 4, 2, 
     "steps.decode = [1, 4, 2, 8, 16, 32, 64]: must ascend from at least 1");
 refused!(decode_steps_that_end_early: LEAF_FILE, ", 32, 64]" => ", 32]",
     "steps.decode = [1, 2, 4, 8, 16, 32]: must end with limits.sequences = 64");
-refused!(more_than_the_memory: LEAF_FILE, "context = 32_768" => "context = 131_072",
-    "limits.sequences = 64: weights, KV pages and states need 217232313856 bytes, above \
+refused!(kv_tokens_off_the_pages: LEAF_FILE, "kv_tokens = 4_194_304" => "kv_tokens = 4_194_305",
+    "limits.kv_tokens = 4194305: must be a multiple of limits.page = 64");
+refused!(kv_tokens_below_one_sequence: LEAF_FILE,
+    "kv_tokens = 4_194_304" => "kv_tokens = 131_008",
+    "limits.kv_tokens = 131008: must be at least limits.context = 131072: one sequence may fill \
+     it");
+refused!(kv_tokens_that_no_sequence_takes: LEAF_FILE,
+    "kv_tokens = 4_194_304" => "kv_tokens = 8_388_672",
+    "limits.kv_tokens = 8388672: must be at most limits.sequences * limits.context = 8388608");
+refused!(more_than_the_memory: LEAF_FILE, "kv_tokens = 4_194_304" => "kv_tokens = 8_388_608",
+    "limits.kv_tokens = 8388608: weights, KV pages and states need 217232313856 bytes, above \
      gpu.memory_bytes = 150109880320");
 refused!(embedding_files_that_are_not_stated: LEAF_FILE, "\n[quant]" => "embed = true\n[quant]",
     "embed = true: needs a [checkpoint] of the model that states its files");

@@ -132,6 +132,9 @@ pub struct Limits {
     pub sequences: u64,
     /// Longest sequence, prompt and reply, tokens; a multiple of `page`, at most `max_position`.
     pub context: u64,
+    /// Tokens that the KV pages of all sequences hold together; a multiple of `page`, `context` at
+    /// least and `sequences * context` at most.
+    pub kv_tokens: u64,
     /// Requests that may wait for a slot.
     pub queued: u64,
     /// Tokens per KV page, a multiple of 64.
