@@ -4,6 +4,8 @@
 //! device, with the CPU's. Inputs are drawn anew for each run; the report names the seed.
 
 mod cases;
+mod long;
+mod reference;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -16,6 +18,7 @@ use crate::ops::Ops;
 use crate::target::{HIDDEN, MAX_SEQUENCES, NORM_EPS, PREFILL_TOKENS};
 
 pub use cases::{Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, matrices, stored};
+pub use long::LongContext;
 
 /// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
 pub const F32_CHAIN: f64 = 1e-5;

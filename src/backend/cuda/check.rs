@@ -1,15 +1,16 @@
-//! The GPU's ops against the CPU's, and their speed against a copy.
+//! The GPU's ops against the CPU's, and their speed beside a plain read's.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use ffi::{CudaError, DeviceBuf, Event};
+use ffi::{DeviceBuf, Event};
 
 use super::{Cuda, Experts, Matrix, Panels, Tensor, Vector, refused};
-use crate::backend::cpu::{self, Cpu};
+use crate::backend::clock::{Clock, Timed};
+use crate::backend::cpu::Cpu;
 use crate::backend::parity::{
-    Kind, Loaded, Memory, Probe, ROWS, Random, Report, Rowwise, Sequences, distance, kinds,
-    matrices, round_f16, stored,
+    Kind, Loaded, LongContext, Memory, Probe, ROWS, Random, Report, Rowwise, Sequences, distance,
+    kinds, matrices, round_f16, stored,
 };
 use crate::engine::executor::DeviceError;
 use crate::model::{self, Runner};
@@ -27,7 +28,7 @@ const POISON: u8 = 0xff;
 /// The comparison with the reference.
 const CUDA_CPU: &str = "cuda = cpu";
 
-/// Bytes of each array of a measurement: several times the largest second-level cache.
+/// Bytes that are read in a measurement: several times the largest second-level cache.
 const MEASURED_BYTES: usize = 256 << 20;
 /// Timed repetitions, after as many to warm up.
 const REPETITIONS: usize = 30;
@@ -146,71 +147,6 @@ fn f32_of_f16(bits: u16) -> f32 {
     if bits >> 15 == 0 { size } else { -size }
 }
 
-impl Probe for Cpu {
-    fn given(&mut self, width: usize, values: &[f32]) -> Result<cpu::Tensor, DeviceError> {
-        Ok(cpu::Tensor::of(width, values.to_vec()))
-    }
-
-    fn room(&mut self, rows: usize, width: usize) -> Result<cpu::Tensor, DeviceError> {
-        Ok(cpu::Tensor::of(width, vec![f32::NAN; rows * width]))
-    }
-
-    fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError> {
-        Ok(cpu::Matrix::new(stored.k, &[stored.values()]))
-    }
-
-    fn vector_of(&mut self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
-        Ok(values.to_vec())
-    }
-
-    fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Self::Experts, DeviceError> {
-        let mut experts = Self::Experts::stored_as(matches!(stored[0][0].bits, Bits::Nvfp4 { .. }));
-        for [gate, up, down] in stored {
-            let both = cpu::Matrix::new(gate.k, &[gate.values(), up.values()]);
-            experts.gate_up.push(both);
-            experts.down.push(self.matrix_of(down)?);
-        }
-        Ok(experts)
-    }
-
-    fn norm_linear_rounded(
-        &mut self,
-        residual: &cpu::Tensor,
-        norm: &Vec<f32>,
-        x: &mut cpu::Tensor,
-        parts: &mut [(&Self::Matrix, &mut cpu::Tensor)],
-    ) -> Result<(), DeviceError> {
-        self.rms_norm(residual, norm, x);
-        let rounded = self.seen(x)?.into_iter().map(round_f16);
-        let rounded = cpu::Tensor::of(norm.len(), rounded.collect());
-        for (matrix, out) in parts {
-            self.linear(&rounded, matrix, out);
-        }
-        Ok(())
-    }
-
-    fn gated_linear_add_rounded(
-        &mut self,
-        x: &mut cpu::Tensor,
-        norm: &Vec<f32>,
-        z: &cpu::Tensor,
-        w: &Self::Matrix,
-        residual: &mut cpu::Tensor,
-    ) -> Result<(), DeviceError> {
-        self.gated_rms_norm(x, norm, z);
-        let rounded = self.seen(x)?.into_iter().map(round_f16);
-        let rounded = cpu::Tensor::of(weights::GDN_VALUES, rounded.collect());
-        self.linear_add(&rounded, w, residual);
-        Ok(())
-    }
-
-    fn seen(&mut self, tensor: &cpu::Tensor) -> Result<Vec<f32>, DeviceError> {
-        let mut values = Vec::new();
-        self.read(tensor, 0..tensor.rows, &mut values)?;
-        Ok(values)
-    }
-}
-
 /// Compares every op with the CPU on every case.
 pub fn parity(report: &mut Report, random: &mut Random) {
     let mut backends = match Cuda::open() {
@@ -246,6 +182,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         }
         backends.chunkings(report, random, memory);
     }
+    backends.long_context(report, &LongContext::draw(random));
 }
 
 /// Steps of one and of several sequences, prefill and decode, at the edges of pages and splits.
@@ -389,6 +326,36 @@ impl Backends {
         }
     }
 
+    /// Few rows behind contexts up to the longest; the same bits beside a copy in other pages, and
+    /// cut on the grid or into few rows.
+    fn long_context(&mut self, report: &mut Report, case: &LongContext) {
+        let longest = format!("to {MAX_CONTEXT}");
+        let wanted = case.run(&mut self.cpu, 1, MAX_CONTEXT);
+        let wanted = wanted.expect("the CPU runs every case");
+        let found = match case.run(&mut self.cuda, 1, MAX_CONTEXT) {
+            Ok(found) => found,
+            Err(why) => return report.push("attend", &longest, "cuda runs", why.0, false),
+        };
+        for (step, both) in case.steps.iter().zip(found.iter().zip(&wanted)) {
+            let shape = format!("{}..{}", step.start, step.end);
+            let both = (&both.0[..], &both.1[..]);
+            nearest(report, "attend", (&shape, CUDA_CPU), both, case.limit());
+        }
+        for (copies, most, check) in [
+            (2, MAX_CONTEXT, "a sequence alone = in the batch"),
+            (1, CELL, "chunks of 64 = whole"),
+        ] {
+            let is_same = case.run(&mut self.cuda, copies, most).is_ok_and(|other| {
+                let mut pairs = other.iter().zip(&found);
+                pairs.all(|(other, found)| {
+                    let same = |copy: &Vec<f32>| bits(copy) == bits(&found[0]);
+                    other.len() == copies && other.iter().all(same)
+                })
+            });
+            same(report, ("attend", &longest, check), "rows", is_same);
+        }
+    }
+
     fn equal(
         &mut self,
         report: &mut Report,
@@ -455,7 +422,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// A table of times: a copy, every matrix of `linear` at the sizes of steps, the whole model.
+/// A table of times: a plain read, every matrix of `linear` at the sizes of steps, the whole model.
 ///
 /// # Errors
 /// The GPU cannot be used, or a call failed.
@@ -463,7 +430,7 @@ pub fn measure() -> Result<Vec<String>, DeviceError> {
     let mut cuda = Cuda::open()?;
     let part = partition().map(|part| format!("kernels on {part}: figures of a part of this GPU"));
     let mut lines: Vec<String> = part.into_iter().collect();
-    lines.push(measure_copy(&cuda).map_err(refused)?);
+    lines.push(measure_read(&cuda)?);
     let mut random = Random::seeded(1);
     for (n, k, format) in matrices() {
         let weights = Panels::stacked(&[stored(&mut random, n, k, format)]);
@@ -496,18 +463,14 @@ fn measure_model(cuda: Cuda) -> Result<Vec<String>, DeviceError> {
     Ok(lines)
 }
 
-fn measure_copy(cuda: &Cuda) -> Result<String, CudaError> {
-    let len = MEASURED_BYTES / size_of::<f32>();
-    let values = Random::seeded(1).bf16(len, 1.0);
-    let mut from = DeviceBuf::uninit(&cuda.device, len)?;
-    from.upload(0, &values, &cuda.queue.stream)?;
-    let mut to = DeviceBuf::<f32>::uninit(&cuda.device, len)?;
+fn measure_read(cuda: &Cuda) -> Result<String, DeviceError> {
+    let mut clock = cuda.clock()?;
     let ms = median_ms(&cuda.device, &cuda.queue.stream, || {
-        to.copy_from(&from, &cuda.queue.stream)
+        clock.read_bytes(MEASURED_BYTES as u64)
     })?;
-    let rate = 2.0 * MEASURED_BYTES as f64 / (ms * 1e6);
+    let rate = MEASURED_BYTES as f64 / (ms * 1e6);
     Ok(format!(
-        "copy          {MEASURED_BYTES} bytes: {:.1} us, {rate:.0} GB/s",
+        "read_bytes    {MEASURED_BYTES} bytes: {:.1} us, {rate:.0} GB/s",
         ms * 1e3
     ))
 }
@@ -531,7 +494,7 @@ fn measure_linear(
         }
         Ok(())
     };
-    let ms = median_ms(&device, &stream, products).map_err(refused)? / matrices.len() as f64;
+    let ms = median_ms(&device, &stream, products)? / matrices.len() as f64;
     let mut host = cuda.host(rows * n)?;
     cuda.read(&out, 0..rows, &mut host)?;
     let moved = bytes.len() + rows * (n + k) * size_of::<f32>();
@@ -549,15 +512,16 @@ fn measure_linear(
 fn median_ms(
     device: &ffi::Device,
     stream: &ffi::Stream,
-    mut work: impl FnMut() -> Result<(), CudaError>,
-) -> Result<f64, CudaError> {
-    let (start, end) = (Event::open(device)?, Event::open(device)?);
+    mut work: impl FnMut() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
+    let open = || Event::open(device).map_err(refused);
+    let (start, end) = (open()?, open()?);
     let mut times = Vec::with_capacity(REPETITIONS);
     for repetition in 0..2 * REPETITIONS {
-        start.record(stream)?;
+        start.record(stream).map_err(refused)?;
         work()?;
-        end.record(stream)?;
-        let ms = end.since_ms(&start)?;
+        end.record(stream).map_err(refused)?;
+        let ms = end.since_ms(&start).map_err(refused)?;
         if repetition >= REPETITIONS {
             times.push(f64::from(ms));
         }

@@ -1,0 +1,223 @@
+//! Attention behind long contexts.
+//!
+//! No reference attends for each of 131,072 positions in time, so most are stored only, and a few
+//! rows attend near the ends of contexts, where pages and splits end too.
+//!
+//! Over so many positions each has a small part of a result. Values are loud where a mistake would
+//! be made: at both edges of every page, and at the rows that attend. Without a single one of those
+//! a result is `LOUD / sqrt(positions + loud ones * LOUD^2)` away, 1.5 % behind 131,072 positions.
+
+use std::ops::Range;
+
+use super::{BF16_STORED, Probe, Random};
+use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
+use crate::engine::request::TokenId;
+use crate::ops::{Batch, CELL};
+use crate::target::{HEAD_DIM, HEADS, KV_HEADS, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
+
+/// Contexts near whose ends rows attend, if a sequence may be as long.
+const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
+/// Factor of values that a result cannot be right without.
+const LOUD: f32 = 32.0;
+/// Rows that are stored in one step.
+const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
+    PREFILL_TOKENS
+} else {
+    2048
+};
+
+/// Elements of a row's keys or values.
+const KV: usize = KV_HEADS * HEAD_DIM;
+/// Elements of a row's queries and gates.
+const QUERIES: usize = HEADS * 2 * HEAD_DIM;
+
+/// One sequence as long as may be.
+pub struct LongContext {
+    /// Of queries and keys.
+    norms: [Vec<f32>; 2],
+    /// `[position][KV]`.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// `[rows of all steps][QUERIES]`.
+    queries: Vec<f32>,
+    /// Positions whose rows attend together, ascending.
+    pub steps: Vec<Range<usize>>,
+}
+
+impl LongContext {
+    /// Random rows of the longest sequence that there may be.
+    pub fn draw(random: &mut Random) -> LongContext {
+        let ends = ENDS.into_iter().filter(|&end| end <= MAX_CONTEXT);
+        LongContext::near(random, &ends.collect::<Vec<_>>())
+    }
+
+    /// Random rows, of which those near `ends` attend.
+    fn near(random: &mut Random, ends: &[usize]) -> LongContext {
+        let longest = ends.last().copied().unwrap_or(0);
+        let steps = ends.iter().flat_map(|&end| steps_near(end));
+        let steps: Vec<_> = steps.filter(|step| step.end <= longest).collect();
+        let keys = random.bf16(longest * KV, 2.0);
+        let mut values = random.bf16(longest * KV, 2.0);
+        let attends = |position| steps.iter().any(|step| step.contains(&position));
+        for (position, value) in values.chunks_exact_mut(KV).enumerate() {
+            if [0, PAGE - 1].contains(&(position % PAGE)) || attends(position) {
+                value.iter_mut().for_each(|value| *value *= LOUD);
+            }
+        }
+        let rows: usize = steps.iter().map(Range::len).sum();
+        LongContext {
+            norms: [random.bf16(HEAD_DIM, 0.5), random.bf16(HEAD_DIM, 0.5)],
+            keys,
+            values,
+            queries: random.bf16(rows * QUERIES, 2.0),
+            steps,
+        }
+    }
+
+    /// Largest norm-wise difference: queries, keys and the weights of values are rounded to BF16.
+    pub fn limit(&self) -> f64 {
+        2.0 * BF16_STORED
+    }
+
+    /// The results of each step, of each of `copies` of the sequence that lie in other pages. Steps
+    /// of more than `most` rows are cut.
+    ///
+    /// # Errors
+    /// The backend failed.
+    pub fn run<B: Probe>(
+        &self,
+        b: &mut B,
+        copies: usize,
+        most: usize,
+    ) -> Result<Vec<Vec<Vec<f32>>>, DeviceError> {
+        let mut cache = b.kv_cache()?;
+        let norms = [b.vector_of(&self.norms[0])?, b.vector_of(&self.norms[1])?];
+        let mut results = vec![vec![Vec::new(); copies]; self.steps.len()];
+        let (mut stored, mut queries) = (0, &self.queries[..]);
+        for (step, results) in self.steps.iter().zip(&mut results) {
+            for part in cut(stored..step.start, STORED_ROWS / copies) {
+                let mut q = b.room(copies * part.len(), QUERIES)?;
+                self.store(b, &mut q, &norms, &mut cache, &batch(&part, copies)?)?;
+                b.seen(&q)?;
+            }
+            for part in cut(step.clone(), most) {
+                let (own, rest) = queries.split_at(part.len() * QUERIES);
+                queries = rest;
+                let batch = batch(&part, copies)?;
+                let mut q = b.given(QUERIES, &own.repeat(copies))?;
+                self.store(b, &mut q, &norms, &mut cache, &batch)?;
+                let mut out = b.room(batch.rows(), HEADS * HEAD_DIM)?;
+                b.attend(&q, &cache, &batch, &mut out);
+                let found = b.seen(&out)?;
+                let copies = found.chunks_exact(found.len() / copies);
+                for (result, found) in results.iter_mut().zip(copies) {
+                    result.extend_from_slice(found);
+                }
+            }
+            stored = step.end;
+        }
+        Ok(results)
+    }
+
+    /// Begins a step, and stores the keys and values of its rows.
+    fn store<B: Probe>(
+        &self,
+        b: &mut B,
+        q: &mut B::Tensor,
+        norms: &[B::Vector; 2],
+        cache: &mut B::KvCache,
+        batch: &Batch,
+    ) -> Result<(), DeviceError> {
+        let of = |all: &[f32]| -> Vec<f32> {
+            let rows = batch.positions.iter();
+            rows.flat_map(|position| &all[position * KV..][..KV])
+                .copied()
+                .collect()
+        };
+        let mut k = b.given(KV, &of(&self.keys))?;
+        let v = b.given(KV, &of(&self.values))?;
+        b.begin(batch);
+        b.store_kv(q, &mut k, &v, [&norms[0], &norms[1]], cache, batch);
+        Ok(())
+    }
+}
+
+/// More rows than are few, across the end of a page; two cells; few rows; and contexts that end
+/// before, at and behind `end`.
+fn steps_near(end: usize) -> [Range<usize>; 6] {
+    let many = end - 4 * CELL - 3;
+    [
+        many..many + CELL + 1,
+        end - 3 * CELL..end - CELL,
+        end - 9..end - 2,
+        end - 2..end - 1,
+        end - 1..end,
+        end..end + 1,
+    ]
+}
+
+fn cut(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(most)
+        .map(move |start| start..end.min(start + most))
+}
+
+/// The rows of copies of a sequence. Pages are dealt to them in turn, so that no table is a range.
+fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
+    let table = |copy: usize| -> Vec<PageId> {
+        let page = |index: usize| PageId((KV_PAGES - 1 - index * copies - copy) as u32);
+        (0..part.end.div_ceil(PAGE)).map(page).collect()
+    };
+    let tables: Vec<_> = (0..copies).map(table).collect();
+    let tokens = vec![TokenId::default(); part.len()];
+    let rows = tables.iter().enumerate().map(|(copy, pages)| Rows {
+        slot: Slot(copy as u32),
+        start: part.start,
+        tokens: &tokens,
+        pages,
+        logits: true,
+    });
+    let mut batch = Batch::default();
+    batch.fill(&rows.collect::<Vec<_>>())?;
+    Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::distance;
+    use super::*;
+    use crate::backend::cpu::Cpu;
+
+    const END: usize = 8 * CELL;
+
+    fn run(case: &LongContext, copies: usize, most: usize) -> Vec<Vec<Vec<f32>>> {
+        case.run(&mut Cpu::default(), copies, most).unwrap()
+    }
+
+    #[test]
+    fn steps_are_apart_and_end_with_the_longest_context() {
+        let case = LongContext::draw(&mut Random::seeded(1));
+        let mut pairs = case.steps.windows(2);
+        assert!(pairs.all(|pair| pair[0].end <= pair[1].start));
+        assert_eq!(case.steps.last().unwrap().end, MAX_CONTEXT);
+    }
+
+    #[test]
+    fn a_copy_and_cuts_change_nothing_on_the_cpu() {
+        let case = LongContext::near(&mut Random::seeded(2), &[END]);
+        let found = run(&case, 2, CELL);
+        for (found, alone) in found.iter().zip(run(&case, 1, END)) {
+            assert_eq!((&found[0], &found[1]), (&alone[0], &alone[0]));
+        }
+    }
+
+    #[test]
+    fn a_result_without_one_edge_of_a_page_is_too_far() {
+        let mut case = LongContext::near(&mut Random::seeded(3), &[END]);
+        let last = |case: &LongContext| run(case, 1, END).pop().unwrap().pop().unwrap();
+        let whole = last(&case);
+        case.values[(END / 2 - 1) * KV..][..KV].fill(0.0);
+        let error = distance(&last(&case), &whole).unwrap();
+        assert!(error > case.limit(), "{error}");
+    }
+}
