@@ -186,21 +186,6 @@ impl<T: Element> DeviceBuf<T> {
         );
         self.raw + (start * size_of::<T>()) as u64
     }
-
-    /// Copies a buffer of the same length here, in stream order, without waiting.
-    ///
-    /// # Errors
-    /// The call that failed.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn copy_from(&mut self, from: &DeviceBuf<T>, stream: &Stream) -> Result<(), CudaError> {
-        assert_eq!(from.len, self.len, "elements to copy");
-        // SAFETY: both ranges are device memory of `bytes()` bytes.
-        let copied =
-            unsafe { sys::cuMemcpyDtoDAsync_v2(self.raw, from.raw, self.bytes(), stream.raw()) };
-        check("cuMemcpyDtoDAsync", copied)
-    }
 }
 
 impl<T: Element> fmt::Debug for DeviceBuf<T> {

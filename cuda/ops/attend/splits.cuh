@@ -269,7 +269,7 @@ __global__ __launch_bounds__(kThreads) void splits(Params params) {
 }
 
 // Splits that are asked for together when they are merged.
-inline constexpr int kMergedAtOnce = 8;
+inline constexpr int kMergedAtOnce = 32;
 
 // Merges the splits of a tile's rows of one head, a thread per dimension.
 template <class Tile>

@@ -141,6 +141,7 @@ impl Projection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reads::tests::Slow;
     use super::*;
     use crate::ops::Cost;
 
@@ -167,6 +168,15 @@ mod tests {
         let names: Vec<_> = case.ops.iter().map(|op| (&op.name[..], op.calls)).collect();
         assert_eq!(names, [("b", 1), ("a", 2)]);
         assert!((case.ops[1].gb_s - 4000.0 / 6e-6 / 1e9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn an_operation_is_beside_as_many_reads_as_it_has_calls() {
+        let calls = [call("a", 1000, 0, 2.0), call("a", 3000, 0, 4.0)];
+        let case = CaseFigures::of("x".into(), (6e-6, 1), (&calls, 1), 1e9);
+        let case = case.beside(&mut Reads::new(Slow::default())).unwrap();
+        // A byte a second: twice 2,000 bytes.
+        assert_eq!(case.ops[0].read_us, 4000.0 * 1e6);
     }
 
     #[test]

@@ -43,7 +43,7 @@ const FORMAT: u32 = 2;
 /// Rows of decode steps, where the target has the slots.
 const ROWS: [usize; 4] = [1, 8, 32, 64];
 /// Contexts of decode steps, where they fit.
-const CONTEXTS: [usize; 2] = [128, 8192];
+const CONTEXTS: [usize; 3] = [128, 8192, 127 << 10];
 /// Prompts, the longest cut to the target's context.
 const PROMPTS: [usize; 3] = [128, 1024, 8192];
 /// Timed steps, after a quarter as many to warm up; the median counts.

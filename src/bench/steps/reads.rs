@@ -56,12 +56,12 @@ impl<C: Clock> Reads<C> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Memory of a byte a second; the first read of each size takes longer.
     #[derive(Default)]
-    struct Slow {
+    pub(in crate::bench::steps) struct Slow {
         now: f64,
         reads: usize,
     }
