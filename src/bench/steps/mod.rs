@@ -45,7 +45,7 @@ const ROWS: [usize; 4] = [1, 8, 32, 64];
 /// Contexts of decode steps, where they fit.
 const CONTEXTS: [usize; 3] = [128, 8192, 127 << 10];
 /// Prompts, the longest cut to the target's context.
-const PROMPTS: [usize; 3] = [128, 1024, 8192];
+const PROMPTS: [usize; 4] = [128, 1024, 8192, 32_768];
 /// Timed steps, after a quarter as many to warm up; the median counts.
 const STEPS: usize = 32;
 /// Timed prompts of each length, after one to warm up; the median counts.
@@ -74,7 +74,7 @@ pub struct DecodeOptions {
     svg: Option<PathBuf>,
 }
 
-/// time prompts of 128 to 8192 tokens, each operation, and what memory allows
+/// time prompts of 128 to 32768 tokens, each operation, and what memory allows
 #[derive(FromArgs, Debug)]
 #[argh(subcommand, name = "prefill", help_triggers("--help"))]
 pub struct PrefillOptions {
