@@ -238,12 +238,10 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.linear(&x.inner, &w.inner, &mut out.inner);
         out.shape(x.rows, w.n);
         let flops = (2 * x.rows * w.n * w.k) as u64;
-        self.done(
-            "linear",
-            (w.n, w.k),
-            w.bytes + x.bytes() + out.bytes(),
-            flops,
-        );
+        // The head has no row in a step that ends within a prompt.
+        let read = if x.rows == 0 { 0 } else { w.bytes };
+        let bytes = read + x.bytes() + out.bytes();
+        self.done("linear", (w.n, w.k), bytes, flops);
     }
 
     fn linear_add(&mut self, x: &Self::Tensor, w: &Self::Matrix, residual: &mut Self::Tensor) {

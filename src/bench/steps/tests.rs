@@ -55,6 +55,15 @@ fn the_head_is_read_once_whatever_the_rows() {
 }
 
 #[test]
+fn a_step_that_ends_within_a_prompt_reads_no_head() {
+    let calls = calls(Case::Prompt(target::PREFILL_TOKENS + 1), 1);
+    let heads = calls.iter().filter(|call| call.label.n == VOCAB);
+    let bytes: Vec<_> = heads.map(|call| call.cost.bytes).collect();
+    assert_eq!(bytes.len(), 2 * METERED);
+    assert!(bytes.chunks(2).all(|steps| steps[0] == 0 && steps[1] > 0));
+}
+
+#[test]
 fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
     if target::MIXERS[0] != crate::target::Mixer::Gdn {
         return;
