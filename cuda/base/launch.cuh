@@ -35,6 +35,17 @@ inline constexpr unsigned blocks_for(unsigned items, unsigned per_block) {
   return (items + per_block - 1) / per_block;
 }
 
+// Lets a kernel have so much dynamic shared memory. What it may have never shrinks: a profiler checks
+// the launch of a recorded step against what the kernel may have last, not when it was recorded.
+inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
+  if (bytes <= kSharedUnasked) return cudaSuccess;
+  cudaFuncAttributes known{};
+  const cudaError_t failed = cudaFuncGetAttributes(&known, kernel);
+  const int wanted = static_cast<int>(bytes);
+  if (failed != cudaSuccess || wanted <= known.maxDynamicSharedSizeBytes) return failed;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
+}
+
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may
 // start while that one still runs, unless `shape` says otherwise, so it must call
 // `griddepcontrol_wait` before it touches memory that any earlier kernel reads or writes. A grid of
@@ -43,13 +54,9 @@ template <class... Params, class... Args>
 cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t stream,
                            Args... args) {
   if (shape.grid == 0 || shape.grid_y == 0 || shape.grid_z == 0) return cudaSuccess;
-  if (shape.shared_bytes > kSharedUnasked) {
-    const cudaError_t raised =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shape.shared_bytes));
-    if (raised != cudaSuccess) return raised;
-  }
+  const void* symbol = reinterpret_cast<const void*>(kernel);
+  const cudaError_t refused = allow_shared(symbol, shape.shared_bytes);
+  if (refused != cudaSuccess) return refused;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
