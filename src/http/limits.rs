@@ -67,7 +67,7 @@ pub const EVENTS_MAX: usize = 64;
 
 /// Objects and lists inside each other in a body.
 pub const JSON_DEPTH_MAX: usize = 64;
-/// Values in a body, counting keys' values and items; room for eight prompts of 65,536 token ids.
+/// Values in a body, counting keys' values and items; room for four prompts of 131,072 token ids.
 pub const JSON_VALUES_MAX: usize = 600_000;
 
 /// Responses that are kept for their clients, their JSON together, and for how long.
