@@ -35,8 +35,9 @@ inline constexpr unsigned blocks_for(unsigned items, unsigned per_block) {
   return (items + per_block - 1) / per_block;
 }
 
-// Lets a kernel have so much dynamic shared memory. What it may have never shrinks: a profiler checks
-// the launch of a recorded step against what the kernel may have last, not when it was recorded.
+// Lets a kernel have so much dynamic shared memory. What it may have never shrinks: a profiler
+// checks the launch of a recorded step against what the kernel may have now, not what it might have
+// when the step was recorded.
 inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   if (bytes <= kSharedUnasked) return cudaSuccess;
   cudaFuncAttributes known{};
