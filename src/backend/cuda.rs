@@ -36,8 +36,8 @@ use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
 
 /// How long a step may take, seconds. The longest is a whole prefill at the end of the longest
 /// context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14 multiplications and
-/// additions. At the rates measured on an H200 that is 0.5 s; on a GB10, which shares the host's
-/// memory, 4 s if that comes as near to its peak, and a healthy one must not be given up.
+/// additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which shares the host's
+/// memory, 3 s if that comes as near to its peak, and a healthy one must not be given up.
 const PATIENCE: u64 = if target::IN_HOST_MEMORY { 12 } else { 4 };
 /// Most rows of a step, or of what is in no cell of it, whose kernels stream keys for few rows.
 const FEW_ROWS: usize = 64;
