@@ -7,9 +7,8 @@
 //! Every result row is a function of its own sequence only, never of the other rows of the step.
 
 use std::ops::{Deref, Range};
-use std::time::Duration;
 
-use crate::engine::executor::DeviceError;
+use crate::engine::executor::{DeviceError, Patience};
 use crate::target::{self, Format, TOP_K, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
@@ -128,9 +127,8 @@ pub trait Ops {
     const RANKS: bool;
     /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
     const CELL_BYTES: usize;
-    /// How long a step or a `read` behind it may take, if more can only mean that the device is
-    /// lost.
-    const PATIENCE: Option<Duration>;
+    /// How long a step or a `read` behind it may take.
+    const PATIENCE: Option<Patience>;
 
     /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64

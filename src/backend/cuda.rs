@@ -20,7 +20,7 @@ use std::time::Duration;
 use ffi::ops::{self, atlas_bf16, atlas_stream};
 use ffi::{CudaError, Device, DeviceBuf, Element, Graph, PinnedBuf, Stream, launched};
 
-use crate::engine::executor::DeviceError;
+use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, RANKED};
 use crate::target::{
@@ -34,11 +34,15 @@ use load::{Loader, Wanted};
 use panels::{Order, Panels, Storage};
 use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
 
-/// How long a step may take, seconds. The longest is a whole prefill at the end of the longest
-/// context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14 multiplications and
-/// additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which shares the host's
-/// memory, 3 s if that comes as near to its peak, and a healthy one must not be given up.
-const PATIENCE: u64 = if target::IN_HOST_MEMORY { 12 } else { 4 };
+/// How long a call may take, but for a step with a prompt: a step of decoding reads all memory once,
+/// which takes a GB10 less than half a second.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How many times as long a step with a prompt may take. The longest is a whole prefill at the end
+/// of the longest context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14
+/// multiplications and additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which
+/// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
+/// given up.
+const PROMPT_PATIENCE: u32 = if target::IN_HOST_MEMORY { 3 } else { 1 };
 /// Most rows of a step, or of what is in no cell of it, whose kernels stream keys for few rows.
 const FEW_ROWS: usize = 64;
 /// Positions of a split of attention.
@@ -386,7 +390,10 @@ impl Ops for Cuda {
 
     const RANKS: bool = true;
     const CELL_BYTES: usize = 2;
-    const PATIENCE: Option<Duration> = Some(Duration::from_secs(PATIENCE));
+    const PATIENCE: Option<Patience> = Some(Patience {
+        call: PATIENCE,
+        prompt: PROMPT_PATIENCE,
+    });
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         Storage::of_format(format).bytes(n, k)

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::{DeviceError, Executor, Rows};
+use crate::engine::executor::{DeviceError, Executor, Patience, Rows};
 use crate::engine::request::{Admitted, Event, Request, Sampling};
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
@@ -24,7 +24,10 @@ struct Sleeper(Duration);
 
 impl Executor for Sleeper {
     const VOCAB: usize = 2;
-    const PATIENCE: Option<Duration> = Some(PATIENCE);
+    const PATIENCE: Option<Patience> = Some(Patience {
+        call: PATIENCE,
+        prompt: 1,
+    });
 
     fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
         println!("{BEGUN}");

@@ -5,11 +5,10 @@
 //! process that was stopped and goes on, or of a machine that slept, the pause is one look.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
 
-use super::executor::{DeviceError, Executor, Ranked, Rows};
+use super::executor::{DeviceError, Executor, Patience, Ranked, Rows};
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
 
@@ -17,17 +16,29 @@ use super::{EngineError, Outcome};
 /// executor's patience.
 pub(super) const LOOKS: u32 = 16;
 
-/// Counts the beginnings and ends of calls of the executor: odd while one is under way.
+/// The call of the executor that is under way, if one is.
 #[derive(Debug, Default)]
-pub(super) struct Calls(AtomicU64);
+pub(super) struct Calls {
+    /// Beginnings and ends of calls: odd while one is under way.
+    count: AtomicU64,
+    /// How many times as long that one may take as a call that is no step with a prompt.
+    times: AtomicU32,
+}
 
 impl Calls {
     /// Runs a call. One that panics stays under way; the engine ends then.
-    fn around<T>(&self, call: impl FnOnce() -> T) -> T {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn around<T>(&self, times: u32, call: impl FnOnce() -> T) -> T {
+        self.times.store(times, Ordering::Relaxed);
+        // Who sees the count sees `times`, or that of a later call, whose count the next look sees.
+        self.count.fetch_add(1, Ordering::Release);
         let out = call();
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
         out
+    }
+
+    fn under_way(&self) -> (u64, u32) {
+        let count = self.count.load(Ordering::Acquire);
+        (count, self.times.load(Ordering::Relaxed))
     }
 }
 
@@ -40,10 +51,16 @@ pub(super) struct Counted<E> {
 
 impl<E: Executor> Executor for Counted<E> {
     const VOCAB: usize = E::VOCAB;
-    const PATIENCE: Option<Duration> = E::PATIENCE;
+    const PATIENCE: Option<Patience> = E::PATIENCE;
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
-        self.shared.calls.around(|| self.executor.step(rows))
+        let has_prompt = rows.iter().any(|rows| rows.tokens.len() > 1);
+        let times = match E::PATIENCE {
+            Some(patience) if has_prompt => patience.prompt,
+            _ => 1,
+        };
+        let Counted { executor, shared } = self;
+        shared.calls.around(times, || executor.step(rows))
     }
 
     fn ranked(&self, index: usize) -> Option<Ranked<'_>> {
@@ -52,12 +69,12 @@ impl<E: Executor> Executor for Counted<E> {
 
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
         let Counted { executor, shared } = self;
-        shared.calls.around(move || executor.logits(index))
+        shared.calls.around(1, move || executor.logits(index))
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         let calls = &self.shared.calls;
-        calls.around(|| self.executor.logits_of(rows, logits))
+        calls.around(1, || self.executor.logits_of(rows, logits))
     }
 }
 
@@ -67,7 +84,7 @@ pub struct Thread {
     pub(super) ended: Receiver<Outcome>,
     pub(super) shared: Arc<Shared>,
     /// That of its executor.
-    pub(super) patience: Option<Duration>,
+    pub(super) patience: Option<Patience>,
 }
 
 impl Thread {
@@ -82,14 +99,15 @@ impl Thread {
         };
         let mut seen = Seen::default();
         loop {
-            match self.ended.recv_timeout(patience / LOOKS) {
+            match self.ended.recv_timeout(patience.call / LOOKS) {
                 Ok(outcome) => return outcome,
                 Err(RecvTimeoutError::Disconnected) => return Err(EngineError::Panicked),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if seen.too_often(self.shared.calls.0.load(Ordering::Relaxed)) {
+            let (call, times) = self.shared.calls.under_way();
+            if seen.too_often(call, times) {
                 self.shared.enter(Phase::Stopped);
-                return Err(EngineError::Unresponsive(patience));
+                return Err(EngineError::Unresponsive(patience.call * times));
             }
         }
     }
@@ -98,17 +116,18 @@ impl Thread {
 /// The call that the last look saw.
 #[derive(Debug, Default)]
 struct Seen {
-    calls: u64,
+    call: u64,
     /// Looks behind the first that saw it.
     again: u32,
 }
 
 impl Seen {
-    /// Whether the call that is under way now has been seen at `LOOKS` looks after the first.
-    fn too_often(&mut self, calls: u64) -> bool {
-        let same = calls % 2 == 1 && calls == self.calls;
+    /// Whether the call that is under way now has been seen at `times` `LOOKS` looks after the
+    /// first.
+    fn too_often(&mut self, call: u64, times: u32) -> bool {
+        let same = call % 2 == 1 && call == self.call;
         self.again = if same { self.again + 1 } else { 0 };
-        self.calls = calls;
-        self.again == LOOKS
+        self.call = call;
+        same && self.again >= times * LOOKS
     }
 }

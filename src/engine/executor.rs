@@ -68,13 +68,22 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
+/// How long a call of a device may take, if more can only mean that the device is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Any call but the next.
+    pub call: Duration,
+    /// How many times as long a step may take in which a sequence has several rows.
+    pub prompt: u32,
+}
+
 /// A model bound to a device. Row results depend on the row's own sequence only, never on which
 /// other rows share the step.
 pub trait Executor {
     /// Vocabulary size: floats per row of logits.
     const VOCAB: usize;
-    /// How long one call may take, if more can only mean that the device is lost.
-    const PATIENCE: Option<Duration> = None;
+    /// None: calls may take any time.
+    const PATIENCE: Option<Patience> = None;
 
     /// Runs one step over the rows of one or more sequences, each sequence at most once.
     ///

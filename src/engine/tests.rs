@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::constraint::{Constraint, Mask, Next};
-use super::executor::{DeviceError, Executor, Rows};
+use super::executor::{DeviceError, Executor, Patience, Rows};
 use super::request::{Event, FinishReason, Request, Sampling, TokenId};
 use super::sim::{self, HashModel, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
@@ -569,14 +569,17 @@ struct Slow {
     logits: Duration,
 }
 
-/// What `Slow` may take.
+/// What calls of `Slow` may take; a step with a prompt twice as long.
 const SLOW_PATIENCE: Duration = Duration::from_millis(800);
 /// Longer than that.
 const LOST: Duration = Duration::from_secs(5);
 
 impl Executor for Slow {
     const VOCAB: usize = VOCAB;
-    const PATIENCE: Option<Duration> = Some(SLOW_PATIENCE);
+    const PATIENCE: Option<Patience> = Some(Patience {
+        call: SLOW_PATIENCE,
+        prompt: 2,
+    });
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         std::thread::sleep(self.first);
@@ -611,10 +614,11 @@ fn spawn_slow([first, others, logits]: [Duration; 3]) -> (Handle, Thread) {
 #[test]
 fn a_call_that_never_returns_ends_the_engine_in_time() {
     let none = Duration::ZERO;
-    for (times, prompt_logprobs) in [
-        ([LOST, none, none], None),
-        ([none, none, LOST], None),
-        ([none, none, LOST], Some(1)),
+    for (times, prompt_logprobs, patience) in [
+        ([LOST, none, none], None, 2 * SLOW_PATIENCE),
+        ([none, LOST, none], None, SLOW_PATIENCE),
+        ([none, none, LOST], None, SLOW_PATIENCE),
+        ([none, none, LOST], Some(1), SLOW_PATIENCE),
     ] {
         let (handle, thread) = spawn_slow(times);
         let begun = Instant::now();
@@ -626,9 +630,10 @@ fn a_call_that_never_returns_ends_the_engine_in_time() {
         handle.drain();
         let error = thread.join().unwrap_err();
         let took = begun.elapsed();
-        assert!(error.is_of_device() && error.to_string().contains("0.8 s"));
+        let told = format!("{} s", patience.as_secs_f32());
+        assert!(error.is_of_device() && error.to_string().contains(&told));
         assert!(
-            took >= SLOW_PATIENCE && took < 2 * SLOW_PATIENCE,
+            took >= patience && took < patience + SLOW_PATIENCE,
             "{took:?}"
         );
         assert_eq!(handle.phase(), Phase::Stopped);
@@ -638,7 +643,7 @@ fn a_call_that_never_returns_ends_the_engine_in_time() {
 #[test]
 fn a_call_within_patience_is_waited_for() {
     let third = SLOW_PATIENCE / 3;
-    let (handle, thread) = spawn_slow([2 * third, Duration::ZERO, Duration::ZERO]);
+    let (handle, thread) = spawn_slow([4 * third, 2 * third, Duration::ZERO]);
     let receiver = submit(&handle, &spec(3), 8);
     handle.drain();
     thread.join().unwrap();

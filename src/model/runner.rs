@@ -1,8 +1,8 @@
 //! A loaded model as the engine sees it.
 
-use std::time::Duration;
-
-use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ranked, Rows, Slot};
+use crate::engine::executor::{
+    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot,
+};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Ops, Program, RANKED};
 use crate::target;
@@ -184,7 +184,7 @@ impl<B: Ops> Runner<B> {
 
 impl<B: Ops> Executor for Runner<B> {
     const VOCAB: usize = target::VOCAB;
-    const PATIENCE: Option<Duration> = B::PATIENCE;
+    const PATIENCE: Option<Patience> = B::PATIENCE;
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;

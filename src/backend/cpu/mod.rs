@@ -20,9 +20,8 @@ mod tests;
 mod wide;
 
 use std::ops::Range;
-use std::time::Duration;
 
-use crate::engine::executor::DeviceError;
+use crate::engine::executor::{DeviceError, Patience};
 use crate::ops::{Batch, GatedDelta, Ops, RANKED};
 use crate::ranking;
 use crate::target::{self, Format, TOP_K};
@@ -157,7 +156,7 @@ impl Ops for Cpu {
     const RANKS: bool = false;
     const CELL_BYTES: usize = size_of::<f32>();
     /// A slow host is no fault.
-    const PATIENCE: Option<Duration> = None;
+    const PATIENCE: Option<Patience> = None;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         matrix::bytes_max(n, k, format == Format::Bf16)

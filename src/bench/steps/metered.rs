@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 use crate::backend::clock::{Clock, Timed};
-use crate::engine::executor::DeviceError;
+use crate::engine::executor::{DeviceError, Patience};
 use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, RANKED, Span};
 use crate::target::{self, Format, KvFormat};
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
@@ -147,7 +146,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
 
     const RANKS: bool = B::RANKS;
     const CELL_BYTES: usize = B::CELL_BYTES;
-    const PATIENCE: Option<Duration> = B::PATIENCE;
+    const PATIENCE: Option<Patience> = B::PATIENCE;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
         B::matrix_bytes_max(n, k, format)
