@@ -34,8 +34,8 @@ use load::{Loader, Wanted};
 use panels::{Order, Panels, Storage};
 use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
 
-/// How long a call may take, but for a step with a prompt: a step of decoding reads all memory once,
-/// which takes a GB10 less than half a second.
+/// How long a call may take, but for a step with a prompt: a step of decoding reads all memory at
+/// most once, which takes a GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// How many times as long a step with a prompt may take. The longest is a whole prefill at the end
 /// of the longest context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14
