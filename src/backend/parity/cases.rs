@@ -700,14 +700,10 @@ impl Sequences {
         (width, parts.iter().flat_map(part).copied().collect())
     }
 
-    /// Pages are dealt to sequences in turn, so that no table is a range.
     fn batch(&self, parts: &[(usize, usize)], done: &[usize]) -> Result<Batch, DeviceError> {
         let count = self.inputs.len();
-        let table = |sequence: usize| {
-            let pages = rows_of(&self.all_steps(), sequence).div_ceil(PAGE);
-            let page = move |index: usize| PageId((KV_PAGES - 1 - index * count - sequence) as u32);
-            (0..pages).map(page).collect::<Vec<_>>()
-        };
+        let all = self.all_steps();
+        let table = |sequence: usize| dealt(sequence, count, rows_of(&all, sequence));
         let tables: Vec<_> = (0..count).map(table).collect();
         let tokens = vec![0; parts.iter().map(|part| part.1).max().unwrap_or(0)];
         let rows = parts.iter().map(|&(sequence, rows)| Rows {
@@ -729,6 +725,13 @@ impl Sequences {
         };
         vec![self.inputs.iter().enumerate().map(whole).collect()]
     }
+}
+
+/// Pages for `rows` rows of one of `count` sequences. They are dealt in turn, so that no table is a
+/// range.
+pub(super) fn dealt(sequence: usize, count: usize, rows: usize) -> Vec<PageId> {
+    let page = |index: usize| PageId((KV_PAGES - 1 - index * count - sequence) as u32);
+    (0..rows.div_ceil(PAGE)).map(page).collect()
 }
 
 fn rows_of(steps: &[Vec<(usize, usize)>], sequence: usize) -> usize {

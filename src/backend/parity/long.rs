@@ -11,11 +11,12 @@
 
 use std::ops::Range;
 
+use super::cases::dealt;
 use super::{BF16_STORED, Probe, Random};
-use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
+use crate::engine::executor::{DeviceError, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, CELL};
-use crate::target::{HEAD_DIM, HEADS, KV_HEADS, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
+use crate::target::{HEAD_DIM, HEADS, KV_HEADS, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -165,13 +166,11 @@ fn cut(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
         .map(move |start| start..end.min(start + most))
 }
 
-/// The rows of copies of a sequence. Pages are dealt to them in turn, so that no table is a range.
+/// The rows of copies of a sequence.
 fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
-    let table = |copy: usize| -> Vec<PageId> {
-        let page = |index: usize| PageId((KV_PAGES - 1 - index * copies - copy) as u32);
-        (0..part.end.div_ceil(PAGE)).map(page).collect()
-    };
-    let tables: Vec<_> = (0..copies).map(table).collect();
+    let tables: Vec<_> = (0..copies)
+        .map(|copy| dealt(copy, copies, part.end))
+        .collect();
     let tokens = vec![TokenId::default(); part.len()];
     let rows = tables.iter().enumerate().map(|(copy, pages)| Rows {
         slot: Slot(copy as u32),
