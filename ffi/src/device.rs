@@ -1,12 +1,13 @@
 //! The GPU, its streams and its events.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::Location;
 use std::ptr;
 use std::rc::Rc;
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
+use crate::account::Account;
 use crate::error::{CudaError, Error};
 use crate::ops::atlas_stream;
 use crate::partition::Partition;
@@ -153,6 +154,13 @@ pub struct Context {
     device: sys::CUdevice,
     /// Where streams run, unless it is the whole GPU.
     partition: Option<Partition>,
+    account: Account,
+}
+
+impl Context {
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
 }
 
 impl Drop for Context {
@@ -196,8 +204,11 @@ impl Device {
             let context = Context {
                 device,
                 partition: None,
+                account: Account::default(),
             };
             check("cuCtxSetCurrent", sys::cuCtxSetCurrent(primary))?;
+            // The runtime sets itself up with its first call, and takes memory for that.
+            launched("cudaFree", cudaFree(ptr::null_mut()))?;
             context
         };
         if let Some(sms) = partition {
@@ -217,17 +228,23 @@ impl Device {
         self.context.clone()
     }
 
-    /// Free and total device memory, bytes.
+    /// Free device memory, bytes.
     ///
     /// # Errors
     /// The call that failed.
-    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+    pub fn free_bytes(&self) -> Result<u64, CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two usize; the context is current.
         check("cuMemGetInfo", unsafe {
             sys::cuMemGetInfo_v2(&mut free, &mut total)
         })?;
-        Ok((free, total))
+        Ok(free as u64)
+    }
+
+    /// What the buffers take, bytes; from here on to ask for memory, of the device or page-locked,
+    /// or to record a graph is a programming error and panics.
+    pub fn seal(&self) -> u64 {
+        self.context.account.seal()
     }
 }
 
@@ -366,8 +383,9 @@ impl Drop for Event {
     }
 }
 
-// The linked runtime's own words for its error codes.
+// The linked runtime: what sets it up, and its own words for its error codes.
 unsafe extern "C" {
+    fn cudaFree(address: *mut c_void) -> c_int;
     fn cudaGetErrorName(code: c_int) -> *const c_char;
     fn cudaGetErrorString(code: c_int) -> *const c_char;
 }

@@ -34,7 +34,8 @@ impl CudaError {
     /// Whether there was no room on the device: of the host's memory others say the same.
     fn is_out_of_memory(&self) -> bool {
         const OUT_OF_MEMORY: i32 = 2;
-        self.code == OUT_OF_MEMORY && self.call == "cuMemAlloc"
+        let of_device = ["cuMemAlloc", "cuDevicePrimaryCtxRetain"];
+        self.code == OUT_OF_MEMORY && of_device.contains(&self.call)
     }
 }
 
@@ -67,6 +68,13 @@ pub enum Error {
 impl From<CudaError> for Error {
     fn from(error: CudaError) -> Error {
         Error::Call(error)
+    }
+}
+
+impl Error {
+    /// Whether the device has too little free memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Error::Call(error) if error.is_out_of_memory())
     }
 }
 
@@ -135,7 +143,9 @@ mod tests {
             };
             Error::Call(failed).to_string()
         };
-        assert!(told("cuMemAlloc", 2).contains("Stop other programs"));
+        for call in ["cuMemAlloc", "cuDevicePrimaryCtxRetain"] {
+            assert!(told(call, 2).contains("Stop other programs"));
+        }
         assert!(!told("cuMemHostAlloc", 2).contains("GPU"));
         assert!(!told("cuMemAlloc", 700).contains("memory. Stop"));
     }

@@ -20,11 +20,15 @@ impl Graph {
     ///
     /// # Errors
     /// The call that failed; work that cannot be recorded is one.
+    ///
+    /// # Panics
+    /// If the device is sealed: a graph takes memory, too.
     pub fn record(
         device: &Device,
         stream: &Stream,
         work: impl FnOnce(),
     ) -> Result<Graph, CudaError> {
+        device.context().account().check_open();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is open and records nothing yet.
         let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };

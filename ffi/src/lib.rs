@@ -4,6 +4,7 @@
 //! Nothing here decides anything: no policy, no hidden allocation, no global state beyond the
 //! driver's own. Every failing call comes back with its name, code, text and place.
 
+mod account;
 mod device;
 mod error;
 mod graph;
@@ -11,6 +12,7 @@ mod memory;
 pub mod ops;
 mod partition;
 
+pub use account::taken;
 pub use device::{Context, Device, DeviceInfo, Event, Stream, launched, probe};
 pub use error::{CudaError, Error};
 pub use graph::Graph;

@@ -38,7 +38,7 @@ unsafe impl Element for atlas_bf16 {}
 pub struct DeviceBuf<T: Element> {
     raw: sys::CUdeviceptr,
     len: usize,
-    _context: Rc<Context>,
+    context: Rc<Context>,
     _elements: PhantomData<T>,
 }
 
@@ -49,17 +49,20 @@ impl<T: Element> DeviceBuf<T> {
     /// The call that failed; out of memory is one.
     ///
     /// # Panics
-    /// If `len` is 0 or its bytes overflow.
+    /// If `len` is 0, its bytes overflow, or the device is sealed.
     pub fn uninit(device: &Device, len: usize) -> Result<DeviceBuf<T>, CudaError> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes > 0);
         let bytes = bytes.expect("a buffer has at least one element and fits the address space");
+        let context = device.context();
+        context.account().check_open();
         let mut raw = 0;
         // SAFETY: writes one address; the context is current.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut raw, bytes) })?;
+        context.account().take(bytes);
         Ok(DeviceBuf {
             raw,
             len,
-            _context: device.context(),
+            context,
             _elements: PhantomData,
         })
     }
@@ -198,6 +201,7 @@ impl<T: Element> Drop for DeviceBuf<T> {
     fn drop(&mut self) {
         // SAFETY: allocated in `uninit`; the call waits for work that still uses it.
         let _ = unsafe { sys::cuMemFree_v2(self.raw) };
+        self.context.account().give_back(self.bytes());
     }
 }
 
@@ -215,10 +219,12 @@ impl<T: Element> PinnedBuf<T> {
     /// The call that failed.
     ///
     /// # Panics
-    /// If `len` is 0 or its bytes overflow.
+    /// If `len` is 0, its bytes overflow, or the device is sealed.
     pub fn zeroed(device: &Device, len: usize) -> Result<PinnedBuf<T>, CudaError> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes > 0);
         let bytes = bytes.expect("a buffer has at least one element and fits the address space");
+        let context = device.context();
+        context.account().check_open();
         let mut raw = ptr::null_mut();
         // SAFETY: writes one address; the context is current; zeros are a `T`.
         unsafe {
@@ -229,7 +235,7 @@ impl<T: Element> PinnedBuf<T> {
         Ok(PinnedBuf {
             raw,
             len,
-            _context: device.context(),
+            _context: context,
         })
     }
 }

@@ -1,0 +1,107 @@
+//! How much memory of a device its buffers take, and the promise to take no more.
+
+use std::cell::Cell;
+
+/// Most bytes of a buffer that the driver lets share a block of its memory.
+const SHARED_MAX: usize = 1 << 20;
+/// Bytes of such a block; a larger buffer has whole ones of its own.
+const BLOCK: usize = 2 << 20;
+/// A buffer in a shared block starts at a multiple of so many bytes.
+const ALIGNMENT: usize = 512;
+
+/// What a buffer of `bytes` takes of a device, at most, beside one block that is not yet full: a
+/// block holds as many buffers of one size as fit.
+pub const fn taken(bytes: usize) -> u64 {
+    let taken = match bytes {
+        0 => 0,
+        1..=SHARED_MAX => BLOCK / (BLOCK / bytes.next_multiple_of(ALIGNMENT)),
+        _ => bytes.next_multiple_of(BLOCK),
+    };
+    taken as u64
+}
+
+/// The buffers of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    taken: Cell<u64>,
+    sealed: Cell<bool>,
+}
+
+impl Account {
+    /// Enters a buffer.
+    ///
+    /// # Panics
+    /// If the account is sealed.
+    pub fn take(&self, bytes: usize) {
+        self.check_open();
+        self.taken.set(self.taken.get() + taken(bytes));
+    }
+
+    /// # Panics
+    /// If the account is sealed.
+    pub fn check_open(&self) {
+        assert!(
+            !self.sealed.get(),
+            "memory is asked for that no plan has: all is taken before the first request"
+        );
+    }
+
+    pub fn give_back(&self, bytes: usize) {
+        self.taken.set(self.taken.get() - taken(bytes));
+    }
+
+    /// What all buffers take; from here on no memory may be asked for.
+    pub fn seal(&self) -> u64 {
+        self.sealed.set(true);
+        self.taken.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_take_what_a_driver_was_seen_to_give_them() {
+        let seen = [
+            (4, 512),
+            (4096, 4096),
+            (65_536, 65_536),
+            (524_288, 524_288),
+            (786_432, 1 << 20),
+            (1 << 20, 1 << 20),
+            ((1 << 20) + 1, 2 << 20),
+            ((2 << 20) + 1, 4 << 20),
+            (34_603_025, 35_651_584),
+        ];
+        for (bytes, wanted) in seen {
+            assert_eq!(taken(bytes), wanted, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_is_taken_no_more() {
+        let account = Account::default();
+        account.take(100);
+        account.take(3 << 20);
+        account.give_back(100);
+        assert_eq!(account.seal(), 4 << 20);
+    }
+
+    #[test]
+    #[should_panic(expected = "that no plan has")]
+    fn a_sealed_account_takes_nothing() {
+        let account = Account::default();
+        account.seal();
+        account.take(1);
+    }
+
+    #[test]
+    fn memory_is_given_back_after_the_seal() {
+        let account = Account::default();
+        account.take(1);
+        account.seal();
+        account.give_back(1);
+        assert_eq!(account.seal(), 0);
+    }
+}
