@@ -115,7 +115,7 @@ pub trait Ops {
     type Experts;
     /// Chosen experts and their weights for each row.
     type Routing;
-    /// Keys and values of one attention layer: `target::KV_PAGES` pages of `target::PAGE` tokens.
+    /// Keys and values of one attention layer: pages of `target::PAGE` tokens.
     type KvCache;
     /// Convolution tail and matrix state of one Gated DeltaNet layer for every slot.
     type GdnState;
@@ -136,6 +136,16 @@ pub trait Ops {
         Self: Sized;
     /// Bytes of all matrices loaded so far.
     fn matrix_bytes(&self) -> u64;
+    /// What a buffer of `bytes` takes of the device's memory, at most.
+    fn buffer_bytes(bytes: u64) -> u64
+    where
+        Self: Sized,
+    {
+        bytes
+    }
+    /// What may be taken of the device's memory in all, bytes, by what is known since it was
+    /// opened; none if the system does not tell.
+    fn room(&self) -> Option<u64>;
 
     /// Loads matrices with the same `K`, stacked along `N` in the order given.
     ///
@@ -159,10 +169,16 @@ pub trait Ops {
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
     /// Memory of the host for `read` of at most `len` elements.
     fn host(&self, len: usize) -> Result<Self::Host, DeviceError>;
-    /// An empty cache of one attention layer.
-    fn kv_cache(&self) -> Result<Self::KvCache, DeviceError>;
+    /// An empty cache of one attention layer, of at most `target::KV_PAGES` pages.
+    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError>;
     /// Zero state of one Gated DeltaNet layer.
     fn gdn_state(&self) -> Result<Self::GdnState, DeviceError>;
+
+    /// Takes no memory from here on: to ask for some is a programming error and aborts. What the
+    /// buffers take by then, if the backend knows it.
+    fn seal(&mut self) -> Option<u64> {
+        None
+    }
 
     /// Makes the rows of a step known to the device. Every operation until the next `begin` gets
     /// the same batch, or none, whatever is read in between; it stays as it is until a `read`.

@@ -74,7 +74,7 @@ impl Play {
         let prompt = String::from_utf8_lossy(&bytes);
         let reply = reply_to(&self.scenes, &prompt);
         let encoded = self.tokenizer.encode(reply);
-        encoded.map_err(|error| DeviceError(error.to_string()))
+        encoded.map_err(|error| DeviceError::Failed(error.to_string()))
     }
 }
 

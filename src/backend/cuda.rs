@@ -9,6 +9,7 @@
 pub mod check;
 mod clock;
 mod load;
+pub mod memory;
 mod panels;
 mod step;
 
@@ -25,8 +26,8 @@ use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, RANKED};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
-    GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT,
-    MAX_SEQUENCES, MOE_ROWS, PAGE, TOP_K, TOP_K_CHUNK, VOCAB,
+    GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES,
+    MOE_ROWS, PAGE, TOP_K, TOP_K_CHUNK, VOCAB,
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -42,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// multiplications and additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which
 /// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
 /// given up.
-const PROMPT_PATIENCE: u32 = if target::IN_HOST_MEMORY { 3 } else { 1 };
+const PROMPT_PATIENCE: u32 = if target::HOST_RESERVE.is_some() { 3 } else { 1 };
 /// Most rows of a step, or of what is in no cell of it, whose kernels stream keys for few rows.
 const FEW_ROWS: usize = 64;
 /// Positions of a split of attention.
@@ -88,19 +89,6 @@ const KEYS: usize = CHUNKS * TOP_K * 2;
 /// Rotated pairs of a head.
 const PAIRS: usize = target::ROTARY_DIM / 2;
 
-/// Memory that operations work in beside tensors, bytes.
-pub const WORKSPACE_BYTES: usize = Step::BYTES
-    + PLAN_BYTES
-    + RECORDS
-    + OPERAND_BYTES
-    + size_of::<f32>()
-        * (MAX_CONTEXT * 2 * PAIRS
-            + PARTIAL
-            + RELAY
-            + PLACES * (EXPERT_INTERMEDIATE + HIDDEN / 2)
-            + CHUNKS
-            + KEYS);
-
 /// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row.
 const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
     rows * (width / 2 + width / 16 + size_of::<f32>())
@@ -127,6 +115,8 @@ pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
     device: Device,
+    /// What could be taken when it was opened, bytes.
+    room: Option<u64>,
     queue: Queue,
     /// Recorded steps: program, rows.
     graphs: Vec<(Program, usize, Graph)>,
@@ -217,7 +207,7 @@ pub struct Routing {
     weights: DeviceBuf<f32>,
 }
 
-/// `[KV_PAGES][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as `cuda/tile/pages.cuh` has it.
+/// `[pages][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as `cuda/tile/pages.cuh` has it.
 pub struct KvCache(DeviceBuf<atlas_bf16>);
 
 /// State of one Gated DeltaNet layer.
@@ -268,12 +258,14 @@ impl Cuda {
     pub fn open() -> Result<Cuda, DeviceError> {
         let device =
             Device::open(target::COMPUTE_CAPABILITY, target::PARTITION).map_err(refused)?;
+        let room = memory::room_of(&device)?;
         let stream = Stream::open(&device).map_err(refused)?;
         let mut angles = DeviceBuf::uninit(&device, MAX_CONTEXT * 2 * PAIRS).map_err(refused)?;
         angles.upload(0, &rotations(), &stream).map_err(refused)?;
         let mut relay = DeviceBuf::uninit(&device, RELAY).map_err(refused)?;
         relay.fill_bytes(NOT_YET, &stream).map_err(refused)?;
         Ok(Cuda {
+            room,
             step: Step::new(&device).map_err(refused)?,
             loader: None,
             matrix_bytes: 0,
@@ -403,6 +395,14 @@ impl Ops for Cuda {
         self.matrix_bytes
     }
 
+    fn buffer_bytes(bytes: u64) -> u64 {
+        ffi::taken(usize::try_from(bytes).expect("64 bits"))
+    }
+
+    fn room(&self) -> Option<u64> {
+        self.room
+    }
+
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
         let wanted = Wanted {
             parts: parts.to_vec(),
@@ -477,8 +477,8 @@ impl Ops for Cuda {
         Ok(Host { memory, len: 0 })
     }
 
-    fn kv_cache(&self) -> Result<KvCache, DeviceError> {
-        let elements = KV_PAGES * KV_HEADS * 2 * PAGE * HEAD_DIM;
+    fn kv_cache(&self, pages: usize) -> Result<KvCache, DeviceError> {
+        let elements = pages * KV_HEADS * 2 * PAGE * HEAD_DIM;
         Ok(KvCache(self.zeroed(elements)?))
     }
 
@@ -488,6 +488,10 @@ impl Ops for Cuda {
             tails: self.zeroed(MAX_SEQUENCES * GDN_CONV * GDN_QKV)?,
             matrices: self.zeroed(MAX_SEQUENCES * matrix)?,
         })
+    }
+
+    fn seal(&mut self) -> Option<u64> {
+        Some(self.device.seal())
     }
 
     fn begin(&mut self, batch: &Batch) {
@@ -989,5 +993,10 @@ impl Ops for Cuda {
 
 /// What the engine is told of a failure at the boundary.
 fn refused(error: impl Into<ffi::Error>) -> DeviceError {
-    DeviceError(error.into().to_string())
+    let error = error.into();
+    let text = error.to_string();
+    match error.is_out_of_memory() {
+        true => DeviceError::Memory(text),
+        false => DeviceError::Failed(text),
+    }
 }

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod host;
 pub mod parity;
 
 /// How the GPU's weights lie, which is tested without one.
@@ -25,6 +26,7 @@ mod device {
     use super::cpu::Cpu;
     use crate::engine::executor::DeviceError;
     use crate::model::{TOLERANCE_F32, Tolerance};
+    use crate::target;
 
     pub use super::parity::host::{describe, measure, parity, partition};
 
@@ -33,8 +35,24 @@ mod device {
     /// How near the self-check before serving must come to golden log-probabilities.
     pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
-    /// Memory that operations take beside tensors, bytes; here they take it as they go.
-    pub const WORKSPACE_BYTES: usize = 0;
+    /// Buffers that operations take beside tensors, bytes; here they take them as they go.
+    pub const WORKSPACE_BYTES: [usize; 0] = [];
+    /// What is left to others, bytes.
+    pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
+        Some(bytes) => bytes,
+        None => 0,
+    };
+    /// There is no driver that takes memory.
+    pub const CONTEXT_BYTES: u64 = 0;
+    pub const GRAPH_LAYER_BYTES: u64 = 0;
+
+    /// What may be taken of the device's memory, bytes, if the system tells it.
+    ///
+    /// # Errors
+    /// None.
+    pub fn room() -> Result<Option<u64>, DeviceError> {
+        Ok(super::host_room())
+    }
 
     /// The host's processor.
     ///
@@ -51,8 +69,11 @@ mod device {
     use super::cuda::Cuda;
     use crate::engine::executor::DeviceError;
 
+    pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, measure, parity, partition};
-    pub use super::cuda::{GOLDEN_TOLERANCE, WORKSPACE_BYTES};
+    pub use super::cuda::memory::{
+        CONTEXT_BYTES, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES, room,
+    };
 
     /// What runs the model.
     pub type Backend = Cuda;
@@ -66,4 +87,8 @@ mod device {
     }
 }
 
-pub use device::{Backend, GOLDEN_TOLERANCE, WORKSPACE_BYTES, open, partition};
+pub use device::{
+    Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES,
+    open, partition, room,
+};
+pub use host::room as host_room;

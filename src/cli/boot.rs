@@ -10,10 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::backend::{self, Backend, GOLDEN_TOLERANCE};
+use crate::engine::executor::DeviceError;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
 use crate::http::state::Loading;
 use crate::log;
-use crate::model::{Report, Runner, ledger, selfcheck};
+use crate::model::{Plan, Report, Runner, TooLittle, ledger, selfcheck};
+use crate::ops::Ops;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::grammar::Grammars;
@@ -24,7 +26,7 @@ use crate::text::tools::Syntax;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
 
 use super::meter::Meter;
-use super::{Exit, Failure, about, memory};
+use super::{Exit, Failure, about};
 
 /// Largest tokenizer or template file that is read.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -180,14 +182,13 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     })
 }
 
-/// Says what memory the model takes.
+/// Says what starts.
 ///
 /// # Errors
-/// When there is too little.
+/// When there is too little memory, by what is known before the device is opened.
 pub fn preflight() -> Result<(), Failure> {
-    log::line(format_args!("{}, memory:", about::version_line()));
-    ledger::lines().iter().for_each(log::line);
-    log::line(memory::require()?);
+    log::line(about::version_line());
+    ledger::preflight().map_err(|error| start_failure(&error))?;
     if let Some(part) = backend::partition() {
         log::line(format_args!("kernels on {part}: a part of this GPU"));
     }
@@ -210,11 +211,25 @@ pub fn runner(
     let _meter = Meter::start(progress);
     tell_detour(&checkpoint);
     progress.enter(Stage::Opening);
-    let mut runner = Runner::load(backend::open()?, &checkpoint)?;
+    let mut runner = load(backend::open()?, &checkpoint)?;
     progress.enter(Stage::Verifying);
     let report = selfcheck(&mut runner, target::GOLDEN, GOLDEN_TOLERANCE)?;
     progress.enter(Stage::Ready);
     Ok((runner, report))
+}
+
+/// Plans the memory, says what it is, and loads the model.
+///
+/// # Errors
+/// `TooLittle`, or `WeightsError`.
+pub fn load<B: Ops>(
+    device: B,
+    checkpoint: &Checkpoint,
+) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
+    let plan = Plan::within(device.room(), checkpoint.spec())?;
+    log::line("memory:");
+    plan.lines().iter().for_each(log::line);
+    Ok(Runner::load(device, checkpoint, &plan)?)
 }
 
 /// Says aloud that weights take the slower way.
@@ -279,11 +294,19 @@ pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
 pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     let exit = match cause.downcast_ref::<WeightsError>() {
         Some(WeightsError::Io { .. } | WeightsError::Truncated { .. }) => Exit::Io,
-        Some(WeightsError::Device(_)) => Exit::Internal,
+        Some(WeightsError::Device(error)) => device_exit(error),
         Some(_) => Exit::Config,
-        None => Exit::Internal,
+        None if cause.is::<TooLittle>() => Exit::Unavailable,
+        None => cause.downcast_ref().map_or(Exit::Internal, device_exit),
     };
     Failure::new(exit, cause)
+}
+
+fn device_exit(error: &DeviceError) -> Exit {
+    match error {
+        DeviceError::Memory(_) => Exit::Unavailable,
+        DeviceError::Failed(_) => Exit::Internal,
+    }
 }
 
 /// How an engine's end is reported.

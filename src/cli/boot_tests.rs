@@ -161,3 +161,16 @@ fn a_process_that_was_stopped_goes_on() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
+
+#[test]
+fn too_little_memory_ends_with_a_code_of_its_own() {
+    let model = weights::layout::model(&|_| false);
+    let refused = Plan::within(Some(1), &model).unwrap_err();
+    let full = || DeviceError::Memory(String::new());
+    assert_eq!(start_failure(&refused).exit, Exit::Unavailable);
+    assert_eq!(start_failure(&full()).exit, Exit::Unavailable);
+    let amid_weights = WeightsError::Device(full());
+    assert_eq!(start_failure(&amid_weights).exit, Exit::Unavailable);
+    let lost = DeviceError::Failed(String::new());
+    assert_eq!(start_failure(&lost).exit, Exit::Internal);
+}

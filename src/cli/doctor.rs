@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use argh::FromArgs;
 
-use crate::backend::parity;
+use crate::backend::{self, parity};
+use crate::model::{Plan, ledger};
 use crate::target;
-use crate::weights::Progress;
+use crate::weights::{Progress, layout};
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, about, memory};
+use super::{Exit, Failure, about};
 
 /// check this machine: memory, port, weights
 #[derive(FromArgs, Debug)]
@@ -34,14 +35,12 @@ type Finding = Result<String, String>;
 /// # Errors
 /// When anything has to be fixed.
 pub fn run(options: &Doctor) -> Result<(), Failure> {
-    let findings = [
-        serving(),
-        processor(),
-        parity::describe(),
-        memory::check(),
-        port(options.port),
-        weights(options.weights.as_deref()),
-    ];
+    let device = parity::describe();
+    // That of a device that is not there is not asked.
+    let memory = device.is_ok().then(memory);
+    let mut findings = vec![serving(), processor(), device];
+    findings.extend(memory);
+    findings.extend([port(options.port), weights(options.weights.as_deref())]);
     for finding in &findings {
         let line = match finding {
             Ok(fine) => format!("ok   {fine}\n"),
@@ -66,6 +65,17 @@ fn processor() -> Finding {
     Ok(format!(
         "{cores} processor cores ({})",
         std::env::consts::ARCH
+    ))
+}
+
+/// Whether the model fits, and with how many KV pages.
+fn memory() -> Finding {
+    let room = backend::room().map_err(|error| error.to_string())?;
+    let plan = Plan::within(room, &layout::model(&|_| false)).map_err(|error| error.to_string())?;
+    let needed = ledger::mebibytes(plan.bytes());
+    Ok(format!(
+        "{needed} of memory are needed: {}",
+        plan.room_words()
     ))
 }
 

@@ -12,7 +12,7 @@ use super::{Exit, Failure, boot};
 use crate::backend;
 use crate::engine::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::model::{ROUTER_LOGITS, Runner};
+use crate::model::ROUTER_LOGITS;
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::{self, Progress};
 
@@ -65,9 +65,9 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
         .map_err(|error| boot::start_failure(&error))?;
     boot::tell_detour(&checkpoint);
     let internal = |error| Failure::new(Exit::Internal, error);
-    let device = backend::open().map_err(internal)?;
+    let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =
-        Runner::load(device, &checkpoint).map_err(|error| boot::start_failure(&error))?;
+        boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
     drop(meter);
     let mut out = Output::create(&options.out)?;
     let mut routers = options.routers.as_deref().map(Output::create).transpose()?;

@@ -6,7 +6,6 @@ pub mod doctor;
 pub mod drafts;
 pub mod generate;
 pub mod logits;
-mod memory;
 pub mod meter;
 pub mod selftest;
 pub mod serve;
@@ -30,7 +29,7 @@ use crate::bench::{self, BenchError};
     example = "{command_name} serve WEIGHTS_DIR --port 8000",
     error_code(0, "ok"),
     error_code(2, "the command line is wrong"),
-    error_code(69, "an address or another service cannot be had"),
+    error_code(69, "an address, another service or enough memory cannot be had"),
     error_code(70, "the device failed, or a check did"),
     error_code(74, "reading or writing failed"),
     error_code(78, "the weights or their configuration cannot be served")

@@ -7,7 +7,7 @@ use argh::FromArgs;
 
 use crate::backend::parity::{Line, Report};
 use crate::backend::{self, parity};
-use crate::model::{self, Runner};
+use crate::model;
 use crate::weights;
 
 use super::{Exit, Failure, boot, drafts};
@@ -69,9 +69,9 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
 fn bits() -> Result<Report, Failure> {
     let internal = |error| Failure::new(Exit::Internal, error);
     let checkpoint = weights::open_seeded(Arc::default());
-    let device = backend::open().map_err(internal)?;
+    let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =
-        Runner::load(device, &checkpoint).map_err(|error| boot::start_failure(&error))?;
+        boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
     let report = model::bit_rules(&mut runner, model::WHOLE, parity::seed()).map_err(internal)?;
     report.lines.iter().for_each(tell);
     Ok(report)

@@ -53,6 +53,10 @@ impl<E: Executor> Executor for Counted<E> {
     const VOCAB: usize = E::VOCAB;
     const PATIENCE: Option<Patience> = E::PATIENCE;
 
+    fn pages(&self) -> Option<usize> {
+        self.executor.pages()
+    }
+
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         let has_prompt = rows.iter().any(|rows| rows.tokens.len() > 1);
         let times = match E::PATIENCE {

@@ -9,7 +9,7 @@ use super::request::TokenId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 
-/// Index of a KV page of `target::PAGE` tokens, below `target::KV_PAGES`.
+/// Index of a KV page of `target::PAGE` tokens, below `Executor::pages`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageId(pub u32);
 
@@ -56,13 +56,19 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// The device failed; the process cannot go on serving.
+/// The device cannot be used, or no longer; the process cannot go on serving.
 #[derive(Debug)]
-pub struct DeviceError(pub String);
+pub enum DeviceError {
+    /// It has too little free memory.
+    Memory(String),
+    /// A call failed.
+    Failed(String),
+}
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let (DeviceError::Memory(text) | DeviceError::Failed(text)) = self;
+        f.write_str(text)
     }
 }
 
@@ -84,6 +90,11 @@ pub trait Executor {
     const VOCAB: usize;
     /// None: calls may take any time.
     const PATIENCE: Option<Patience> = None;
+
+    /// KV pages that it has; none if any number will do.
+    fn pages(&self) -> Option<usize> {
+        None
+    }
 
     /// Runs one step over the rows of one or more sequences, each sequence at most once.
     ///

@@ -20,8 +20,8 @@ const _: () = assert!(
     "the longest request that is accepted must fit"
 );
 
-/// Bounds of one engine. Those of the target, except that memory may give another page count, and
-/// an executor that computes no model any context.
+/// Bounds of one engine. Those of the target, except that an executor may have fewer pages, and one
+/// that computes no model any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sequences that hold a slot at once.

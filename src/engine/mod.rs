@@ -215,10 +215,11 @@ impl<E: Executor> Engine<E> {
     fn new(
         executor: E,
         runtime: Runtime,
-        limits: Limits,
+        mut limits: Limits,
         inbox: mpsc::Receiver<Request>,
         shared: Arc<Shared>,
     ) -> Self {
+        limits.pages = limits.pages.min(executor.pages().unwrap_or(usize::MAX));
         shared.stats.pages_total.set(limits.pages);
         Engine {
             executor,

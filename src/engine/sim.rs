@@ -128,9 +128,13 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
 impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     const VOCAB: usize = VOCAB;
 
+    fn pages(&self) -> Option<usize> {
+        Some(self.pages.len())
+    }
+
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         let Some(left) = self.steps_left.checked_sub(1) else {
-            return Err(DeviceError("it was told to fail".to_owned()));
+            return Err(DeviceError::Failed("it was told to fail".to_owned()));
         };
         self.steps_left = left;
         let slots: HashSet<_> = rows.iter().map(|rows| rows.slot).collect();

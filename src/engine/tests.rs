@@ -75,6 +75,23 @@ fn a_request_is_answered_and_counted() {
 }
 
 #[test]
+fn a_device_may_have_fewer_pages_than_the_target_states() {
+    let few = Limits { pages: 3, ..LIMITS };
+    let (handle, thread) = spawn(LIMITS, move || Ok(HashModel::<VOCAB>::new(&few)));
+    let room = 3 * crate::target::PAGE;
+    let fits = read_all(submit(&handle, &spec(room - 3), room));
+    assert_eq!(fits.last(), Some(&Event::Done(FinishReason::Length)));
+    let refused = read_all(submit(&handle, &spec(room - 2), room));
+    assert!(
+        matches!(&refused[..], [Event::Failed(text)] if text.contains(&format!("than {room}"))),
+        "{refused:?}"
+    );
+    handle.drain();
+    thread.join().unwrap();
+    assert_eq!(handle.stats().pages_total.get(), 3);
+}
+
+#[test]
 fn a_stop_token_ends_the_reply_and_is_its_last_token() {
     let (handle, _thread) = spawn_model();
     let free = spec(5).expected(&LIMITS);
@@ -147,7 +164,7 @@ impl Executor for Gated {
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.gate
             .recv()
-            .map_err(|gone| DeviceError(gone.to_string()))?;
+            .map_err(|gone| DeviceError::Failed(gone.to_string()))?;
         self.model.step(rows)
     }
 
@@ -699,7 +716,7 @@ impl Executor for Failing {
     const VOCAB: usize = VOCAB;
 
     fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
-        Err(DeviceError("it is lost".into()))
+        Err(DeviceError::Failed("it is lost".into()))
     }
 
     fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {

@@ -80,7 +80,7 @@ impl Executor for Scripted {
         thread::sleep(self.script.step);
         self.steps += 1;
         if self.script.fails_at == Some(self.steps) {
-            return Err(DeviceError("the script says so".to_string()));
+            return Err(DeviceError::Failed("the script says so".to_string()));
         }
         self.logits.clear();
         self.rows.clear();

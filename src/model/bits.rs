@@ -292,14 +292,16 @@ fn seen<B: Ops>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), De
     let found = digest(logits)?;
     match ranked.is_none_or(|ranked| ranked == most_likely(logits, TOP_K)) {
         true => Ok(found),
-        false => Err(DeviceError("a row is not ranked as it is".to_string())),
+        false => Err(DeviceError::Failed(
+            "a row is not ranked as it is".to_string(),
+        )),
     }
 }
 
 /// The greedy token of a row of logits, and a digest of all its bits (FNV-1a over words).
 fn digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
     if !all_finite(logits) {
-        return Err(DeviceError("a logit is not finite".to_string()));
+        return Err(DeviceError::Failed("a logit is not finite".to_string()));
     }
     let fold = |digest: u64, logit: &f32| {
         (digest ^ u64::from(logit.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)

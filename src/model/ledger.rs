@@ -1,125 +1,323 @@
-//! The memory that a server of this target takes, computed from its constants before it is taken.
+//! The memory that a model takes, planned before any of it is taken: from the target's constants
+//! and from what is free. Constants settle all of it but the number of KV pages: the target states
+//! the most, and where less is free there are fewer, down to what one sequence may fill.
+
+use std::error::Error;
+use std::fmt;
+use std::iter;
 
 use super::ROWS_MAX;
 use crate::backend::{self, Backend};
-use crate::ops::{Ops, RANKED};
-use crate::target::{self, KvFormat, Mixer};
-use crate::weights::layout;
+use crate::ops::Ops;
+use crate::target::{self, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::weights::{LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
+
+/// Pages that one sequence may fill: with fewer there is no server.
+pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
+
+const MEBIBYTE: u64 = 1024 * 1024;
 
 /// One line of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: &'static str,
     pub bytes: u64,
 }
 
-/// What is held from the start to the end.
-pub fn entries() -> [Entry; 4] {
-    [
-        Entry {
-            name: "weights, at most",
-            bytes: weights_max(),
-        },
-        Entry {
-            name: "KV pages",
-            bytes: kv_pages(),
-        },
-        Entry {
-            name: "recurrent states",
-            bytes: recurrent_states(),
-        },
-        Entry {
-            name: "activations",
-            bytes: activations(),
-        },
-    ]
+/// What a model takes from the start to the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
+    pub pages: usize,
+    buffers: [Entry; 4],
+    /// What the device's driver takes beside buffers, at most.
+    driver: [Entry; 2],
+    /// What may be taken, if the system tells it.
+    room: Option<u64>,
 }
 
-/// The ledger as lines, the sum last.
-pub fn lines() -> Vec<String> {
-    let entries = entries();
-    let sum = entries.iter().map(|entry| entry.bytes).sum();
-    let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
-    let mut lines: Vec<String> = entries
-        .iter()
-        .map(|entry| line(entry.name, entry.bytes))
-        .collect();
-    lines.push(line("sum", sum));
-    lines
+/// A model that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLittle {
+    /// With `PAGES_MIN` pages, bytes.
+    needed: u64,
+    room: u64,
 }
+
+impl Plan {
+    /// Of a model within `room`, which is what may be taken in all, bytes.
+    ///
+    /// # Errors
+    /// When there is too little for the model and its longest sequence.
+    pub fn within(room: Option<u64>, model: &ModelSpec) -> Result<Plan, TooLittle> {
+        let least = Plan::of(model, PAGES_MIN, room);
+        let others = least.bytes() - taken(kv_pages(model, PAGES_MIN));
+        let fits =
+            |pages: &usize| room.is_none_or(|room| others + taken(kv_pages(model, *pages)) <= room);
+        match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
+            Some(pages) => Ok(Plan::of(model, pages, room)),
+            None => Err(TooLittle {
+                needed: least.bytes(),
+                room: room.unwrap_or(0),
+            }),
+        }
+    }
+
+    /// With all pages of the target, whatever is free.
+    pub fn largest(model: &ModelSpec) -> Plan {
+        Plan::of(model, KV_PAGES, None)
+    }
+
+    fn of(model: &ModelSpec, pages: usize, room: Option<u64>) -> Plan {
+        let entry = |name, bytes| Entry { name, bytes };
+        Plan {
+            pages,
+            buffers: [
+                entry("weights, at most", taken(weights(model))),
+                entry("KV pages", taken(kv_pages(model, pages))),
+                entry("recurrent states", taken(recurrent_states(model))),
+                entry("activations", taken(activations())),
+            ],
+            driver: [
+                entry("graphs, at most", graphs(model)),
+                entry("context, at most", backend::CONTEXT_BYTES),
+            ],
+            room,
+        }
+    }
+
+    /// Every line of the ledger.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.buffers.iter().chain(&self.driver)
+    }
+
+    /// All that is taken.
+    pub fn bytes(&self) -> u64 {
+        self.entries().map(|entry| entry.bytes).sum()
+    }
+
+    /// What the model's buffers take of it.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.buffers.iter().map(|entry| entry.bytes).sum()
+    }
+
+    /// The ledger for people, the sum last, then what was free.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
+        let taken = self.entries().filter(|entry| entry.bytes > 0);
+        let mut lines: Vec<String> = taken.map(|entry| line(entry.name, entry.bytes)).collect();
+        lines.push(line("sum", self.bytes()));
+        lines.push(self.room_words());
+        lines
+    }
+
+    /// What may be taken, and how many KV pages there are by that.
+    pub fn room_words(&self) -> String {
+        let fewer = match self.pages {
+            KV_PAGES => "",
+            _ => ", as many as fit",
+        };
+        format!(
+            "{}; {} KV pages for {} tokens{fewer}",
+            room_words(self.room),
+            self.pages,
+            self.pages * PAGE
+        )
+    }
+}
+
+/// What may be taken, in words.
+fn room_words(room: Option<u64>) -> String {
+    let Some(room) = room else {
+        return "what is free is not known".to_string();
+    };
+    let reserve = mebibytes(backend::RESERVE_BYTES);
+    let others = match target::HOST_RESERVE {
+        Some(_) => "other programs",
+        None => "the driver",
+    };
+    format!(
+        "{} may be taken, {reserve} are left to {others}",
+        mebibytes(room)
+    )
+}
+
+impl fmt::Display for TooLittle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fix = match target::HOST_RESERVE {
+            Some(_) => "",
+            None => " that use the GPU (`nvidia-smi` lists them)",
+        };
+        write!(
+            f,
+            "memory: {} MiB are needed for the model and one sequence of {MAX_CONTEXT} tokens, and \
+             {}. Stop other programs{fix}, or take a smaller model's binary",
+            self.needed.div_ceil(MEBIBYTE),
+            room_words(Some(self.room)),
+        )
+    }
+}
+
+impl Error for TooLittle {}
 
 /// For people.
 pub fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
+    format!("{:.1} MiB", bytes as f64 / MEBIBYTE as f64)
 }
 
-/// As the device holds them. What it really takes is known once they are loaded, since a device may
-/// hold values in fewer bytes when that loses nothing.
-pub fn weights_max() -> u64 {
-    let spec = layout::model(&|_| false);
-    let bytes = spec
-        .matrices()
-        .map(|matrix| Backend::matrix_bytes_max(matrix.n, matrix.k, matrix.format));
-    bytes.sum()
+/// What buffers of these sizes take of the device.
+fn taken(buffers: impl IntoIterator<Item = u64>) -> u64 {
+    buffers.into_iter().map(Backend::buffer_bytes).sum()
 }
 
-fn layers_with(mixer: Mixer) -> usize {
-    target::MIXERS
-        .iter()
-        .filter(|found| **found == mixer)
-        .count()
+/// All layers, the drafting one last.
+fn layers(model: &ModelSpec) -> impl Iterator<Item = &LayerSpec> {
+    let drafting = model.mtp.iter().map(|mtp| &mtp.layer);
+    model.layers.iter().chain(drafting)
 }
 
-/// Keys and values of every page in every attention layer, the drafting layer's included.
-fn kv_pages() -> u64 {
+fn attention_layers(model: &ModelSpec) -> usize {
+    let found = layers(model).filter(|layer| matches!(layer.mixer, MixerSpec::Attention(_)));
+    found.count()
+}
+
+fn recurrent_layers(model: &ModelSpec) -> usize {
+    layers(model).count() - attention_layers(model)
+}
+
+/// As the device holds them, at most: a device may hold values in fewer bytes when that loses
+/// nothing.
+fn weights(model: &ModelSpec) -> Vec<u64> {
+    let bytes = |matrix: &MatrixSpec| Backend::matrix_bytes_max(matrix.n, matrix.k, matrix.format);
+    let alone = [&model.embed].into_iter().chain(&model.head);
+    let alone = alone.chain(model.mtp.iter().map(|mtp| &mtp.fc));
+    let mut buffers: Vec<u64> = alone.map(bytes).collect();
+    for layer in layers(model) {
+        buffers.extend(layer.mixer.matrices().into_iter().map(bytes));
+        let moe = &layer.moe;
+        buffers.push(bytes(&moe.router) + bytes(&moe.shared_gate));
+        let experts = || moe.experts.iter().chain([&moe.shared]);
+        let gate_up = experts().map(|[gate, up, _]| bytes(gate) + bytes(up));
+        buffers.push(gate_up.sum());
+        buffers.push(experts().map(|[.., down]| bytes(down)).sum());
+    }
+    let elements = |vector: &VectorSpec| vector.shape.iter().product::<usize>();
+    let vectors = model.vectors();
+    buffers.extend(vectors.map(|vector| (elements(vector) * size_of::<f32>()) as u64));
+    buffers
+}
+
+/// Of one page in one layer.
+fn page_layer_bytes() -> u64 {
     let element = match target::FORMAT_KV {
         KvFormat::F32 => 4,
         KvFormat::Bf16 => 2,
     };
-    let layers = layers_with(Mixer::Attention) + target::MTP_LAYERS;
-    let token = 2 * target::KV_HEADS * target::HEAD_DIM * element;
-    (layers * target::KV_PAGES * target::PAGE * token) as u64
+    (PAGE * 2 * target::KV_HEADS * target::HEAD_DIM * element) as u64
+}
+
+/// Keys and values of every page in every attention layer.
+fn kv_pages(model: &ModelSpec, pages: usize) -> impl Iterator<Item = u64> {
+    iter::repeat_n(pages as u64 * page_layer_bytes(), attention_layers(model))
 }
 
 /// Matrix states and convolution tails of every sequence in every recurrent layer.
-fn recurrent_states() -> u64 {
+fn recurrent_states(model: &ModelSpec) -> impl Iterator<Item = u64> {
     let matrix = target::GDN_VALUE_HEADS * target::GDN_KEY_DIM * target::GDN_VALUE_DIM;
     let channels = 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM
         + target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-    let elements = matrix + target::GDN_CONV * channels;
-    (layers_with(Mixer::Gdn) * target::MAX_SEQUENCES * elements * size_of::<f32>()) as u64
+    let layer = [matrix, target::GDN_CONV * channels];
+    let layer = layer.map(|elements| (MAX_SEQUENCES * elements * size_of::<f32>()) as u64);
+    (0..recurrent_layers(model)).flat_map(move |_| layer)
 }
 
 /// Every activation of the largest step, its logits, and what the device's operations work in.
-fn activations() -> u64 {
-    let values = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-    let heads = target::HEADS * target::HEAD_DIM;
-    let width = 6 * target::HIDDEN
-        + 2 * (2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM + values)
-        + values
-        + 2 * target::GDN_VALUE_HEADS
-        + 2 * heads
-        + 2 * target::KV_HEADS * target::HEAD_DIM
-        + values.max(heads)
-        + target::EXPERTS
-        + 1;
-    let logits = target::MAX_SEQUENCES * (target::VOCAB + RANKED);
-    ((ROWS_MAX * width + logits) * size_of::<f32>() + backend::WORKSPACE_BYTES) as u64
+fn activations() -> impl Iterator<Item = u64> {
+    let (rows, ends) = super::parts::SCRATCH_WIDTHS;
+    let rows = rows.map(|width| ROWS_MAX * width);
+    let ends = ends.map(|width| MAX_SEQUENCES * width);
+    let tensors = rows.into_iter().chain(ends);
+    let tensors = tensors.map(|elements| elements * size_of::<f32>());
+    let buffers = tensors.chain(backend::WORKSPACE_BYTES);
+    buffers.map(|bytes| bytes as u64)
+}
+
+/// Steps of decoding of every size.
+fn graphs(model: &ModelSpec) -> u64 {
+    (MAX_SEQUENCES * layers(model).count()) as u64 * backend::GRAPH_LAYER_BYTES
+}
+
+/// Plans before a device is opened where the model lies in the host's memory: a machine that runs
+/// out of it with a GPU that shares it does not fail but freezes, and only its power switch helps.
+///
+/// # Errors
+/// When the target's model lies there and does not fit.
+pub fn preflight() -> Result<(), TooLittle> {
+    if target::HOST_RESERVE.is_none() {
+        return Ok(());
+    }
+    Plan::within(backend::host_room(), &layout::model(&|_| false)).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_ledger_ends_with_the_sum() {
-        let sum: u64 = entries().iter().map(|entry| entry.bytes).sum();
-        assert!(lines().last().unwrap().ends_with(&mebibytes(sum)));
+    fn model() -> ModelSpec {
+        layout::model(&|_| false)
+    }
+
+    /// What a plan with so many pages takes.
+    fn bytes_with(pages: usize) -> u64 {
+        Plan::of(&model(), pages, None).bytes()
     }
 
     #[test]
-    fn every_part_of_this_target_takes_memory() {
-        for entry in entries() {
+    fn the_ledger_names_what_takes_memory_and_the_sum() {
+        let plan = Plan::largest(&model());
+        let lines = plan.lines().join("\n");
+        assert!(lines.contains(&mebibytes(plan.bytes())), "{lines}");
+        for entry in &plan.buffers {
             assert!(entry.bytes > 0, "{}", entry.name);
+            assert!(lines.contains(entry.name), "{lines}");
         }
+    }
+
+    #[test]
+    fn what_is_free_decides_how_many_pages_there_are() {
+        for pages in [PAGES_MIN, PAGES_MIN + 1, KV_PAGES - 1, KV_PAGES] {
+            let plan = Plan::within(Some(bytes_with(pages)), &model()).unwrap();
+            assert_eq!((plan.pages, plan.bytes()), (pages, bytes_with(pages)));
+        }
+    }
+
+    #[test]
+    fn a_byte_less_is_a_page_less() {
+        let plan = Plan::within(Some(bytes_with(KV_PAGES) - 1), &model()).unwrap();
+        assert_eq!(plan.pages, KV_PAGES - 1);
+        assert!(plan.lines().last().unwrap().contains("as many as fit"));
+    }
+
+    #[test]
+    fn there_are_never_more_pages_than_the_target_states() {
+        for room in [Some(u64::MAX), None] {
+            assert_eq!(Plan::within(room, &model()).unwrap().pages, KV_PAGES);
+        }
+    }
+
+    #[test]
+    fn less_than_one_sequence_fills_is_refused() {
+        let needed = bytes_with(PAGES_MIN);
+        let refused = Plan::within(Some(needed - 1), &model()).unwrap_err();
+        let told = refused.to_string();
+        assert!(told.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
+        assert!(told.contains("Stop other programs"), "{told}");
+    }
+
+    #[test]
+    fn fewer_layers_take_less() {
+        let less = layout::model_of(1, &|_| false);
+        let (one, all) = (Plan::largest(&less), Plan::largest(&model()));
+        assert!(one.buffers[0].bytes < all.buffers[0].bytes);
     }
 }

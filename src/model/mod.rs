@@ -16,6 +16,7 @@ mod tests;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use bits::{Extent, WHOLE, bit_rules};
+pub use ledger::{Plan, TooLittle};
 pub use measure::measure;
 pub use runner::{ROUTER_LOGITS, ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};

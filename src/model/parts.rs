@@ -10,6 +10,12 @@ use crate::weights::{
 
 use super::runner::ROWS_MAX;
 
+/// Width of what a mixer leaves.
+const MIXED: usize = match HEADS * HEAD_DIM {
+    heads if heads > GDN_VALUES => heads,
+    _ => GDN_VALUES,
+};
+
 pub struct Model<B: Ops> {
     pub embed: B::Matrix,
     pub layers: Vec<Layer<B>>,
@@ -91,6 +97,27 @@ pub struct Scratch<B: Ops> {
     pub ranked: B::Tensor,
 }
 
+/// Widths of what a scratch holds of every row of a step, and of every sequence.
+pub const SCRATCH_WIDTHS: ([usize; 14], [usize; 3]) = (
+    [
+        HIDDEN,
+        HIDDEN,
+        HIDDEN,
+        GDN_QKV,
+        GDN_QKV,
+        GDN_VALUES,
+        GDN_VALUE_HEADS,
+        GDN_VALUE_HEADS,
+        2 * HEADS * HEAD_DIM,
+        KV_HEADS * HEAD_DIM,
+        KV_HEADS * HEAD_DIM,
+        MIXED,
+        EXPERTS + 1,
+        2 * HIDDEN,
+    ],
+    [HIDDEN, VOCAB, RANKED],
+);
+
 impl<B: Ops> Scratch<B> {
     /// Room for the largest step.
     ///
@@ -110,7 +137,7 @@ impl<B: Ops> Scratch<B> {
             q: tensor(2 * HEADS * HEAD_DIM)?,
             k: tensor(KV_HEADS * HEAD_DIM)?,
             v: tensor(KV_HEADS * HEAD_DIM)?,
-            mixed: tensor(GDN_VALUES.max(HEADS * HEAD_DIM))?,
+            mixed: tensor(MIXED)?,
             router: tensor(EXPERTS + 1)?,
             routing: ops.routing()?,
             pair: tensor(2 * HIDDEN)?,
@@ -121,13 +148,21 @@ impl<B: Ops> Scratch<B> {
     }
 }
 
-/// Reads every weight of the checkpoint onto the backend.
+/// Reads every weight of the checkpoint onto the backend, with caches of `pages` KV pages.
 ///
 /// # Errors
 /// `WeightsError` naming the file and tensor that cannot be used.
-pub fn load<B: Ops>(ops: &mut B, checkpoint: &Checkpoint) -> Result<Model<B>, WeightsError> {
+pub fn load<B: Ops>(
+    ops: &mut B,
+    checkpoint: &Checkpoint,
+    pages: usize,
+) -> Result<Model<B>, WeightsError> {
     let spec = checkpoint.spec();
-    let mut loader = Loader { ops, checkpoint };
+    let mut loader = Loader {
+        ops,
+        checkpoint,
+        pages,
+    };
     let layers = spec.layers.iter().map(|layer| loader.layer(layer));
     let layers = layers.collect::<Result<Vec<_>, _>>()?;
     let mut matrix = |m| loader.ops.load_matrix(&[checkpoint.matrix(m)]);
@@ -143,6 +178,7 @@ pub fn load<B: Ops>(ops: &mut B, checkpoint: &Checkpoint) -> Result<Model<B>, We
 struct Loader<'a, B: Ops> {
     ops: &'a mut B,
     checkpoint: &'a Checkpoint,
+    pages: usize,
 }
 
 impl<B: Ops> Loader<'_, B> {
@@ -185,7 +221,7 @@ impl<B: Ops> Loader<'_, B> {
             o: matrix(&spec.o)?,
             q_norm: self.vector(&spec.q_norm)?,
             k_norm: self.vector(&spec.k_norm)?,
-            cache: self.ops.kv_cache()?,
+            cache: self.ops.kv_cache(self.pages)?,
         })
     }
 

@@ -8,6 +8,7 @@ use crate::ops::{Batch, Ops, Program, RANKED};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 
+use super::ledger::Plan;
 use super::parts::{self, Model, Scratch};
 use super::qwen3_5_moe;
 
@@ -26,6 +27,7 @@ pub struct Runner<B: Ops> {
     model: Model<B>,
     scratch: Scratch<B>,
     batch: Batch,
+    pages: usize,
     /// Of the last step, if the backend ranks rows.
     ranked: B::Host,
     /// The row that was asked for last.
@@ -36,13 +38,21 @@ pub struct Runner<B: Ops> {
 }
 
 impl<B: Ops> Runner<B> {
-    /// Loads the checkpoint's weights onto `ops`.
+    /// Loads the checkpoint's weights onto `ops`, and takes all memory that `plan` has. From here
+    /// on the backend takes none.
     ///
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
-    pub fn load(mut ops: B, checkpoint: &Checkpoint) -> Result<Runner<B>, WeightsError> {
+    ///
+    /// # Panics
+    /// If buffers take more than the plan says.
+    pub fn load(
+        mut ops: B,
+        checkpoint: &Checkpoint,
+        plan: &Plan,
+    ) -> Result<Runner<B>, WeightsError> {
         checkpoint.progress().enter(Stage::Loading);
-        let model = parts::load(&mut ops, checkpoint)?;
+        let model = parts::load(&mut ops, checkpoint, plan.pages)?;
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops)?;
         let mut runner = Runner {
@@ -53,10 +63,15 @@ impl<B: Ops> Runner<B> {
             ops,
             model,
             scratch,
-            batch: Batch::default(),
+            batch: Batch::new(plan.pages),
+            pages: plan.pages,
         };
         checkpoint.progress().enter(Stage::Recording);
         runner.record()?;
+        if let Some(taken) = runner.ops.seal() {
+            let planned = plan.buffer_bytes();
+            assert!(taken <= planned, "{taken} bytes of {planned} planned ones");
+        }
         Ok(runner)
     }
 
@@ -174,7 +189,7 @@ impl<B: Ops> Runner<B> {
     fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         let count: usize = rows.iter().map(|sequence| sequence.tokens.len()).sum();
         if count > ROWS_MAX {
-            return Err(DeviceError(format!(
+            return Err(DeviceError::Failed(format!(
                 "step of {count} rows, at most {ROWS_MAX}"
             )));
         }
@@ -185,6 +200,10 @@ impl<B: Ops> Runner<B> {
 impl<B: Ops> Executor for Runner<B> {
     const VOCAB: usize = target::VOCAB;
     const PATIENCE: Option<Patience> = B::PATIENCE;
+
+    fn pages(&self) -> Option<usize> {
+        Some(self.pages)
+    }
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
@@ -214,7 +233,7 @@ impl<B: Ops> Executor for Runner<B> {
         let known = self.batch.rows();
         if rows.len() > LOGITS_ROWS_MAX || rows.iter().any(|&row| row >= known) {
             let most = LOGITS_ROWS_MAX;
-            return Err(DeviceError(format!(
+            return Err(DeviceError::Failed(format!(
                 "logits of {} rows of a step of {known}, at most {most} at once",
                 rows.len()
             )));

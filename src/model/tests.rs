@@ -38,7 +38,9 @@ pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
         return None;
     };
     let checkpoint = checkpoint.unwrap_or_else(|error| panic!("{error}"));
-    Some(Runner::load(Cpu::new(threads), &checkpoint).unwrap_or_else(|error| panic!("{error}")))
+    let plan = Plan::largest(checkpoint.spec());
+    let runner = Runner::load(Cpu::new(threads), &checkpoint, &plan);
+    Some(runner.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// A sequence by hand: any slot, any pages.
@@ -238,7 +240,7 @@ fn threads_do_not_change_bits() {
 #[test]
 fn rows_out_of_range_are_refused() {
     let Some(mut runner) = runner(1) else { return };
-    let mut refuse = |rows: Rows<'_>| runner.step(&[rows]).unwrap_err().0;
+    let mut refuse = |rows: Rows<'_>| runner.step(&[rows]).unwrap_err().to_string();
     let (slot, pages) = (Slot(0), &[PageId(0)][..]);
     let good = Rows {
         slot,
@@ -297,11 +299,11 @@ fn rows_out_of_range_are_refused() {
 fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let checkpoint = weights::open_seeded(Arc::default());
     let mut ops = Cpu::new(2);
-    let mut model = parts::load(&mut ops, &checkpoint).unwrap();
+    let mut model = parts::load(&mut ops, &checkpoint, KV_PAGES).unwrap();
     let mut scratch = parts::Scratch::new(&ops).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let sequence = alone(&tokens);
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(KV_PAGES);
     batch.fill(&[sequence.rows(PAGE)]).unwrap();
     let mut states = vec![Vec::new()];
     ops.begin(&batch);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{CELL, ONE_BY_ONE};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
+use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
@@ -38,8 +38,10 @@ impl Span {
 }
 
 /// One step's rows. Storage is reused from step to step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Batch {
+    /// Pages of the caches.
+    page_count: usize,
     /// Token of each row.
     pub tokens: Vec<TokenId>,
     /// Position of each row in its sequence.
@@ -54,6 +56,19 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// No rows; those to come have pages below `page_count`.
+    pub fn new(page_count: usize) -> Batch {
+        Batch {
+            page_count,
+            tokens: Vec::new(),
+            positions: Vec::new(),
+            span_of: Vec::new(),
+            spans: Vec::new(),
+            pages: Vec::new(),
+            wanted: Vec::new(),
+        }
+    }
+
     /// Replaces the content by `rows`.
     ///
     /// # Errors
@@ -61,7 +76,7 @@ impl Batch {
     pub fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.clear();
         for sequence in rows {
-            check(sequence)?;
+            self.check(sequence)?;
             self.push(sequence);
         }
         Ok(())
@@ -80,6 +95,37 @@ impl Batch {
     /// Page table of the sequence that `row` belongs to.
     pub fn pages_of(&self, row: usize) -> &[PageId] {
         &self.pages[self.spans[self.span_of[row]].pages.clone()]
+    }
+
+    fn check(&self, rows: &Rows<'_>) -> Result<(), DeviceError> {
+        let fail = |what: String| Err(DeviceError::Failed(format!("slot {}: {what}", rows.slot.0)));
+        let end = rows.start + rows.tokens.len();
+        if rows.slot.0 as usize >= MAX_SEQUENCES {
+            return fail(format!("slots end at {MAX_SEQUENCES}"));
+        }
+        if rows.tokens.is_empty() || end > MAX_CONTEXT {
+            return fail(format!(
+                "rows {}..{end} of a context of {MAX_CONTEXT}",
+                rows.start
+            ));
+        }
+        if rows.pages.len() * PAGE < end {
+            return fail(format!(
+                "{} pages do not hold {end} tokens",
+                rows.pages.len()
+            ));
+        }
+        if let Some(page) = rows
+            .pages
+            .iter()
+            .find(|page| page.0 as usize >= self.page_count)
+        {
+            return fail(format!("page {} of {}", page.0, self.page_count));
+        }
+        if let Some(token) = rows.tokens.iter().find(|&&token| token as usize >= VOCAB) {
+            return fail(format!("token {token} of a vocabulary of {VOCAB}"));
+        }
+        Ok(())
     }
 
     fn clear(&mut self) {
@@ -110,31 +156,4 @@ impl Batch {
             self.wanted.push(end - 1);
         }
     }
-}
-
-fn check(rows: &Rows<'_>) -> Result<(), DeviceError> {
-    let fail = |what: String| Err(DeviceError(format!("slot {}: {what}", rows.slot.0)));
-    let end = rows.start + rows.tokens.len();
-    if rows.slot.0 as usize >= MAX_SEQUENCES {
-        return fail(format!("slots end at {MAX_SEQUENCES}"));
-    }
-    if rows.tokens.is_empty() || end > MAX_CONTEXT {
-        return fail(format!(
-            "rows {}..{end} of a context of {MAX_CONTEXT}",
-            rows.start
-        ));
-    }
-    if rows.pages.len() * PAGE < end {
-        return fail(format!(
-            "{} pages do not hold {end} tokens",
-            rows.pages.len()
-        ));
-    }
-    if let Some(page) = rows.pages.iter().find(|page| page.0 as usize >= KV_PAGES) {
-        return fail(format!("page {} of {KV_PAGES}", page.0));
-    }
-    if let Some(token) = rows.tokens.iter().find(|&&token| token as usize >= VOCAB) {
-        return fail(format!("token {token} of a vocabulary of {VOCAB}"));
-    }
-    Ok(())
 }

@@ -64,6 +64,18 @@ impl ModelSpec {
             .chain(mtp.map(|mtp| &mtp.fc))
             .chain(layers.flat_map(LayerSpec::matrices))
     }
+
+    /// Every vector once.
+    pub fn vectors(&self) -> impl Iterator<Item = &VectorSpec> {
+        let mtp = self.mtp.iter();
+        let layers = self.layers.iter().chain(mtp.clone().map(|mtp| &mtp.layer));
+        let of_mtp = mtp.flat_map(|mtp| [&mtp.norm_embedding, &mtp.norm_hidden, &mtp.norm]);
+        let of_layers = layers.flat_map(|layer| {
+            let of_mixer = layer.mixer.vectors().into_iter();
+            of_mixer.chain([&layer.input_norm, &layer.post_norm])
+        });
+        [&self.norm].into_iter().chain(of_mtp).chain(of_layers)
+    }
 }
 
 pub struct LayerSpec {
@@ -75,10 +87,6 @@ pub struct LayerSpec {
 
 impl LayerSpec {
     fn matrices(&self) -> impl Iterator<Item = &MatrixSpec> {
-        let mixer = match &self.mixer {
-            MixerSpec::Gdn(gdn) => vec![&gdn.qkv, &gdn.z, &gdn.b, &gdn.a, &gdn.out],
-            MixerSpec::Attention(w) => vec![&w.q, &w.k, &w.v, &w.o],
-        };
         let MoeSpec {
             router,
             experts,
@@ -86,13 +94,30 @@ impl LayerSpec {
             shared_gate,
         } = &self.moe;
         let moe = [router, shared_gate].into_iter().chain(shared);
-        mixer.into_iter().chain(moe).chain(experts.iter().flatten())
+        let mixer = self.mixer.matrices().into_iter();
+        mixer.chain(moe).chain(experts.iter().flatten())
     }
 }
 
 pub enum MixerSpec {
     Gdn(GdnSpec),
     Attention(AttentionSpec),
+}
+
+impl MixerSpec {
+    pub fn matrices(&self) -> Vec<&MatrixSpec> {
+        match self {
+            MixerSpec::Gdn(gdn) => vec![&gdn.qkv, &gdn.z, &gdn.b, &gdn.a, &gdn.out],
+            MixerSpec::Attention(w) => vec![&w.q, &w.k, &w.v, &w.o],
+        }
+    }
+
+    fn vectors(&self) -> Vec<&VectorSpec> {
+        match self {
+            MixerSpec::Gdn(gdn) => vec![&gdn.conv, &gdn.a_log, &gdn.dt_bias, &gdn.norm],
+            MixerSpec::Attention(w) => vec![&w.q_norm, &w.k_norm],
+        }
+    }
 }
 
 pub struct GdnSpec {

@@ -12,8 +12,8 @@ pub const BINARY: &str = "atlas-cpu-tiny-nvfp4";
 pub const MODEL_ID: &str = "tiny";
 /// Whether every op has an implementation, so that requests can be answered.
 pub const SERVES: bool = true;
-/// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
-pub const IN_HOST_MEMORY: bool = true;
+/// What is left to others of the host's memory, bytes, if the model lies in it.
+pub const HOST_RESERVE: Option<u64> = Some(268435456);
 /// Of a larger GPU the SMs that this binary keeps to; all of it if none.
 pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
@@ -70,6 +70,7 @@ prefill = 256
 [hardware]
 title = "any CPU"
 backend = "cpu"
+host_reserve_bytes = 268435456
 
 [model]
 title = "Tiny"

@@ -12,8 +12,8 @@ pub const BINARY: &str = "atlas-gb10-qwen3.5-35b-a3b-nvfp4";
 pub const MODEL_ID: &str = "qwen3.5-35b-a3b";
 /// Whether every op has an implementation, so that requests can be answered.
 pub const SERVES: bool = false;
-/// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
-pub const IN_HOST_MEMORY: bool = true;
+/// What is left to others of the host's memory, bytes, if the model lies in it.
+pub const HOST_RESERVE: Option<u64> = Some(8589934592);
 /// Of a larger GPU the SMs that this binary keeps to; all of it if none.
 pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
@@ -164,6 +164,7 @@ why = "eight logits a thread, so that a row fills most SMs"
 title = "NVIDIA GB10 (DGX Spark)"
 backend = "cuda"
 host = "aarch64-unknown-linux-gnu"
+host_reserve_bytes = 8589934592
 
 [hardware.gpu]
 arch = "sm_121a"
@@ -172,7 +173,6 @@ threads_per_sm = 1536
 shared_bytes_per_block = 101376
 l2_bytes = 25165824
 memory_bytes = 128419522150
-memory_shared_with_host = true
 bandwidth_rated = 273000000000
 bandwidth_read_measured = 244000000000
 

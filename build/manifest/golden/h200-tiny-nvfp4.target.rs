@@ -12,8 +12,8 @@ pub const BINARY: &str = "atlas-h200-tiny-nvfp4";
 pub const MODEL_ID: &str = "tiny";
 /// Whether every op has an implementation, so that requests can be answered.
 pub const SERVES: bool = true;
-/// Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.
-pub const IN_HOST_MEMORY: bool = false;
+/// What is left to others of the host's memory, bytes, if the model lies in it.
+pub const HOST_RESERVE: Option<u64> = None;
 /// Of a larger GPU the SMs that this binary keeps to; all of it if none.
 pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
@@ -172,7 +172,6 @@ threads_per_sm = 2048
 shared_bytes_per_block = 232448
 l2_bytes = 62914560
 memory_bytes = 150109880320
-memory_shared_with_host = false
 bandwidth_rated = 4800000000000
 bandwidth_read_measured = 4650000000000
 

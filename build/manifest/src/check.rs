@@ -54,7 +54,11 @@ impl File {
     }
 
     fn rules(&self, hardware: &Hardware) -> Rule {
+        let reserve = hardware.host_reserve_bytes;
+        self.positive("host_reserve_bytes", reserve.unwrap_or(1))?;
         if hardware.backend == Backend::Cpu {
+            let rule = "a cpu leaves a part of the host's memory to others";
+            self.rule(reserve.is_some(), "host_reserve_bytes", "absent", rule)?;
             let none = hardware.gpu.is_none();
             return self.rule(none, "gpu", "a table", "a cpu has none");
         }

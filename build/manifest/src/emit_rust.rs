@@ -59,11 +59,11 @@ impl Target {
             &format!("SERVES: bool = {}", self.serves()),
         );
         let gpu = self.hardware.gpu.as_ref();
-        let in_host_memory = gpu.is_none_or(|gpu| gpu.memory_shared_with_host);
+        let reserve = self.hardware.host_reserve_bytes;
         item(
             out,
-            "Whether the model lies in the host's memory: on a CPU, or where a GPU shares it.",
-            &format!("IN_HOST_MEMORY: bool = {in_host_memory}"),
+            "What is left to others of the host's memory, bytes, if the model lies in it.",
+            &format!("HOST_RESERVE: Option<u64> = {reserve:?}"),
         );
         let partition = gpu.filter(|gpu| gpu.partition).map(|gpu| gpu.sms);
         item(

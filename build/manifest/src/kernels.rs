@@ -406,9 +406,11 @@ mod tests {
     use super::{Family, KERNELS, MEASURES, ops_of};
 
     /// Methods of `trait Ops` that make or read storage or order work rather than compute.
-    const STORAGE: [&str; 14] = [
+    const STORAGE: [&str; 17] = [
         "matrix_bytes_max",
         "matrix_bytes",
+        "buffer_bytes",
+        "room",
         "load_matrix",
         "load_vector",
         "load_experts",
@@ -417,6 +419,7 @@ mod tests {
         "host",
         "kv_cache",
         "gdn_state",
+        "seal",
         "begin",
         "run",
         "record",

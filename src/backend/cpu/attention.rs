@@ -2,9 +2,7 @@
 
 use crate::engine::executor::PageId;
 use crate::ops::Batch;
-use crate::target::{
-    HEAD_DIM, HEADS, KV_HEADS, KV_PAGES, MAX_CONTEXT, PAGE, ROPE_THETA, ROTARY_DIM,
-};
+use crate::target::{HEAD_DIM, HEADS, KV_HEADS, MAX_CONTEXT, PAGE, ROPE_THETA, ROTARY_DIM};
 
 use super::elementwise::inverse_rms;
 use super::lanes::{LANES, Lanes, exp};
@@ -74,8 +72,8 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    pub fn new() -> KvCache {
-        let positions = KV_PAGES * KV_HEADS * PAGE;
+    pub fn new(pages: usize) -> KvCache {
+        let positions = pages * KV_HEADS * PAGE;
         KvCache {
             keys: vec![0.0; positions * HEAD_DIM],
             values: vec![0.0; positions * VALUE_STRIDE],

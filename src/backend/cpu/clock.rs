@@ -36,6 +36,10 @@ impl Timed for Cpu {
 impl Clock for HostClock {
     type Mark = Instant;
 
+    fn bytes(&self) -> u64 {
+        size_of_val(&self.words[..]) as u64
+    }
+
     /// Nothing: an operation is done when it returns.
     fn hold(&mut self) -> Result<(), DeviceError> {
         Ok(())

@@ -21,6 +21,7 @@ mod wide;
 
 use std::ops::Range;
 
+use crate::backend::host;
 use crate::engine::executor::{DeviceError, Patience};
 use crate::ops::{Batch, GatedDelta, Ops, RANKED};
 use crate::ranking;
@@ -166,6 +167,10 @@ impl Ops for Cpu {
         self.matrix_bytes
     }
 
+    fn room(&self) -> Option<u64> {
+        host::room()
+    }
+
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
         let values = parts
             .iter()
@@ -206,8 +211,8 @@ impl Ops for Cpu {
         Ok(Vec::new())
     }
 
-    fn kv_cache(&self) -> Result<KvCache, DeviceError> {
-        Ok(KvCache::new())
+    fn kv_cache(&self, pages: usize) -> Result<KvCache, DeviceError> {
+        Ok(KvCache::new(pages))
     }
 
     fn gdn_state(&self) -> Result<GdnState, DeviceError> {

@@ -44,7 +44,7 @@ fn rms_scale(x: &[f64]) -> f64 {
 /// One sequence of `rows` rows from `start`, on the pages and slot given.
 fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
     let tokens = vec![0; rows];
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(KV_PAGES);
     let rows = Rows {
         slot: Slot(slot),
         start,
@@ -170,7 +170,7 @@ fn attention_over_scattered_pages() {
     let mut q = tensor(&mut random, ROWS, 2 * HEADS * HEAD_DIM);
     let norms = [random.normal(HEAD_DIM), random.normal(HEAD_DIM)];
     let batch = batch(0, 0, ROWS, &[PageId(3), PageId(1)]);
-    let (mut cache, mut out) = (cpu.kv_cache().unwrap(), Tensor::default());
+    let (mut cache, mut out) = (cpu.kv_cache(KV_PAGES).unwrap(), Tensor::default());
     let norms = [&norms[0], &norms[1]];
     cpu.store_kv(&mut q, &mut k, &v, norms, &mut cache, &batch);
     cpu.attend(&q, &cache, &batch, &mut out);
@@ -385,10 +385,8 @@ fn concatenation_and_selection() {
     let (mut pair, mut last) = (Tensor::default(), Tensor::default());
     cpu.concat(&a, &b, &mut pair);
     assert_eq!(pair.row(1), [a.row(1), b.row(1)].concat());
-    let batch = Batch {
-        wanted: vec![2],
-        ..Batch::default()
-    };
+    let mut batch = Batch::new(KV_PAGES);
+    batch.wanted = vec![2];
     cpu.select(&pair, &batch, &mut last);
     assert_eq!(last.values, pair.row(2));
 }

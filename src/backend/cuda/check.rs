@@ -1,5 +1,6 @@
 //! The GPU's ops against the CPU's, and their speed beside a plain read's.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,15 +11,15 @@ use crate::backend::clock::{Clock, Timed};
 use crate::backend::cpu::Cpu;
 use crate::backend::parity::{
     Kind, Loaded, LongContext, Memory, Probe, ROWS, Random, Report, Rowwise, Sequences, distance,
-    kinds, matrices, round_f16, stored,
+    kinds, matrices, stored,
 };
 use crate::engine::executor::DeviceError;
-use crate::model::{self, Runner};
+use crate::model::{self, Plan, Runner};
 use crate::ops::{CELL, Ops};
 use crate::target::{
     self, DECODE_STEPS, GDN_VALUE_DIM, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS,
 };
-use crate::weights::{self, Bits, Stored};
+use crate::weights::{self, Stored};
 
 /// Elements before and after every array, which no kernel may touch.
 const GUARD: usize = 4096;
@@ -115,7 +116,9 @@ impl Probe for Cuda {
         let mut guards = all[..GUARD].iter().chain(&all[GUARD + len..]);
         match guards.all(|element| element.to_bits() == poison) {
             true => Ok(self.widened(tensor, found.to_vec())),
-            false => Err(DeviceError("memory around an array was written".into())),
+            false => Err(DeviceError::Failed(
+                "memory around an array was written".into(),
+            )),
         }
     }
 }
@@ -154,7 +157,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
             cuda,
             cpu: Cpu::default(),
         },
-        Err(why) => return report.push("", "", "the GPU can be used", why.0, false),
+        Err(why) => return report.push("", "", "the GPU can be used", why.to_string(), false),
     };
     let matrices = matrices().into_iter();
     let linear: Vec<_> = matrices
@@ -167,7 +170,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         .collect();
     for kind in kinds(random).iter().chain(&linear) {
         if let Err(why) = backends.kind(report, random, kind) {
-            report.push("", "", "the GPU holds the weights", why.0, false);
+            report.push("", "", "the GPU holds the weights", why.to_string(), false);
         }
     }
     for memory in [
@@ -234,7 +237,9 @@ impl Backends {
                     nearest(report, case.op(), shape, both, case.limit());
                     self.alone(report, &case, &weights.0, &found);
                 }
-                Err(why) => report.push(case.op(), &case.case(), "cuda runs", why.0, false),
+                Err(why) => {
+                    report.push(case.op(), &case.case(), "cuda runs", why.to_string(), false)
+                }
             }
         }
         Ok(())
@@ -280,7 +285,7 @@ impl Backends {
         let wanted = case.run(&mut self.cpu).expect("the CPU runs every case");
         let found = match case.run(&mut self.cuda) {
             Ok(found) => found,
-            Err(why) => return report.push(op, &shape, "cuda runs", why.0, false),
+            Err(why) => return report.push(op, &shape, "cuda runs", why.to_string(), false),
         };
         let both = (&found[..], &wanted[..]);
         nearest(report, op, (&shape, CUDA_CPU), both, case.limit());
@@ -300,7 +305,7 @@ impl Backends {
         let whole = Sequences::draw(random, memory, vec![vec![(0, rows)]]);
         let found = match whole.run(&mut self.cuda) {
             Ok(found) => found,
-            Err(why) => return report.push(whole.op(), "", "cuda runs", why.0, false),
+            Err(why) => return report.push(whole.op(), "", "cuda runs", why.to_string(), false),
         };
         for (chunk, check) in [
             (CELL, "chunks of 64 = whole"),
@@ -322,7 +327,7 @@ impl Backends {
                     whole.limit(),
                 );
             }
-            Err(why) => report.push(whole.op(), &shape, "cuda runs", why.0, false),
+            Err(why) => report.push(whole.op(), &shape, "cuda runs", why.to_string(), false),
         }
     }
 
@@ -334,7 +339,9 @@ impl Backends {
         let wanted = wanted.expect("the CPU runs every case");
         let found = match case.run(&mut self.cuda, 1, MAX_CONTEXT) {
             Ok(found) => found,
-            Err(why) => return report.push("attend", &longest, "cuda runs", why.0, false),
+            Err(why) => {
+                return report.push("attend", &longest, "cuda runs", why.to_string(), false);
+            }
         };
         for (step, both) in case.steps.iter().zip(found.iter().zip(&wanted)) {
             let shape = format!("{}..{}", step.start, step.end);
@@ -451,9 +458,11 @@ pub fn measure() -> Result<Vec<String>, DeviceError> {
 /// The whole model with drawn weights: prefill and decode.
 fn measure_model(cuda: Cuda) -> Result<Vec<String>, DeviceError> {
     let checkpoint = weights::open_seeded(Arc::default());
+    let failed = |error: &dyn Error| DeviceError::Failed(error.to_string());
+    let plan = Plan::within(cuda.room(), checkpoint.spec()).map_err(|error| failed(&error))?;
     let start = Instant::now();
-    let runner = Runner::load(cuda, &checkpoint);
-    let mut runner = runner.map_err(|error| DeviceError(error.to_string()))?;
+    let runner = Runner::load(cuda, &checkpoint, &plan);
+    let mut runner = runner.map_err(|error| failed(&error))?;
     let loaded = format!(
         "load          {:.1} s, drawn weights",
         start.elapsed().as_secs_f64()

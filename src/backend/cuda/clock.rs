@@ -42,6 +42,10 @@ impl Timed for Cuda {
 impl Clock for DeviceClock {
     type Mark = Event;
 
+    fn bytes(&self) -> u64 {
+        ffi::taken(self.lines.bytes())
+    }
+
     fn hold(&mut self) -> Result<(), DeviceError> {
         self.read_bytes(HELD)
     }

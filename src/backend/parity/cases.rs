@@ -238,7 +238,7 @@ impl<'a> Rowwise<'a> {
             logits: true,
         });
         let rows: Vec<_> = rows.collect();
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(KV_PAGES);
         batch.fill(&rows)?;
         Ok(batch)
     }
@@ -602,7 +602,7 @@ impl Sequences {
     /// # Errors
     /// The backend failed.
     pub fn run<B: Probe>(&self, b: &mut B) -> Result<Vec<Vec<f32>>, DeviceError> {
-        let mut cache = b.kv_cache()?;
+        let mut cache = b.kv_cache(KV_PAGES)?;
         let mut state = b.gdn_state()?;
         let weights = self.weights.iter().map(|w| b.vector_of(w));
         let weights = weights.collect::<Result<Vec<_>, _>>()?;
@@ -713,7 +713,7 @@ impl Sequences {
             pages: &tables[sequence],
             logits: true,
         });
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(KV_PAGES);
         batch.fill(&rows.collect::<Vec<_>>())?;
         Ok(batch)
     }

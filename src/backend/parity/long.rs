@@ -16,7 +16,7 @@ use super::{BF16_STORED, Probe, Random};
 use crate::engine::executor::{DeviceError, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, CELL};
-use crate::target::{HEAD_DIM, HEADS, KV_HEADS, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
+use crate::target::{HEAD_DIM, HEADS, KV_HEADS, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -94,7 +94,7 @@ impl LongContext {
         copies: usize,
         most: usize,
     ) -> Result<Vec<Vec<Vec<f32>>>, DeviceError> {
-        let mut cache = b.kv_cache()?;
+        let mut cache = b.kv_cache(KV_PAGES)?;
         let norms = [b.vector_of(&self.norms[0])?, b.vector_of(&self.norms[1])?];
         let mut results = vec![vec![Vec::new(); copies]; self.steps.len()];
         let (mut stored, mut queries) = (0, &self.queries[..]);
@@ -179,7 +179,7 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
         pages,
         logits: true,
     });
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(KV_PAGES);
     batch.fill(&rows.collect::<Vec<_>>())?;
     Ok(batch)
 }

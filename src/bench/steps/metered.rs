@@ -156,6 +156,20 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.matrix_bytes()
     }
 
+    fn buffer_bytes(bytes: u64) -> u64 {
+        B::buffer_bytes(bytes)
+    }
+
+    fn room(&self) -> Option<u64> {
+        let room = self.inner.room()?;
+        Some(room.saturating_sub(self.clock.bytes()))
+    }
+
+    fn seal(&mut self) -> Option<u64> {
+        let taken = self.inner.seal()?;
+        Some(taken - self.clock.bytes())
+    }
+
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, WeightsError> {
         let before = self.inner.matrix_bytes();
         let inner = self.inner.load_matrix(parts)?;
@@ -203,8 +217,8 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.host(len)
     }
 
-    fn kv_cache(&self) -> Result<Self::KvCache, DeviceError> {
-        self.inner.kv_cache()
+    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
+        self.inner.kv_cache(pages)
     }
 
     fn gdn_state(&self) -> Result<Self::GdnState, DeviceError> {

@@ -27,8 +27,9 @@ use serde::Serialize;
 use super::{BenchError, chart, write};
 use crate::backend;
 use crate::backend::clock::Timed;
+use crate::cli::boot;
 use crate::engine::executor::DeviceError;
-use crate::model::Runner;
+use crate::model::{Plan, Runner};
 use crate::ops::Ops;
 use crate::target::{self, MAX_CONTEXT, PAGE};
 use crate::weights::{self, Checkpoint};
@@ -165,7 +166,8 @@ impl Job {
             return Err(BenchError::Option(text));
         }
         let measured = self.measure();
-        let report = measured.map_err(|error| BenchError::Model(error.to_string()))?;
+        let failed = |error: Box<dyn Error + Send + Sync>| boot::start_failure(error.as_ref());
+        let report = measured.map_err(|error| BenchError::Start(failed(error)))?;
         print!("{}", report.table());
         if let Some(path) = &self.json {
             let text = serde_json::to_string_pretty(&report).expect("plain numbers and strings");
@@ -188,14 +190,14 @@ impl Job {
         let checkpoint = self.open()?;
         let device = backend::open()?;
         let start = Instant::now();
-        let mut runner = Runner::load(device, &checkpoint)?;
+        let mut runner = load(device, &checkpoint)?;
         let load_s = start.elapsed().as_secs_f64();
         let times = self.cases.iter().map(|case| case.seconds(&mut runner));
         let times = times.collect::<Result<Vec<_>, _>>()?;
         drop(runner);
         let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
-        let mut runner = Runner::load(Metered::new(backend::open()?, sink.clone())?, &checkpoint)?;
+        let mut runner = load(Metered::new(backend::open()?, sink.clone())?, &checkpoint)?;
         let metered = self.cases.iter().map(|case| {
             let repeats = case.meter(&mut runner, &sink)?;
             Ok((sink.take(), repeats))
@@ -222,6 +224,15 @@ impl Job {
             cases,
         })
     }
+}
+
+/// Loads a model as a server does.
+fn load<B: Ops>(
+    device: B,
+    checkpoint: &Checkpoint,
+) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
+    let plan = Plan::within(device.room(), checkpoint.spec())?;
+    Ok(Runner::load(device, checkpoint, &plan)?)
 }
 
 impl Case {

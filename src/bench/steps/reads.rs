@@ -69,6 +69,10 @@ pub(super) mod tests {
     impl Clock for Slow {
         type Mark = f64;
 
+        fn bytes(&self) -> u64 {
+            0
+        }
+
         fn hold(&mut self) -> Result<(), DeviceError> {
             Ok(())
         }

@@ -10,7 +10,7 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::engine::executor::{Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::model::Runner;
+use crate::model::{Plan, Runner};
 use crate::target::{EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, LAYERS, PAGE, VOCAB};
 
 fn written(layers: usize, threads: usize) -> Folder {
@@ -134,7 +134,8 @@ fn tensors_are_dealt_in_the_order_of_layers_under_the_releases_names() {
 /// Entropy of the distribution after each of some tokens, nats.
 fn entropies(tokens: &[TokenId]) -> Vec<f64> {
     let checkpoint = open_seeded(Arc::default());
-    let mut runner = Runner::load(Cpu::new(2), &checkpoint).unwrap();
+    let plan = Plan::largest(checkpoint.spec());
+    let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE))
         .map(|page| PageId(page as u32))
         .collect();

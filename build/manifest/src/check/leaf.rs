@@ -129,13 +129,16 @@ impl File {
     fn gpu_rules(&self, target: &Target, gpu: &Gpu) -> Rule {
         debug_assert_eq!(target.hardware.backend, Backend::Cuda);
         let resident = target.resident_bytes();
+        let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
         let rule = format!(
-            "weights, KV pages and states need {resident} bytes, above gpu.memory_bytes = {}",
+            "weights, KV pages, states and host_reserve_bytes need {} bytes, above \
+             gpu.memory_bytes = {}",
+            resident + reserve,
             gpu.memory_bytes
         );
         let tokens = target.leaf.limits.kv_tokens;
         self.rule(
-            resident <= gpu.memory_bytes,
+            resident + reserve <= gpu.memory_bytes,
             "limits.kv_tokens",
             tokens,
             &rule,

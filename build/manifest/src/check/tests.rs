@@ -36,7 +36,7 @@ fn the_manifests_are_right_before_they_are_broken() {
 refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncores = 1",
     "line 8: `cores = 1`: unknown field `cores`, expected one of `arch`, `sms`, \
      `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
-     `memory_shared_with_host`, `bandwidth_rated`, `bandwidth_read_measured`");
+     `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
     "line 42: `depth = 2`: unknown field `depth`, expected `layers`");
 refused!(leaf_overrides_a_fact: LEAF_FILE, "[quant]" => "hidden = 4096\n[quant]",
@@ -83,8 +83,24 @@ refused!(measured_above_rated: HARDWARE_FILE, "4_650_000_000_000" => "4_900_000_
      gpu.bandwidth_rated");
 refused!(cuda_without_host: HARDWARE_FILE, "host = \"x86_64-unknown-linux-gnu\"\n" => "",
     "host = absent: backend = \"cuda\" needs the triple of the host");
-refused!(cpu_with_gpu: HARDWARE_FILE, "\"cuda\"" => "\"cpu\"",
+refused!(cpu_that_leaves_nothing: HARDWARE_FILE, "\"cuda\"" => "\"cpu\"",
+    "host_reserve_bytes = absent: a cpu leaves a part of the host's memory to others");
+refused!(cpu_with_gpu: HARDWARE_FILE, "\"cuda\"" => "\"cpu\"\nhost_reserve_bytes = 1",
     "gpu = a table: a cpu has none");
+refused!(reserve_of_nothing: HARDWARE_FILE, "\"cuda\"" => "\"cuda\"\nhost_reserve_bytes = 0",
+    "host_reserve_bytes = 0: must be at least 1");
+
+#[test]
+fn memory_that_others_need_is_refused() {
+    let reserve = "\"cuda\"\nhost_reserve_bytes = 30_000_000_000";
+    assert_eq!(
+        message(HARDWARE_FILE, "\"cuda\"", reserve),
+        format!(
+            "{LEAF_FILE}: limits.kv_tokens = 4194304: weights, KV pages, states and \
+             host_reserve_bytes need 152743033344 bytes, above gpu.memory_bytes = 150109880320"
+        )
+    );
+}
 
 refused!(no_width: MODEL_FILE, "hidden = 2048" => "hidden = 0",
     "hidden = 0: must be at least 1");
@@ -167,8 +183,8 @@ refused!(kv_tokens_that_no_sequence_takes: LEAF_FILE,
     "kv_tokens = 4_194_304" => "kv_tokens = 8_388_672",
     "limits.kv_tokens = 8388672: must be at most limits.sequences * limits.context = 8388608");
 refused!(more_than_the_memory: LEAF_FILE, "kv_tokens = 4_194_304" => "kv_tokens = 8_388_608",
-    "limits.kv_tokens = 8388608: weights, KV pages and states need 217232313856 bytes, above \
-     gpu.memory_bytes = 150109880320");
+    "limits.kv_tokens = 8388608: weights, KV pages, states and host_reserve_bytes need \
+     217232313856 bytes, above gpu.memory_bytes = 150109880320");
 refused!(embedding_files_that_are_not_stated: LEAF_FILE, "\n[quant]" => "embed = true\n[quant]",
     "embed = true: needs a [checkpoint] of the model that states its files");
 refused!(deriving_from_what_is_not_published: LEAF_FILE,

@@ -24,6 +24,9 @@ pub struct Hardware {
     pub backend: Backend,
     /// Rust triple of the host; absent when any host will do.
     pub host: Option<String>,
+    /// What is left to others of the host's memory, bytes, where the model lies in it: on a CPU, or
+    /// where a GPU shares it.
+    pub host_reserve_bytes: Option<u64>,
     /// The accelerator.
     pub gpu: Option<Gpu>,
 }
@@ -47,8 +50,6 @@ pub struct Gpu {
     pub l2_bytes: u64,
     /// Device memory that a program sees, bytes.
     pub memory_bytes: u64,
-    /// Whether host and device share that memory.
-    pub memory_shared_with_host: bool,
     /// Rated memory bandwidth, bytes per second.
     pub bandwidth_rated: u64,
     /// Read bandwidth measured with a read-only kernel, bytes per second; not above the rated one.

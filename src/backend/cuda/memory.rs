@@ -1,0 +1,71 @@
+//! What the GPU's backend takes beside weights, caches and activations, and what it may take.
+
+use ffi::Device;
+
+use super::step::{RECORDS, Step};
+use super::{
+    CHUNKS, KEYS, OPERAND_BYTES, PAIRS, PARTIAL, PLACES, PLAN_BYTES, RELAY, TURNS, refused,
+};
+use crate::backend::host;
+use crate::engine::executor::DeviceError;
+use crate::target::{self, EXPERT_INTERMEDIATE, HIDDEN, MAX_CONTEXT};
+
+/// Buffers that operations work in beside tensors, bytes: those of `Cuda`, of `Step` and of a
+/// `Routing`.
+pub const WORKSPACE_BYTES: [usize; 13] = {
+    const NUMBER: usize = size_of::<f32>();
+    [
+        MAX_CONTEXT * 2 * PAIRS * NUMBER,
+        PARTIAL * NUMBER,
+        PLAN_BYTES,
+        RECORDS,
+        OPERAND_BYTES,
+        PLACES * EXPERT_INTERMEDIATE * NUMBER,
+        PLACES * HIDDEN / 2 * NUMBER,
+        RELAY * NUMBER,
+        KEYS * NUMBER,
+        CHUNKS * NUMBER,
+        Step::BYTES,
+        TURNS * NUMBER,
+        TURNS * NUMBER,
+    ]
+};
+
+/// What the driver takes of an opened GPU for itself and for the kernels, at most: 559 MiB of an
+/// H200.
+pub const CONTEXT_BYTES: u64 = 576 << 20;
+/// What the driver takes for a recorded layer, at most: 20 KiB on an H200.
+pub const GRAPH_LAYER_BYTES: u64 = 24 << 10;
+/// What is left to others, bytes: of the host's memory what the target states, of a GPU's own a
+/// little, because only its driver knows what it will want.
+pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
+    Some(bytes) => bytes,
+    None => 256 << 20,
+};
+
+/// What may be taken of the memory that this binary's GPU uses, bytes, if the system tells it.
+///
+/// # Errors
+/// Why the GPU cannot be used, and what to do about it.
+pub fn room() -> Result<Option<u64>, DeviceError> {
+    if target::HOST_RESERVE.is_some() {
+        return Ok(host::room());
+    }
+    let device = Device::open(target::COMPUTE_CAPABILITY, target::PARTITION).map_err(refused)?;
+    room_of(&device)
+}
+
+/// The same of a GPU that was opened just now, which counts as not yet taken.
+///
+/// # Errors
+/// The device failed.
+pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
+    let room = match target::HOST_RESERVE {
+        Some(_) => host::room(),
+        None => {
+            let free = device.free_bytes().map_err(refused)?;
+            Some(free.saturating_sub(RESERVE_BYTES))
+        }
+    };
+    Ok(room.map(|room| room + CONTEXT_BYTES))
+}
