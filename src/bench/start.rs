@@ -175,7 +175,7 @@ fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures
     let since = |at: Instant| at.duration_since(begun).as_secs_f64();
     let begins = entered.iter().map(|&(_, at)| since(at));
     let ends: Vec<_> = begins.clone().chain([total_s]).collect();
-    let first = StageFigures::new("memory ledger", ends[0], None);
+    let first = StageFigures::new("command line", ends[0], None);
     let others = entered.iter().zip(begins).zip(&ends[1..]);
     let others = others.map(|((&(stage, _), begin), end)| {
         let bytes = (stage == Stage::Loading).then(|| progress.bytes().0);
@@ -362,7 +362,7 @@ mod tests {
             fastest_s: loading_s + 1.0,
             slowest_s: loading_s + 1.0,
             stages: vec![
-                StageFigures::new("memory ledger", 1.0, None),
+                StageFigures::new("command line", 1.0, None),
                 StageFigures::new("loading weights", loading_s, Some(8_000_000_000)),
             ],
             text_s,
@@ -403,7 +403,7 @@ mod tests {
         let found = stages(begun, 1.0, &progress);
         let names: Vec<_> = found.iter().map(|stage| &stage.name[..]).collect();
         let expected = [
-            "memory ledger",
+            "command line",
             "checking files",
             "loading weights",
             "starting",
