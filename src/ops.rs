@@ -136,13 +136,6 @@ pub trait Ops {
         Self: Sized;
     /// Bytes of all matrices loaded so far.
     fn matrix_bytes(&self) -> u64;
-    /// What a buffer of `bytes` takes of the device's memory, at most.
-    fn buffer_bytes(bytes: u64) -> u64
-    where
-        Self: Sized,
-    {
-        bytes
-    }
     /// What may be taken of the device's memory in all, bytes, by what is known since it was
     /// opened; none if the system does not tell.
     fn room(&self) -> Option<u64>;
@@ -174,7 +167,7 @@ pub trait Ops {
     /// Zero state of one Gated DeltaNet layer.
     fn gdn_state(&self) -> Result<Self::GdnState, DeviceError>;
 
-    /// Takes no memory from here on: to ask for some is a programming error and aborts. What the
+    /// Takes no memory from here on: to ask for some is a programming error and panics. What the
     /// buffers take by then, if the backend knows it.
     fn seal(&mut self) -> Option<u64> {
         None

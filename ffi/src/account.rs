@@ -11,7 +11,7 @@ const ALIGNMENT: usize = 512;
 
 /// What a buffer of `bytes` takes of a device, at most, beside one block that is not yet full: a
 /// block holds as many buffers of one size as fit.
-pub const fn taken(bytes: usize) -> u64 {
+pub const fn buffer_bytes(bytes: usize) -> u64 {
     let taken = match bytes {
         0 => 0,
         1..=SHARED_MAX => BLOCK / (BLOCK / bytes.next_multiple_of(ALIGNMENT)),
@@ -29,14 +29,12 @@ pub(crate) struct Account {
 
 impl Account {
     /// Enters a buffer.
-    ///
-    /// # Panics
-    /// If the account is sealed.
     pub fn take(&self, bytes: usize) {
-        self.check_open();
-        self.taken.set(self.taken.get() + taken(bytes));
+        self.taken.set(self.taken.get() + buffer_bytes(bytes));
     }
 
+    /// Asked before memory is.
+    ///
     /// # Panics
     /// If the account is sealed.
     pub fn check_open(&self) {
@@ -47,7 +45,7 @@ impl Account {
     }
 
     pub fn give_back(&self, bytes: usize) {
-        self.taken.set(self.taken.get() - taken(bytes));
+        self.taken.set(self.taken.get() - buffer_bytes(bytes));
     }
 
     /// What all buffers take; from here on no memory may be asked for.
@@ -75,7 +73,7 @@ mod tests {
             (34_603_025, 35_651_584),
         ];
         for (bytes, wanted) in seen {
-            assert_eq!(taken(bytes), wanted, "{bytes}");
+            assert_eq!(buffer_bytes(bytes), wanted, "{bytes}");
         }
     }
 
@@ -92,8 +90,9 @@ mod tests {
     #[should_panic(expected = "that no plan has")]
     fn a_sealed_account_takes_nothing() {
         let account = Account::default();
+        account.check_open();
         account.seal();
-        account.take(1);
+        account.check_open();
     }
 
     #[test]

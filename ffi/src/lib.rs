@@ -12,7 +12,7 @@ mod memory;
 pub mod ops;
 mod partition;
 
-pub use account::taken;
+pub use account::buffer_bytes;
 pub use device::{Context, Device, DeviceInfo, Event, Stream, launched, probe};
 pub use error::{CudaError, Error};
 pub use graph::Graph;

@@ -395,10 +395,6 @@ impl Ops for Cuda {
         self.matrix_bytes
     }
 
-    fn buffer_bytes(bytes: u64) -> u64 {
-        ffi::taken(usize::try_from(bytes).expect("64 bits"))
-    }
-
     fn room(&self) -> Option<u64> {
         self.room
     }

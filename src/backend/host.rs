@@ -5,11 +5,12 @@ use std::fs;
 use crate::target;
 
 /// What may be taken of the host's memory, bytes, beside what is left to others; none where the
-/// system does not tell.
+/// model does not lie in it, or the system does not tell.
 pub fn room() -> Option<u64> {
+    let reserve = target::HOST_RESERVE?;
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let available = available_bytes(&meminfo)?;
-    Some(available.saturating_sub(target::HOST_RESERVE.unwrap_or(0)))
+    Some(available.saturating_sub(reserve))
 }
 
 /// `MemAvailable` of `/proc/meminfo`, which counts caches that can be given up.

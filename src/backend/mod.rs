@@ -46,6 +46,11 @@ mod device {
     pub const CONTEXT_BYTES: u64 = 0;
     pub const GRAPH_LAYER_BYTES: u64 = 0;
 
+    /// What a buffer of `bytes` takes of memory.
+    pub fn buffer_bytes(bytes: u64) -> u64 {
+        bytes
+    }
+
     /// What may be taken of the device's memory, bytes, if the system tells it.
     ///
     /// # Errors
@@ -72,7 +77,7 @@ mod device {
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, measure, parity, partition};
     pub use super::cuda::memory::{
-        CONTEXT_BYTES, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES, room,
+        CONTEXT_BYTES, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES, buffer_bytes, room,
     };
 
     /// What runs the model.
@@ -89,6 +94,6 @@ mod device {
 
 pub use device::{
     Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES,
-    open, partition, room,
+    buffer_bytes, open, partition, room,
 };
 pub use host::room as host_room;

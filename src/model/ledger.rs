@@ -6,11 +6,11 @@ use std::error::Error;
 use std::fmt;
 use std::iter;
 
-use super::ROWS_MAX;
+use super::{ROWS_MAX, parts};
 use crate::backend::{self, Backend};
 use crate::ops::Ops;
 use crate::target::{self, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
-use crate::weights::{LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
+use crate::weights::{GDN_QKV, LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
@@ -119,7 +119,7 @@ impl Plan {
         };
         format!(
             "{}; {} KV pages for {} tokens{fewer}",
-            room_words(self.room),
+            may_be_taken(self.room),
             self.pages,
             self.pages * PAGE
         )
@@ -127,7 +127,7 @@ impl Plan {
 }
 
 /// What may be taken, in words.
-fn room_words(room: Option<u64>) -> String {
+fn may_be_taken(room: Option<u64>) -> String {
     let Some(room) = room else {
         return "what is free is not known".to_string();
     };
@@ -153,7 +153,7 @@ impl fmt::Display for TooLittle {
             "memory: {} MiB are needed for the model and one sequence of {MAX_CONTEXT} tokens, and \
              {}. Stop other programs{fix}, or take a smaller model's binary",
             self.needed.div_ceil(MEBIBYTE),
-            room_words(Some(self.room)),
+            may_be_taken(Some(self.room)),
         )
     }
 }
@@ -167,7 +167,7 @@ pub fn mebibytes(bytes: u64) -> String {
 
 /// What buffers of these sizes take of the device.
 fn taken(buffers: impl IntoIterator<Item = u64>) -> u64 {
-    buffers.into_iter().map(Backend::buffer_bytes).sum()
+    buffers.into_iter().map(backend::buffer_bytes).sum()
 }
 
 /// All layers, the drafting one last.
@@ -224,18 +224,15 @@ fn kv_pages(model: &ModelSpec, pages: usize) -> impl Iterator<Item = u64> {
 /// Matrix states and convolution tails of every sequence in every recurrent layer.
 fn recurrent_states(model: &ModelSpec) -> impl Iterator<Item = u64> {
     let matrix = target::GDN_VALUE_HEADS * target::GDN_KEY_DIM * target::GDN_VALUE_DIM;
-    let channels = 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM
-        + target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-    let layer = [matrix, target::GDN_CONV * channels];
+    let layer = [matrix, target::GDN_CONV * GDN_QKV];
     let layer = layer.map(|elements| (MAX_SEQUENCES * elements * size_of::<f32>()) as u64);
     (0..recurrent_layers(model)).flat_map(move |_| layer)
 }
 
 /// Every activation of the largest step, its logits, and what the device's operations work in.
 fn activations() -> impl Iterator<Item = u64> {
-    let (rows, ends) = super::parts::SCRATCH_WIDTHS;
-    let rows = rows.map(|width| ROWS_MAX * width);
-    let ends = ends.map(|width| MAX_SEQUENCES * width);
+    let rows = parts::ROW_WIDTHS.map(|width| ROWS_MAX * width);
+    let ends = parts::END_WIDTHS.map(|width| MAX_SEQUENCES * width);
     let tensors = rows.into_iter().chain(ends);
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
     let buffers = tensors.chain(backend::WORKSPACE_BYTES);
@@ -253,9 +250,6 @@ fn graphs(model: &ModelSpec) -> u64 {
 /// # Errors
 /// When the target's model lies there and does not fit.
 pub fn preflight() -> Result<(), TooLittle> {
-    if target::HOST_RESERVE.is_none() {
-        return Ok(());
-    }
     Plan::within(backend::host_room(), &layout::model(&|_| false)).map(drop)
 }
 

@@ -97,26 +97,25 @@ pub struct Scratch<B: Ops> {
     pub ranked: B::Tensor,
 }
 
-/// Widths of what a scratch holds of every row of a step, and of every sequence.
-pub const SCRATCH_WIDTHS: ([usize; 14], [usize; 3]) = (
-    [
-        HIDDEN,
-        HIDDEN,
-        HIDDEN,
-        GDN_QKV,
-        GDN_QKV,
-        GDN_VALUES,
-        GDN_VALUE_HEADS,
-        GDN_VALUE_HEADS,
-        2 * HEADS * HEAD_DIM,
-        KV_HEADS * HEAD_DIM,
-        KV_HEADS * HEAD_DIM,
-        MIXED,
-        EXPERTS + 1,
-        2 * HIDDEN,
-    ],
-    [HIDDEN, VOCAB, RANKED],
-);
+/// Widths of a scratch's tensors of every row of a step, in their order but for those of the ends.
+pub const ROW_WIDTHS: [usize; 14] = [
+    HIDDEN,
+    HIDDEN,
+    HIDDEN,
+    GDN_QKV,
+    GDN_QKV,
+    GDN_VALUES,
+    GDN_VALUE_HEADS,
+    GDN_VALUE_HEADS,
+    2 * HEADS * HEAD_DIM,
+    KV_HEADS * HEAD_DIM,
+    KV_HEADS * HEAD_DIM,
+    MIXED,
+    EXPERTS + 1,
+    2 * HIDDEN,
+];
+/// Of those of every sequence's last row: `last`, `logits` and `ranked`.
+pub const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
 impl<B: Ops> Scratch<B> {
     /// Room for the largest step.
@@ -124,26 +123,44 @@ impl<B: Ops> Scratch<B> {
     /// # Errors
     /// Too little memory.
     pub fn new(ops: &B) -> Result<Scratch<B>, DeviceError> {
-        let tensor = |width| ops.tensor(ROWS_MAX, width);
+        let rows = ROW_WIDTHS.map(|width| ops.tensor(ROWS_MAX, width));
+        let [
+            residual,
+            x,
+            y,
+            qkv,
+            conv,
+            z,
+            b,
+            a,
+            q,
+            k,
+            v,
+            mixed,
+            router,
+            pair,
+        ] = rows;
+        let ends = END_WIDTHS.map(|width| ops.tensor(target::MAX_SEQUENCES, width));
+        let [last, logits, ranked] = ends;
         Ok(Scratch {
-            residual: tensor(HIDDEN)?,
-            x: tensor(HIDDEN)?,
-            y: tensor(HIDDEN)?,
-            qkv: tensor(GDN_QKV)?,
-            conv: tensor(GDN_QKV)?,
-            z: tensor(GDN_VALUES)?,
-            b: tensor(GDN_VALUE_HEADS)?,
-            a: tensor(GDN_VALUE_HEADS)?,
-            q: tensor(2 * HEADS * HEAD_DIM)?,
-            k: tensor(KV_HEADS * HEAD_DIM)?,
-            v: tensor(KV_HEADS * HEAD_DIM)?,
-            mixed: tensor(MIXED)?,
-            router: tensor(EXPERTS + 1)?,
+            residual: residual?,
+            x: x?,
+            y: y?,
+            qkv: qkv?,
+            conv: conv?,
+            z: z?,
+            b: b?,
+            a: a?,
+            q: q?,
+            k: k?,
+            v: v?,
+            mixed: mixed?,
+            router: router?,
             routing: ops.routing()?,
-            pair: tensor(2 * HIDDEN)?,
-            last: ops.tensor(target::MAX_SEQUENCES, HIDDEN)?,
-            logits: ops.tensor(target::MAX_SEQUENCES, VOCAB)?,
-            ranked: ops.tensor(target::MAX_SEQUENCES, RANKED)?,
+            pair: pair?,
+            last: last?,
+            logits: logits?,
+            ranked: ranked?,
         })
     }
 }

@@ -27,7 +27,6 @@ pub struct Runner<B: Ops> {
     model: Model<B>,
     scratch: Scratch<B>,
     batch: Batch,
-    pages: usize,
     /// Of the last step, if the backend ranks rows.
     ranked: B::Host,
     /// The row that was asked for last.
@@ -64,7 +63,6 @@ impl<B: Ops> Runner<B> {
             model,
             scratch,
             batch: Batch::new(plan.pages),
-            pages: plan.pages,
         };
         checkpoint.progress().enter(Stage::Recording);
         runner.record()?;
@@ -202,7 +200,7 @@ impl<B: Ops> Executor for Runner<B> {
     const PATIENCE: Option<Patience> = B::PATIENCE;
 
     fn pages(&self) -> Option<usize> {
-        Some(self.pages)
+        Some(self.batch.page_count())
     }
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {

@@ -40,7 +40,6 @@ impl Span {
 /// One step's rows. Storage is reused from step to step.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pages of the caches.
     page_count: usize,
     /// Token of each row.
     pub tokens: Vec<TokenId>,
@@ -85,6 +84,11 @@ impl Batch {
     /// Whether every sequence has one row, whose logits are wanted: a step of decoding.
     pub fn is_decode(&self) -> bool {
         self.spans.len() == self.rows() && self.wanted.len() == self.rows()
+    }
+
+    /// Pages of the caches.
+    pub fn page_count(&self) -> usize {
+        self.page_count
     }
 
     /// Number of rows.

@@ -272,7 +272,7 @@ pub const MAX_SEQUENCES: usize = 16;
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
 pub const PREFILL_TOKENS: usize = 256;
-/// KV pages of the whole server.
+/// KV pages of the whole server, at most: memory may have room for fewer.
 pub const KV_PAGES: usize = 512;
 /// Largest logits of a row that `top_k` ranks.
 pub const TOP_K: usize = 64;

@@ -80,7 +80,7 @@ inline constexpr int MAX_SEQUENCES = 16;
 inline constexpr int MAX_QUEUED = 64;
 // Prompt tokens that one step may prefill; a multiple of `PAGE`.
 inline constexpr int PREFILL_TOKENS = 8192;
-// KV pages of the whole server.
+// KV pages of the whole server, at most: memory may have room for fewer.
 inline constexpr int KV_PAGES = 16384;
 // Largest logits of a row that `top_k` ranks.
 inline constexpr int TOP_K = 64;

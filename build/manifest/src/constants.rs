@@ -207,7 +207,7 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
         size(
             "KV_PAGES",
             target.kv_pages(),
-            "KV pages of the whole server.",
+            "KV pages of the whole server, at most: memory may have room for fewer.",
         ),
         size(
             "TOP_K",

@@ -406,10 +406,9 @@ mod tests {
     use super::{Family, KERNELS, MEASURES, ops_of};
 
     /// Methods of `trait Ops` that make or read storage or order work rather than compute.
-    const STORAGE: [&str; 17] = [
+    const STORAGE: [&str; 16] = [
         "matrix_bytes_max",
         "matrix_bytes",
-        "buffer_bytes",
         "room",
         "load_matrix",
         "load_vector",

@@ -43,7 +43,7 @@ impl Clock for DeviceClock {
     type Mark = Event;
 
     fn bytes(&self) -> u64 {
-        ffi::taken(self.lines.bytes())
+        ffi::buffer_bytes(self.lines.bytes())
     }
 
     fn hold(&mut self) -> Result<(), DeviceError> {

@@ -31,10 +31,10 @@ pub const WORKSPACE_BYTES: [usize; 13] = {
     ]
 };
 
-/// What the driver takes of an opened GPU for itself and for the kernels, at most: 559 MiB of an
-/// H200.
+/// What the driver takes of an opened GPU for itself and for the kernels, at most: what
+/// `nvidia-smi` shows of a server, less the other lines of its ledger.
 pub const CONTEXT_BYTES: u64 = 576 << 20;
-/// What the driver takes for a recorded layer, at most: 20 KiB on an H200.
+/// What the driver takes for a layer of a recorded step, at most.
 pub const GRAPH_LAYER_BYTES: u64 = 24 << 10;
 /// What is left to others, bytes: of the host's memory what the target states, of a GPU's own a
 /// little, because only its driver knows what it will want.
@@ -42,6 +42,11 @@ pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
     Some(bytes) => bytes,
     None => 256 << 20,
 };
+
+/// What a buffer of `bytes` takes of the GPU's memory, at most.
+pub fn buffer_bytes(bytes: u64) -> u64 {
+    ffi::buffer_bytes(usize::try_from(bytes).expect("64 bits"))
+}
 
 /// What may be taken of the memory that this binary's GPU uses, bytes, if the system tells it.
 ///

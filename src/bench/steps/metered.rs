@@ -156,10 +156,6 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.matrix_bytes()
     }
 
-    fn buffer_bytes(bytes: u64) -> u64 {
-        B::buffer_bytes(bytes)
-    }
-
     fn room(&self) -> Option<u64> {
         let room = self.inner.room()?;
         Some(room.saturating_sub(self.clock.bytes()))
