@@ -31,7 +31,7 @@ use crate::cli::boot;
 use crate::engine::executor::DeviceError;
 use crate::model::{Plan, Runner};
 use crate::ops::Ops;
-use crate::target::{self, MAX_CONTEXT, PAGE};
+use crate::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
 use crate::weights::{self, Checkpoint};
 
 use figures::CaseFigures;
@@ -49,6 +49,8 @@ const CONTEXTS: [usize; 3] = [128, 8192, 127 << 10];
 const PROMPTS: [usize; 4] = [128, 1024, 8192, 32_768];
 /// Timed steps, after a quarter as many to warm up; the median counts.
 const STEPS: usize = 32;
+/// Those that warm up included.
+const STEPS_ALL: usize = STEPS + STEPS / 4;
 /// Timed prompts of each length, after one to warm up; the median counts.
 const REPEATS: usize = 3;
 /// Steps whose operations are timed, after one to warm up.
@@ -109,6 +111,9 @@ pub struct Report {
     /// Of a large plain read.
     read_gb_s: f64,
     pub cases: Vec<CaseFigures>,
+    /// Cases that need more KV pages than there is memory for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<String>,
 }
 
 /// What is timed.
@@ -132,13 +137,13 @@ struct Job {
 pub fn decode(options: DecodeOptions) -> Result<(), BenchError> {
     let rows = ROWS.into_iter();
     let cases = rows.flat_map(|rows| CONTEXTS.map(|context| Decode { rows, context }));
-    let cases = cases.filter(|case| case.fits(2 * STEPS)).map(Case::Decode);
+    let cases = cases.filter(|case| case.fits(STEPS_ALL, KV_PAGES));
     Job {
         weights: options.weights,
         layers: options.layers,
         json: options.json,
         svg: options.svg,
-        cases: cases.collect(),
+        cases: cases.map(Case::Decode).collect(),
     }
     .run()
 }
@@ -188,28 +193,33 @@ impl Job {
 
     fn measure(&self) -> Result<Report, Box<dyn Error + Send + Sync>> {
         let checkpoint = self.open()?;
-        let device = backend::open()?;
-        let start = Instant::now();
-        let mut runner = load(device, &checkpoint)?;
-        let load_s = start.elapsed().as_secs_f64();
-        let times = self.cases.iter().map(|case| case.seconds(&mut runner));
-        let times = times.collect::<Result<Vec<_>, _>>()?;
-        drop(runner);
         let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
-        let mut runner = load(Metered::new(backend::open()?, sink.clone())?, &checkpoint)?;
-        let metered = self.cases.iter().map(|case| {
+        // Both copies of the model have what is left beside all that the second one needs.
+        let metered = || Metered::new(backend::open()?, sink.clone());
+        let plan = Plan::within(metered()?.room(), checkpoint.spec())?;
+        let device = backend::open()?;
+        let start = Instant::now();
+        let mut runner = Runner::load(device, &checkpoint, &plan)?;
+        let load_s = start.elapsed().as_secs_f64();
+        let fits = |case: &Case| case.fits(plan.pages);
+        let (cases, left_out): (Vec<_>, Vec<_>) = self.cases.iter().copied().partition(fits);
+        let times = cases.iter().map(|case| case.seconds(&mut runner));
+        let times = times.collect::<Result<Vec<_>, _>>()?;
+        drop(runner);
+        let mut runner = Runner::load(metered()?, &checkpoint, &plan)?;
+        let metered = cases.iter().map(|case| {
             let repeats = case.meter(&mut runner, &sink)?;
             Ok((sink.take(), repeats))
         });
         let metered = metered.collect::<Result<Vec<_>, DeviceError>>()?;
         // As warm as the operations were.
         let rate = reads.rate()?;
-        let mut cases = Vec::new();
-        for ((case, seconds), (calls, repeats)) in self.cases.iter().zip(times).zip(metered) {
+        let mut all = Vec::new();
+        for ((case, seconds), (calls, repeats)) in cases.iter().zip(times).zip(metered) {
             let step = (seconds, case.tokens());
             let figures = CaseFigures::of(case.name(), step, (&calls, repeats), rate);
-            cases.push(figures.beside(&mut reads)?);
+            all.push(figures.beside(&mut reads)?);
         }
         Ok(Report {
             format: FORMAT,
@@ -221,18 +231,10 @@ impl Job {
             },
             load_s,
             read_gb_s: rate / 1e9,
-            cases,
+            cases: all,
+            left_out: left_out.into_iter().map(Case::name).collect(),
         })
     }
-}
-
-/// Loads a model as a server does.
-fn load<B: Ops>(
-    device: B,
-    checkpoint: &Checkpoint,
-) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
-    let plan = Plan::within(device.room(), checkpoint.spec())?;
-    Ok(Runner::load(device, checkpoint, &plan)?)
 }
 
 impl Case {
@@ -240,6 +242,14 @@ impl Case {
         match self {
             Case::Decode(Decode { rows, context }) => format!("{rows} x context {context}"),
             Case::Prompt(tokens) => format!("prompt of {tokens}"),
+        }
+    }
+
+    /// Whether a model of so many KV pages can run it: of a prompt, any.
+    fn fits(&self, pages: usize) -> bool {
+        match self {
+            Case::Decode(decode) => decode.fits(STEPS_ALL, pages),
+            Case::Prompt(_) => true,
         }
     }
 
@@ -253,7 +263,7 @@ impl Case {
 
     fn seconds<B: Ops>(self, runner: &mut Runner<B>) -> Result<f64, DeviceError> {
         let mut times = match self {
-            Case::Decode(decode) => decode.run(runner, STEPS + STEPS / 4)?.split_off(STEPS / 4),
+            Case::Decode(decode) => decode.run(runner, STEPS_ALL)?.split_off(STEPS / 4),
             Case::Prompt(tokens) => {
                 let times = (0..=REPEATS).map(|_| run::prefill(runner, tokens));
                 times.collect::<Result<Vec<_>, _>>()?.split_off(1)
@@ -292,6 +302,14 @@ impl Report {
         if let Some(part) = &self.partition {
             writeln!(text, "kernels on {part}: figures of a part of this GPU")
                 .expect("a string takes everything");
+        }
+        if !self.left_out.is_empty() {
+            let names = self.left_out.join(", ");
+            writeln!(
+                text,
+                "left out, there is no memory for their KV pages: {names}"
+            )
+            .expect("a string takes everything");
         }
         for case in &self.cases {
             case_table(&mut text, case).expect("a string takes everything");

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;
@@ -17,12 +17,12 @@ pub struct Decode {
 }
 
 impl Decode {
-    /// Whether the target has the slots and pages for `steps` of them.
-    pub fn fits(&self, steps: usize) -> bool {
-        let pages = (self.context + steps).div_ceil(PAGE);
+    /// Whether the target has the slots, and a model of so many `pages` those, for `steps` of them.
+    pub fn fits(&self, steps: usize, pages: usize) -> bool {
+        let each = (self.context + steps).div_ceil(PAGE);
         self.rows <= MAX_SEQUENCES
             && self.context + steps <= MAX_CONTEXT
-            && self.rows * pages <= KV_PAGES
+            && self.rows * each <= pages
     }
 
     /// Seconds of each of `steps`. The context is not computed before: how long a step takes does

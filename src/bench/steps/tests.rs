@@ -91,14 +91,14 @@ fn rows_visit_as_many_experts_as_chance_lets_them() {
 #[test]
 fn cases_that_do_not_fit_are_left_out() {
     let decode = |rows, context| Decode { rows, context };
-    assert!(decode(1, 8).fits(8));
-    assert!(!decode(target::MAX_SEQUENCES + 1, 8).fits(8));
-    assert!(!decode(1, MAX_CONTEXT).fits(1));
+    assert!(decode(1, 8).fits(8, 1));
+    assert!(!decode(1, 8).fits(8, 0));
+    assert!(!decode(target::MAX_SEQUENCES + 1, 8).fits(8, KV_PAGES));
+    assert!(!decode(1, MAX_CONTEXT).fits(1, KV_PAGES));
 }
 
-#[test]
-fn figures_of_a_part_of_the_device_say_so() {
-    let report = |partition: Option<&str>| Report {
+fn report(partition: Option<&str>, left_out: &[&str]) -> Report {
+    Report {
         format: FORMAT,
         target: target::BINARY,
         partition: partition.map(str::to_string),
@@ -106,8 +106,20 @@ fn figures_of_a_part_of_the_device_say_so() {
         load_s: 0.0,
         read_gb_s: 0.0,
         cases: Vec::new(),
-    };
-    let (part, whole) = (report(Some("48 of 132 SMs")), report(None));
+        left_out: left_out.iter().map(|name| name.to_string()).collect(),
+    }
+}
+
+#[test]
+fn what_memory_has_no_room_for_is_told() {
+    let [some, none] = [&["32 x context 8192"][..], &[]].map(|left_out| report(None, left_out));
+    assert!(some.table().contains("KV pages: 32 x context 8192\n"));
+    assert!(!none.table().contains("left out"));
+}
+
+#[test]
+fn figures_of_a_part_of_the_device_say_so() {
+    let (part, whole) = (report(Some("48 of 132 SMs"), &[]), report(None, &[]));
     assert!(part.table().contains("\nkernels on 48 of 132 SMs"));
     assert!(!whole.table().contains("SMs"));
     let json = |report| serde_json::to_value(report).unwrap();
