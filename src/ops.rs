@@ -261,6 +261,19 @@ pub trait Ops {
         out: &mut Self::Tensor,
     );
 
+    /// `store_kv`, then `attend`, bit by bit. What is left in `q` and `k` is not specified.
+    fn attention(
+        &mut self,
+        input: Qkv<'_, Self>,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        let Qkv { q, k, v, norms } = input;
+        self.store_kv(q, k, v, norms, cache, batch);
+        self.attend(q, cache, batch, out);
+    }
+
     /// Causal depthwise convolution and SiLU over each sequence's rows:
     /// `out[t, c] = silu(sum_j w[c, j] x[t - (GDN_CONV - 1) + j, c])`. Inputs before the step's
     /// first row come from the slot's convolution tail (zero at position 0), which is replaced by
@@ -387,6 +400,14 @@ pub trait Ops {
         rows: Range<usize>,
         out: &mut Self::Host,
     ) -> Result<(), DeviceError>;
+}
+
+/// Inputs of `Ops::attention`, which are those of `Ops::store_kv`.
+pub struct Qkv<'a, B: Ops + ?Sized> {
+    pub q: &'a mut B::Tensor,
+    pub k: &'a mut B::Tensor,
+    pub v: &'a B::Tensor,
+    pub norms: [&'a B::Vector; 2],
 }
 
 /// Inputs of `Ops::gated_delta`.

@@ -47,6 +47,17 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
+// Whether the device has an SM for each of `blocks`, which wait for each other.
+inline cudaError_t room_for_waiting(unsigned blocks) {
+  int device = 0, sms = 0;
+  cudaError_t failed = cudaGetDevice(&device);
+  if (failed == cudaSuccess) {
+    failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (failed != cudaSuccess) return failed;
+  return static_cast<unsigned>(sms) < blocks ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess;
+}
+
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may
 // start while that one still runs, unless `shape` says otherwise, so it must call
 // `griddepcontrol_wait` before it touches memory that any earlier kernel reads or writes. A grid of

@@ -251,6 +251,17 @@ __device__ inline float4 load_relaxed(const float4* from) {
   return value;
 }
 
+// Adds to a number behind what this thread, and who met it at a barrier, has written; who reads it
+// with `load_acquire` sees that.
+__device__ inline void add_release(unsigned* to, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ inline unsigned load_acquire(const unsigned* from) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
 // Barrier of all threads of a cluster; what they wrote before is visible behind it.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::

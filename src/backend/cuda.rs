@@ -23,7 +23,7 @@ use ffi::{CudaError, Device, DeviceBuf, Element, Graph, PinnedBuf, Stream, launc
 
 use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
-use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, RANKED};
+use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, Qkv, RANKED};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
     GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES,
@@ -83,6 +83,10 @@ const BLOCK_SCALED_BYTES: usize = if target::EXPERTS_ROWS_NVFP4 {
 const OPERAND_BYTES: usize = most(WARPGROUP_BYTES, BLOCK_SCALED_BYTES);
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
+/// Numbers of blocks that have stored theirs: a tile of few rows has one, of each KV head.
+const ARRIVED: usize = FEW_ROWS * KV_HEADS;
+// A step of decoding has few rows, so `attention` has room for its splits.
+const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Chunks of the rows that `top_k` takes, and numbers of the keys of what they rank.
 const CHUNKS: usize = MAX_SEQUENCES * VOCAB.div_ceil(TOP_K_CHUNK);
 const KEYS: usize = CHUNKS * TOP_K * 2;
@@ -130,6 +134,9 @@ pub struct Cuda {
     /// `[MAX_CONTEXT][PAIRS]` of cosine and sine.
     angles: DeviceBuf<f32>,
     partial: DeviceBuf<f32>,
+    /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits;
+    /// zeros between launches.
+    arrived: DeviceBuf<u32>,
     plan: DeviceBuf<u8>,
     /// What `gated_delta` prepares of a step's cells.
     records: DeviceBuf<u8>,
@@ -264,6 +271,8 @@ impl Cuda {
         angles.upload(0, &rotations(), &stream).map_err(refused)?;
         let mut relay = DeviceBuf::uninit(&device, RELAY).map_err(refused)?;
         relay.fill_bytes(NOT_YET, &stream).map_err(refused)?;
+        let mut arrived = DeviceBuf::uninit(&device, ARRIVED).map_err(refused)?;
+        arrived.fill_bytes(0, &stream).map_err(refused)?;
         Ok(Cuda {
             room,
             step: Step::new(&device).map_err(refused)?,
@@ -272,6 +281,7 @@ impl Cuda {
             begun: false,
             angles,
             partial: DeviceBuf::uninit(&device, PARTIAL).map_err(refused)?,
+            arrived,
             plan: DeviceBuf::uninit(&device, PLAN_BYTES).map_err(refused)?,
             records: DeviceBuf::uninit(&device, RECORDS).map_err(refused)?,
             operands: DeviceBuf::uninit(&device, OPERAND_BYTES).map_err(refused)?,
@@ -660,8 +670,8 @@ impl Ops for Cuda {
         assert_eq!((q.rows, q.width), (batch.rows(), HEADS * 2 * HEAD_DIM));
         let out = out.shape(q.rows, HEADS * HEAD_DIM);
         let step = &self.step;
-        // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` has room
-        // for the splits of FEW_ROWS, and more rows behind cells use none.
+        // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
+        // `arrived` have room for the splits of FEW_ROWS, and more rows behind cells use none.
         self.queue.launch("attend", |stream| unsafe {
             ops::atlas_attend(
                 q.as_ptr(),
@@ -672,6 +682,7 @@ impl Ops for Cuda {
                 step.cell_tile_list(),
                 step.tile_list(),
                 self.partial.as_mut_ptr(),
+                self.arrived.as_mut_ptr(),
                 out,
                 count(q.rows),
                 count(step.cell_tiles),
@@ -679,6 +690,52 @@ impl Ops for Cuda {
                 count(step.one_by_one),
                 count(step.tiles),
                 count(step.tile_tokens),
+                stream,
+            )
+        });
+    }
+
+    fn attention(
+        &mut self,
+        input: Qkv<'_, Cuda>,
+        cache: &mut KvCache,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        let Qkv { q, k, v, norms } = input;
+        if !batch.is_decode() {
+            self.store_kv(q, k, v, norms, cache, batch);
+            return self.attend(q, cache, batch, out);
+        }
+        let shape = (batch.rows(), KV_HEADS * HEAD_DIM);
+        assert_eq!(((k.rows, k.width), (v.rows, v.width)), (shape, shape));
+        assert_eq!((q.rows, q.width), (shape.0, HEADS * 2 * HEAD_DIM));
+        assert!(norms.iter().all(|norm| norm.0.len() == HEAD_DIM));
+        let out = out.shape(shape.0, HEADS * HEAD_DIM);
+        let step = &self.step;
+        // Of decoding no cell takes a row, and each has a tile of its own.
+        let rows = (step.cell_tiles, step.tiles, step.one_by_one);
+        assert_eq!(rows, (0, shape.0, shape.0));
+        // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
+        // MAX_CONTEXT; `partial` and `arrived` have room for FEW_ROWS, and no step of decoding has
+        // more.
+        self.queue.launch("attention", |stream| unsafe {
+            ops::atlas_attention(
+                q.as_ptr(),
+                k.as_ptr(),
+                v.as_ptr(),
+                norms[0].0.as_ptr(),
+                norms[1].0.as_ptr(),
+                self.angles.as_ptr(),
+                step.positions(),
+                step.table_starts(),
+                step.pages(),
+                cache.0.as_mut_ptr(),
+                step.tile_list(),
+                self.partial.as_mut_ptr(),
+                self.arrived.as_mut_ptr(),
+                out,
+                count(shape.0),
                 stream,
             )
         });

@@ -4,6 +4,7 @@
 //! device, with the CPU's. Inputs are drawn anew for each run; the report names the seed.
 
 mod cases;
+mod decode;
 mod long;
 mod reference;
 
@@ -17,7 +18,10 @@ use crate::engine::executor::DeviceError;
 use crate::ops::Ops;
 use crate::target::{HIDDEN, MAX_SEQUENCES, NORM_EPS, PREFILL_TOKENS};
 
-pub use cases::{Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, matrices, stored};
+pub use cases::{
+    Calls, Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, matrices, stored,
+};
+pub use decode::{DECODED_ROWS, Decoded, Decoding};
 pub use long::LongContext;
 
 /// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.

@@ -1,7 +1,7 @@
 //! Qwen3.5 and Qwen3.6 mixture-of-experts models: Gated DeltaNet and gated attention layers, each
 //! followed by routed experts and a shared expert.
 
-use crate::ops::{Batch, DeltaNet, GatedDelta, Ops};
+use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Qkv};
 
 use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
 
@@ -113,9 +113,13 @@ fn gated_attention<B: Ops>(
 ) {
     let mut projections = [(&w.q, &mut s.q), (&w.k, &mut s.k), (&w.v, &mut s.v)];
     ops.norm_linear(&s.residual, norm, &mut s.x, false, &mut projections);
-    let norms = [&w.q_norm, &w.k_norm];
-    ops.store_kv(&mut s.q, &mut s.k, &s.v, norms, &mut w.cache, batch);
-    ops.attend(&s.q, &w.cache, batch, &mut s.mixed);
+    let input = Qkv {
+        q: &mut s.q,
+        k: &mut s.k,
+        v: &s.v,
+        norms: [&w.q_norm, &w.k_norm],
+    };
+    ops.attention(input, &mut w.cache, batch, &mut s.mixed);
     ops.linear_add(&s.mixed, &w.o, &mut s.residual);
 }
 

@@ -144,6 +144,12 @@ struct Attend {
   static constexpr int kSharedBytes = 98176;
 };
 
+// Kernel `split_kv_bf16` of op `attention`.
+struct Attention {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 92160;
+};
+
 // Kernel `vectors_f32` of op `concat`.
 struct Concat {
   static constexpr int kThreads = 256;

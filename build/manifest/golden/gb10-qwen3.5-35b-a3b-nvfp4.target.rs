@@ -70,6 +70,11 @@ kernel = "split_kv_bf16"
 threads = 256
 why = "eight warps share 64 positions and the 256 dimensions of a head; query heads fill the tile"
 
+[leaf.op.attention]
+kernel = "split_kv_bf16"
+threads = 256
+why = "each block norms and rotates the heads it needs, that of the last split stores the row; then as `attend` has few rows"
+
 [leaf.op.concat]
 kernel = "vectors_f32"
 threads = 256
@@ -399,6 +404,12 @@ pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
 pub const OP_ATTEND_THREADS: usize = 256;
 /// Shared memory of a block of `attend`.
 pub const OP_ATTEND_SHARED_BYTES: usize = 98176;
+/// Kernel of `attention`.
+pub const OP_ATTENTION_KERNEL: &str = "split_kv_bf16";
+/// Threads of a block of `attention`.
+pub const OP_ATTENTION_THREADS: usize = 256;
+/// Shared memory of a block of `attention`.
+pub const OP_ATTENTION_SHARED_BYTES: usize = 92160;
 /// Kernel of `concat`.
 pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
 /// Threads of a block of `concat`.

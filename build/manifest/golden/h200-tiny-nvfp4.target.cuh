@@ -108,6 +108,12 @@ struct Attend {
   static constexpr int kSharedBytes = 197632;
 };
 
+// Kernel `split_kv_bf16` of op `attention`.
+struct Attention {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 223232;
+};
+
 // Kernel `vectors_f32` of op `concat`.
 struct Concat {
   static constexpr int kThreads = 256;

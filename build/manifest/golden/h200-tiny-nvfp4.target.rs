@@ -70,6 +70,11 @@ kernel = "tiles_bf16"
 threads = 384
 why = "prompts: a warp fetches, two warpgroups have 64 queries each; else eight warps share 64 positions"
 
+[leaf.op.attention]
+kernel = "split_kv_bf16"
+threads = 256
+why = "each block norms and rotates the heads it needs, that of the last split stores the row; then as `attend` has few rows"
+
 [leaf.op.concat]
 kernel = "vectors_f32"
 threads = 256
@@ -422,6 +427,12 @@ pub const OP_ATTEND_KERNEL: &str = "tiles_bf16";
 pub const OP_ATTEND_THREADS: usize = 384;
 /// Shared memory of a block of `attend`.
 pub const OP_ATTEND_SHARED_BYTES: usize = 197632;
+/// Kernel of `attention`.
+pub const OP_ATTENTION_KERNEL: &str = "split_kv_bf16";
+/// Threads of a block of `attention`.
+pub const OP_ATTENTION_THREADS: usize = 256;
+/// Shared memory of a block of `attention`.
+pub const OP_ATTENTION_SHARED_BYTES: usize = 223232;
 /// Kernel of `concat`.
 pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
 /// Threads of a block of `concat`.

@@ -105,6 +105,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16").shared(attend_bytes),
     Kernel::new("attend", "tiles_bf16").shared(attend_tiles_bytes),
+    Kernel::new("attention", "split_kv_bf16").shared(attention_bytes),
     Kernel::new("conv_silu", "channels_f32"),
     Kernel::new("gated_delta", "chunks_f16").shared(gated_delta_bytes),
     Kernel::new("gated_rms_norm", "heads_f32"),
@@ -301,6 +302,24 @@ fn attend_tiles_bytes(model: &Model, _: &Block) -> u64 {
     (operands + 4 * 2 * 8).next_multiple_of(1024)
 }
 
+/// A ring of blocks of 64 keys or of values, with a barrier each, six if there is room; 16 queries,
+/// the scores of a split, factors of its four blocks, two numbers a query, and a key and a value.
+/// Whole lines.
+fn attention_bytes(model: &Model, block: &Block) -> u64 {
+    let (queries, split, head) = (16, 256, model.attention.head_dim);
+    let query = (head + 8) * BF16_BYTES + (split + 4) * F32_BYTES;
+    let numbers = (split / 64 + 2) * F32_BYTES;
+    let own = 2 * head * BF16_BYTES;
+    let ring = |slots: u64| {
+        let slots = slots * (64 * head * BF16_BYTES + 8);
+        (slots + queries * (query + numbers) + own).next_multiple_of(128)
+    };
+    match ring(6) {
+        bytes if bytes <= block.shared_bytes_max => bytes,
+        _ => ring(2),
+    }
+}
+
 /// Records of the cells under way and two barriers each; for two warps' columns and two cells, the
 /// state and updates that are handed over, a number and three barriers, and values, a number and
 /// two barriers. Operands of 16 by 16, as sums of 8 by 16, are 16 bytes a lane. Whole lines.
@@ -341,6 +360,7 @@ fn ops_of(family: Family) -> &'static [&'static str] {
             "norm_linear",
             "store_kv",
             "attend",
+            "attention",
             "conv_silu",
             "gated_delta",
             "gated_rms_norm",

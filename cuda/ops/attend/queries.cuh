@@ -45,6 +45,7 @@ struct Params {
   // sequence that this step writes
   const uint4* tiles;
   float* partial;      // (places, HEADS, kSplits, HEAD_DIM), then (places, HEADS, kSplits, 2)
+  unsigned* arrived;   // (tiles, KV_HEADS): zeros between launches
   float* out;          // (rows, HEADS, HEAD_DIM)
   int places;          // rows of all tiles
 };

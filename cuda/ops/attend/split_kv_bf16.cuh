@@ -6,9 +6,9 @@
 //             positions; chained launch
 //
 // Positions are cut into splits of kSplit. A split's softmax runs over blocks of 64 positions with
-// a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits,
-// and a second kernel merges them; many rows: one block takes the splits in turn. Positions behind
-// a row's own change none of its bits: their weights are zero and its maximum stays.
+// a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits
+// and, behind the last one, their merging; many rows: one block takes the splits in turn. Positions
+// behind a row's own change none of its bits: their weights are zero and its maximum stays.
 #pragma once
 
 #include "ops/attend/splits.cuh"
@@ -161,7 +161,9 @@ template <class Tile>
 cudaError_t launch_rows(const Params& params, unsigned count, unsigned tile_tokens,
                         cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  if (tile_tokens == Queries<1>::kTokens) return launch_splits<Tile>(params, count, stream);
+  if (tile_tokens == Queries<1>::kTokens) {
+    return launch_splits<Tile, Stored>(params, {}, count, stream);
+  }
   if (tile_tokens % Stage::kTokens != 0) return cudaErrorInvalidValue;
   const unsigned parts = tile_tokens / Stage::kTokens;
   const Launch shape{count * parts, kThreads, sizeof(SharedStorage), KV_HEADS};
@@ -177,8 +179,8 @@ struct SplitKvBf16 {
   // Tiles of cells are tiles of many rows: one arithmetic for all.
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, float* partial, float* out, unsigned,
-                            unsigned cell_count, unsigned cell_tokens, unsigned places,
+                            const unsigned* tiles, float* partial, unsigned* arrived, float* out,
+                            unsigned, unsigned cell_count, unsigned cell_tokens, unsigned places,
                             unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
     Params params{q,
                   cache,
@@ -187,6 +189,7 @@ struct SplitKvBf16 {
                   pages,
                   reinterpret_cast<const uint4*>(cells),
                   partial,
+                  arrived,
                   out,
                   static_cast<int>(places)};
     const cudaError_t failed = launch_rows<Tile>(params, cell_count, cell_tokens, stream);

@@ -1,4 +1,5 @@
-// Few rows: blocks share a sequence's splits, a second kernel merges them.
+// Few rows: blocks share a sequence's splits, each taking some that follow each other, then the
+// merging of them.
 //
 // Pages come by bulk copies into a ring, as they lie in memory: what earlier steps wrote is asked
 // for before the wait, and the next split's keys while this one's values are mixed. A split's
@@ -6,12 +7,11 @@
 // small: few rows run most of it once, and it is read from memory as keys are.
 #pragma once
 
+#include "ops/attend/merge.cuh"
 #include "ops/attend/queries.cuh"
 
 namespace atlas::attend {
 
-// Blocks that one step is cut into, if it has that many splits.
-inline constexpr int kBlocksWanted = 2 * target::SMS;
 inline constexpr int kSplitBlocks = kSplit / kBlock;
 // Parts of a page of columns that a bulk copy brings positions of.
 inline constexpr int kStrips = HEAD_DIM / tile::kPageColumns;
@@ -30,6 +30,8 @@ struct RingStorage {
   bf16 query[kRows][kPadded];
   float score[kRows][kPitch];
   float rescale[kSplitBlocks][kRows];
+  Stats stats[kRows];     // of a split, in the block of the first ones
+  bf16 own[2][HEAD_DIM];  // key and value of the row's own position, if `kStores`
   unsigned long long full[kSlots];
 };
 
@@ -39,25 +41,26 @@ static_assert(sizeof(RingStorage<kSlots>) <= target::SHARED_BYTES_PER_BLOCK, "a 
 inline constexpr int kTogether = kSlots < kSplitBlocks ? kSlots : kSplitBlocks;
 
 // Items of the ring are a split's blocks of keys, then its blocks of values, split by split. All
-// but the last split of a sequence have all blocks.
+// but the last split of a sequence have all blocks. With `kStores` a tile is one row, whose own key
+// and value, those of the last position, the kernel makes itself: they are never asked for.
+template <bool kStores>
 struct Splits : Queries<1> {
   using Shared = RingStorage<kSlots>;
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
 
   Shared& shared;
   const int split;    // the first one
-  const int stride;   // between this block's splits
+  const int end;      // behind the last one
   const int written;  // first position that this step writes
   const unsigned table = params.tables[first];
   int asked = 0;      // items
   int free = kSlots;  // items that have been read, and slots
 
-  __device__ Splits(const Params& params, Shared& shared, const uint4& tile, int kv_head, int split,
-                    int stride)
-      : Queries<1>(params, tile.x, tile.y, kv_head),
+  __device__ Splits(const Params& params, Shared& shared, const uint4& tile, const Share& share)
+      : Queries<1>(params, tile.x, tile.y, blockIdx.y),
         shared(shared),
-        split(split),
-        stride(stride),
+        split(share.begin()),
+        end(share.end()),
         written(tile.w) {}
 
   __device__ int blocks_of(int of) const {
@@ -77,8 +80,8 @@ struct Splits : Queries<1> {
   };
 
   __device__ Place place(int item) const {
-    const int of = split + item / kItems * stride, in_split = item % kItems;
-    if (of * kSplit > last) return {last + 1, false};
+    const int of = split + item / kItems, in_split = item % kItems;
+    if (of >= end) return {last + 1, false};
     const int blocks = blocks_of(of);
     const bool is_value = in_split >= blocks;
     const int block = is_value ? in_split - blocks : in_split;
@@ -104,15 +107,18 @@ struct Splits : Queries<1> {
 #pragma unroll 1
     for (; asked < free; ++asked) {
       const Place at = place(asked);
-      const int live = min(kBlock, last + 1 - at.start);
+      const int live = min(kBlock, last + 1 - at.start), stored = min(live, written - at.start);
       if (live <= 0) return;
-      if (at.is_value) clear_behind(shared.ring[asked % kSlots], live);
-      __syncwarp();  // the zeros are written: who waits for the barrier sees them
+      bf16* slot = shared.ring[asked % kSlots];
+      if (at.is_value) clear_behind(slot, live);
+      if (kStores && kWaited && stored < live) put_own(slot, stored, at.is_value);
+      __syncwarp();  // these are written: who waits for the barrier sees them
       if (threadIdx.x == 0) {
-        ptx::mbarrier_expect(&shared.full[asked % kSlots], live * HEAD_DIM * sizeof(bf16));
+        const int expected = kStores ? stored : live;
+        ptx::mbarrier_expect(&shared.full[asked % kSlots], expected * HEAD_DIM * sizeof(bf16));
       }
       __syncwarp();  // the bytes are expected
-      copy(asked, at, 0, kWaited ? live : min(live, written - at.start));
+      copy(asked, at, 0, kWaited && !kStores ? live : stored);
     }
   }
 
@@ -134,6 +140,28 @@ struct Splits : Queries<1> {
          item += tile::kWarpLanes) {
       const int at = tile::page_at(item / kVectors, item % kVectors * Bf16x8::kElements);
       *reinterpret_cast<Bf16x8*>(block + at) = Bf16x8::zero();
+    }
+  }
+
+  // The item of the last position's key or value, if this block has it; negative if not.
+  __device__ int last_item(bool is_value) const {
+    const int of = last / kSplit, blocks = blocks_of(of);
+    if (of >= end) return -1;
+    return (of - split) * kItems + (is_value ? 2 * blocks : blocks) - 1;
+  }
+
+  // Elements of the last position's key or value from dimension `dim` on, before `ask<true>`: in
+  // the ring if the item has been asked for.
+  __device__ bf16* own_at(int item, bool is_value, int dim) const {
+    if (item >= kSlots) return shared.own[is_value] + dim;
+    return shared.ring[item] + tile::page_at(last % PAGE, dim);
+  }
+
+  __device__ void put_own(bf16* block, int position, bool is_value) const {
+    for (int dim = threadIdx.x * Bf16x8::kElements; dim < HEAD_DIM;
+         dim += tile::kWarpLanes * Bf16x8::kElements) {
+      *reinterpret_cast<Bf16x8*>(block + tile::page_at(position, dim)) =
+          *reinterpret_cast<const Bf16x8*>(shared.own[is_value] + dim);
     }
   }
 
@@ -236,88 +264,128 @@ struct Splits : Queries<1> {
   }
 };
 
-extern __shared__ __align__(128) unsigned char ring_shared[];
+// The splits of a tile so far, in the block of the first ones.
+struct Totals {
+  Stats stats[2] = {{-INFINITY, 0.0f}, {-INFINITY, 0.0f}};  // of this thread's rows
+  float sums[kDimTiles][4] = {};
 
-// Blocks per tile and KV head that take splits in turns.
-template <class Tile>
-__global__ __launch_bounds__(kThreads) void splits(Params params) {
-  auto& shared = *reinterpret_cast<Splits::Shared*>(ring_shared);
-  ptx::griddepcontrol_launch_dependents();
-  const uint4 tile = params.tiles[blockIdx.x];
-  Splits stage(params, shared, tile, blockIdx.y, blockIdx.z, gridDim.z);
-  // A block without a split need not wait: that of the first one does.
-  if (stage.split * kSplit > stage.last) return;
-  stage.init();
-  stage.ask<false>();
-  ptx::griddepcontrol_wait();  // what earlier steps have written is under way
-  stage.ask_written();
-  stage.load(shared.query);
-  __syncthreads();  // queries are written, barriers can be waited for
-  const size_t values = static_cast<size_t>(params.places) * HEADS * kSplits * HEAD_DIM;
-  auto* stats = reinterpret_cast<Stats*>(params.partial + values);
-  int items = 0;
-#pragma unroll 1
-  for (int split = stage.split; split * kSplit <= stage.last; split += gridDim.z) {
-    const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
-    stage.run(split, items, [&](int row, const Stats& of) { stats[place(row)] = of; });
-    stage.for_each([&](int t, int d, int half, int row, int dim) {
-      *reinterpret_cast<float2*>(params.partial + place(row) * HEAD_DIM + dim) = {
-          stage.part[t][d][2 * half], stage.part[t][d][2 * half + 1]};
-    });
-    items += Splits::kItems;
-  }
-}
-
-// Splits that are asked for together when they are merged.
-inline constexpr int kMergedAtOnce = 32;
-
-// Merges the splits of a tile's rows of one head, a thread per dimension.
-template <class Tile>
-__global__ __launch_bounds__(HEAD_DIM) void merge_splits(Params params) {
-  ptx::griddepcontrol_launch_dependents();
-  const uint4 tile = params.tiles[blockIdx.x];
-  int count = params.positions[tile.x] / kSplit + 1;
-  ptx::griddepcontrol_wait();
-  const size_t values = static_cast<size_t>(params.places) * HEADS * kSplits * HEAD_DIM;
-  for (unsigned i = 0; i < tile.y; ++i) {
-    const size_t head = static_cast<size_t>(tile.x + i) * HEADS + blockIdx.y;
-    const size_t place = static_cast<size_t>(tile.z + i) * HEADS + blockIdx.y;
-    if (i != 0) count = params.positions[tile.x + i] / kSplit + 1;
-    const auto* stats = reinterpret_cast<const Stats*>(params.partial + values) + place * kSplits;
-    const float* parts = params.partial + place * kSplits * HEAD_DIM + threadIdx.x;
-    const float gate = tile::sigmoid(*gates_of(params, head, threadIdx.x));
-    Stats total{-INFINITY, 0.0f};
-    float sum = 0.0f;
-#pragma unroll 1
-    for (int first = 0; first < count; first += kMergedAtOnce) {
-      Stats split[kMergedAtOnce];
-      float part[kMergedAtOnce];
+  template <class Stage>
+  __device__ void take(const Stage& stage) {
+    const int g = threadIdx.x % tile::kWarpLanes / 4;
 #pragma unroll
-      for (int j = 0; j < kMergedAtOnce; ++j) {
-        if (first + j >= count) break;
-        split[j] = stats[first + j];
-        part[j] = parts[static_cast<size_t>(first + j) * HEAD_DIM];
-      }
+    for (int half = 0; half < 2; ++half) {
+      const Merge merge = Merge::of(stats[half], stage.shared.stats[g + half * 8]);
 #pragma unroll
-      for (int j = 0; j < kMergedAtOnce; ++j) {
-        if (first + j >= count) break;
-        const Merge merge = Merge::of(total, split[j]);
-        sum = merge.apply(sum, part[j]);
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          sums[d][e] = merge.apply(sums[d][e], stage.part[0][d][e]);
+        }
       }
     }
-    params.out[head * HEAD_DIM + threadIdx.x] = sum / total.sum * gate;
   }
+
+  // As one split among others.
+  template <class Stage, class Place>
+  __device__ void write(const Partial& partial, const Stage& stage, const Place& place) const {
+    stage.for_each([&](int, int d, int half, int row, int dim) {
+      if (dim == 0) partial.stats[place(row)] = stats[half];
+      float* to = partial.mixes + place(row) * HEAD_DIM + dim;
+      *reinterpret_cast<float2*>(to) = {sums[d][2 * half], sums[d][2 * half + 1]};
+    });
+  }
+
+  // As the result.
+  template <class Stage>
+  __device__ void write(const Params& params, const Stage& stage) const {
+    float2 gates[kDimTiles][2];  // asked for before the first result is written
+    stage.for_each([&](int, int d, int half, int row, int dim) {
+      const float* from = gates_of(params, stage.head_of(row, stage.first), dim);
+      gates[d][half] = *reinterpret_cast<const float2*>(from);
+    });
+    stage.for_each([&](int, int d, int half, int row, int dim) {
+      const float2 gate = gates[d][half];
+      const float total = stats[half].sum;
+      float* to = params.out + stage.head_of(row, stage.first) * HEAD_DIM + dim;
+      *reinterpret_cast<float2*>(to) = {sums[d][2 * half] / total * tile::sigmoid(gate.x),
+                                        sums[d][2 * half + 1] / total * tile::sigmoid(gate.y)};
+    });
+  }
+};
+
+// Queries that lie in memory as they are scored, keys and values in the cache.
+struct Stored {
+  struct Constants {};
+  static constexpr bool kStores = false;
+
+  __device__ Stored(const Constants&, const Splits<kStores>&) {}
+
+  // Behind the wait; what it writes to shared memory can be read behind a barrier.
+  __device__ void take(Splits<kStores>& stage) {
+    stage.ask_written();
+    stage.load(stage.shared.query);
+  }
+};
+
+extern __shared__ __align__(128) unsigned char ring_shared[];
+
+// Blocks per tile and KV head that share splits. If there are several they wait for each other, and
+// the grid has at most one an SM.
+template <class Tile, class Source>
+__global__ __launch_bounds__(kThreads, 1) void splits(Params params,
+                                                      typename Source::Constants constants) {
+  using Stage = Splits<Source::kStores>;
+  auto& shared = *reinterpret_cast<typename Stage::Shared*>(ring_shared);
+  ptx::griddepcontrol_launch_dependents();
+  const uint4 tile = params.tiles[blockIdx.x];
+  const int count = static_cast<int>(params.positions[tile.x + tile.y - 1]) / kSplit + 1;
+  const Share share{count, min(static_cast<int>(gridDim.z), count), static_cast<int>(blockIdx.z)};
+  // A block without a split need not wait: that of the first one does.
+  if (share.block >= share.blocks) return;
+  Stage stage(params, shared, tile, share);
+  stage.init();
+  stage.template ask<false>();
+  Source source(constants, stage);
+  ptx::griddepcontrol_wait();  // what earlier steps have written is under way
+  source.take(stage);
+  __syncthreads();  // queries are written, barriers can be waited for
+  const bool is_first = share.block == 0;
+  const Partial partial(params);
+  Totals totals;
+  int split = stage.split, items = 0;
+  const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
+#pragma unroll 1
+  for (; split < stage.end; ++split, items += Stage::kItems) {
+    stage.run(split, items, [&](int row, const Stats& of) {
+      *(is_first ? &shared.stats[row] : &partial.stats[place(row)]) = of;
+    });
+    if (is_first) {
+      totals.take(stage);
+      continue;
+    }
+    stage.for_each([&](int, int d, int half, int row, int dim) {
+      *reinterpret_cast<float2*>(partial.mixes + place(row) * HEAD_DIM + dim) = {
+          stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
+    });
+  }
+  if (share.blocks == 1) return totals.write(params, stage);
+  split = stage.end - 1;
+  if (is_first) totals.write(partial, stage, place);
+  meet(params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, share.blocks);
+  auto& merging = *reinterpret_cast<MergeStorage<sizeof(shared.ring)>*>(ring_shared);
+  merge_heads(params, merging, tile, share);
 }
 
-// Tiles of up to `Queries<1>::kTokens` tokens.
-template <class Tile>
-cudaError_t launch_splits(const Params& params, unsigned count, cudaStream_t stream) {
+// `tiles` of up to `Queries<1>::kTokens` tokens.
+template <class Tile, class Source>
+cudaError_t launch_splits(const Params& params, const typename Source::Constants& constants,
+                          unsigned tiles, cudaStream_t stream) {
   // The same blocks whatever the context, so that a recorded step can be replayed.
-  const unsigned turns = max(1u, min(unsigned{kSplits}, kBlocksWanted / (count * KV_HEADS)));
-  const Launch shape{count, kThreads, sizeof(Splits::Shared), KV_HEADS, turns};
-  const cudaError_t failed = launch_chained(splits<Tile>, shape, stream, params);
-  if (failed != cudaSuccess) return failed;
-  return launch_chained(merge_splits<Tile>, {count, HEAD_DIM, 0, HEADS}, stream, params);
+  const unsigned turns = max(1u, min(unsigned{kSplits}, target::SMS / (tiles * KV_HEADS)));
+  const Launch shape{tiles, kThreads, sizeof(RingStorage<kSlots>), KV_HEADS, turns};
+  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(target::SMS);
+  if (refused != cudaSuccess) return refused;
+  return launch_chained(splits<Tile, Source>, shape, stream, params, constants);
 }
 
 }  // namespace atlas::attend

@@ -329,8 +329,8 @@ struct TilesBf16 {
 
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, float* partial, float* out, unsigned,
-                            unsigned cell_count, unsigned cell_tokens, unsigned places,
+                            const unsigned* tiles, float* partial, unsigned* arrived, float* out,
+                            unsigned, unsigned cell_count, unsigned cell_tokens, unsigned places,
                             unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
     if (cell_tokens != kWideTokens) return cudaErrorInvalidValue;
     Params params{q,
@@ -340,6 +340,7 @@ struct TilesBf16 {
                   pages,
                   reinterpret_cast<const uint4*>(cells),
                   partial,
+                  arrived,
                   out,
                   static_cast<int>(places)};
     const cudaError_t failed =

@@ -662,17 +662,6 @@ struct RowsF16 {
     return launch_chained(weighted_sum, sums, stream, params);
   }
 
-  // Whether the device has an SM for every block of the products, which wait for each other.
-  static cudaError_t fits() {
-    int device = 0, sms = 0;
-    cudaError_t failed = cudaGetDevice(&device);
-    if (failed == cudaSuccess) {
-      failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    }
-    if (failed != cudaSuccess) return failed;
-    return sms < kBlocks ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess;
-  }
-
   static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
                             const unsigned char* down, unsigned* /* chosen */, float* /* weights */,
                             unsigned char* /* plan */, unsigned char* /* operands */, float* act,
@@ -683,7 +672,8 @@ struct RowsF16 {
     constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
-    if (const cudaError_t failed = fits(); failed != cudaSuccess) return failed;
+    const cudaError_t refused = room_for_waiting(kBlocks);
+    if (refused != cudaSuccess) return refused;
     const RowsParams params{x,     logits,   gate_up, down, relay, reinterpret_cast<f16x2*>(y),
                             residual, static_cast<int>(rows)};
     if (format == static_cast<unsigned>(kMain)) return of<kMain>(params, act, stream);

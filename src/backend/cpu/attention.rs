@@ -80,6 +80,11 @@ impl KvCache {
         }
     }
 
+    /// All keys, then all values.
+    pub fn elements(&self) -> Vec<f32> {
+        [&self.keys[..], &self.values].concat()
+    }
+
     /// Writes one position, `k, v [KV_HEADS * HEAD_DIM]`.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
         for (head, (k, v)) in k

@@ -4,14 +4,15 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ffi::ops::atlas_bf16;
 use ffi::{DeviceBuf, Event};
 
-use super::{Cuda, Experts, Matrix, Panels, Tensor, Vector, refused};
+use super::{Cuda, Experts, KvCache, Matrix, Panels, Tensor, Vector, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::backend::cpu::Cpu;
 use crate::backend::parity::{
-    Kind, Loaded, LongContext, Memory, Probe, ROWS, Random, Report, Rowwise, Sequences, distance,
-    kinds, matrices, stored,
+    Calls, DECODED_ROWS, Decoded, Decoding, Kind, Loaded, LongContext, Memory, Probe, ROWS, Random,
+    Report, Rowwise, Sequences, distance, kinds, matrices, stored,
 };
 use crate::engine::executor::DeviceError;
 use crate::model::{self, Plan, Runner};
@@ -28,6 +29,10 @@ const POISON: u8 = 0xff;
 
 /// The comparison with the reference.
 const CUDA_CPU: &str = "cuda = cpu";
+/// A sequence's results beside those of others.
+const ALONE: &str = "a sequence alone = in the batch";
+/// What `attention` promises.
+const APART: &str = "store_kv and attend = attention";
 
 /// Bytes that are read in a measurement: several times the largest second-level cache.
 const MEASURED_BYTES: usize = 256 << 20;
@@ -121,6 +126,16 @@ impl Probe for Cuda {
             )),
         }
     }
+
+    fn kept(&mut self, cache: &KvCache) -> Result<Vec<f32>, DeviceError> {
+        let mut all = vec![atlas_bf16 { bits: 0 }; cache.0.len()];
+        let read = cache.0.download(0, &mut all, &self.queue.stream);
+        read.map_err(refused)?;
+        let wide = all
+            .iter()
+            .map(|of| f32::from_bits(u32::from(of.bits) << 16));
+        Ok(wide.collect())
+    }
 }
 
 impl Cuda {
@@ -178,6 +193,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         Memory::GatedDelta,
         Memory::DeltaNet,
         Memory::DeltaNetAdd,
+        Memory::Attend,
         Memory::Attention,
     ] {
         for steps in schedules() {
@@ -185,6 +201,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         }
         backends.chunkings(report, random, memory);
     }
+    backends.decoding(report, &Decoding::draw(random));
     backends.long_context(report, &LongContext::draw(random));
 }
 
@@ -289,13 +306,7 @@ impl Backends {
         };
         let both = (&found[..], &wanted[..]);
         nearest(report, op, (&shape, CUDA_CPU), both, case.limit());
-        self.equal(
-            report,
-            case,
-            &found,
-            "a sequence alone = in the batch",
-            &case.alone(),
-        );
+        self.equal(report, case, &found, ALONE, &case.alone());
     }
 
     /// A prompt cut anywhere on the grid gives the same bits. Row by row it comes as near as the op
@@ -331,35 +342,73 @@ impl Backends {
         }
     }
 
-    /// Few rows behind contexts up to the longest; the same bits beside a copy in other pages, and
-    /// cut on the grid or into few rows.
+    /// Steps of decoding of every number of rows: `attention` leaves the bits of `store_kv` and
+    /// `attend`, again when it has run, and those of a sequence alone.
+    fn decoding(&mut self, report: &mut Report, case: &Decoding) {
+        let op = "attention";
+        let wanted = case.run(&mut self.cpu, MAX_SEQUENCES, Calls::Together);
+        let wanted = wanted.expect("the CPU runs every case").results;
+        let mut alone: Option<Decoded> = None;
+        for rows in DECODED_ROWS
+            .into_iter()
+            .filter(|&rows| rows <= MAX_SEQUENCES)
+        {
+            let shape = format!("{rows} decoded");
+            let found = match case.run(&mut self.cuda, rows, Calls::Together) {
+                Ok(found) => found,
+                Err(why) => {
+                    report.push(op, &shape, "cuda runs", why.to_string(), false);
+                    continue;
+                }
+            };
+            let both = (&found.results[..], &wanted[..]);
+            nearest(report, op, (&shape, CUDA_CPU), both, case.limit());
+            for (calls, check) in [(Calls::Apart, APART), (Calls::Together, "again = at first")] {
+                match case.run(&mut self.cuda, rows, calls) {
+                    Ok(other) => same_decoded(report, (op, &shape, check), &other, &found),
+                    Err(why) => report.push(op, &shape, check, why.to_string(), false),
+                }
+            }
+            match &alone {
+                Some(alone) => same_decoded(report, (op, &shape, ALONE), alone, &found),
+                None => alone = Some(found),
+            }
+        }
+    }
+
+    /// Few rows behind contexts up to the longest; the same bits beside a copy in other pages, cut
+    /// on the grid or into few rows, and by `store_kv` and `attend`.
     fn long_context(&mut self, report: &mut Report, case: &LongContext) {
+        let op = "attention";
         let longest = format!("to {MAX_CONTEXT}");
-        let wanted = case.run(&mut self.cpu, 1, MAX_CONTEXT);
+        let whole = (1, MAX_CONTEXT);
+        let wanted = case.run(&mut self.cpu, whole, Calls::Together);
         let wanted = wanted.expect("the CPU runs every case");
-        let found = match case.run(&mut self.cuda, 1, MAX_CONTEXT) {
+        let found = match case.run(&mut self.cuda, whole, Calls::Together) {
             Ok(found) => found,
             Err(why) => {
-                return report.push("attend", &longest, "cuda runs", why.to_string(), false);
+                return report.push(op, &longest, "cuda runs", why.to_string(), false);
             }
         };
         for (step, both) in case.steps.iter().zip(found.iter().zip(&wanted)) {
             let shape = format!("{}..{}", step.start, step.end);
             let both = (&both.0[..], &both.1[..]);
-            nearest(report, "attend", (&shape, CUDA_CPU), both, case.limit());
+            nearest(report, op, (&shape, CUDA_CPU), both, case.limit());
         }
-        for (copies, most, check) in [
-            (2, MAX_CONTEXT, "a sequence alone = in the batch"),
-            (1, CELL, "chunks of 64 = whole"),
+        for (copies, most, calls, check) in [
+            (2, MAX_CONTEXT, Calls::Together, ALONE),
+            (1, CELL, Calls::Together, "chunks of 64 = whole"),
+            (1, MAX_CONTEXT, Calls::Apart, APART),
         ] {
-            let is_same = case.run(&mut self.cuda, copies, most).is_ok_and(|other| {
+            let other = case.run(&mut self.cuda, (copies, most), calls);
+            let is_same = other.is_ok_and(|other| {
                 let mut pairs = other.iter().zip(&found);
                 pairs.all(|(other, found)| {
                     let same = |copy: &Vec<f32>| bits(copy) == bits(&found[0]);
                     other.len() == copies && other.iter().all(same)
                 })
             });
-            same(report, ("attend", &longest, check), "rows", is_same);
+            same(report, (op, &longest, check), "rows", is_same);
         }
     }
 
@@ -423,6 +472,26 @@ fn same(
         false => format!("{differing} differ"),
     };
     report.push(op, shape, check, found, is_same);
+}
+
+/// Reports whether two runs left the same results and the same cache.
+fn same_decoded(
+    report: &mut Report,
+    about: (&'static str, &str, &'static str),
+    other: &Decoded,
+    found: &Decoded,
+) {
+    let pairs = other.results.iter().zip(&found.results);
+    let same_rows = pairs
+        .clone()
+        .all(|(other, found)| bits(other) == bits(found));
+    let same_pages = bits(&other.cache) == bits(&found.cache);
+    let differing = match (same_rows, same_pages) {
+        (false, false) => "rows and pages",
+        (true, false) => "pages",
+        _ => "rows",
+    };
+    same(report, about, differing, same_rows && same_pages);
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

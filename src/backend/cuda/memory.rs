@@ -4,7 +4,7 @@ use ffi::Device;
 
 use super::step::{RECORDS, Step};
 use super::{
-    CHUNKS, KEYS, OPERAND_BYTES, PAIRS, PARTIAL, PLACES, PLAN_BYTES, RELAY, TURNS, refused,
+    ARRIVED, CHUNKS, KEYS, OPERAND_BYTES, PAIRS, PARTIAL, PLACES, PLAN_BYTES, RELAY, TURNS, refused,
 };
 use crate::backend::host;
 use crate::engine::executor::DeviceError;
@@ -12,11 +12,12 @@ use crate::target::{self, EXPERT_INTERMEDIATE, HIDDEN, MAX_CONTEXT};
 
 /// Buffers that operations work in beside tensors, bytes: those of `Cuda`, of `Step` and of a
 /// `Routing`.
-pub const WORKSPACE_BYTES: [usize; 13] = {
+pub const WORKSPACE_BYTES: [usize; 14] = {
     const NUMBER: usize = size_of::<f32>();
     [
         MAX_CONTEXT * 2 * PAIRS * NUMBER,
         PARTIAL * NUMBER,
+        ARRIVED * NUMBER,
         PLAN_BYTES,
         RECORDS,
         OPERAND_BYTES,

@@ -6,7 +6,7 @@
 use super::{BF16_STORED, F16_OPERANDS, F16_STORED, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, ONE_BY_ONE, Ops, RANKED};
+use crate::ops::{Batch, ONE_BY_ONE, Ops, Qkv, RANKED};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_ROWS_NVFP4, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS,
     HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS,
@@ -43,6 +43,35 @@ pub trait Probe: Ops {
     ) -> Result<(), DeviceError>;
     /// The values of a tensor; fails if memory around it was written.
     fn seen(&mut self, tensor: &Self::Tensor) -> Result<Vec<f32>, DeviceError>;
+    /// All keys and values of a cache, in the order that the backend keeps them in.
+    fn kept(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
+}
+
+/// How a case has rows attend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// `store_kv`, then `attend`.
+    Apart,
+    /// `attention`.
+    Together,
+}
+
+impl Calls {
+    pub(super) fn attention<B: Ops>(
+        self,
+        b: &mut B,
+        input: Qkv<'_, B>,
+        cache: &mut B::KvCache,
+        batch: &Batch,
+        out: &mut B::Tensor,
+    ) {
+        if self == Calls::Together {
+            return b.attention(input, cache, batch, out);
+        }
+        let Qkv { q, k, v, norms } = input;
+        b.store_kv(q, k, v, norms, cache, batch);
+        b.attend(q, cache, batch, out);
+    }
 }
 
 /// Rows that have a case: single rows, and both sides of every size that a step is cut at.
@@ -461,6 +490,8 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// `store_kv` and `attend`.
+    Attend,
+    /// `attention`, which is both.
     Attention,
     ConvSilu,
     /// `conv_silu` and `gated_delta`: only a device knows how the one leaves rows for the other.
@@ -487,7 +518,7 @@ impl Sequences {
     pub fn draw(random: &mut Random, memory: Memory, steps: Vec<Vec<(usize, usize)>>) -> Sequences {
         let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
         let (widths, weights): (&[usize], Vec<Vec<f32>>) = match memory {
-            Memory::Attention => {
+            Memory::Attend | Memory::Attention => {
                 const KV: usize = KV_HEADS * HEAD_DIM;
                 let norms = vec![random.bf16(HEAD_DIM, 0.5), random.bf16(HEAD_DIM, 0.5)];
                 (&[HEADS * 2 * HEAD_DIM, KV, KV], norms)
@@ -536,7 +567,8 @@ impl Sequences {
 
     pub fn op(&self) -> &'static str {
         match self.memory {
-            Memory::Attention => "attend",
+            Memory::Attend => "attend",
+            Memory::Attention => "attention",
             Memory::ConvSilu => "conv_silu",
             Memory::GatedDelta => "gated_delta",
             Memory::DeltaNet => "delta_net",
@@ -557,7 +589,7 @@ impl Sequences {
     pub fn limit(&self) -> f64 {
         match self.memory {
             // Queries, keys and the weights of values are rounded to BF16 behind the norms.
-            Memory::Attention => 2.0 * BF16_STORED,
+            Memory::Attend | Memory::Attention => 2.0 * BF16_STORED,
             // What cells take is stored as F16.
             Memory::ConvSilu if self.has_cells() => F16_OPERANDS / 2.0,
             Memory::ConvSilu => F32_CHAIN,
@@ -619,12 +651,20 @@ impl Sequences {
             let mut out = b.room(batch.rows(), width)?;
             b.begin(&batch);
             match self.memory {
-                Memory::Attention => {
+                Memory::Attend | Memory::Attention => {
+                    let calls = match self.memory {
+                        Memory::Attend => Calls::Apart,
+                        _ => Calls::Together,
+                    };
                     let (q, kv) = x.split_at_mut(1);
                     let (k, v) = kv.split_at_mut(1);
-                    let norms = [&weights[0], &weights[1]];
-                    b.store_kv(&mut q[0], &mut k[0], &v[0], norms, &mut cache, &batch);
-                    b.attend(&q[0], &cache, &batch, &mut out);
+                    let input = Qkv {
+                        q: &mut q[0],
+                        k: &mut k[0],
+                        v: &v[0],
+                        norms: [&weights[0], &weights[1]],
+                    };
+                    calls.attention(b, input, &mut cache, &batch, &mut out);
                 }
                 Memory::ConvSilu => b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut out),
                 Memory::GatedDelta => {
@@ -684,7 +724,7 @@ impl Sequences {
 
     fn out_width(&self) -> usize {
         match self.memory {
-            Memory::Attention => HEADS * HEAD_DIM,
+            Memory::Attend | Memory::Attention => HEADS * HEAD_DIM,
             Memory::ConvSilu => GDN_QKV,
             Memory::GatedDelta | Memory::DeltaNet => GDN_VALUES,
             Memory::DeltaNetAdd => HIDDEN,

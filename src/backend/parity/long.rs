@@ -11,11 +11,11 @@
 
 use std::ops::Range;
 
-use super::cases::dealt;
+use super::cases::{Calls, dealt};
 use super::{BF16_STORED, Probe, Random};
 use crate::engine::executor::{DeviceError, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, CELL};
+use crate::ops::{Batch, CELL, Qkv};
 use crate::target::{HEAD_DIM, HEADS, KV_HEADS, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
@@ -23,16 +23,16 @@ const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
 /// Factor of values that a result cannot be right without.
 const LOUD: f32 = 32.0;
 /// Rows that are stored in one step.
-const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
+pub(super) const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
     PREFILL_TOKENS
 } else {
     2048
 };
 
 /// Elements of a row's keys or values.
-const KV: usize = KV_HEADS * HEAD_DIM;
+pub(super) const KV: usize = KV_HEADS * HEAD_DIM;
 /// Elements of a row's queries and gates.
-const QUERIES: usize = HEADS * 2 * HEAD_DIM;
+pub(super) const QUERIES: usize = HEADS * 2 * HEAD_DIM;
 
 /// One sequence as long as may be.
 pub struct LongContext {
@@ -84,24 +84,28 @@ impl LongContext {
     }
 
     /// The results of each step, of each of `copies` of the sequence that lie in other pages. Steps
-    /// of more than `most` rows are cut.
+    /// of more than `most` rows are cut; those with a row of each copy are steps of decoding.
     ///
     /// # Errors
     /// The backend failed.
     pub fn run<B: Probe>(
         &self,
         b: &mut B,
-        copies: usize,
-        most: usize,
+        (copies, most): (usize, usize),
+        calls: Calls,
     ) -> Result<Vec<Vec<Vec<f32>>>, DeviceError> {
         let mut cache = b.kv_cache(KV_PAGES)?;
         let norms = [b.vector_of(&self.norms[0])?, b.vector_of(&self.norms[1])?];
+        let norms = [&norms[0], &norms[1]];
         let mut results = vec![vec![Vec::new(); copies]; self.steps.len()];
         let (mut stored, mut queries) = (0, &self.queries[..]);
         for (step, results) in self.steps.iter().zip(&mut results) {
             for part in cut(stored..step.start, STORED_ROWS / copies) {
-                let mut q = b.room(copies * part.len(), QUERIES)?;
-                self.store(b, &mut q, &norms, &mut cache, &batch(&part, copies)?)?;
+                let batch = batch(&part, copies)?;
+                let mut q = b.room(batch.rows(), QUERIES)?;
+                let (mut k, v) = self.keys_and_values(b, &batch)?;
+                b.begin(&batch);
+                b.store_kv(&mut q, &mut k, &v, norms, &mut cache, &batch);
                 b.seen(&q)?;
             }
             for part in cut(step.clone(), most) {
@@ -109,9 +113,16 @@ impl LongContext {
                 queries = rest;
                 let batch = batch(&part, copies)?;
                 let mut q = b.given(QUERIES, &own.repeat(copies))?;
-                self.store(b, &mut q, &norms, &mut cache, &batch)?;
+                let (mut k, v) = self.keys_and_values(b, &batch)?;
                 let mut out = b.room(batch.rows(), HEADS * HEAD_DIM)?;
-                b.attend(&q, &cache, &batch, &mut out);
+                b.begin(&batch);
+                let input = Qkv {
+                    q: &mut q,
+                    k: &mut k,
+                    v: &v,
+                    norms,
+                };
+                calls.attention(b, input, &mut cache, &batch, &mut out);
                 let found = b.seen(&out)?;
                 let copies = found.chunks_exact(found.len() / copies);
                 for (result, found) in results.iter_mut().zip(copies) {
@@ -123,26 +134,22 @@ impl LongContext {
         Ok(results)
     }
 
-    /// Begins a step, and stores the keys and values of its rows.
-    fn store<B: Probe>(
+    /// Keys and values of a step's rows.
+    fn keys_and_values<B: Probe>(
         &self,
         b: &mut B,
-        q: &mut B::Tensor,
-        norms: &[B::Vector; 2],
-        cache: &mut B::KvCache,
         batch: &Batch,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(B::Tensor, B::Tensor), DeviceError> {
         let of = |all: &[f32]| -> Vec<f32> {
             let rows = batch.positions.iter();
             rows.flat_map(|position| &all[position * KV..][..KV])
                 .copied()
                 .collect()
         };
-        let mut k = b.given(KV, &of(&self.keys))?;
-        let v = b.given(KV, &of(&self.values))?;
-        b.begin(batch);
-        b.store_kv(q, &mut k, &v, [&norms[0], &norms[1]], cache, batch);
-        Ok(())
+        Ok((
+            b.given(KV, &of(&self.keys))?,
+            b.given(KV, &of(&self.values))?,
+        ))
     }
 }
 
@@ -160,7 +167,8 @@ fn steps_near(end: usize) -> [Range<usize>; 6] {
     ]
 }
 
-fn cut(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+/// Parts of `rows`, each but the last of `most`.
+pub(super) fn cut(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
     rows.step_by(most)
         .map(move |start| start..end.min(start + most))
@@ -193,7 +201,8 @@ mod tests {
     const END: usize = 8 * CELL;
 
     fn run(case: &LongContext, copies: usize, most: usize) -> Vec<Vec<Vec<f32>>> {
-        case.run(&mut Cpu::default(), copies, most).unwrap()
+        case.run(&mut Cpu::default(), (copies, most), Calls::Together)
+            .unwrap()
     }
 
     #[test]

@@ -69,4 +69,8 @@ impl Probe for Cpu {
         self.read(tensor, 0..tensor.rows, &mut values)?;
         Ok(values)
     }
+
+    fn kept(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError> {
+        Ok(cache.elements())
+    }
 }

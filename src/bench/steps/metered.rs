@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::{DeviceError, Patience};
-use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, RANKED, Span};
+use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, Qkv, RANKED, Span};
 use crate::target::{self, Format, KvFormat};
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -312,13 +312,41 @@ impl<B: Ops + Timed> Ops for Metered<B> {
     ) {
         self.inner.attend(&q.inner, cache, batch, &mut out.inner);
         out.shape(q.rows, target::HEADS * target::HEAD_DIM);
-        let cost = attention(batch);
+        let cost = attend_cost(batch);
         self.done(
             "attend",
             (0, 0),
             cost.bytes + q.bytes() + out.bytes(),
             cost.flops,
         );
+    }
+
+    fn attention(
+        &mut self,
+        input: Qkv<'_, Self>,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        let Qkv { q, k, v, norms } = input;
+        if !batch.is_decode() {
+            self.store_kv(q, k, v, norms, cache, batch);
+            return self.attend(q, cache, batch, out);
+        }
+        let given = q.bytes() + k.bytes() + v.bytes();
+        let inner = Qkv {
+            q: &mut q.inner,
+            k: &mut k.inner,
+            v: &v.inner,
+            norms,
+        };
+        self.inner.attention(inner, cache, batch, &mut out.inner);
+        out.shape(batch.rows(), target::HEADS * target::HEAD_DIM);
+        // What a row stores is written and need not be read again: of the cache each position
+        // moves once.
+        let cost = attend_cost(batch);
+        let bytes = given + cost.bytes + out.bytes();
+        self.done("attention", (0, 0), bytes, cost.flops);
     }
 
     fn conv_silu(
@@ -503,7 +531,7 @@ fn kv_element_bytes() -> usize {
 }
 
 /// Keys and values of every sequence once, products of every row.
-fn attention(batch: &Batch) -> Cost {
+fn attend_cost(batch: &Batch) -> Cost {
     let element = kv_element_bytes();
     let of_span = |span: &Span| Cost::attend(span.start + span.rows.len(), element).bytes;
     let of_row = |position: &usize| Cost::attend(position + 1, element).flops;

@@ -82,6 +82,30 @@ fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
 }
 
 #[test]
+fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
+    let is_attention = |mixer: &target::Mixer| *mixer == target::Mixer::Attention;
+    let first = target::MIXERS.iter().position(is_attention);
+    let layers = 1 + first.expect("every model attends");
+    let (decode, prompt) = (calls(decode(2), layers), calls(Case::Prompt(2), layers));
+    let heads = target::HEADS * target::HEAD_DIM;
+    let row = 4 * (3 * heads + 2 * target::KV_HEADS * target::HEAD_DIM);
+    let element = match target::FORMAT_KV {
+        target::KvFormat::F32 => 4,
+        target::KvFormat::Bf16 => 2,
+    };
+    // The row's own position is behind the context.
+    let cache = crate::ops::Cost::attend(3 + 1, element);
+    let found = of(&decode, "attention");
+    assert_eq!(found.len(), METERED);
+    assert_eq!(found[0].cost.bytes, 2 * (row as u64 + cache.bytes));
+    assert_eq!(found[0].cost.flops, 2 * cache.flops);
+    let count = |calls: &[Call], op| of(calls, op).len();
+    let parts = ["store_kv", "attend", "attention"];
+    assert_eq!(parts.map(|op| count(&decode, op)), [0, 0, METERED]);
+    assert_eq!(parts.map(|op| count(&prompt, op)), [METERED, METERED, 0]);
+}
+
+#[test]
 fn rows_visit_as_many_experts_as_chance_lets_them() {
     assert_eq!(distinct_experts(1), EXPERTS_PER_TOKEN as f64);
     assert!(distinct_experts(2) <= 2.0 * EXPERTS_PER_TOKEN as f64);

@@ -1,0 +1,174 @@
+// Merging the splits of a tile's rows, which several blocks have made: each waits for the others,
+// then a warp takes some dimensions of a head.
+//
+// A warp asks for the mixes of many splits while it merges earlier ones; the factors of a chunk of
+// splits come first, a split a lane. In order and by `Merge`, as a block does that has all splits.
+#pragma once
+
+#include "ops/attend/queries.cuh"
+
+namespace atlas::attend {
+
+// Dimensions of a warp, one a lane.
+inline constexpr int kMergeDims = tile::kWarpLanes;
+inline constexpr int kMergeParts = HEAD_DIM / kMergeDims;
+// Splits whose factors are made together: one a lane.
+inline constexpr int kChunk = tile::kWarpLanes;
+
+static_assert(HEAD_DIM % kMergeDims == 0, "parts of a head are whole");
+
+// What the splits of a step have left.
+struct Partial {
+  float* mixes;  // (places, HEADS, kSplits, HEAD_DIM)
+  Stats* stats;  // (places, HEADS, kSplits)
+
+  __device__ explicit Partial(const Params& params)
+      : mixes(params.partial),
+        stats(reinterpret_cast<Stats*>(params.partial + static_cast<size_t>(params.places) * HEADS *
+                                                            kSplits * HEAD_DIM)) {}
+};
+
+// Chunks of mixes on their way to each warp, in `kBytes`.
+template <int kBytes>
+struct MergeStorage {
+  static constexpr int kStages = kBytes / (kWarps * kChunk * kMergeDims * sizeof(float));
+  static_assert(kStages > 0, "a warp has room for a chunk");
+
+  float mix[kWarps][kStages][kChunk][kMergeDims];
+  float4 factors[kWarps][kChunk];  // of the total, of the split, what the split adds to the sum
+};
+
+// Which splits of a tile a block takes.
+struct Share {
+  int splits;  // of the tile
+  int blocks;  // that have some of them
+  int block;   // this one
+
+  __device__ int begin() const { return begin_of(block); }
+  __device__ int end() const { return begin_of(block + 1); }
+  // The first block merges its splits itself, and leaves them as its last one.
+  __device__ int first_left() const { return begin_of(1) - 1; }
+
+  __device__ int begin_of(int of) const { return of * splits / blocks; }
+};
+
+// Waits until all `blocks` have written what they have to. The last one to go on leaves a zero.
+__device__ inline void meet(unsigned* arrived, unsigned blocks) {
+  __syncthreads();  // the block's own is written
+  if (threadIdx.x == 0) {
+    ptx::add_release(arrived, 1);
+    while (ptx::load_acquire(arrived) < blocks) {
+    }
+    if (atomicAdd(arrived, 1) == 2 * blocks - 1) ptx::store_relaxed(arrived, 0);
+  }
+  __syncthreads();  // everybody's is
+}
+
+// Some dimensions of a head, in one warp.
+template <class Storage>
+struct MergedPart {
+  Storage& shared;
+  const float* mixes;  // of the first split
+  const Stats* stats;
+  const int count;  // splits
+  const int warp = threadIdx.x / tile::kWarpLanes;
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  Stats total = {-INFINITY, 0.0f};
+  float sum = 0.0f;
+
+  // Asks for the mixes of a chunk.
+  __device__ void ask(int chunk) const {
+    constexpr int kLanes = kMergeDims / 4;  // of a split
+    auto& to = shared.mix[warp][chunk % Storage::kStages];
+    const int dim = lane % kLanes * 4, live = count - chunk * kChunk;
+#pragma unroll
+    for (int i = lane / kLanes; i < kChunk; i += tile::kWarpLanes / kLanes) {
+      const float* from = mixes + static_cast<size_t>(chunk * kChunk + i) * HEAD_DIM + dim;
+      if (i < live) ptx::copy_async(&to[i][dim], from, true);
+    }
+    ptx::copy_async_commit();
+  }
+
+  __device__ Stats stats_of(int chunk) const {
+    const int split = chunk * kChunk + lane;
+    if (split >= count) return {-INFINITY, 0.0f};
+    const float2 of = __ldcg(reinterpret_cast<const float2*>(stats + split));
+    return {of.x, of.y};
+  }
+
+  // The factors of `Merge::of` for a split a lane.
+  __device__ void weigh(const Stats& split) {
+    float largest = split.largest;  // up to this lane's split, all before included
+#pragma unroll
+    for (int lanes = 1; lanes < tile::kWarpLanes; lanes *= 2) {
+      const float other = __shfl_up_sync(tile::kAllLanes, largest, lanes);
+      if (lane >= lanes) largest = fmaxf(largest, other);
+    }
+    largest = fmaxf(largest, total.largest);
+    const float previous = __shfl_up_sync(tile::kAllLanes, largest, 1);
+    Stats before = {lane == 0 ? total.largest : previous, 0.0f};
+    const Merge merge = Merge::of(before, split);
+    shared.factors[warp][lane] = {merge.of_total, merge.of_split, before.sum, 0.0f};
+    total.largest = __shfl_sync(tile::kAllLanes, largest, tile::kWarpLanes - 1);
+  }
+
+  __device__ void take(int chunk) {
+    const auto& mix = shared.mix[warp][chunk % Storage::kStages];
+    const int live = min(kChunk, count - chunk * kChunk);
+#pragma unroll 8
+    for (int i = 0; i < live; ++i) {
+      const float4 of = shared.factors[warp][i];
+      const Merge merge{of.x, of.y};
+      sum = merge.apply(sum, mix[i][lane]);
+      total.sum = __fmaf_rn(total.sum, of.x, of.z);
+    }
+  }
+
+  __device__ void run() {
+    constexpr int kAhead = Storage::kStages - 1;
+    const int chunks = (count + kChunk - 1) / kChunk;
+#pragma unroll 1
+    for (int chunk = 0; chunk < kAhead; ++chunk) ask(chunk);
+    Stats next = stats_of(0);
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      ask(chunk + kAhead);
+      const Stats split = next;
+      next = stats_of(chunk + 1);
+      weigh(split);
+      ptx::copy_async_wait<kAhead>();
+      __syncwarp();  // factors and mixes of the chunk are written
+      take(chunk);
+      __syncwarp();  // and read
+    }
+  }
+};
+
+// Merges the splits of the tile's rows, or this block's part of that.
+template <class Storage>
+__device__ void merge_heads(const Params& params, Storage& shared, const uint4& tile,
+                            const Share& share) {
+  const Partial partial(params);
+  const int parts = static_cast<int>(tile.y) * kGroup * kMergeParts;
+  const int lane = threadIdx.x % tile::kWarpLanes;
+#pragma unroll 1
+  for (int part = share.block + threadIdx.x / tile::kWarpLanes * share.blocks; part < parts;
+       part += kWarps * share.blocks) {
+    const int row = part / kMergeParts, token = row / kGroup;
+    const int dim = part % kMergeParts * kMergeDims;
+    const size_t in_row = blockIdx.y * kGroup + row % kGroup;
+    const size_t head = static_cast<size_t>(tile.x + token) * HEADS + in_row;
+    // A row may end within the first block's splits: those behind it have changed nothing.
+    const int first = share.first_left();
+    const size_t place = (static_cast<size_t>(tile.z + token) * HEADS + in_row) * kSplits + first;
+    const float gate = gates_of(params, head, dim)[lane];
+    const int count = static_cast<int>(params.positions[tile.x + token]) / kSplit + 1 - first;
+    MergedPart<Storage> merged{shared, partial.mixes + place * HEAD_DIM + dim,
+                               partial.stats + place, max(count, 1)};
+    merged.run();
+    const float total = merged.total.sum;
+    params.out[head * HEAD_DIM + dim + lane] = merged.sum / total * tile::sigmoid(gate);
+  }
+}
+
+}  // namespace atlas::attend
