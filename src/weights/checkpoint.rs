@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{DerefMut, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -270,20 +270,21 @@ impl Checkpoint {
         }
     }
 
-    /// Bytes of a tensor, or of `part` of them.
-    fn read(&self, name: &str, part: Option<(u64, u64)>) -> Result<Vec<u8>, WeightsError> {
+    /// Fills `out` with a tensor's bytes from `offset` on.
+    fn read(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<(), WeightsError> {
         let (file, info) = &self.tensors[name];
-        let (offset, bytes) = part.unwrap_or((0, info.bytes.end - info.bytes.start));
-        assert!(info.bytes.start + offset + bytes <= info.bytes.end);
-        let mut out = vec![0; bytes as usize];
-        let direct = self.files[*file].read(info.bytes.start + offset, &mut out)?;
+        let (start, bytes) = (info.bytes.start + offset as u64, out.len() as u64);
+        assert!(start + bytes <= info.bytes.end);
+        let direct = self.files[*file].read(start, out)?;
         self.progress.advance_direct(direct);
         self.progress.advance(bytes);
-        Ok(out)
+        Ok(())
     }
 
     fn read_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let bytes = self.read(name, None)?;
+        let info = &self.tensors[name].1;
+        let mut bytes = vec![0; (info.bytes.end - info.bytes.start) as usize];
+        self.read(name, 0, &mut bytes)?;
         let mut out = Vec::with_capacity(bytes.len() / 2);
         match self.tensors[name].1.dtype {
             Dtype::Bf16 => format::bf16_values(&bytes, &mut out),
@@ -382,14 +383,44 @@ impl MatrixSource<'_> {
     /// # Errors
     /// As `read_f32`.
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
+        let [codes, scales] = self.sections(rows.len());
+        self.read_rows_to(rows, vec![0; codes], vec![0; scales])
+    }
+
+    /// Bytes of the codes of so many rows, and of their E4M3 scales.
+    pub fn sections(&self, rows: usize) -> [usize; 2] {
+        let weights = rows * self.spec.k;
+        match self.spec.format {
+            Format::Bf16 => [2 * weights, 0],
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
+                [weights / 2, weights / NVFP4_GROUP]
+            }
+            Format::Fp8Block128 => [weights, 0],
+        }
+    }
+
+    /// As `read_rows`, into memory that has just the room of the `sections`.
+    ///
+    /// # Errors
+    /// As `read_f32`.
+    pub fn read_rows_to<Bytes: DerefMut<Target = [u8]>>(
+        &self,
+        rows: Range<usize>,
+        mut codes: Bytes,
+        mut scales: Bytes,
+    ) -> Result<Stored<Bytes>, WeightsError> {
         assert!(rows.start.is_multiple_of(FP8_BLOCK) && rows.end <= self.spec.n);
+        assert_eq!([codes.len(), scales.len()], self.sections(rows.len()));
         let named = |suffix: &str| format!("{}.{suffix}", self.spec.name);
         let (n, k) = (rows.len(), self.spec.k);
         let bits = match self.spec.format {
-            Format::Bf16 => Bits::Bf16(self.read_bf16(rows)?),
+            Format::Bf16 => {
+                self.read_bf16(&rows, &mut codes)?;
+                Bits::Bf16(codes)
+            }
             Format::Nvfp4CompressedTensors => {
                 let names = ["weight_packed", "weight_scale", "weight_global_scale"];
-                let (codes, scales, global) = self.read_nvfp4(names.map(named), rows)?;
+                let global = self.read_nvfp4(names.map(named), &rows, &mut codes, &mut scales)?;
                 let global = Global::Divide(global);
                 Bits::Nvfp4 {
                     codes,
@@ -399,7 +430,7 @@ impl MatrixSource<'_> {
             }
             Format::Nvfp4Modelopt => {
                 let names = ["weight", "weight_scale", "weight_scale_2"];
-                let (codes, scales, global) = self.read_nvfp4(names.map(named), rows)?;
+                let global = self.read_nvfp4(names.map(named), &rows, &mut codes, &mut scales)?;
                 let global = Global::Multiply(global);
                 Bits::Nvfp4 {
                     codes,
@@ -408,14 +439,7 @@ impl MatrixSource<'_> {
                 }
             }
             Format::Fp8Block128 => {
-                let name = named("weight");
-                let codes = self.checkpoint.read(&name, Some(part(&rows, k)))?;
-                self.checkpoint.check_e4m3(&name, rows.start * k, &codes)?;
-                let scales = self.checkpoint.read_floats(&named("weight_scale_inv"))?;
-                let blocks = k.div_ceil(FP8_BLOCK);
-                let first = rows.start / FP8_BLOCK * blocks;
-                let count = rows.len().div_ceil(FP8_BLOCK) * blocks;
-                let scales = scales[first..][..count].to_vec();
+                let scales = self.read_fp8(&rows, &mut codes)?;
                 Bits::Fp8 { codes, scales }
             }
         };
@@ -437,34 +461,45 @@ impl MatrixSource<'_> {
         }
     }
 
+    /// The global scale.
     fn read_nvfp4(
         &self,
-        [codes, scales, global]: [String; 3],
-        rows: Range<usize>,
-    ) -> Result<(Vec<u8>, Vec<u8>, f32), WeightsError> {
+        names: [String; 3],
+        rows: &Range<usize>,
+        codes: &mut [u8],
+        scales: &mut [u8],
+    ) -> Result<f32, WeightsError> {
         let k = self.spec.k;
-        let packed = self.checkpoint.read(&codes, Some(part(&rows, k / 2)))?;
-        let factor = self.checkpoint.read_floats(&global)?[0];
-        let groups = part(&rows, k / NVFP4_GROUP);
-        Ok((packed, self.checkpoint.read(&scales, Some(groups))?, factor))
+        self.checkpoint
+            .read(&names[0], rows.start * (k / 2), codes)?;
+        let global = self.checkpoint.read_floats(&names[2])?[0];
+        let offset = rows.start * (k / NVFP4_GROUP);
+        self.checkpoint.read(&names[1], offset, scales)?;
+        Ok(global)
     }
 
-    fn read_bf16(&self, rows: Range<usize>) -> Result<Vec<u8>, WeightsError> {
+    /// The scales of the rows' blocks.
+    fn read_fp8(&self, rows: &Range<usize>, codes: &mut [u8]) -> Result<Vec<f32>, WeightsError> {
+        let (checkpoint, name, k) = (self.checkpoint, &self.spec.name, self.spec.k);
+        let (weight, scale) = (format!("{name}.weight"), format!("{name}.weight_scale_inv"));
+        checkpoint.read(&weight, rows.start * k, codes)?;
+        checkpoint.check_e4m3(&weight, rows.start * k, codes)?;
+        let scales = checkpoint.read_floats(&scale)?;
+        let blocks = k.div_ceil(FP8_BLOCK);
+        let first = rows.start / FP8_BLOCK * blocks;
+        let count = rows.len().div_ceil(FP8_BLOCK) * blocks;
+        Ok(scales[first..][..count].to_vec())
+    }
+
+    fn read_bf16(&self, rows: &Range<usize>, codes: &mut [u8]) -> Result<(), WeightsError> {
         let (name, start) = match &self.spec.stack {
             None => (format!("{}.weight", self.spec.name), 0),
             Some(stack) => (self.spec.name.clone(), stack.row),
         };
-        let (rows, k) = (start + rows.start..start + rows.end, self.spec.k);
-        let bytes = self.checkpoint.read(&name, Some(part(&rows, 2 * k)))?;
-        self.checkpoint.check_bf16(&name, rows.start * k, &bytes)?;
-        Ok(bytes)
+        let first = (start + rows.start) * self.spec.k;
+        self.checkpoint.read(&name, 2 * first, codes)?;
+        self.checkpoint.check_bf16(&name, first, codes)
     }
-}
-
-/// Offset and length of rows of `row_bytes`.
-fn part(rows: &Range<usize>, row_bytes: usize) -> (u64, u64) {
-    let (start, count) = (rows.start as u64, rows.len() as u64);
-    (start * row_bytes as u64, count * row_bytes as u64)
 }
 
 /// A checked vector of the checkpoint.

@@ -1,28 +1,30 @@
 //! A matrix in the bits of the checkpoint.
 
+use std::ops::Deref;
+
 use super::format;
 
-/// Weights `[n, k]` as they are stored.
+/// Weights `[n, k]` as they are stored, in memory of their own or in a part of another's.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct Stored<Bytes = Vec<u8>> {
     pub n: usize,
     pub k: usize,
-    pub bits: Bits,
+    pub bits: Bits<Bytes>,
 }
 
 /// Elements and scales, row-major.
 #[derive(Clone, Debug)]
-pub enum Bits {
+pub enum Bits<Bytes = Vec<u8>> {
     /// Little-endian BF16.
-    Bf16(Vec<u8>),
+    Bf16(Bytes),
     /// E2M1 codes, two a byte, the first in the low half; E4M3 for each 16 columns.
     Nvfp4 {
-        codes: Vec<u8>,
-        scales: Vec<u8>,
+        codes: Bytes,
+        scales: Bytes,
         global: Global,
     },
     /// E4M3 codes, and a scale for each block of 128 x 128.
-    Fp8 { codes: Vec<u8>, scales: Vec<f32> },
+    Fp8 { codes: Bytes, scales: Vec<f32> },
 }
 
 /// What an NVFP4 scale is combined with.
@@ -42,7 +44,7 @@ impl Global {
     }
 }
 
-impl Stored {
+impl<Bytes: Deref<Target = [u8]>> Stored<Bytes> {
     /// The weights as exact F32, row-major.
     pub fn values(&self) -> Vec<f32> {
         let mut out = Vec::with_capacity(self.n * self.k);
