@@ -24,9 +24,10 @@
 
 namespace atlas::tile {
 
-// How weights lie on the device; the numbers are those of `format` in ops.toml, where 3 is NVFP4 as
-// `fp4.cuh` has it.
+// How weights lie on the device; the numbers are those of `format` in ops.toml.
 enum class Storage : unsigned { f16 = 0, nvfp4 = 1, fp8_block128 = 2 };
+// Of `format` in ops.toml: NVFP4 as `fp4.cuh` has it.
+inline constexpr unsigned kBlockScaled = 3;
 
 __host__ __device__ constexpr Storage storage_of(target::Format format) {
   switch (format) {

@@ -8,10 +8,12 @@
 
 pub mod check;
 mod clock;
+mod jobs;
 mod load;
 pub mod memory;
 mod panels;
 mod step;
+mod storage;
 
 use std::ffi::c_int;
 use std::ops::{Deref, Range};
@@ -31,9 +33,10 @@ use crate::target::{
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
-use load::{Loader, Wanted};
-use panels::{Order, Panels, Storage};
+use jobs::Wanted;
+use load::Loader;
 use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
+use storage::{Order, Storage};
 
 /// How long a call may take, but for a step with a prompt: a step of decoding reads all memory at
 /// most once, which takes a GB10 half a second.
@@ -64,12 +67,13 @@ const RELAY: usize = (MOE_ROWS + 1) * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDI
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
+/// Longest sum of a product but those of experts.
+const WIDEST: usize = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
 /// those of two storages, or the places of `experts`.
 const WARPGROUP_BYTES: usize = if target::OPERANDS {
     let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
-    let widest = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
-    2 * most(rows * widest, PLACES * HIDDEN)
+    2 * most(rows * WIDEST, PLACES * HIDDEN)
 } else {
     OPERAND_ROWS
 };
@@ -138,7 +142,7 @@ pub struct Cuda {
     /// zeros between launches.
     arrived: DeviceBuf<u32>,
     plan: DeviceBuf<u8>,
-    /// What `gated_delta` prepares of a step's cells.
+    /// What `gated_delta` prepares of a step's cells; before the first step, rows to be repacked.
     records: DeviceBuf<u8>,
     /// Rows of a step as tensor instructions read them.
     operands: DeviceBuf<u8>,
@@ -323,15 +327,6 @@ impl Cuda {
         Ok(buffer)
     }
 
-    fn matrix(&self, panels: &Panels) -> Result<Matrix, DeviceError> {
-        Ok(Matrix {
-            n: panels.n,
-            k: panels.k,
-            storage: panels.storage,
-            bytes: self.filled(&panels.bytes)?,
-        })
-    }
-
     /// Room for the experts of a layer, each `gate_up` and `down` bytes.
     fn experts_room(
         &self,
@@ -346,7 +341,7 @@ impl Cuda {
         })
     }
 
-    /// Reads, repacks and uploads matrices.
+    /// Reads matrices and has the device repack them.
     fn load(
         &mut self,
         matrices: &[Wanted<'_>],
@@ -356,7 +351,7 @@ impl Cuda {
             Some(loader) => loader,
             none => none.insert(Loader::new(&self.device).map_err(refused)?),
         };
-        loader.load(matrices, buffers, &self.queue.stream)
+        loader.load(matrices, buffers, &mut self.records, &self.queue.stream)
     }
 }
 

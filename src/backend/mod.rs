@@ -7,11 +7,15 @@ pub mod cuda;
 mod host;
 pub mod parity;
 
-/// How the GPU's weights lie, which is tested without one.
+/// How the GPU's weights lie and come there, which is tested without one.
 #[cfg(all(test, not(feature = "cuda")))]
-#[path = "cuda/panels.rs"]
+#[path = "cuda"]
 #[allow(dead_code, reason = "the GPU's backend is not there to use all of it")]
-mod panels;
+mod weights {
+    mod jobs;
+    mod panels;
+    mod storage;
+}
 
 /// Ends the process at once. An orderly exit runs what libraries registered for it, libcuda among
 /// them, and that may wait for a device that does not answer.

@@ -1,4 +1,4 @@
-//! Many threads fill slots, one empties them: what is read and repacked meets what is uploaded.
+//! Many threads fill slots, one empties them: what is read meets what the device makes of it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -222,6 +222,12 @@ struct NormLinear {
   static constexpr int kSharedBytes = 80400;
 };
 
+// Kernel `vectors` of op `pack`.
+struct Pack {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 0;
+};
+
 // Kernel `ring` of op `read_bytes`.
 struct ReadBytes {
   static constexpr int kThreads = 128;

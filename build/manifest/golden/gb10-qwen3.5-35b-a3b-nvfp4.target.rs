@@ -135,6 +135,11 @@ kernel = "stream_f16"
 threads = 256
 why = "eight warps: one per part of K; every block norms the rows for itself"
 
+[leaf.op.pack]
+kernel = "vectors"
+threads = 256
+why = "a 16-byte vector a thread"
+
 [leaf.op.read_bytes]
 kernel = "ring"
 threads = 128
@@ -482,6 +487,12 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "stream_f16";
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 80400;
+/// Kernel of `pack`.
+pub const OP_PACK_KERNEL: &str = "vectors";
+/// Threads of a block of `pack`.
+pub const OP_PACK_THREADS: usize = 256;
+/// Shared memory of a block of `pack`.
+pub const OP_PACK_SHARED_BYTES: usize = 0;
 /// Kernel of `read_bytes`.
 pub const OP_READ_BYTES_KERNEL: &str = "ring";
 /// Threads of a block of `read_bytes`.

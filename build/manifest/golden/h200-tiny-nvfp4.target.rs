@@ -135,6 +135,11 @@ kernel = "warpgroups_f16"
 threads = 384
 why = "a warp fetches steps of 128 columns, two warpgroups multiply in turns; rows are normed once into operands; few rows are streamed"
 
+[leaf.op.pack]
+kernel = "vectors"
+threads = 256
+why = "a 16-byte vector a thread"
+
 [leaf.op.read_bytes]
 kernel = "ring"
 threads = 128
@@ -505,6 +510,12 @@ pub const OP_NORM_LINEAR_KERNEL: &str = "warpgroups_f16";
 pub const OP_NORM_LINEAR_THREADS: usize = 384;
 /// Shared memory of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 232448;
+/// Kernel of `pack`.
+pub const OP_PACK_KERNEL: &str = "vectors";
+/// Threads of a block of `pack`.
+pub const OP_PACK_THREADS: usize = 256;
+/// Shared memory of a block of `pack`.
+pub const OP_PACK_SHARED_BYTES: usize = 0;
 /// Kernel of `read_bytes`.
 pub const OP_READ_BYTES_KERNEL: &str = "ring";
 /// Threads of a block of `read_bytes`.

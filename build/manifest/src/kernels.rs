@@ -121,6 +121,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
+    Kernel::new("pack", "vectors"),
     Kernel::new("read_bytes", "ring").shared(|_, block| read_bytes(block)),
 ];
 
@@ -346,8 +347,8 @@ fn read_bytes(block: &Block) -> u64 {
     (warps * slots * slot).next_multiple_of(128)
 }
 
-/// Ops that measure a device, and no model.
-const MEASURES: &[&str] = &["read_bytes"];
+/// Ops of a device beside those of a forward pass: what loads weights, and what measures.
+const BESIDE: &[&str] = &["pack", "read_bytes"];
 
 /// Every op that a forward pass of the family calls.
 fn ops_of(family: Family) -> &'static [&'static str] {
@@ -379,7 +380,7 @@ fn ops_of(family: Family) -> &'static [&'static str] {
 /// Names of the kernels of `op`; `None` when there is no such op.
 pub(crate) fn kernels_of(op: &str) -> Option<Vec<&'static str>> {
     let families = [Family::Qwen35Moe].map(ops_of);
-    let known = families.iter().any(|ops| ops.contains(&op)) || MEASURES.contains(&op);
+    let known = families.iter().any(|ops| ops.contains(&op)) || BESIDE.contains(&op);
     let of_op = KERNELS.iter().filter(|kernel| kernel.op == op);
     known.then(|| of_op.map(|kernel| kernel.name).collect())
 }
@@ -413,17 +414,17 @@ impl Target {
         chosen.collect()
     }
 
-    /// Ops of the family, and those that measure, that this target names no kernel for.
+    /// Ops of the family, and those beside, that this target names no kernel for.
     pub fn ops_missing(&self) -> Vec<&'static str> {
         let named = |op: &&str| !self.leaf.op.contains_key(*op);
-        let ops = ops_of(self.model.family).iter().chain(MEASURES);
+        let ops = ops_of(self.model.family).iter().chain(BESIDE);
         ops.copied().filter(named).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Family, KERNELS, MEASURES, ops_of};
+    use super::{BESIDE, Family, KERNELS, ops_of};
 
     /// Methods of `trait Ops` that make or read storage or order work rather than compute.
     const STORAGE: [&str; 16] = [
@@ -460,6 +461,6 @@ mod tests {
     fn every_op_has_a_kernel() {
         let mut names: Vec<_> = KERNELS.iter().map(|kernel| kernel.op).collect();
         names.dedup();
-        assert_eq!([ops_of(Family::Qwen35Moe), MEASURES].concat(), names);
+        assert_eq!([ops_of(Family::Qwen35Moe), BESIDE].concat(), names);
     }
 }

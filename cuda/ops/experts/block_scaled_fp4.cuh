@@ -14,8 +14,6 @@
 
 namespace atlas::experts {
 
-// Of `format` in ops.toml: NVFP4 as block-scaled instructions take it.
-inline constexpr unsigned kBlockScaled = 3;
 // Up to so many rows share tiles of 8: most experts have one or two of them.
 inline constexpr int kFewFp4Rows = 64;
 inline constexpr int kFewTileRows = 8;
@@ -127,7 +125,7 @@ struct BlockScaledFp4 {
     const Params params = params_of(x, chosen, weights, gate_up, down, scratch, act, y, residual,
                                     rows);
     cudaError_t failed;
-    if (format != kBlockScaled) {
+    if (format != tile::kBlockScaled) {
       constexpr tile::Storage kOther = tile::storage_of(target::FORMAT_MTP_EXPERTS);
       if (format != static_cast<unsigned>(kOther)) return cudaErrorInvalidValue;
       failed = launch_plan(params, kTileRows, stream);

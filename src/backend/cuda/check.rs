@@ -1,5 +1,7 @@
 //! The GPU's ops against the CPU's, and their speed beside a plain read's.
 
+mod pack;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,7 +9,8 @@ use std::time::Instant;
 use ffi::ops::atlas_bf16;
 use ffi::{DeviceBuf, Event};
 
-use super::{Cuda, Experts, KvCache, Matrix, Panels, Tensor, Vector, refused};
+use super::panels::Panels;
+use super::{Cuda, Experts, KvCache, Matrix, Tensor, Vector, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::backend::cpu::Cpu;
 use crate::backend::parity::{
@@ -139,6 +142,15 @@ impl Probe for Cuda {
 }
 
 impl Cuda {
+    fn matrix(&self, panels: &Panels) -> Result<Matrix, DeviceError> {
+        Ok(Matrix {
+            n: panels.n,
+            k: panels.k,
+            storage: panels.storage,
+            bytes: self.filled(&panels.bytes)?,
+        })
+    }
+
     /// The values of a tensor of the step, whose F16 rows are F32 then.
     fn widened(&self, tensor: &Tensor, mut values: Vec<f32>) -> Vec<f32> {
         let rows = values.chunks_exact_mut(tensor.width).enumerate();
@@ -174,6 +186,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         },
         Err(why) => return report.push("", "", "the GPU can be used", why.to_string(), false),
     };
+    pack::parity(report, random, &mut backends.cuda);
     let matrices = matrices().into_iter();
     let linear: Vec<_> = matrices
         .map(|(n, k, format)| stored(random, n, k, format))

@@ -1,91 +1,14 @@
-//! Weights as `cuda/tile/panels.cuh` lays them out.
+//! Panels made on the host: what `cuda/ops/pack` is compared with, and what the other operations'
+//! comparisons load.
 
-use crate::target::{EXPERTS_ROWS_NVFP4, Format};
+use super::storage::{BLOCK_COLUMNS, BLOCK_ROWS, GROUP_COLUMNS, Order, PANEL_ROWS, Storage};
 use crate::weights::{Bits, Stored};
 
-/// Rows of a panel.
-pub const PANEL_ROWS: usize = 16;
 /// Bytes of a row that lie side by side.
 const RUN_BYTES: usize = 64;
-/// Columns that share an FP8 scale; every `K` is a multiple of it.
-const BLOCK_COLUMNS: usize = 128;
-/// Rows that share an FP8 scale in the checkpoint.
-const BLOCK_ROWS: usize = 128;
-/// Columns that share an NVFP4 scale.
-const GROUP_COLUMNS: usize = 16;
 /// What decoding a weight leaves out of its value: its scale has it.
 const NVFP4_FACTOR: f32 = 128.0;
 const FP8_FACTOR: f32 = 256.0;
-
-/// How weights lie on the device; the numbers are those of `format` in `ffi/ops.toml`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Storage {
-    /// What the checkpoint has in BF16.
-    F16 = 0,
-    Nvfp4 = 1,
-    Fp8Block128 = 2,
-    /// NVFP4 as `cuda/tile/fp4.cuh` has it, for rows that are rounded to the same.
-    BlockScaled = 3,
-}
-
-impl Storage {
-    pub const fn of_format(format: Format) -> Storage {
-        match format {
-            Format::Bf16 => Storage::F16,
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
-            Format::Fp8Block128 => Storage::Fp8Block128,
-        }
-    }
-
-    /// How experts lie whose weights are otherwise stored so.
-    pub const fn of_experts(self) -> Storage {
-        match self {
-            Storage::Nvfp4 if EXPERTS_ROWS_NVFP4 => Storage::BlockScaled,
-            other => other,
-        }
-    }
-
-    /// Bytes of a matrix with its scales.
-    pub const fn bytes(self, n: usize, k: usize) -> u64 {
-        let [codes, scales, factors] = self.sections(n, k);
-        (codes + scales + factors) as u64
-    }
-
-    /// Bytes of a matrix's codes, of its scales and of what its rows are multiplied by, in the
-    /// order in which they follow each other. Each section is as long for every panel.
-    pub const fn sections(self, n: usize, k: usize) -> [usize; 3] {
-        let (rows, blocks) = (n.next_multiple_of(PANEL_ROWS), k / BLOCK_COLUMNS);
-        let codes = rows * self.row_bytes(k);
-        match self {
-            Storage::F16 => [codes, 0, 0],
-            Storage::Nvfp4 | Storage::BlockScaled => {
-                [codes, rows * (k / GROUP_COLUMNS), rows * size_of::<f32>()]
-            }
-            Storage::Fp8Block128 => {
-                let scales = rows / PANEL_ROWS * blocks * 2 * size_of::<f32>();
-                [codes, scales, 0]
-            }
-        }
-    }
-
-    const fn of(bits: &Bits) -> Storage {
-        match bits {
-            Bits::Bf16(_) => Storage::F16,
-            Bits::Nvfp4 { .. } => Storage::Nvfp4,
-            Bits::Fp8 { .. } => Storage::Fp8Block128,
-        }
-    }
-
-    /// Bytes of the codes of a row of `k` weights.
-    const fn row_bytes(self, k: usize) -> usize {
-        match self {
-            Storage::F16 => 2 * k,
-            Storage::Nvfp4 | Storage::BlockScaled => k / 2,
-            Storage::Fp8Block128 => k,
-        }
-    }
-}
 
 /// A matrix `[n, k]` ready for the device.
 pub struct Panels {
@@ -114,7 +37,7 @@ impl Panels {
         ]
     }
 
-    fn new(parts: &[Stored], order: Order, storage: Storage) -> Panels {
+    pub fn new(parts: &[Stored], order: Order, storage: Storage) -> Panels {
         let n = parts.iter().map(|part| part.n).sum();
         let k = parts[0].k;
         let mut bytes = vec![0; storage.bytes(n, k) as usize];
@@ -126,15 +49,6 @@ impl Panels {
             bytes,
         }
     }
-}
-
-/// How the rows of several matrices make one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// One matrix below the other.
-    Stacked,
-    /// Eight rows of each of two in turn.
-    Interleaved,
 }
 
 impl Order {
@@ -165,12 +79,13 @@ impl Order {
 
 /// Writes the panels of `parts`, which share `k` and bits that `storage` is for, to `out`, which
 /// has just the room.
-pub fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
+fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let k = parts[0].k;
     assert!(k.is_multiple_of(BLOCK_COLUMNS));
     let fits = |part: &Stored| {
         let plain = Storage::of(&part.bits);
-        part.k == k && (storage == plain || storage == plain.of_experts())
+        let block_scaled = (plain, storage) == (Storage::Nvfp4, Storage::BlockScaled);
+        part.k == k && (storage == plain || block_scaled)
     };
     assert!(parts.iter().all(fits));
     let rows = order.places(parts);

@@ -1,0 +1,227 @@
+//! What the device makes of the checkpoint's rows, against what the host does: bit by bit.
+
+use std::sync::Arc;
+
+use ffi::DeviceBuf;
+
+use super::{GUARD, POISON, same};
+use crate::backend::cuda::jobs::{Place, factors};
+use crate::backend::cuda::panels::Panels;
+use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
+use crate::backend::cuda::{Cuda, load, refused};
+use crate::backend::parity::{Random, Report, stored};
+use crate::engine::executor::DeviceError;
+use crate::ops::Ops;
+use crate::target::Format;
+use crate::weights::{self, Bits, Checkpoint, MatrixSpec, Stored, WeightsError};
+
+/// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
+/// matrices that end within a panel.
+const SHAPES: [(Order, &[usize]); 9] = [
+    (Order::Stacked, &[256]),
+    (Order::Stacked, &[1]),
+    (Order::Stacked, &[15]),
+    (Order::Stacked, &[17]),
+    (Order::Stacked, &[129]),
+    (Order::Stacked, &[256, 1]),
+    (Order::Stacked, &[131, 7, 24]),
+    (Order::Interleaved, &[8, 8]),
+    (Order::Interleaved, &[264, 264]),
+];
+const COLUMNS: [usize; 3] = [128, 384, 2048];
+const STORAGES: [(Storage, Format); 5] = [
+    (Storage::F16, Format::Bf16),
+    (Storage::Nvfp4, Format::Nvfp4CompressedTensors),
+    (Storage::Nvfp4, Format::Nvfp4Modelopt),
+    (Storage::Fp8Block128, Format::Fp8Block128),
+    (Storage::BlockScaled, Format::Nvfp4CompressedTensors),
+];
+
+/// Every storage and order, then a layer's matrices as they are loaded.
+pub fn parity(report: &mut Report, random: &mut Random, cuda: &mut Cuda) {
+    for (storage, format) in STORAGES {
+        for (order, rows) in SHAPES {
+            for k in COLUMNS {
+                let drawn = rows.iter().map(|&n| stored(random, n, k, format));
+                let parts: Vec<Stored> = drawn.collect();
+                let case = format!("{rows:?} x {k} {storage:?}");
+                compare(report, cuda, &case, &parts, order, storage);
+            }
+        }
+    }
+    let case = "every BF16";
+    compare(
+        report,
+        cuda,
+        case,
+        &[every_bf16()],
+        Order::Stacked,
+        Storage::F16,
+    );
+    if let Err(why) = layer(report, cuda) {
+        report.push(
+            "pack",
+            "a layer",
+            "the GPU loads it",
+            why.to_string(),
+            false,
+        );
+    }
+}
+
+/// All that loading lets through.
+fn every_bf16() -> Stored {
+    const COLUMNS: usize = 128;
+    let codes = (0..143 << 7).flat_map(|magnitude: u16| [magnitude, magnitude | 0x8000]);
+    let codes: Vec<u8> = codes.flat_map(u16::to_le_bytes).collect();
+    Stored {
+        n: codes.len() / 2 / COLUMNS,
+        k: COLUMNS,
+        bits: Bits::Bf16(codes),
+    }
+}
+
+fn compare(
+    report: &mut Report,
+    cuda: &Cuda,
+    case: &str,
+    parts: &[Stored],
+    order: Order,
+    storage: Storage,
+) {
+    let wanted = Panels::new(parts, order, storage);
+    match on_device(cuda, parts, order, &wanted) {
+        Ok(found) => tell(report, case, &found, &wanted.bytes),
+        Err(why) => report.push("pack", case, "cuda runs", why.to_string(), false),
+    }
+}
+
+/// Reports the first byte that differs.
+fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
+    assert_eq!(found.len(), wanted.len());
+    let first = found.iter().zip(wanted).position(|(a, b)| a != b);
+    let differing = format!("bytes from {} on", first.unwrap_or(0));
+    same(
+        report,
+        ("pack", case, "cuda = host"),
+        &differing,
+        first.is_none(),
+    );
+}
+
+/// The panels that the device makes of `parts`, in launches of few rows.
+fn on_device(
+    cuda: &Cuda,
+    parts: &[Stored],
+    order: Order,
+    like: &Panels,
+) -> Result<Vec<u8>, DeviceError> {
+    let (stream, len) = (&cuda.queue.stream, like.bytes.len());
+    let room = DeviceBuf::<u8>::uninit(&cuda.device, len + 2 * GUARD);
+    let mut matrix = room.map_err(refused)?;
+    matrix.fill_bytes(POISON, stream).map_err(refused)?;
+    let weight = matrix.as_mut_ptr().wrapping_add(GUARD);
+    let rows: Vec<usize> = parts.iter().map(|part| part.n).collect();
+    for (index, part) in parts.iter().enumerate() {
+        for start in (0..part.n).step_by(BLOCK_ROWS) {
+            let (first, turn) = order.place(&rows, index, start);
+            let place = Place {
+                first,
+                turn,
+                n: like.n,
+                k: like.k,
+                storage: like.storage,
+            };
+            let count = BLOCK_ROWS.min(part.n - start);
+            let bytes = as_read(part, start, count);
+            let slot = cuda.filled(&bytes)?;
+            // SAFETY: the slot holds the rows and lives until the stream has passed; the matrix
+            // has the room of the panels between its guards.
+            let queued = unsafe { load::pack(slot.as_ptr(), count, &place, weight, stream) };
+            queued.map_err(refused)?;
+            stream.synchronize().map_err(refused)?;
+        }
+    }
+    let mut all = vec![0; len + 2 * GUARD];
+    matrix.download(0, &mut all, stream).map_err(refused)?;
+    let mut guards = all[..GUARD].iter().chain(&all[GUARD + len..]);
+    match guards.all(|&byte| byte == POISON) {
+        true => Ok(all[GUARD..][..len].to_vec()),
+        false => Err(DeviceError::Failed(
+            "memory around the matrix was written".into(),
+        )),
+    }
+}
+
+/// Rows from `start` on as `Job::read` leaves them.
+fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
+    let of_rows = |bytes: &[u8]| {
+        let row = bytes.len() / part.n;
+        bytes[start * row..][..count * row].to_vec()
+    };
+    let (codes, scales) = match &part.bits {
+        Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (of_rows(codes), Vec::new()),
+        Bits::Nvfp4 { codes, scales, .. } => (of_rows(codes), of_rows(scales)),
+    };
+    let mut factors = factors(&part.bits);
+    if let Bits::Fp8 { .. } = part.bits {
+        let blocks = factors.len() / part.n.div_ceil(BLOCK_ROWS);
+        let first = start / BLOCK_ROWS * blocks;
+        factors = factors[first..][..count.div_ceil(BLOCK_ROWS) * blocks].to_vec();
+    }
+    let factors: Vec<u8> = factors.into_iter().flat_map(f32::to_le_bytes).collect();
+    [codes, scales, factors].concat()
+}
+
+/// A drawn layer's matrices, read and repacked as those of any checkpoint.
+fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
+    let checkpoint = weights::open_seeded_layers(1, Arc::default());
+    let (spec, read) = (checkpoint.spec(), reader(&checkpoint));
+    let moe = &spec.layers[0].moe;
+    let alone = spec.layers[0].mixer.matrices().into_iter();
+    let alone = alone.map(|matrix| vec![matrix]);
+    for specs in alone.chain([vec![&moe.router, &moe.shared_gate]]) {
+        let sources: Vec<_> = specs.iter().map(|spec| checkpoint.matrix(spec)).collect();
+        let found = cuda.load_matrix(&sources)?;
+        let parts = specs.iter().map(|spec| read(spec));
+        let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
+        let found = contents(cuda, &found.bytes)?;
+        tell(report, short(&specs[0].name), &found, &wanted.bytes);
+    }
+    let all: Vec<_> = moe.experts.iter().chain([&moe.shared]).collect();
+    let sources = all
+        .iter()
+        .map(|expert| expert.each_ref().map(|spec| checkpoint.matrix(spec)));
+    let found = cuda.load_experts(&sources.collect::<Vec<_>>())?;
+    let [mut gate_up, mut down] = [Vec::new(), Vec::new()];
+    for expert in all {
+        let [gate, up, below] = expert;
+        let packed = Panels::of_expert(&[read(gate)?, read(up)?, read(below)?]);
+        gate_up.extend_from_slice(&packed[0].bytes);
+        down.extend_from_slice(&packed[1].bytes);
+    }
+    for (case, found, wanted) in [
+        ("gate, up", &found.gate_up, gate_up),
+        ("down", &found.down, down),
+    ] {
+        tell(report, case, &contents(cuda, found)?, &wanted);
+    }
+    Ok(())
+}
+
+fn reader(checkpoint: &Checkpoint) -> impl Fn(&MatrixSpec) -> Result<Stored, WeightsError> {
+    |spec| checkpoint.matrix(spec).read()
+}
+
+/// The last part of a matrix's name.
+fn short(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+fn contents(cuda: &Cuda, buffer: &DeviceBuf<u8>) -> Result<Vec<u8>, DeviceError> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer
+        .download(0, &mut bytes, &cuda.queue.stream)
+        .map_err(refused)?;
+    Ok(bytes)
+}

@@ -1,0 +1,209 @@
+//! A matrix in the pieces that are read: which rows of which part, and where `cuda/ops/pack` puts
+//! them.
+
+use std::ops::Range;
+
+use super::storage::{BLOCK_ROWS, Order, PANEL_ROWS, Storage};
+use crate::weights::{Bits, MatrixSource, WeightsError};
+
+/// Rows that are read together, as those that share FP8 scales are: a job has whole multiples, or
+/// the last rows of a part.
+pub const JOB_ROWS: usize = BLOCK_ROWS;
+/// Rows of one matrix that lie side by side where several take turns.
+const TURN_ROWS: usize = PANEL_ROWS / 2;
+
+/// A matrix to be loaded, made of some of the checkpoint.
+pub struct Wanted<'a> {
+    pub parts: Vec<MatrixSource<'a>>,
+    pub order: Order,
+    pub storage: Storage,
+    /// Which buffer of the call, and where in it, in bytes.
+    pub to: (usize, usize),
+}
+
+/// Some rows of a part, read at once.
+pub struct Job<'a> {
+    source: MatrixSource<'a>,
+    pub rows: Range<usize>,
+    pub place: Place,
+}
+
+/// Where rows go in the panels of a matrix: row `r` of them to `first + r / 8 * turn + r % 8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub first: usize,
+    pub turn: usize,
+    /// Shape of the matrix.
+    pub n: usize,
+    pub k: usize,
+    pub storage: Storage,
+}
+
+impl Order {
+    /// Where the rows of part `index` go that begin at its row `start`, if parts have `rows`:
+    /// `first` and `turn` of a `Place`.
+    pub fn place(self, rows: &[usize], index: usize, start: usize) -> (usize, usize) {
+        match self {
+            Order::Stacked => (rows[..index].iter().sum::<usize>() + start, TURN_ROWS),
+            Order::Interleaved => {
+                assert!(rows.len() == 2 && rows[0] == rows[1]);
+                assert!(rows[0].is_multiple_of(TURN_ROWS) && start.is_multiple_of(TURN_ROWS));
+                (2 * start + index * TURN_ROWS, PANEL_ROWS)
+            }
+        }
+    }
+}
+
+impl<'a> Wanted<'a> {
+    pub fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.shape().0).sum()
+    }
+
+    pub fn columns(&self) -> usize {
+        self.parts[0].shape().1
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.storage.bytes(self.rows(), self.columns()) as usize
+    }
+
+    /// Every row of every part once, in jobs of at most `most` bytes, if that is enough for
+    /// `JOB_ROWS`.
+    pub fn jobs(&self, most: usize) -> Vec<Job<'a>> {
+        let rows: Vec<usize> = self.parts.iter().map(|part| part.shape().0).collect();
+        let mut jobs = Vec::new();
+        for (index, &source) in self.parts.iter().enumerate() {
+            let step = JOB_ROWS * (most / bytes(&source, self.storage, JOB_ROWS)).max(1);
+            for start in (0..rows[index]).step_by(step) {
+                let (first, turn) = self.order.place(&rows, index, start);
+                jobs.push(Job {
+                    source,
+                    rows: start..rows[index].min(start + step),
+                    place: Place {
+                        first,
+                        turn,
+                        n: self.rows(),
+                        k: self.columns(),
+                        storage: self.storage,
+                    },
+                });
+            }
+        }
+        jobs
+    }
+}
+
+/// Bytes of so many rows with their scales and factors.
+fn bytes(source: &MatrixSource<'_>, storage: Storage, rows: usize) -> usize {
+    let [codes, scales] = source.sections(rows);
+    codes + scales + storage.factors(rows, source.shape().1) * size_of::<f32>()
+}
+
+impl Job<'_> {
+    /// Bytes that `read` fills: codes, E4M3 scales, factors.
+    pub fn bytes(&self) -> usize {
+        bytes(&self.source, self.place.storage, self.rows.len())
+    }
+
+    /// Fills `slot`, which is as long, with the rows as the checkpoint has them, all of them
+    /// checked.
+    pub fn read(&self, slot: &mut [u8]) -> Result<(), WeightsError> {
+        let [codes, scales] = self.source.sections(self.rows.len());
+        let (codes, rest) = slot.split_at_mut(codes);
+        let (scales, to) = rest.split_at_mut(scales);
+        let stored = self.source.read_rows_to(self.rows.clone(), codes, scales)?;
+        let factors = factors(&stored.bits);
+        assert_eq!(to.len(), factors.len() * size_of::<f32>());
+        for (to, factor) in to.as_chunks_mut().0.iter_mut().zip(factors) {
+            *to = factor.to_le_bytes();
+        }
+        Ok(())
+    }
+}
+
+/// What codes and their E4M3 scales are multiplied by: one number, or one of each block.
+pub fn factors<Bytes>(bits: &Bits<Bytes>) -> Vec<f32> {
+    match bits {
+        Bits::Bf16(_) => Vec::new(),
+        Bits::Nvfp4 { global, .. } => vec![global.factor()],
+        Bits::Fp8 { scales, .. } => scales.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::{MatrixSpec, open_seeded};
+
+    /// Room for the fewest rows of every matrix of the test's targets, and for no whole table.
+    const MOST: usize = 600 << 10;
+
+    fn wanted<'a>(parts: Vec<MatrixSource<'a>>, order: Order) -> Wanted<'a> {
+        let storage = Storage::of_format(parts[0].format());
+        Wanted {
+            parts,
+            order,
+            storage,
+            to: (0, 0),
+        }
+    }
+
+    /// The rows that a job's rows become.
+    fn places(job: &Job<'_>) -> Vec<usize> {
+        let Place { first, turn, .. } = job.place;
+        let place = |row| first + row / TURN_ROWS * turn + row % TURN_ROWS;
+        (0..job.rows.len()).map(place).collect()
+    }
+
+    #[test]
+    fn jobs_fill_every_row_once_and_their_slots_at_most() {
+        let checkpoint = open_seeded(Default::default());
+        let moe = &checkpoint.spec().layers[0].moe;
+        let [gate, up, _] = &moe.shared;
+        let cases: [(&[&MatrixSpec], Order); 4] = [
+            (&[&checkpoint.spec().embed], Order::Stacked),
+            (&[gate, up], Order::Interleaved),
+            (&[gate, up], Order::Stacked),
+            (&[&moe.router, &moe.shared_gate], Order::Stacked),
+        ];
+        for (specs, order) in cases {
+            let parts = specs.iter().map(|spec| checkpoint.matrix(spec)).collect();
+            let wanted = wanted(parts, order);
+            let jobs = wanted.jobs(MOST);
+            assert!(jobs.iter().all(|job| job.bytes() <= MOST));
+            let mut rows: Vec<_> = jobs.iter().flat_map(places).collect();
+            rows.sort_unstable();
+            assert!(rows.into_iter().eq(0..wanted.rows()), "{}", specs[0].name);
+        }
+    }
+
+    #[test]
+    fn gate_and_up_take_turns() {
+        let rows = [256, 256];
+        let places = |index, start| Order::Interleaved.place(&rows, index, start);
+        assert_eq!([places(0, 0), places(1, 0)], [(0, 16), (8, 16)]);
+        assert_eq!([places(0, 128), places(1, 128)], [(256, 16), (264, 16)]);
+        assert_eq!(Order::Stacked.place(&[256, 1], 1, 0), (256, 8));
+    }
+
+    #[test]
+    fn a_job_reads_what_its_rows_are() {
+        let checkpoint = open_seeded(Default::default());
+        for matrix in checkpoint.spec().matrices() {
+            let source = checkpoint.matrix(matrix);
+            for job in wanted(vec![source], Order::Stacked).jobs(MOST) {
+                let mut slot = vec![0x55; job.bytes()];
+                job.read(&mut slot).unwrap();
+                let stored = source.read_rows(job.rows.clone()).unwrap();
+                let (codes, scales) = match &stored.bits {
+                    Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (codes, &Vec::new()),
+                    Bits::Nvfp4 { codes, scales, .. } => (codes, scales),
+                };
+                let factors = factors(&stored.bits).into_iter().flat_map(f32::to_le_bytes);
+                let factors: Vec<u8> = factors.collect();
+                let whole = [&codes[..], scales, &factors].concat();
+                assert!(slot == whole, "{} {:?}", matrix.name, job.rows);
+            }
+        }
+    }
+}

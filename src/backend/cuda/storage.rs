@@ -1,0 +1,102 @@
+//! How weights lie on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
+
+use crate::target::{EXPERTS_ROWS_NVFP4, Format};
+use crate::weights::Bits;
+
+/// Rows of a panel.
+pub const PANEL_ROWS: usize = 16;
+/// Columns that share an FP8 scale; every `K` is a multiple of it.
+pub const BLOCK_COLUMNS: usize = 128;
+/// Rows that share an FP8 scale in the checkpoint.
+pub const BLOCK_ROWS: usize = 128;
+/// Columns that share an NVFP4 scale.
+pub const GROUP_COLUMNS: usize = 16;
+
+/// How weights lie on the device; the numbers are those of `format` in `ffi/ops.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Storage {
+    /// What the checkpoint has in BF16.
+    F16 = 0,
+    Nvfp4 = 1,
+    Fp8Block128 = 2,
+    /// NVFP4 as `cuda/tile/fp4.cuh` has it, for rows that are rounded to the same.
+    BlockScaled = 3,
+}
+
+impl Storage {
+    pub const fn of_format(format: Format) -> Storage {
+        match format {
+            Format::Bf16 => Storage::F16,
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
+            Format::Fp8Block128 => Storage::Fp8Block128,
+        }
+    }
+
+    /// How experts lie whose weights are otherwise stored so.
+    pub const fn of_experts(self) -> Storage {
+        match self {
+            Storage::Nvfp4 if EXPERTS_ROWS_NVFP4 => Storage::BlockScaled,
+            other => other,
+        }
+    }
+
+    /// Bytes of a matrix with its scales.
+    pub const fn bytes(self, n: usize, k: usize) -> u64 {
+        let [codes, scales, factors] = self.sections(n, k);
+        (codes + scales + factors) as u64
+    }
+
+    /// Bytes of a matrix's codes, of its scales and of what its rows are multiplied by, in the
+    /// order in which they follow each other. Each section is as long for every panel.
+    pub const fn sections(self, n: usize, k: usize) -> [usize; 3] {
+        let (rows, blocks) = (n.next_multiple_of(PANEL_ROWS), k / BLOCK_COLUMNS);
+        let codes = rows * self.row_bytes(k);
+        match self {
+            Storage::F16 => [codes, 0, 0],
+            Storage::Nvfp4 | Storage::BlockScaled => {
+                [codes, rows * (k / GROUP_COLUMNS), rows * size_of::<f32>()]
+            }
+            Storage::Fp8Block128 => {
+                let scales = rows / PANEL_ROWS * blocks * 2 * size_of::<f32>();
+                [codes, scales, 0]
+            }
+        }
+    }
+
+    /// Numbers in F32 that `rows` rows of the checkpoint are multiplied by beside their scales: of
+    /// the matrix, or of its blocks.
+    pub const fn factors(self, rows: usize, k: usize) -> usize {
+        match self {
+            Storage::F16 => 0,
+            Storage::Nvfp4 | Storage::BlockScaled => 1,
+            Storage::Fp8Block128 => rows.div_ceil(BLOCK_ROWS) * (k / BLOCK_COLUMNS),
+        }
+    }
+
+    pub const fn of(bits: &Bits) -> Storage {
+        match bits {
+            Bits::Bf16(_) => Storage::F16,
+            Bits::Nvfp4 { .. } => Storage::Nvfp4,
+            Bits::Fp8 { .. } => Storage::Fp8Block128,
+        }
+    }
+
+    /// Bytes of the codes of a row of `k` weights.
+    pub const fn row_bytes(self, k: usize) -> usize {
+        match self {
+            Storage::F16 => 2 * k,
+            Storage::Nvfp4 | Storage::BlockScaled => k / 2,
+            Storage::Fp8Block128 => k,
+        }
+    }
+}
+
+/// How the rows of several matrices make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One matrix below the other.
+    Stacked,
+    /// Eight rows of each of two in turn.
+    Interleaved,
+}
