@@ -15,6 +15,10 @@ use crate::weights::{GDN_QKV, LayerSpec, MatrixSpec, MixerSpec, ModelSpec, Vecto
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
 
+/// Recurrent states kept beside those of running sequences: none, as every prompt is computed from
+/// its beginning.
+const SNAPSHOTS: usize = 0;
+
 const MEBIBYTE: u64 = 1024 * 1024;
 
 /// One line of the ledger.
@@ -29,7 +33,7 @@ pub struct Entry {
 pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
     pub pages: usize,
-    buffers: [Entry; 4],
+    buffers: [Entry; 5],
     /// What the device's driver takes beside buffers, at most.
     driver: [Entry; 2],
     /// What may be taken, if the system tells it.
@@ -75,7 +79,8 @@ impl Plan {
             buffers: [
                 entry("weights, at most", taken(weights(model))),
                 entry("KV pages", taken(kv_pages(model, pages))),
-                entry("recurrent states", taken(recurrent_states(model))),
+                entry("recurrent states", taken(states(model, MAX_SEQUENCES))),
+                entry("snapshots", taken(states(model, SNAPSHOTS))),
                 entry("activations", taken(activations())),
             ],
             driver: [
@@ -104,8 +109,8 @@ impl Plan {
     /// The ledger for people, the sum last, then what was free.
     pub fn lines(&self) -> Vec<String> {
         let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
-        let taken = self.entries().filter(|entry| entry.bytes > 0);
-        let mut lines: Vec<String> = taken.map(|entry| line(entry.name, entry.bytes)).collect();
+        let entries = self.entries().map(|entry| line(entry.name, entry.bytes));
+        let mut lines: Vec<String> = entries.collect();
         lines.push(line("sum", self.bytes()));
         lines.push(self.room_words());
         lines
@@ -221,11 +226,11 @@ fn kv_pages(model: &ModelSpec, pages: usize) -> impl Iterator<Item = u64> {
     iter::repeat_n(pages as u64 * page_layer_bytes(), attention_layers(model))
 }
 
-/// Matrix states and convolution tails of every sequence in every recurrent layer.
-fn recurrent_states(model: &ModelSpec) -> impl Iterator<Item = u64> {
+/// Matrix states and convolution tails of so many sequences in every recurrent layer.
+fn states(model: &ModelSpec, sequences: usize) -> impl Iterator<Item = u64> {
     let matrix = target::GDN_VALUE_HEADS * target::GDN_KEY_DIM * target::GDN_VALUE_DIM;
     let layer = [matrix, target::GDN_CONV * GDN_QKV];
-    let layer = layer.map(|elements| (MAX_SEQUENCES * elements * size_of::<f32>()) as u64);
+    let layer = layer.map(|elements| (sequences * elements * size_of::<f32>()) as u64);
     (0..recurrent_layers(model)).flat_map(move |_| layer)
 }
 
@@ -271,9 +276,12 @@ mod tests {
         let plan = Plan::largest(&model());
         let lines = plan.lines().join("\n");
         assert!(lines.contains(&mebibytes(plan.bytes())), "{lines}");
-        for entry in &plan.buffers {
-            assert!(entry.bytes > 0, "{}", entry.name);
+        for entry in plan.entries() {
             assert!(lines.contains(entry.name), "{lines}");
+        }
+        for entry in &plan.buffers {
+            let is_none = entry.name == "snapshots" && SNAPSHOTS == 0;
+            assert_eq!(entry.bytes == 0, is_none, "{}", entry.name);
         }
     }
 
