@@ -30,7 +30,7 @@ use crate::bench::{self, BenchError};
     error_code(0, "ok"),
     error_code(2, "the command line is wrong"),
     error_code(69, "an address, another service or enough memory cannot be had"),
-    error_code(70, "the device failed, or a check did"),
+    error_code(70, "the device is missing or failed, or a check did"),
     error_code(74, "reading or writing failed"),
     error_code(78, "the weights or their configuration cannot be served")
 )]
