@@ -320,4 +320,53 @@ struct Queries {
   }
 };
 
+// The splits of a tile so far, merged in order: this thread's rows and dimensions of a result.
+template <int kTiles>
+struct Totals {
+  Stats stats[kTiles][2];
+  float sums[kTiles][kDimTiles][4] = {};
+
+  __device__ Totals() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) stats[t][0] = stats[t][1] = {-INFINITY, 0.0f};
+  }
+
+  // The split that the stage has just run.
+  template <class Stage>
+  __device__ void take(const Stage& stage) {
+    const int g = threadIdx.x % tile::kWarpLanes / 4;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Merge merge = Merge::of(stats[t][half], stage.stats(t * 16 + g + half * 8));
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            sums[t][d][e] = merge.apply(sums[t][d][e], stage.part[t][d][e]);
+          }
+        }
+      }
+    }
+  }
+
+  template <class Stage>
+  __device__ void write(const Stage& stage) const {
+    float2 gates[kTiles][kDimTiles][2];  // asked for before the first result is written
+    stage.for_each([&](int t, int d, int half, int row, int dim) {
+      const float* from = gates_of(stage.params, stage.head_of(row, stage.first), dim);
+      gates[t][d][half] = *reinterpret_cast<const float2*>(from);
+    });
+    stage.for_each([&](int t, int d, int half, int row, int dim) {
+      const size_t head = stage.head_of(row, stage.first);
+      const float2 gate = gates[t][d][half];
+      const float total = stats[t][half].sum;
+      const float* mix = sums[t][d] + 2 * half;
+      *reinterpret_cast<float2*>(stage.params.out + head * HEAD_DIM + dim) = {
+          mix[0] / total * tile::sigmoid(gate.x), mix[1] / total * tile::sigmoid(gate.y)};
+    });
+  }
+};
+
 }  // namespace atlas::attend

@@ -118,42 +118,13 @@ __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned par
   if (tokens <= 0) return;
   Stage stage(params, shared, tile.x + before, min(tokens, kTokens), blockIdx.y);
   stage.load(shared.query);
-  const int g = threadIdx.x % tile::kWarpLanes / 4;
-  float sums[kMany][kDimTiles][4] = {};
-  Stats totals[kMany][2];
-#pragma unroll
-  for (int t = 0; t < kMany; ++t) totals[t][0] = totals[t][1] = {-INFINITY, 0.0f};
+  Totals<kMany> totals;
   for (int split = 0; split * kSplit <= stage.last; ++split) {
     stage.run(split);
-#pragma unroll
-    for (int t = 0; t < kMany; ++t) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Merge merge = Merge::of(totals[t][half], stage.stats(t * 16 + g + half * 8));
-#pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            sums[t][d][e] = merge.apply(sums[t][d][e], stage.part[t][d][e]);
-          }
-        }
-      }
-    }
+    totals.take(stage);
     __syncthreads();  // statistics are read before the next split resets them
   }
-  float2 gates[kMany][kDimTiles][2];  // asked for before the first result is written
-  stage.for_each([&](int t, int d, int half, int row, int dim) {
-    const float* from = gates_of(params, stage.head_of(row, stage.first), dim);
-    gates[t][d][half] = *reinterpret_cast<const float2*>(from);
-  });
-  stage.for_each([&](int t, int d, int half, int row, int dim) {
-    const size_t head = stage.head_of(row, stage.first);
-    const float2 gate = gates[t][d][half];
-    const float total = totals[t][half].sum;
-    const float* mix = sums[t][d] + 2 * half;
-    *reinterpret_cast<float2*>(params.out + head * HEAD_DIM + dim) = {
-        mix[0] / total * tile::sigmoid(gate.x), mix[1] / total * tile::sigmoid(gate.y)};
-  });
+  totals.write(stage);
 }
 
 // The rows of the list `tiles`, whose tiles have up to `tile_tokens` tokens.

@@ -170,6 +170,9 @@ struct Splits : Queries<1> {
     return shared.ring[item % kSlots];
   }
 
+  // Of the split that has just run, in the block of the first ones.
+  __device__ Stats stats(int row) const { return shared.stats[row]; }
+
   // Split `of`, whose first item is `items`; `put(row, stats)` gets its rows' statistics, `part` is
   // the rest of the result.
   template <class Put>
@@ -264,55 +267,6 @@ struct Splits : Queries<1> {
   }
 };
 
-// The splits of a tile so far, in the block of the first ones.
-struct Totals {
-  Stats stats[2] = {{-INFINITY, 0.0f}, {-INFINITY, 0.0f}};  // of this thread's rows
-  float sums[kDimTiles][4] = {};
-
-  template <class Stage>
-  __device__ void take(const Stage& stage) {
-    const int g = threadIdx.x % tile::kWarpLanes / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Merge merge = Merge::of(stats[half], stage.shared.stats[g + half * 8]);
-#pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          sums[d][e] = merge.apply(sums[d][e], stage.part[0][d][e]);
-        }
-      }
-    }
-  }
-
-  // As one split among others.
-  template <class Stage, class Place>
-  __device__ void write(const Partial& partial, const Stage& stage, const Place& place) const {
-    stage.for_each([&](int, int d, int half, int row, int dim) {
-      if (dim == 0) partial.stats[place(row)] = stats[half];
-      float* to = partial.mixes + place(row) * HEAD_DIM + dim;
-      *reinterpret_cast<float2*>(to) = {sums[d][2 * half], sums[d][2 * half + 1]};
-    });
-  }
-
-  // As the result.
-  template <class Stage>
-  __device__ void write(const Params& params, const Stage& stage) const {
-    float2 gates[kDimTiles][2];  // asked for before the first result is written
-    stage.for_each([&](int, int d, int half, int row, int dim) {
-      const float* from = gates_of(params, stage.head_of(row, stage.first), dim);
-      gates[d][half] = *reinterpret_cast<const float2*>(from);
-    });
-    stage.for_each([&](int, int d, int half, int row, int dim) {
-      const float2 gate = gates[d][half];
-      const float total = stats[half].sum;
-      float* to = params.out + stage.head_of(row, stage.first) * HEAD_DIM + dim;
-      *reinterpret_cast<float2*>(to) = {sums[d][2 * half] / total * tile::sigmoid(gate.x),
-                                        sums[d][2 * half + 1] / total * tile::sigmoid(gate.y)};
-    });
-  }
-};
-
 // Queries that lie in memory as they are scored, keys and values in the cache.
 struct Stored {
   struct Constants {};
@@ -351,7 +305,7 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
   __syncthreads();  // queries are written, barriers can be waited for
   const bool is_first = share.block == 0;
   const Partial partial(params);
-  Totals totals;
+  Totals<1> totals;
   int split = stage.split, items = 0;
   const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
 #pragma unroll 1
@@ -368,9 +322,15 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
           stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
     });
   }
-  if (share.blocks == 1) return totals.write(params, stage);
+  if (share.blocks == 1) return totals.write(stage);
   split = stage.end - 1;
-  if (is_first) totals.write(partial, stage, place);
+  if (is_first) {
+    stage.for_each([&](int, int d, int half, int row, int dim) {
+      if (dim == 0) partial.stats[place(row)] = totals.stats[0][half];
+      *reinterpret_cast<float2*>(partial.mixes + place(row) * HEAD_DIM + dim) = {
+          totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
+    });
+  }
   meet(params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, share.blocks);
   auto& merging = *reinterpret_cast<MergeStorage<sizeof(shared.ring)>*>(ring_shared);
   merge_heads(params, merging, tile, share);
