@@ -269,9 +269,7 @@ pub trait Ops {
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        let Qkv { q, k, v, norms } = input;
-        self.store_kv(q, k, v, norms, cache, batch);
-        self.attend(q, cache, batch, out);
+        store_and_attend(self, input, cache, batch, out);
     }
 
     /// Causal depthwise convolution and SiLU over each sequence's rows:
@@ -408,6 +406,19 @@ pub struct Qkv<'a, B: Ops + ?Sized> {
     pub k: &'a mut B::Tensor,
     pub v: &'a B::Tensor,
     pub norms: [&'a B::Vector; 2],
+}
+
+/// What `Ops::attention` is, in two operations.
+pub fn store_and_attend<B: Ops + ?Sized>(
+    ops: &mut B,
+    input: Qkv<'_, B>,
+    cache: &mut B::KvCache,
+    batch: &Batch,
+    out: &mut B::Tensor,
+) {
+    let Qkv { q, k, v, norms } = input;
+    ops.store_kv(q, k, v, norms, cache, batch);
+    ops.attend(q, cache, batch, out);
 }
 
 /// Inputs of `Ops::gated_delta`.

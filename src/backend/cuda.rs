@@ -25,7 +25,7 @@ use ffi::{CudaError, Device, DeviceBuf, Element, Graph, PinnedBuf, Stream, launc
 
 use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
-use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, Qkv, RANKED};
+use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, Qkv, RANKED, store_and_attend};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
     GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES,
@@ -375,6 +375,15 @@ fn count(value: usize) -> u32 {
     u32::try_from(value).expect("a step has fewer elements than 2^32")
 }
 
+/// Checks the shapes of queries with their gates, of keys, of values, and of norms of heads.
+fn check_projected([q, k, v]: [&Tensor; 3], norms: [&Vector; 2], rows: usize) {
+    let (of_kv, of_q) = (KV_HEADS * HEAD_DIM, HEADS * 2 * HEAD_DIM);
+    for (tensor, width) in [(q, of_q), (k, of_kv), (v, of_kv)] {
+        assert_eq!((tensor.rows, tensor.width), (rows, width));
+    }
+    assert!(norms.iter().all(|norm| norm.0.len() == HEAD_DIM));
+}
+
 impl Ops for Cuda {
     type Tensor = Tensor;
     type Matrix = Matrix;
@@ -636,10 +645,7 @@ impl Ops for Cuda {
         cache: &mut KvCache,
         batch: &Batch,
     ) {
-        let shape = (batch.rows(), KV_HEADS * HEAD_DIM);
-        assert_eq!(((k.rows, k.width), (v.rows, v.width)), (shape, shape));
-        assert_eq!((q.rows, q.width), (shape.0, HEADS * 2 * HEAD_DIM));
-        assert!(norms.iter().all(|norm| norm.0.len() == HEAD_DIM));
+        check_projected([q, k, v], norms, batch.rows());
         let step = &self.step;
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
         // MAX_CONTEXT.
@@ -655,7 +661,7 @@ impl Ops for Cuda {
                 step.table_starts(),
                 step.pages(),
                 cache.0.as_mut_ptr(),
-                count(shape.0),
+                count(batch.rows()),
                 stream,
             )
         });
@@ -697,20 +703,16 @@ impl Ops for Cuda {
         batch: &Batch,
         out: &mut Tensor,
     ) {
-        let Qkv { q, k, v, norms } = input;
         if !batch.is_decode() {
-            self.store_kv(q, k, v, norms, cache, batch);
-            return self.attend(q, cache, batch, out);
+            return store_and_attend(self, input, cache, batch, out);
         }
-        let shape = (batch.rows(), KV_HEADS * HEAD_DIM);
-        assert_eq!(((k.rows, k.width), (v.rows, v.width)), (shape, shape));
-        assert_eq!((q.rows, q.width), (shape.0, HEADS * 2 * HEAD_DIM));
-        assert!(norms.iter().all(|norm| norm.0.len() == HEAD_DIM));
-        let out = out.shape(shape.0, HEADS * HEAD_DIM);
+        let (Qkv { q, k, v, norms }, rows) = (input, batch.rows());
+        check_projected([q, k, v], norms, rows);
+        let out = out.shape(rows, HEADS * HEAD_DIM);
         let step = &self.step;
         // Of decoding no cell takes a row, and each has a tile of its own.
-        let rows = (step.cell_tiles, step.tiles, step.one_by_one);
-        assert_eq!(rows, (0, shape.0, shape.0));
+        let tiles = (step.cell_tiles, step.tiles, step.one_by_one);
+        assert_eq!(tiles, (0, rows, rows));
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
         // MAX_CONTEXT; `partial` and `arrived` have room for FEW_ROWS, and no step of decoding has
         // more.
@@ -730,7 +732,7 @@ impl Ops for Cuda {
                 self.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,
-                count(shape.0),
+                count(rows),
                 stream,
             )
         });

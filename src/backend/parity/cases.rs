@@ -6,7 +6,7 @@
 use super::{BF16_STORED, F16_OPERANDS, F16_STORED, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, ONE_BY_ONE, Ops, Qkv, RANKED};
+use crate::ops::{Batch, ONE_BY_ONE, Ops, Qkv, RANKED, store_and_attend};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_ROWS_NVFP4, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS,
     HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS,
@@ -65,12 +65,10 @@ impl Calls {
         batch: &Batch,
         out: &mut B::Tensor,
     ) {
-        if self == Calls::Together {
-            return b.attention(input, cache, batch, out);
+        match self {
+            Calls::Apart => store_and_attend(b, input, cache, batch, out),
+            Calls::Together => b.attention(input, cache, batch, out),
         }
-        let Qkv { q, k, v, norms } = input;
-        b.store_kv(q, k, v, norms, cache, batch);
-        b.attend(q, cache, batch, out);
     }
 }
 

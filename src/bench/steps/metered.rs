@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::{DeviceError, Patience};
-use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, Qkv, RANKED, Span};
+use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, Qkv, RANKED, Span, store_and_attend};
 use crate::target::{self, Format, KvFormat};
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -328,11 +328,10 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        let Qkv { q, k, v, norms } = input;
         if !batch.is_decode() {
-            self.store_kv(q, k, v, norms, cache, batch);
-            return self.attend(q, cache, batch, out);
+            return store_and_attend(self, input, cache, batch, out);
         }
+        let Qkv { q, k, v, norms } = input;
         let given = q.bytes() + k.bytes() + v.bytes();
         let inner = Qkv {
             q: &mut q.inner,
