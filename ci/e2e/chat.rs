@@ -48,7 +48,11 @@ fn a_stream_tells_running_counts_where_asked() {
     assert_eq!((completion[0], completion.last()), (0, Some(&24)));
     // The last chunk has no choice; the one before it ends the last reply.
     assert_eq!(completion[completion.len() - 2], 24);
-    assert!(completion.contains(&13), "{completion:?}");
+    // Both replies count. A chunk may bring several tokens at once, so any number may be skipped.
+    assert!(
+        completion.iter().any(|count| (13..24).contains(count)),
+        "{completion:?}"
+    );
     let total = prompt.iter().zip(&completion).map(|(a, b)| a + b);
     assert_eq!(counts("total_tokens"), total.collect::<Vec<u64>>());
     assert!(prompt.iter().all(|count| *count == prompt[0]));
