@@ -4,6 +4,7 @@
 
 #include "tile/norm.cuh"
 #include "tile/panels.cuh"
+#include "tile/share.cuh"
 
 namespace atlas::tile {
 
@@ -122,17 +123,6 @@ __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
 // second one of Narrow.
 template <class Shape>
 inline constexpr int kResidentBlocks = Shape::kWarps != Narrow::kWarps ? 2 : kLargeSm ? 3 : 1;
-
-// The part of `items` of a block: the first blocks have one more than the others.
-struct Share {
-  int first;
-  int count;
-
-  __device__ static Share of(int items, int block, int blocks) {
-    const int each = items / blocks, more = items % blocks;
-    return {block * each + min(block, more), each + (block < more)};
-  }
-};
 
 // `count` units, which are panels of matrices with kK columns, `kAtOnce` of them in turn for a
 // block's warps: a warp per segment and panel, or `kWhole` panels a warp. `at(unit)` gives the

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/attend/queries.cuh"
+#include "tile/meet.cuh"
 
 namespace atlas::attend {
 
@@ -51,18 +52,6 @@ struct Share {
 
   __device__ int begin_of(int of) const { return of * splits / blocks; }
 };
-
-// Waits until all `blocks` have written what they have to. The last one to go on leaves a zero.
-__device__ inline void meet(unsigned* arrived, unsigned blocks) {
-  __syncthreads();  // the block's own is written
-  if (threadIdx.x == 0) {
-    ptx::add_release(arrived, 1);
-    while (ptx::load_acquire(arrived) < blocks) {
-    }
-    if (atomicAdd(arrived, 1) == 2 * blocks - 1) ptx::store_relaxed(arrived, 0);
-  }
-  __syncthreads();  // everybody's is
-}
 
 // Some dimensions of a head, in one warp.
 template <class Storage>

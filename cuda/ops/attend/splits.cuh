@@ -331,7 +331,7 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
           totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
     });
   }
-  meet(params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, share.blocks);
+  tile::meet(params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, share.blocks, share.blocks, true);
   auto& merging = *reinterpret_cast<MergeStorage<sizeof(shared.ring)>*>(ring_shared);
   merge_heads(params, merging, tile, share);
 }

@@ -11,7 +11,7 @@
 
 #include "base/launch.cuh"
 #include "target.cuh"
-#include "tile/stream.cuh"
+#include "tile/normed.cuh"
 
 namespace atlas::norm_linear {
 
@@ -37,65 +37,15 @@ struct Params {
   int blocks[kStorages];  // of each weight format
 };
 
-using Row = tile::NormRow<HIDDEN, tile::kPanelThreads>;
+using Row = tile::NormedRow;
 
 // Rows that weights are streamed for, at most.
 inline constexpr int kFewRowsMax = tile::kTileRows;
-// Rows that a thread has a part of at once, at most; small blocks norm one row.
-template <class Shape>
-inline constexpr int kBatch = Shape::kWarps == tile::Wide::kWarps ? 4 : 1;
 
 template <class Shape>
-struct SharedStorage {
-  float squares[tile::kTileRows][Row::kWarps];
-  tile::StreamStorage<Shape> stream;
-
-  __host__ __device__ static constexpr unsigned bytes(int rows) {
-    return static_cast<unsigned>(sizeof(SharedStorage)) +
-           tile::StagedRows<Shape>::bytes(rows, HIDDEN);
-  }
-};
+using SharedStorage = tile::NormedStorage<Shape>;
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
-
-// Norms all rows into shared memory, `Row`'s threads one at a time; the first block also writes
-// them to `x`.
-template <class Shape>
-__device__ inline void norm(const Params& params, const Row& gain,
-                            const tile::StagedRows<Shape>& staged,
-                            SharedStorage<Shape>& shared) {
-  constexpr int kGroups = Shape::kThreads / tile::kPanelThreads;
-  constexpr int kRows = kBatch<Shape>;
-  const int group = threadIdx.x / tile::kPanelThreads;
-  const auto at = [](int r) { return static_cast<size_t>(r) * HIDDEN; };
-#pragma unroll 1
-  for (int first = 0; first < params.rows; first += kRows * kGroups) {
-    const auto row_of = [&](int i) { return first + group + i * kGroups; };
-    Row row[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (row_of(i) < params.rows) row[i].load(params.residual + at(row_of(i)));
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (row_of(i) < params.rows) row[i].put_squares(shared.squares[row_of(i)]);
-    }
-    __syncthreads();  // every warp's squares are written
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int r = row_of(i);
-      if (r >= params.rows) break;
-      row[i].scale(gain, target::NORM_EPS, shared.squares[r]);
-      Row::for_each_vector([&](int j, int vector) { staged.put(r, vector, row[i].part[j]); });
-    }
-    if (blockIdx.x != 0) continue;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (row_of(i) < params.rows) row[i].store(params.x + at(row_of(i)));
-    }
-  }
-  __syncthreads();  // the rows are staged
-}
 
 // The panels of all parts of a storage, part by part, from `first` on.
 template <tile::Storage kStorage>
@@ -144,7 +94,7 @@ __device__ inline void run(const Params& params, int block, int blocks) {
   Row gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  norm(params, gain, staged, shared);
+  tile::norm_rows(params.residual, params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     int panel = at.first + unit;
     const Part& part = at.part_of(panel);

@@ -1,0 +1,64 @@
+// Streaming weights by rows that every block norms for itself: they are in the second-level
+// cache, and a kernel that did it once would cost more than all blocks doing it.
+#pragma once
+
+#include "tile/stream.cuh"
+
+namespace atlas::tile {
+
+using NormedRow = NormRow<target::HIDDEN, kPanelThreads>;
+
+// Rows that a thread has a part of at once, at most; small blocks norm one row.
+template <class Shape>
+inline constexpr int kNormedAtOnce = Shape::kWarps == Wide::kWarps ? 4 : 1;
+
+template <class Shape>
+struct NormedStorage {
+  float squares[kTileRows][NormedRow::kWarps];
+  StreamStorage<Shape> stream;
+
+  __host__ __device__ static constexpr unsigned bytes(int rows) {
+    return static_cast<unsigned>(sizeof(NormedStorage)) +
+           StagedRows<Shape>::bytes(rows, target::HIDDEN);
+  }
+};
+
+// Norms all rows into shared memory, `NormedRow`'s threads one at a time; the first block also
+// writes them to `x`.
+template <class Shape>
+__device__ inline void norm_rows(const float* residual, float* x, int rows, const NormedRow& gain,
+                                 const StagedRows<Shape>& staged, NormedStorage<Shape>& shared) {
+  constexpr int kGroups = Shape::kThreads / kPanelThreads;
+  constexpr int kRows = kNormedAtOnce<Shape>;
+  const int group = threadIdx.x / kPanelThreads;
+  const auto at = [](int r) { return static_cast<size_t>(r) * target::HIDDEN; };
+#pragma unroll 1
+  for (int first = 0; first < rows; first += kRows * kGroups) {
+    const auto row_of = [&](int i) { return first + group + i * kGroups; };
+    NormedRow row[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) < rows) row[i].load(residual + at(row_of(i)));
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) < rows) row[i].put_squares(shared.squares[row_of(i)]);
+    }
+    __syncthreads();  // every warp's squares are written
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int r = row_of(i);
+      if (r >= rows) break;
+      row[i].scale(gain, target::NORM_EPS, shared.squares[r]);
+      NormedRow::for_each_vector([&](int j, int vector) { staged.put(r, vector, row[i].part[j]); });
+    }
+    if (blockIdx.x != 0) continue;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) < rows) row[i].store(x + at(row_of(i)));
+    }
+  }
+  __syncthreads();  // the rows are staged
+}
+
+}  // namespace atlas::tile

@@ -1,0 +1,17 @@
+// What each block of a grid takes of some work.
+#pragma once
+
+namespace atlas::tile {
+
+// The part of `items` of a block: the first blocks have one more than the others.
+struct Share {
+  int first;
+  int count;
+
+  __device__ static Share of(int items, int block, int blocks) {
+    const int each = items / blocks, more = items % blocks;
+    return {block * each + min(block, more), each + (block < more)};
+  }
+};
+
+}  // namespace atlas::tile
