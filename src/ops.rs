@@ -388,6 +388,19 @@ pub trait Ops {
     /// not a number if a logit is not finite. `logits [R, VOCAB]`, `out [R, RANKED]`.
     fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
 
+    /// `rms_norm` of `residual`; of its wanted rows `linear` with `w`, and `top_k` where rows are
+    /// ranked; bit by bit. What is left in `out.last` is not specified.
+    fn lm_head(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        w: &Self::Matrix,
+        batch: &Batch,
+        out: Ends<'_, Self>,
+    ) {
+        norm_and_rank(self, residual, norm, w, batch, out);
+    }
+
     /// Copies `rows` of `x` to the host, when all operations so far are done.
     ///
     /// # Errors
@@ -398,6 +411,35 @@ pub trait Ops {
         rows: Range<usize>,
         out: &mut Self::Host,
     ) -> Result<(), DeviceError>;
+}
+
+/// What `Ops::lm_head` leaves.
+pub struct Ends<'a, B: Ops + ?Sized> {
+    /// Normed rows, `[R, H]`.
+    pub x: &'a mut B::Tensor,
+    /// Room for the wanted ones of them.
+    pub last: &'a mut B::Tensor,
+    /// `[batch.wanted.len(), VOCAB]`.
+    pub logits: &'a mut B::Tensor,
+    /// `[batch.wanted.len(), RANKED]`.
+    pub ranked: &'a mut B::Tensor,
+}
+
+/// What `Ops::lm_head` is, operation by operation.
+pub fn norm_and_rank<B: Ops + ?Sized>(
+    ops: &mut B,
+    residual: &B::Tensor,
+    norm: &B::Vector,
+    w: &B::Matrix,
+    batch: &Batch,
+    out: Ends<'_, B>,
+) {
+    ops.rms_norm(residual, norm, out.x);
+    ops.select(out.x, batch, out.last);
+    ops.linear(out.last, w, out.logits);
+    if B::RANKS {
+        ops.top_k(out.logits, out.ranked);
+    }
 }
 
 /// Inputs of `Ops::attention`, which are those of `Ops::store_kv`.

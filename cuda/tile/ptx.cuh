@@ -262,6 +262,29 @@ __device__ inline unsigned load_acquire(const unsigned* from) {
   return value;
 }
 
+// Barrier `kId`, from 1 on, of `kThreads` of a block, whole warps. A number that the compiler does
+// not know would take all that a block may have, and leave an SM room for fewer blocks.
+template <int kId, int kThreads>
+__device__ inline void barrier_sync() {
+  asm volatile("barrier.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
+}
+// The same; whether one of them says so.
+template <int kId, int kThreads>
+__device__ inline bool barrier_or(bool says) {
+  unsigned any;
+  asm volatile(
+      "{\n"
+      ".reg .pred p, q;\n"
+      "setp.ne.u32 p, %3, 0;\n"
+      "barrier.red.or.pred q, %1, %2, p;\n"
+      "selp.u32 %0, 1, 0, q;\n"
+      "}"
+      : "=r"(any)
+      : "n"(kId), "n"(kThreads), "r"(static_cast<unsigned>(says))
+      : "memory");
+  return any != 0;
+}
+
 // Barrier of all threads of a cluster; what they wrote before is visible behind it.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::

@@ -25,11 +25,13 @@ use ffi::{CudaError, Device, DeviceBuf, Element, Graph, PinnedBuf, Stream, launc
 
 use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
-use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Program, Qkv, RANKED, store_and_attend};
+use crate::ops::{
+    Batch, DeltaNet, Ends, GatedDelta, Ops, Program, Qkv, RANKED, norm_and_rank, store_and_attend,
+};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
     GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES,
-    MOE_ROWS, PAGE, TOP_K, TOP_K_CHUNK, VOCAB,
+    MOE_ROWS, PAGE, TOP_K, TOP_K_CHUNKS, VOCAB,
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -92,7 +94,7 @@ const ARRIVED: usize = FEW_ROWS * KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Chunks of the rows that `top_k` takes, and numbers of the keys of what they rank.
-const CHUNKS: usize = MAX_SEQUENCES * VOCAB.div_ceil(TOP_K_CHUNK);
+const CHUNKS: usize = MAX_SEQUENCES * TOP_K_CHUNKS;
 const KEYS: usize = CHUNKS * TOP_K * 2;
 /// Rotated pairs of a head.
 const PAIRS: usize = target::ROTARY_DIM / 2;
@@ -138,8 +140,8 @@ pub struct Cuda {
     /// `[MAX_CONTEXT][PAIRS]` of cosine and sine.
     angles: DeviceBuf<f32>,
     partial: DeviceBuf<f32>,
-    /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits;
-    /// zeros between launches.
+    /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits, or,
+    /// the first one, have ranked their logits; zeros between launches.
     arrived: DeviceBuf<u32>,
     plan: DeviceBuf<u8>,
     /// What `gated_delta` prepares of a step's cells; before the first step, rows to be repacked.
@@ -1021,6 +1023,45 @@ impl Ops for Cuda {
         // SAFETY: shapes are checked; keys and sums have room for `MAX_SEQUENCES` rows.
         self.queue.launch("top_k", |stream| unsafe {
             ops::atlas_top_k(logits.as_ptr(), keys, sums, out, rows, stream)
+        });
+    }
+
+    fn lm_head(
+        &mut self,
+        residual: &Tensor,
+        norm: &Vector,
+        w: &Matrix,
+        batch: &Batch,
+        out: Ends<'_, Cuda>,
+    ) {
+        // A step of decoding wants all its rows.
+        if !batch.is_decode() {
+            return norm_and_rank(self, residual, norm, w, batch, out);
+        }
+        let rows = batch.rows();
+        assert!(rows <= MAX_SEQUENCES);
+        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
+        assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
+        let x = out.x.shape(rows, HIDDEN);
+        let logits = out.logits.shape(rows, VOCAB);
+        let ranked = out.ranked.shape(rows, RANKED);
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; keys and sums have
+        // room for `MAX_SEQUENCES` rows; `arrived` has numbers.
+        self.queue.launch("lm_head", |stream| unsafe {
+            ops::atlas_lm_head(
+                residual.as_ptr(),
+                norm.0.as_ptr(),
+                x,
+                w.bytes.as_ptr(),
+                logits,
+                self.keys.as_mut_ptr(),
+                self.sums.as_mut_ptr(),
+                self.arrived.as_mut_ptr(),
+                ranked,
+                count(rows),
+                w.storage as u32,
+                stream,
+            )
         });
     }
 

@@ -25,6 +25,13 @@ pub struct Model<B: Ops> {
     pub mtp: Option<Mtp<B>>,
 }
 
+impl<B: Ops> Model<B> {
+    /// What multiplies hidden states into logits.
+    pub fn head(&self) -> &B::Matrix {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+}
+
 pub struct Layer<B: Ops> {
     pub input_norm: B::Vector,
     pub mixer: Mixer<B>,

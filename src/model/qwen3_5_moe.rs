@@ -1,7 +1,7 @@
 //! Qwen3.5 and Qwen3.6 mixture-of-experts models: Gated DeltaNet and gated attention layers, each
 //! followed by routed experts and a shared expert.
 
-use crate::ops::{Batch, DeltaNet, GatedDelta, Ops, Qkv};
+use crate::ops::{Batch, DeltaNet, Ends, GatedDelta, Ops, Qkv};
 
 use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
 
@@ -25,11 +25,13 @@ pub fn forward_watched<B: Ops>(
         layer(ops, block, s, batch);
         behind(ops, s);
     }
-    ops.rms_norm(&s.residual, &model.norm, &mut s.x);
-    logits(ops, model, s, batch);
-    if B::RANKS {
-        ops.top_k(&s.logits, &mut s.ranked);
-    }
+    let ends = Ends {
+        x: &mut s.x,
+        last: &mut s.last,
+        logits: &mut s.logits,
+        ranked: &mut s.ranked,
+    };
+    ops.lm_head(&s.residual, &model.norm, model.head(), batch, ends);
 }
 
 /// Runs the multi-token-prediction layer on `s.x`, the hidden states that `forward` left, and the
@@ -127,9 +129,5 @@ fn gated_attention<B: Ops>(
 /// in `s.logits [wanted, VOCAB]`.
 pub fn logits<B: Ops>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     ops.select(&s.x, batch, &mut s.last);
-    ops.linear(
-        &s.last,
-        model.head.as_ref().unwrap_or(&model.embed),
-        &mut s.logits,
-    );
+    ops.linear(&s.last, model.head(), &mut s.logits);
 }

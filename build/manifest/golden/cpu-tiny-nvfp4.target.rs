@@ -276,8 +276,6 @@ pub const PREFILL_TOKENS: usize = 256;
 pub const KV_PAGES: usize = 512;
 /// Largest logits of a row that `top_k` ranks.
 pub const TOP_K: usize = 64;
-/// Logits that a device ranks by themselves first.
-pub const TOP_K_CHUNK: usize = 2048;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.

@@ -84,8 +84,6 @@ inline constexpr int PREFILL_TOKENS = 8192;
 inline constexpr int KV_PAGES = 16384;
 // Largest logits of a row that `top_k` ranks.
 inline constexpr int TOP_K = 64;
-// Logits that a device ranks by themselves first.
-inline constexpr int TOP_K_CHUNK = 2048;
 // Token mixer of each layer.
 inline constexpr Mixer MIXERS[LAYERS] = {
   Mixer::gdn,
@@ -137,6 +135,8 @@ inline constexpr int SMS = 48;
 inline constexpr int SHARED_BYTES_PER_BLOCK = 101376;
 // Most rows of `moe` in one launch.
 inline constexpr int MOE_ROWS = 64;
+// Chunks of a row of logits, which are ranked by themselves first.
+inline constexpr int TOP_K_CHUNKS = 48;
 
 // Kernel `split_kv_bf16` of op `attend`.
 struct Attend {
@@ -208,6 +208,12 @@ struct Linear {
 struct LinearAdd {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 92416;
+};
+
+// Kernel `stream_f16` of op `lm_head`.
+struct LmHead {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 83152;
 };
 
 // Kernel `rows_f16` of op `moe`.

@@ -125,6 +125,11 @@ kernel = "panels_f16"
 threads = 256
 why = "as `linear`; the sum joins the residual stream without a trip through memory"
 
+[leaf.op.lm_head]
+kernel = "stream_f16"
+threads = 256
+why = "as `norm_linear` has few rows; each block ranks what it has made, then a block a row"
+
 [leaf.op.moe]
 kernel = "rows_f16"
 threads = 256
@@ -168,7 +173,7 @@ why = "a warp per head, four heads a block"
 [leaf.op.top_k]
 kernel = "chunks_f32"
 threads = 256
-why = "eight logits a thread, so that a row fills most SMs"
+why = "a chunk is what an SM makes of a row in `lm_head`"
 
 [hardware]
 title = "NVIDIA GB10 (DGX Spark)"
@@ -366,8 +371,6 @@ pub const PREFILL_TOKENS: usize = 8192;
 pub const KV_PAGES: usize = 16384;
 /// Largest logits of a row that `top_k` ranks.
 pub const TOP_K: usize = 64;
-/// Logits that a device ranks by themselves first.
-pub const TOP_K_CHUNK: usize = 2048;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
@@ -399,6 +402,8 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
 /// Most rows of `moe` in one launch.
 pub const MOE_ROWS: usize = 64;
+/// Chunks of a row of logits, which are ranked by themselves first.
+pub const TOP_K_CHUNKS: usize = 48;
 /// Whether experts of NVFP4 multiply rows that are rounded to the same.
 pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
@@ -475,6 +480,12 @@ pub const OP_LINEAR_ADD_KERNEL: &str = "panels_f16";
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
 pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 92416;
+/// Kernel of `lm_head`.
+pub const OP_LM_HEAD_KERNEL: &str = "stream_f16";
+/// Threads of a block of `lm_head`.
+pub const OP_LM_HEAD_THREADS: usize = 256;
+/// Shared memory of a block of `lm_head`.
+pub const OP_LM_HEAD_SHARED_BYTES: usize = 83152;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "rows_f16";
 /// Threads of a block of `moe`.

@@ -84,8 +84,6 @@ inline constexpr int PREFILL_TOKENS = 256;
 inline constexpr int KV_PAGES = 512;
 // Largest logits of a row that `top_k` ranks.
 inline constexpr int TOP_K = 64;
-// Logits that a device ranks by themselves first.
-inline constexpr int TOP_K_CHUNK = 2048;
 // Token mixer of each layer.
 inline constexpr Mixer MIXERS[LAYERS] = {
   Mixer::gdn,
@@ -101,6 +99,8 @@ inline constexpr int SMS = 132;
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 // Most rows of `moe` in one launch.
 inline constexpr int MOE_ROWS = 128;
+// Chunks of a row of logits, which are ranked by themselves first.
+inline constexpr int TOP_K_CHUNKS = 132;
 
 // Kernel `tiles_bf16` of op `attend`.
 struct Attend {
@@ -172,6 +172,12 @@ struct Linear {
 struct LinearAdd {
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 189056;
+};
+
+// Kernel `stream_f16` of op `lm_head`.
+struct LmHead {
+  static constexpr int kThreads = 256;
+  static constexpr int kSharedBytes = 131840;
 };
 
 // Kernel `rows_f16` of op `moe`.

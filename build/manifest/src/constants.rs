@@ -1,13 +1,8 @@
 //! The flat list of constants that Rust and CUDA text are both written from.
 
+use crate::kernels::TOP_K;
 use crate::schema::leaf::{Format, KvFormat};
 use crate::target::Target;
-
-/// As many as a request may ask for by `top_k` or `top_logprobs` in practice, so that whole rows of
-/// logits are hardly ever taken to the host.
-const TOP_K: u64 = 64;
-/// Small enough that one row is work for most SMs.
-const TOP_K_CHUNK: u64 = 2048;
 
 /// Value of a constant, with the type that each language gives it.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,11 +208,6 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
             "TOP_K",
             TOP_K,
             "Largest logits of a row that `top_k` ranks.",
-        ),
-        size(
-            "TOP_K_CHUNK",
-            TOP_K_CHUNK,
-            "Logits that a device ranks by themselves first.",
         ),
     ]
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::constants::{Value, constants};
-use crate::kernels::{KernelChoice, moe_rows};
+use crate::kernels::{KernelChoice, moe_rows, top_k_chunks};
 use crate::schema::leaf::{Format, KvFormat};
 use crate::schema::model::Mixer;
 use crate::target::Target;
@@ -71,6 +71,12 @@ impl Target {
         );
         let _ = writeln!(out, "// Most rows of `moe` in one launch.");
         let _ = writeln!(out, "inline constexpr int MOE_ROWS = {};", moe_rows(bytes));
+        let _ = writeln!(
+            out,
+            "// Chunks of a row of logits, which are ranked by themselves first."
+        );
+        let chunks = top_k_chunks(&self.model, gpu.sms.into());
+        let _ = writeln!(out, "inline constexpr int TOP_K_CHUNKS = {chunks};");
     }
 
     fn write_cuda_ops(&self, out: &mut String) {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
 use crate::files::sha256;
-use crate::kernels::moe_rows;
+use crate::kernels::{moe_rows, top_k_chunks};
 use crate::schema::leaf::{Format, KvFormat, Rows};
 use crate::schema::model::{Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
@@ -186,6 +186,10 @@ impl Target {
             let rows = moe_rows(gpu.shared_bytes_per_block);
             let text = format!("MOE_ROWS: usize = {rows}");
             item(out, "Most rows of `moe` in one launch.", &text);
+            let chunks = top_k_chunks(&self.model, gpu.sms.into());
+            let text = format!("TOP_K_CHUNKS: usize = {chunks}");
+            let doc = "Chunks of a row of logits, which are ranked by themselves first.";
+            item(out, doc, &text);
         }
         let rounds = self.leaf.quant.experts_rows == Rows::Nvfp4;
         let doc = "Whether experts of NVFP4 multiply rows that are rounded to the same.";

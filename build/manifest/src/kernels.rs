@@ -121,6 +121,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
+    Kernel::new("lm_head", "stream_f16").shared(lm_head_bytes),
     Kernel::new("pack", "vectors"),
     Kernel::new("read_bytes", "ring").shared(|_, block| read_bytes(block)),
 ];
@@ -231,6 +232,37 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
 fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
     let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
     squares.next_multiple_of(128) + streaming(block, model.hidden)
+}
+
+/// Logits of a panel.
+const PANEL_ROWS: u64 = 16;
+/// Largest logits of a row that are ranked: as many as a request may ask for by `top_k` or
+/// `top_logprobs` in practice, so that whole rows of logits are hardly ever taken to the host.
+pub(crate) const TOP_K: u64 = 64;
+/// Threads that rank together.
+const RANK_THREADS: u64 = 256;
+const KEY_BYTES: u64 = 8;
+
+/// Chunks of a row of logits: what each block of the head makes, which has an SM to itself.
+pub const fn top_k_chunks(model: &Model, sms: u64) -> u64 {
+    let panels = model.vocab.div_ceil(PANEL_ROWS);
+    if panels < sms { panels } else { sms }
+}
+
+/// As `norm_linear`; or the keys of a chunk for each group of threads, two bounds and a sum a warp,
+/// and their number; or the best keys of all chunks, those that may be a row's best, their chunks,
+/// sums, two keys, and two numbers; whole keys.
+fn lm_head_bytes(model: &Model, block: &Block) -> u64 {
+    let chunks = top_k_chunks(model, block.sms);
+    let chunk = model.vocab.div_ceil(PANEL_ROWS).div_ceil(chunks) * PANEL_ROWS;
+    let warps = RANK_THREADS / WARP;
+    let of_chunk = (chunk * KEY_BYTES + (3 * warps + 1) * F32_BYTES).next_multiple_of(KEY_BYTES);
+    let (listed, heads) = (chunks.min(TOP_K), chunks * TOP_K.div_ceil(chunks));
+    let keys = (heads + listed * TOP_K + 2) * KEY_BYTES;
+    let of_row = (keys + (listed + warps + 2) * F32_BYTES).next_multiple_of(KEY_BYTES);
+    let groups = Shape::all(block).map(|shape| shape.warps * WARP / RANK_THREADS);
+    let ranking = (groups.into_iter().fold(0, u64::max) * of_chunk).max(of_row);
+    norm_linear_bytes(model, block).max(ranking)
 }
 
 /// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for
@@ -373,6 +405,7 @@ fn ops_of(family: Family) -> &'static [&'static str] {
             "concat",
             "select",
             "top_k",
+            "lm_head",
         ],
     }
 }

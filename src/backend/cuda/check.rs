@@ -19,7 +19,7 @@ use crate::backend::parity::{
 };
 use crate::engine::executor::DeviceError;
 use crate::model::{self, Plan, Runner};
-use crate::ops::{CELL, Ops};
+use crate::ops::{Batch, CELL, Ends, Ops};
 use crate::target::{
     self, DECODE_STEPS, GDN_VALUE_DIM, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS,
 };
@@ -108,6 +108,18 @@ impl Probe for Cuda {
         residual: &mut Tensor,
     ) -> Result<(), DeviceError> {
         self.gated_linear_add(x, norm, z, w, residual);
+        Ok(())
+    }
+
+    fn lm_head_rounded(
+        &mut self,
+        residual: &Tensor,
+        norm: &Vector,
+        w: &Matrix,
+        batch: &Batch,
+        out: Ends<'_, Cuda>,
+    ) -> Result<(), DeviceError> {
+        self.lm_head(residual, norm, w, batch, out);
         Ok(())
     }
 

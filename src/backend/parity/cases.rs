@@ -6,7 +6,7 @@
 use super::{BF16_STORED, F16_OPERANDS, F16_STORED, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, ONE_BY_ONE, Ops, Qkv, RANKED, store_and_attend};
+use crate::ops::{Batch, Ends, ONE_BY_ONE, Ops, Qkv, RANKED, store_and_attend};
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_ROWS_NVFP4, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS,
     HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS,
@@ -40,6 +40,15 @@ pub trait Probe: Ops {
         z: &Self::Tensor,
         w: &Self::Matrix,
         residual: &mut Self::Tensor,
+    ) -> Result<(), DeviceError>;
+    /// `lm_head` of rows that rank, rounded as that is.
+    fn lm_head_rounded(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        w: &Self::Matrix,
+        batch: &Batch,
+        out: Ends<'_, Self>,
     ) -> Result<(), DeviceError>;
     /// The values of a tensor; fails if memory around it was written.
     fn seen(&mut self, tensor: &Self::Tensor) -> Result<Vec<f32>, DeviceError>;
@@ -111,6 +120,8 @@ pub enum Kind {
     Concat,
     Select,
     TopK,
+    /// Norm, and the matrix.
+    LmHead(Vec<f32>, Stored),
 }
 
 /// The weights of a kind on a backend.
@@ -125,7 +136,7 @@ pub enum Loaded<B: Ops> {
 impl Kind {
     /// Whether a step may have as many rows for it.
     pub fn takes(&self, rows: usize) -> bool {
-        !matches!(self, Kind::TopK) || rows <= MAX_SEQUENCES
+        !matches!(self, Kind::TopK | Kind::LmHead(..)) || rows <= MAX_SEQUENCES
     }
 
     /// Puts the weights on a backend.
@@ -143,7 +154,7 @@ impl Kind {
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
                 Loaded::Normed(b.vector_of(norm)?, parts)
             }
-            Kind::GatedLinearAdd(norm, w) => {
+            Kind::GatedLinearAdd(norm, w) | Kind::LmHead(norm, w) => {
                 Loaded::Normed(b.vector_of(norm)?, vec![b.matrix_of(w)?])
             }
             Kind::Moe(w) => Loaded::Experts(b.experts_of(w)?),
@@ -169,7 +180,9 @@ impl<'a> Rowwise<'a> {
         let widths = match kind {
             Kind::Embed(_) => vec![],
             Kind::Concat => vec![HIDDEN, HIDDEN],
-            Kind::RmsNorm(_) | Kind::NormLinear(..) | Kind::Select => vec![HIDDEN],
+            Kind::RmsNorm(_) | Kind::NormLinear(..) | Kind::Select | Kind::LmHead(..) => {
+                vec![HIDDEN]
+            }
             Kind::Linear(w) => vec![w.k],
             Kind::LinearAdd(w) => vec![w.k, w.n],
             Kind::GatedRmsNorm(_) => vec![GDN_VALUES, GDN_VALUES],
@@ -210,6 +223,7 @@ impl<'a> Rowwise<'a> {
             Kind::Concat => "concat",
             Kind::Select => "select",
             Kind::TopK => "top_k",
+            Kind::LmHead(..) => "lm_head",
         }
     }
 
@@ -218,7 +232,9 @@ impl<'a> Rowwise<'a> {
             Kind::Linear(w) | Kind::LinearAdd(w) => {
                 format!("{} x {} x {} {}", self.rows, w.n, w.k, name(&w.bits))
             }
-            Kind::GatedLinearAdd(_, w) => format!("{} {}", self.rows, name(&w.bits)),
+            Kind::GatedLinearAdd(_, w) | Kind::LmHead(_, w) => {
+                format!("{} {}", self.rows, name(&w.bits))
+            }
             Kind::NormLinear(_, w) => format!("{} {}", self.rows, name(&w[0].bits)),
             Kind::Moe(w) => format!("{} {}", self.rows, name(&w[0][0].bits)),
             _ => format!("{}", self.rows),
@@ -234,7 +250,7 @@ impl<'a> Rowwise<'a> {
             Kind::Moe(_) if EXPERTS_ROWS_NVFP4 => 2.0 * BF16_STORED,
             Kind::Moe(_) => 2.0 * F16_STORED,
             // A normed element beside the middle of two F16 may be rounded to the other one.
-            Kind::NormLinear(..) | Kind::GatedLinearAdd(..) => F16_STORED,
+            Kind::NormLinear(..) | Kind::GatedLinearAdd(..) | Kind::LmHead(..) => F16_STORED,
             _ => F32_CHAIN,
         }
     }
@@ -314,6 +330,9 @@ impl<'a> Rowwise<'a> {
                 b.gated_linear_add_rounded(&mut x[0], norm, &z[0], &w[0], &mut residual)?;
                 return Ok(vec![b.seen(&residual)?]);
             }
+            (Kind::LmHead(..), Loaded::Normed(norm, w)) => {
+                return self.lm_head(b, (norm, &w[0]), &x[0], &batch);
+            }
             (Kind::Moe(_), Loaded::Experts(w)) => {
                 let mut routing = b.routing()?;
                 let (x, residual) = x.split_at_mut(2);
@@ -331,6 +350,33 @@ impl<'a> Rowwise<'a> {
             }
         }
         Ok(seen)
+    }
+
+    /// Runs `lm_head`: normed rows, logits, those of the ids, ranked ones, and the logarithm of
+    /// what all weigh, because a sum of weights is relatively as far off as the largest logit is
+    /// in all.
+    fn lm_head<B: Probe>(
+        &self,
+        b: &mut B,
+        (norm, w): (&B::Vector, &B::Matrix),
+        residual: &B::Tensor,
+        batch: &Batch,
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let (mut x, mut last) = (b.room(self.rows, HIDDEN)?, b.room(self.rows, HIDDEN)?);
+        let (mut logits, mut ranked) = (b.room(self.rows, VOCAB)?, b.room(self.rows, RANKED)?);
+        let ends = Ends {
+            x: &mut x,
+            last: &mut last,
+            logits: &mut logits,
+            ranked: &mut ranked,
+        };
+        b.lm_head_rounded(residual, norm, w, batch, ends)?;
+        let [x, logits, ranked] = [b.seen(&x)?, b.seen(&logits)?, b.seen(&ranked)?];
+        let [ids, largest, sums] = ranked_parts(&ranked);
+        let of_ids = logits_at(&logits, &ids);
+        let rows = sums.iter().zip(largest.chunks_exact(TOP_K));
+        let weights = rows.map(|(sum, largest)| sum.ln() + largest[0]).collect();
+        Ok(vec![x, logits, of_ids, largest, weights])
     }
 
     /// Whether every result is a row of the case.
@@ -362,6 +408,13 @@ fn ranked_parts(ranked: &[f32]) -> [Vec<f32>; 3] {
         rows.flat_map(|row| row[part.clone()].iter().copied())
             .collect()
     })
+}
+
+/// The logits of ids: two that are nearly equal may change places, as numbers they stay near.
+fn logits_at(logits: &[f32], ids: &[f32]) -> Vec<f32> {
+    let rows = logits.chunks_exact(VOCAB).zip(ids.chunks_exact(TOP_K));
+    rows.flat_map(|(row, ids)| ids.iter().map(|&id| row[id as usize]))
+        .collect()
 }
 
 /// An op without weights.
@@ -454,6 +507,13 @@ pub fn matrices() -> Vec<(usize, usize, Format)> {
     all
 }
 
+fn head_format() -> Format {
+    match target::TIED_HEAD {
+        true => target::FORMAT_EMBED,
+        false => target::FORMAT_HEAD,
+    }
+}
+
 /// Every row-wise op with random weights, `linear` left out.
 pub fn kinds(random: &mut Random) -> Vec<Kind> {
     let mut kinds = vec![
@@ -463,6 +523,10 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
         Kind::Concat,
         Kind::Select,
         Kind::TopK,
+        Kind::LmHead(
+            random.bf16(HIDDEN, 0.5),
+            stored(random, VOCAB, HIDDEN, head_format()),
+        ),
         Kind::GatedLinearAdd(
             random.bf16(GDN_VALUE_DIM, 0.5),
             stored(random, HIDDEN, GDN_VALUES, target::FORMAT_GDN),

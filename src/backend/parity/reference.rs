@@ -3,7 +3,7 @@
 use super::{Probe, round_f16};
 use crate::backend::cpu::{self, Cpu};
 use crate::engine::executor::DeviceError;
-use crate::ops::Ops;
+use crate::ops::{Batch, Ends, Ops};
 use crate::weights::{self, Bits, Stored};
 
 impl Probe for Cpu {
@@ -46,6 +46,19 @@ impl Probe for Cpu {
         for (matrix, out) in parts {
             self.linear(&rounded, matrix, out);
         }
+        Ok(())
+    }
+
+    fn lm_head_rounded(
+        &mut self,
+        residual: &cpu::Tensor,
+        norm: &Vec<f32>,
+        w: &Self::Matrix,
+        _: &Batch,
+        out: Ends<'_, Cpu>,
+    ) -> Result<(), DeviceError> {
+        self.norm_linear_rounded(residual, norm, out.x, &mut [(w, out.logits)])?;
+        self.top_k(out.logits, out.ranked);
         Ok(())
     }
 

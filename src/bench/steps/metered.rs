@@ -6,7 +6,10 @@ use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::{DeviceError, Patience};
-use crate::ops::{Batch, Cost, DeltaNet, GatedDelta, Ops, Qkv, RANKED, Span, store_and_attend};
+use crate::ops::{
+    Batch, Cost, DeltaNet, Ends, GatedDelta, Ops, Qkv, RANKED, Span, norm_and_rank,
+    store_and_attend,
+};
 use crate::target::{self, Format, KvFormat};
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -490,6 +493,43 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.top_k(&logits.inner, &mut out.inner);
         out.shape(logits.rows, RANKED);
         self.done("top_k", (0, 0), logits.bytes() + out.bytes(), 0);
+    }
+
+    fn lm_head(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        w: &Self::Matrix,
+        batch: &Batch,
+        out: Ends<'_, Self>,
+    ) {
+        if !batch.is_decode() {
+            return norm_and_rank(self, residual, norm, w, batch, out);
+        }
+        let Ends {
+            x,
+            last,
+            logits,
+            ranked,
+        } = out;
+        let inner = Ends {
+            x: &mut x.inner,
+            last: &mut last.inner,
+            logits: &mut logits.inner,
+            ranked: &mut ranked.inner,
+        };
+        let head = &w.inner;
+        self.inner
+            .lm_head(&residual.inner, norm, head, batch, inner);
+        x.shape(residual.rows, residual.width);
+        logits.shape(x.rows, w.n);
+        let mut bytes = w.bytes + residual.bytes() + x.bytes() + logits.bytes();
+        if B::RANKS {
+            ranked.shape(x.rows, RANKED);
+            bytes += ranked.bytes();
+        }
+        let flops = (2 * x.rows * w.n * w.k) as u64;
+        self.done("lm_head", (w.n, w.k), bytes, flops);
     }
 
     fn read(

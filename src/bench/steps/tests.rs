@@ -44,7 +44,7 @@ fn the_head_is_read_once_whatever_the_rows() {
         let calls = calls(decode(rows), 1);
         let heads: Vec<_> = calls.iter().filter(|call| call.label.n == VOCAB).collect();
         let matrix = Cpu::matrix_bytes_max(VOCAB, HIDDEN, target::FORMAT_HEAD);
-        let bytes = matrix + (4 * rows * (VOCAB + HIDDEN)) as u64;
+        let bytes = matrix + (4 * rows * (VOCAB + 2 * HIDDEN)) as u64;
         assert_eq!(heads.len(), METERED);
         assert!(heads.iter().all(|call| call.cost.bytes == bytes));
         assert!(
