@@ -178,6 +178,8 @@ struct Splits : Queries<1> {
   template <class Put>
   __device__ void run(int of, int items, const Put& put) {
     const int blocks = blocks_of(of);
+    // Lanes of the first warp may just have put the row's own key: a barrier hands it over.
+    if (kStores && of == last / kSplit && items + blocks > kSlots) __syncthreads();
 #pragma unroll 1
     for (int first = 0; first < blocks; first += kTogether) {
       const int live = min(kTogether, blocks - first);
