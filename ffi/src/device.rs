@@ -349,6 +349,18 @@ impl Event {
         })
     }
 
+    /// Has what is put into `stream` from here on wait until the mark is passed.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
+        // SAFETY: both handles are open.
+        check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(stream.raw(), self.raw, flags)
+        })
+    }
+
     /// Waits until the stream has passed the mark; at once if there is none.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Weights on their way to the device: some threads read and check them, the device repacks them.
 //!
 //! What is read is copied as it is to memory that steps work in, which there are none of yet; from
-//! there `pack` puts it in its place. So loading takes no memory of the device for itself.
+//! there `pack` puts it in its place. So loading takes no memory of the device for itself. Copies
+//! have a stream of their own, and are ahead of the repacking by as much as that memory holds, so
+//! that reading does not wait for kernels that wait for their turn on a busy device.
 
 use std::collections::VecDeque;
 
@@ -21,7 +23,12 @@ const WANTED_BYTES: usize = CODE_BYTES + CODE_BYTES / 8 + 4096;
 const FEWEST_BYTES: usize = JOB_ROWS * most(WIDEST, EXPERT_INTERMEDIATE) * 2;
 /// Bytes of a slot, for which there is room in what is lent on the device.
 const SLOT_BYTES: usize = most(FEWEST_BYTES, least(WANTED_BYTES, RECORDS));
-const _: () = assert!(SLOT_BYTES <= RECORDS, "a slot's copy lies in the records");
+/// Copies of slots that lie in the records.
+const PLACES: usize = RECORDS / SLOT_BYTES;
+const _: () = assert!(
+    PLACES > 0 && SLOT_BYTES.is_multiple_of(16),
+    "copies of slots lie in the records, aligned"
+);
 
 /// Threads that read, however many cores there are: one that waits for a disk needs none, and the
 /// disk is asked for as many parts at once. To read from the page cache is to copy, which more
@@ -38,7 +45,10 @@ struct Slot {
 
 /// What loads: kept from call to call, until all weights are there.
 pub struct Loader {
+    copies: Stream,
     slots: Vec<Slot>,
+    /// When the device has repacked what lies in each place.
+    packed: Vec<Event>,
 }
 
 impl Loader {
@@ -50,8 +60,13 @@ impl Loader {
             let copied = Event::open(device)?;
             Ok(Slot { memory, copied })
         };
-        let slots = (0..SLOTS).map(slot).collect::<Result<_, _>>()?;
-        Ok(Loader { slots })
+        Ok(Loader {
+            copies: Stream::open(device)?,
+            slots: (0..SLOTS).map(slot).collect::<Result<_, _>>()?,
+            packed: (0..PLACES)
+                .map(|_| Event::open(device))
+                .collect::<Result<_, _>>()?,
+        })
     }
 
     /// Loads `matrices` into `buffers` and waits until they are there. `staging` is the `RECORDS`
@@ -81,15 +96,26 @@ impl Loader {
             let job = &jobs[job].1;
             job.read(&mut slot.1[..job.bytes()])
         };
+        let (copies, packed) = (&self.copies, &self.packed);
+        // What the stream still does may use the records.
+        for event in packed {
+            event.record(stream).map_err(failed)?;
+        }
+        let mut places = (0..PLACES).cycle();
         let mut under_way = VecDeque::new();
         let loaded = pipeline::run(jobs.len(), slots, READERS, fill, |job, slot| {
             let (wanted, job) = &jobs[job];
+            let place = places.next().expect("a cycle has no end");
+            let (rows, start) = (&slot.1[..job.bytes()], place * SLOT_BYTES);
+            packed[place].hold(copies).map_err(failed)?;
             // SAFETY: the slot is filled again behind its event, and freed behind a wait for the
             // stream.
-            let copied = unsafe { staging.upload_part_unwaited(0, &slot.1[..job.bytes()], stream) };
+            let copied = unsafe { staging.upload_part_unwaited(start, rows, copies) };
             copied.map_err(failed)?;
-            events[slot.0].record(stream).map_err(failed)?;
-            queue(wanted, job, staging, buffers, stream).map_err(failed)?;
+            events[slot.0].record(copies).map_err(failed)?;
+            events[slot.0].hold(stream).map_err(failed)?;
+            queue(wanted, job, (staging, start), buffers, stream).map_err(failed)?;
+            packed[place].record(stream).map_err(failed)?;
             under_way.push_back(slot);
             if under_way.len() < SLOTS - READERS {
                 return Ok(None);
@@ -99,26 +125,28 @@ impl Loader {
             Ok(Some(oldest))
         });
         // Also after an error: copies read the slots until they are done.
+        let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
-        loaded.and(packed)
+        loaded.and(copied).and(packed)
     }
 }
 
-/// Queues the repacking of a job's rows, which `staging` holds.
+/// Queues the repacking of a job's rows, which lie in `staging` from a byte on.
 fn queue(
     wanted: &Wanted<'_>,
     job: &Job<'_>,
-    staging: &DeviceBuf<u8>,
+    (staging, rows): (&DeviceBuf<u8>, usize),
     buffers: &mut [&mut DeviceBuf<u8>],
     stream: &Stream,
 ) -> Result<(), CudaError> {
+    let stored = staging.as_ptr().wrapping_add(rows);
     let (buffer, start) = wanted.to;
     let buffer = &mut *buffers[buffer];
     assert!(start + wanted.bytes() <= buffer.len());
     let weight = buffer.as_mut_ptr().wrapping_add(start);
-    // SAFETY: the rows were copied in the same stream, and the next ones are copied behind this;
+    // SAFETY: the stream waits for the rows' copy, and the next ones are copied there behind this;
     // the matrix has the room.
-    unsafe { pack(staging.as_ptr(), job.rows.len(), &job.place, weight, stream) }
+    unsafe { pack(stored, job.rows.len(), &job.place, weight, stream) }
 }
 
 /// Queues the repacking of `rows` rows.
