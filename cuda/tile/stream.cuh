@@ -39,6 +39,14 @@ inline bool is_narrow(int panels, int rows) {
   return rows <= kNarrowRowsMax && (!kLargeSm || panels <= target::SMS);
 }
 
+// Whether each warp multiplies whole panels: so many that few warps are without one at the end. On
+// large SMs memory is the limit as it is.
+template <class Shape>
+constexpr bool wants_whole(int panels) {
+  constexpr int kManyPanels = 8;  // of a warp
+  return !kLargeSm && panels >= kManyPanels * Shape::kWarps * target::SMS;
+}
+
 // Every warp's own ring and its barriers.
 template <class Shape>
 struct StreamStorage {

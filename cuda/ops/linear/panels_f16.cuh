@@ -177,9 +177,6 @@ constexpr unsigned shared_bytes() {
   return streaming() > kMost ? streaming() : kMost;
 }
 
-// Whole panels of a warp that leave few warps without one at the end.
-inline constexpr int kManyPanels = 8;
-
 // With so many rows and fewer weights, registers are the better place for them.
 inline constexpr int kFlatRowsMax = 64;
 
@@ -206,9 +203,8 @@ struct PanelsF16 {
     const Launch shape{static_cast<unsigned>(min(panels, target::SMS)), Shape::kThreads,
                        tile::stream_bytes<Shape>(params.rows, kK)};
     const auto launch = [&](auto* kernel) { return launch_chained(kernel, shape, stream, params); };
-    // On large SMs memory is the limit of the head as it is.
     if constexpr (!tile::kLargeSm && kIsHead<kStorage, kK>) {
-      if (panels >= kManyPanels * Shape::kWarps * target::SMS) {
+      if (tile::wants_whole<Shape>(panels)) {
         return launch(linear::stream<kStorage, kK, Shape, true, Put>);
       }
     }

@@ -110,13 +110,6 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   rank<Shape>(params, share);
 }
 
-// Panels of a warp that leave few warps without one at the end, where a warp has whole ones: on
-// large SMs memory is the limit as it is.
-inline constexpr int kManyPanels = 8;
-template <class Shape>
-inline constexpr bool kWholePanels =
-    !tile::kLargeSm && kPanels >= kManyPanels * Shape::kWarps * target::SMS;
-
 constexpr unsigned shared_bytes() {
   constexpr unsigned kWide = shared_bytes<tile::Wide>(kFewRowsMax);
   constexpr unsigned kNarrow = shared_bytes<tile::Narrow>(tile::kNarrowRowsMax);
@@ -134,7 +127,8 @@ struct StreamF16 {
     const cudaError_t refused = room_for_waiting(params.rows + 1);
     if (refused != cudaSuccess) return refused;
     const Launch shape{top_k::kChunks, Shape::kThreads, shared_bytes<Shape>(params.rows)};
-    return launch_chained(few<kStorage, Shape, kWholePanels<Shape>>, shape, stream, params);
+    constexpr bool kWhole = tile::wants_whole<Shape>(kPanels);
+    return launch_chained(few<kStorage, Shape, kWhole>, shape, stream, params);
   }
 
   template <tile::Storage kStorage>
