@@ -5,19 +5,32 @@
 
 namespace atlas::tile {
 
-// Says that this block has written what it has to, as each of `blocks` does. `waiting` of them wait
-// until all have; the last one to go on leaves a zero.
-__device__ inline void meet(unsigned* arrived, unsigned blocks, unsigned waiting, bool waits) {
-  __syncthreads();  // the block's own is written
-  if (threadIdx.x == 0) {
-    ptx::add_release(arrived, 1);
-    if (waits) {
-      while (ptx::load_acquire(arrived) < blocks) {
+struct Meeting {
+  unsigned* arrived;  // zero before the first block and behind the last one
+  unsigned writing;   // blocks that others wait for
+  unsigned waiting;   // blocks that wait, which may be some of them
+  unsigned before = 0;
+
+  // Says that this block has written what it has to, if it `writes`; waits until all have, if it
+  // `waits`.
+  __device__ void meet(bool writes, bool waits) {
+    __syncthreads();  // the block's own is written
+    if (threadIdx.x == 0) {
+      if (writes) ptx::add_release(arrived, 1);
+      if (waits) {
+        while (ptx::load_acquire(arrived) < writing) {
+        }
+        before = atomicAdd(arrived, 1);
       }
-      if (atomicAdd(arrived, 1) == blocks + waiting - 1) ptx::store_relaxed(arrived, 0);
     }
+    if (waits) __syncthreads();  // everybody's is
   }
-  if (waits) __syncthreads();  // everybody's is
-}
+
+  // Of a block that has waited, when it has nothing else to do: what the counter was takes a while
+  // to come. The last one leaves a zero.
+  __device__ void leave() const {
+    if (threadIdx.x == 0 && before == writing + waiting - 1) ptx::store_relaxed(arrived, 0);
+  }
+};
 
 }  // namespace atlas::tile

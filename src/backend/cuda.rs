@@ -141,7 +141,7 @@ pub struct Cuda {
     angles: DeviceBuf<f32>,
     partial: DeviceBuf<f32>,
     /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits, or,
-    /// the first one, have ranked their logits; zeros between launches.
+    /// the first one, have normed a row or ranked their logits; zeros between launches.
     arrived: DeviceBuf<u32>,
     plan: DeviceBuf<u8>,
     /// What `gated_delta` prepares of a step's cells; before the first step, rows to be repacked.
@@ -627,13 +627,13 @@ impl Ops for Cuda {
         ] = list;
         let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
         let keep = u32::from(keep);
-        let operands = self.operands.as_mut_ptr();
+        let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for ROWS_MAX rows for two storages, and parts have no more.
+        // room for ROWS_MAX rows for two storages, and parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
-                residual, norm, x, keep, operands, w0, out0, n0, f0, w1, out1, n1, f1, w2, out2,
-                n2, f2, w3, out3, n3, f3, rows, stream,
+                residual, norm, x, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1, w2,
+                out2, n2, f2, w3, out3, n3, f3, rows, stream,
             )
         });
     }

@@ -333,9 +333,12 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
           totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
     });
   }
-  tile::meet(params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, share.blocks, share.blocks, true);
+  const auto blocks = static_cast<unsigned>(share.blocks);
+  tile::Meeting meeting{params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, blocks, blocks};
+  meeting.meet(true, true);
   auto& merging = *reinterpret_cast<MergeStorage<sizeof(shared.ring)>*>(ring_shared);
   merge_heads(params, merging, tile, share);
+  meeting.leave();
 }
 
 // `tiles` of up to `Queries<1>::kTokens` tokens.

@@ -66,9 +66,10 @@ __device__ inline void rank(const Params& params, const tile::Share& panels) {
     top_k::rank_chunk(shared.chunk[top_k::group()], params.logits + size_t{VOCAB} * row, panels,
                       params.keys + place * target::TOP_K, params.sums + place);
   }
-  const int waiting = min(params.rows, top_k::kChunks);
-  const bool waits = static_cast<int>(blockIdx.x) < waiting;
-  tile::meet(params.arrived, top_k::kChunks, waiting, waits);
+  const auto waiting = static_cast<unsigned>(min(params.rows, top_k::kChunks));
+  const bool waits = blockIdx.x < waiting;
+  tile::Meeting meeting{params.arrived, top_k::kChunks, waiting};
+  meeting.meet(true, waits);
   if (!waits || top_k::group() > 0) return;
 #pragma unroll 1
   for (int row = blockIdx.x; row < params.rows; row += top_k::kChunks) {
@@ -76,6 +77,7 @@ __device__ inline void rank(const Params& params, const tile::Share& panels) {
     top_k::rank_row(shared.row, params.keys + place * target::TOP_K, params.sums + place,
                     params.ranked + size_t{top_k::kWidth} * row);
   }
+  meeting.leave();
 }
 
 // `kWhole`: a whole panel a warp.

@@ -1,10 +1,11 @@
-// More rows than a tile, by weights that are streamed once: rows are normed by a block each, into
-// BF16 that the product's blocks hold in registers. Few panels norm for themselves, a cluster
-// together: a kernel less.
+// More rows than a tile, by weights that are streamed once, which are asked for first: the first
+// blocks norm a row each into F16, and when all have, every block holds the rows in registers. Few
+// panels norm for themselves, a cluster together.
 #pragma once
 
 #include "ops/norm_linear/stream_f16.cuh"
 #include "tile/held.cuh"
+#include "tile/meet.cuh"
 #include "tile/split.cuh"
 
 namespace atlas::norm_linear {
@@ -13,25 +14,37 @@ namespace atlas::norm_linear {
 inline constexpr int kHeldRowsMax = tile::kSplitRowsMax;
 inline constexpr int kFewPanelsRowsMax = 128;
 
-// Norms a row a block.
-__global__ __launch_bounds__(tile::kPanelThreads) void norm_row(
-    const __grid_constant__ Params params, f16* to) {
+// Where normed rows go that all blocks of a grid hold.
+struct HeldRows {
+  f16* x;             // (rows, HIDDEN)
+  unsigned* arrived;  // blocks that have normed theirs; zero before and behind
+  bool keep;          // in F32 as well, in `Params::x`
+};
+
+// Norms rows, one a block, and waits until all are there.
+__device__ inline tile::Meeting norm_held(const Params& params, const Row& gain,
+                                          const HeldRows& to) {
   __shared__ Row::SharedStorage shared;
-  ptx::griddepcontrol_launch_dependents();
-  Row gain, row;
-  gain.load(params.gain);
-  ptx::griddepcontrol_wait();
-  const size_t at = static_cast<size_t>(blockIdx.x) * HIDDEN;
-  row.load(params.residual + at);
-  row.normalise(gain, target::NORM_EPS, shared);
-  Row::for_each_vector([&](int i, int vector) {
-    tile::put_vector(to + at, vector, row.part[i]);
-  });
-  row.store(params.x + at);
+  const int blocks = gridDim.x, first = blockIdx.x;
+#pragma unroll 1
+  for (int r = first; r < params.rows; r += blocks) {
+    const size_t at = static_cast<size_t>(r) * HIDDEN;
+    Row row;
+    row.load(params.residual + at);
+    row.normalise(gain, target::NORM_EPS, shared);
+    Row::for_each_vector([&](int i, int vector) {
+      tile::put_vector(to.x + at, vector, row.part[i]);
+    });
+    if (to.keep) row.store(params.x + at);
+    __syncthreads();  // the squares have been read
+  }
+  tile::Meeting meeting{to.arrived, static_cast<unsigned>(min(params.rows, blocks)), gridDim.x};
+  meeting.meet(first < params.rows, true);
+  return meeting;
 }
 
 template <tile::Storage kStorage, int kTiles>
-__device__ inline void run_held(const Params& params, const f16* x, int first, int block,
+__device__ inline void run_held(const Params& params, const HeldRows& to, int first, int block,
                                 int blocks) {
   using At = PartPanels<kStorage>;
   using W = tile::Matrix<kStorage>;
@@ -42,8 +55,11 @@ __device__ inline void run_held(const Params& params, const f16* x, int first, i
   const At at{params, share.first};
   tile::Held<kStorage, HIDDEN, kTiles, At> stage(shared.stream, at, share.count);
   stage.prefetch();
+  Row gain;
+  gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  x += static_cast<size_t>(first) * HIDDEN;
+  const auto meeting = norm_held(params, gain, to);
+  const f16* x = to.x + static_cast<size_t>(first) * HIDDEN;
   stage.hold(rows, [&](int row, int column) {
     return *reinterpret_cast<const uint4*>(x + row * HIDDEN + column);
   });
@@ -54,29 +70,32 @@ __device__ inline void run_held(const Params& params, const f16* x, int first, i
     float* out = part.out + static_cast<size_t>(first + row) * part.n;
     tile::put_quad<tile::Stores>(w, out, panel * tile::kPanelRows + quad * 4, sums);
   });
+  meeting.leave();
 }
 
 // Rows, `groups` of 8 * kTiles of them side by side in the grid: blocks that take the same weights
 // run together.
 template <int kTiles>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
-    const __grid_constant__ Params params, const f16* x, int groups) {
+    const __grid_constant__ Params params, const __grid_constant__ HeldRows to, int groups) {
   ptx::griddepcontrol_launch_dependents();
   const int first = static_cast<int>(blockIdx.x) % groups * kTiles * tile::kTileRows;
   const int block = static_cast<int>(blockIdx.x) / groups;
   for_storage(params, block, [&](auto storage, int block, int blocks) {
-    run_held<storage.value, kTiles>(params, x, first, block, blocks);
+    run_held<storage.value, kTiles>(params, to, first, block, blocks);
   });
 }
 
 template <int kTiles>
-cudaError_t launch_tiles_held(Params params, const f16* x, cudaStream_t stream) {
+cudaError_t launch_tiles_held(Params params, const HeldRows& to, cudaStream_t stream) {
   constexpr int kRows = kTiles * tile::kTileRows;
   const unsigned groups = blocks_for(params.rows, kRows);
   const unsigned grid = deal(params, target::SMS / static_cast<int>(groups)) * groups;
+  const cudaError_t refused = room_for_waiting(grid);
+  if (refused != cudaSuccess) return refused;
   return launch_chained(held<kTiles>,
                         {grid, tile::HeldShape::kThreads, sizeof(tile::HeldStorage<kRows>)}, stream,
-                        params, x, static_cast<int>(groups));
+                        params, to, static_cast<int>(groups));
 }
 
 // Panels of a cluster that norms for itself, and tiles of rows: the more panels, the fewer blocks
@@ -179,18 +198,16 @@ inline bool holds(const Params& params) {
 }
 
 // What `holds` says; `operands` has room for the rows in F16.
-inline cudaError_t launch_held(const Params& params, unsigned char* operands, cudaStream_t stream) {
+inline cudaError_t launch_held(const Params& params, bool keep, unsigned char* operands,
+                               unsigned* arrived, cudaStream_t stream) {
   if (splits(params)) {
     return params.rows <= kHeldRowsMax ? launch_split<kSplitPanels, kSplitTiles>(params, stream)
                                        : launch_split<kManyPanels, kManyTiles>(params, stream);
   }
-  auto* x = reinterpret_cast<f16*>(operands);
-  const Launch norm{static_cast<unsigned>(params.rows), tile::kPanelThreads, 0};
-  const cudaError_t failed = launch_chained(norm_row, norm, stream, params, x);
-  if (failed != cudaSuccess) return failed;
+  const HeldRows to{reinterpret_cast<f16*>(operands), arrived, keep};
   return params.rows <= kFewTiles * tile::kTileRows
-             ? launch_tiles_held<kFewTiles>(params, x, stream)
-             : launch_tiles_held<kTiles>(params, x, stream);
+             ? launch_tiles_held<kFewTiles>(params, to, stream)
+             : launch_tiles_held<kTiles>(params, to, stream);
 }
 
 }  // namespace atlas::norm_linear

@@ -234,11 +234,12 @@ struct StreamF16 {
   }
 
   static int launch(const float* residual, const float* gain, float* x, unsigned /* keep */,
-                    unsigned char* /* operands */, const unsigned char* w0, float* out0,
-                    unsigned n0, unsigned format0, const unsigned char* w1, float* out1,
-                    unsigned n1, unsigned format1, const unsigned char* w2, float* out2,
-                    unsigned n2, unsigned format2, const unsigned char* w3, float* out3,
-                    unsigned n3, unsigned format3, unsigned rows, cudaStream_t stream) {
+                    unsigned char* /* operands */, unsigned* /* arrived */,
+                    const unsigned char* w0, float* out0, unsigned n0, unsigned format0,
+                    const unsigned char* w1, float* out1, unsigned n1, unsigned format1,
+                    const unsigned char* w2, float* out2, unsigned n2, unsigned format2,
+                    const unsigned char* w3, float* out3, unsigned n3, unsigned format3,
+                    unsigned rows, cudaStream_t stream) {
     const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
