@@ -11,7 +11,10 @@
 namespace atlas::tile {
 
 // A block fills an SM: rows take the registers, weights the shared memory.
-using HeldShape = Shape<8, 8, 2048>;
+using HeldShape = Shape<8, kLargeSm ? 8 : 3, 2048>;
+
+// Rows of a grid, at most: more are faster in tiles.
+inline constexpr int kHeldRowsMax = 64;
 
 // Registers of a thread for rows, at most.
 inline constexpr int kHeldRegisters = 128;

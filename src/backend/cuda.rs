@@ -77,7 +77,7 @@ const WARPGROUP_BYTES: usize = if target::OPERANDS {
     let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
     2 * most(rows * WIDEST, PLACES * HIDDEN)
 } else {
-    OPERAND_ROWS
+    0
 };
 /// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
 const BLOCK_SCALED_BYTES: usize = if target::EXPERTS_ROWS_NVFP4 {
@@ -85,8 +85,10 @@ const BLOCK_SCALED_BYTES: usize = if target::EXPERTS_ROWS_NVFP4 {
 } else {
     0
 };
+/// Bytes of few rows that all blocks hold, which are F16.
+const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// One kernel at a time has operands.
-const OPERAND_BYTES: usize = most(WARPGROUP_BYTES, BLOCK_SCALED_BYTES);
+const OPERAND_BYTES: usize = most(HELD_BYTES, most(WARPGROUP_BYTES, BLOCK_SCALED_BYTES));
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
 /// Numbers of blocks that have stored theirs: a tile of few rows has one, of each KV head.
@@ -629,7 +631,8 @@ impl Ops for Cuda {
         let keep = u32::from(keep);
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for ROWS_MAX rows for two storages, and parts have no more; `arrived` has numbers.
+        // room for FEW_ROWS rows, or for ROWS_MAX for two storages where kernels lay them out, and
+        // parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
                 residual, norm, x, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1, w2,

@@ -222,10 +222,10 @@ struct Moe {
   static constexpr int kSharedBytes = 101248;
 };
 
-// Kernel `stream_f16` of op `norm_linear`.
+// Kernel `held_f16` of op `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 80400;
+  static constexpr int kSharedBytes = 96640;
 };
 
 // Kernel `vectors` of op `pack`.

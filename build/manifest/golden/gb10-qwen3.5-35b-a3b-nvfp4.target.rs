@@ -136,9 +136,9 @@ threads = 256
 why = "one row: eight warps a panel of all its experts; more: a warp a panel, or a part of it"
 
 [leaf.op.norm_linear]
-kernel = "stream_f16"
+kernel = "held_f16"
 threads = 256
-why = "eight warps: one per part of K; every block norms the rows for itself"
+why = "eight warps: one per part of K; up to eight rows are normed by every block, more by the first ones"
 
 [leaf.op.pack]
 kernel = "vectors"
@@ -493,11 +493,11 @@ pub const OP_MOE_THREADS: usize = 256;
 /// Shared memory of a block of `moe`.
 pub const OP_MOE_SHARED_BYTES: usize = 101248;
 /// Kernel of `norm_linear`.
-pub const OP_NORM_LINEAR_KERNEL: &str = "stream_f16";
+pub const OP_NORM_LINEAR_KERNEL: &str = "held_f16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 80400;
+pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 96640;
 /// Kernel of `pack`.
 pub const OP_PACK_KERNEL: &str = "vectors";
 /// Threads of a block of `pack`.

@@ -100,7 +100,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("linear", "panels_f16").shared(linear_bytes),
     Kernel::new("linear_add", "panels_f16").shared(linear_bytes),
     Kernel::new("linear_add", "warpgroups_f16").warpgroups(),
-    Kernel::new("norm_linear", "stream_f16").shared(norm_linear_bytes),
+    Kernel::new("norm_linear", "held_f16").shared(norm_linear_bytes),
     Kernel::new("norm_linear", "warpgroups_f16").warpgroups(),
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16").shared(attend_bytes),
@@ -200,10 +200,14 @@ const fn segments(width: u64) -> u64 {
 }
 
 /// The ring of a block that holds rows, two turns' sums of all warps, padded, and their barrier.
-fn holding(width: u64) -> u64 {
+fn holding(block: &Block, width: u64) -> u64 {
+    let slots = match block.shared_bytes_max {
+        LARGE_BLOCK.. => 8,
+        _ => 3,
+    };
     let shape = Shape {
         warps: 8,
-        slots: 8,
+        slots,
         piece: 2048,
         rows: BLOCK_ROWS,
     };
@@ -223,13 +227,18 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
     let streaming = widths.map(|width| streaming(block, width));
     let few = streaming.into_iter().fold(PANEL_STAGES, u64::max);
     match block.shared_bytes_max {
-        LARGE_BLOCK.. => few.max(holding(model.hidden)),
+        LARGE_BLOCK.. => few.max(holding(block, model.hidden)),
         _ => few,
     }
 }
 
-/// Sums of squares of rows' warps, the stream, and a tile of rows.
+/// What a tile of rows takes, or rows that are held.
 fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
+    norm_few_bytes(model, block).max(holding(block, model.hidden))
+}
+
+/// Sums of squares of rows' warps, the stream, and a tile of rows.
+fn norm_few_bytes(model: &Model, block: &Block) -> u64 {
     let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
     squares.next_multiple_of(128) + streaming(block, model.hidden)
 }
@@ -249,9 +258,9 @@ pub const fn top_k_chunks(model: &Model, sms: u64) -> u64 {
     if panels < sms { panels } else { sms }
 }
 
-/// As `norm_linear`; or the keys of a chunk for each group of threads, two bounds and a sum a warp,
-/// and their number; or the best keys of all chunks, those that may be a row's best, their chunks,
-/// sums, two keys, and two numbers; whole keys.
+/// As `norm_linear` of few rows; or the keys of a chunk for each group of threads, two bounds and a
+/// sum a warp, and their number; or the best keys of all chunks, those that may be a row's best,
+/// their chunks, sums, two keys, and two numbers; whole keys.
 fn lm_head_bytes(model: &Model, block: &Block) -> u64 {
     let chunks = top_k_chunks(model, block.sms);
     let chunk = model.vocab.div_ceil(PANEL_ROWS).div_ceil(chunks) * PANEL_ROWS;
@@ -262,7 +271,7 @@ fn lm_head_bytes(model: &Model, block: &Block) -> u64 {
     let of_row = (keys + (listed + warps + 2) * F32_BYTES).next_multiple_of(KEY_BYTES);
     let groups = Shape::all(block).map(|shape| shape.warps * WARP / RANK_THREADS);
     let ranking = (groups.into_iter().fold(0, u64::max) * of_chunk).max(of_row);
-    norm_linear_bytes(model, block).max(ranking)
+    norm_few_bytes(model, block).max(ranking)
 }
 
 /// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for

@@ -1,12 +1,6 @@
-// Implements: Ops::norm_linear
-// Match:      up to four matrices of any weight format; operands F16
-// Bound by:   few rows: HBM (the weights, once); many rows: as `rms_norm` and `linear`
-// Sync:       few rows: a barrier for the norms, then one a panel, chained launch; many rows: as
-//             `rms_norm` and `linear`, which they are left to
-//
-// Of few rows every block norms all for itself: they are in the second-level cache, and a kernel
-// that did it once would cost more than all blocks doing it. Blocks are dealt to weight formats by
-// their panels.
+// Up to a tile of rows, by weights that are streamed once, which are asked for first. Every block
+// norms all rows for itself: they are in the second-level cache, and a kernel that did it once
+// would cost more than all blocks doing it. Blocks are dealt to weight formats by their panels.
 #pragma once
 
 #include "base/launch.cuh"
@@ -213,38 +207,9 @@ inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
                                                         : launch_shape<tile::Wide>(params, stream);
 }
 
-template <class Tile>
-struct StreamF16 {
-  static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static constexpr unsigned kWide = SharedStorage<tile::Wide>::bytes(kFewRowsMax);
-  static constexpr unsigned kNarrow = SharedStorage<tile::Narrow>::bytes(tile::kNarrowRowsMax);
-  static_assert(Tile::kSharedBytes == (kWide > kNarrow ? kWide : kNarrow),
-                "the manifest plans this storage");
-
-  // One op after the other, as many rows want it.
-  static int many(const Params& params, cudaStream_t stream) {
-    const auto rows = static_cast<unsigned>(params.rows);
-    int failed = atlas_rms_norm(params.residual, params.gain, params.x, rows, stream);
-    for (const Part& part : params.part) {
-      if (failed != 0 || part.n == 0) break;
-      failed = atlas_linear(params.x, part.weight, part.out, rows, static_cast<unsigned>(part.n),
-                            HIDDEN, part.format, stream);
-    }
-    return failed;
-  }
-
-  static int launch(const float* residual, const float* gain, float* x, unsigned /* keep */,
-                    unsigned char* /* operands */, unsigned* /* arrived */,
-                    const unsigned char* w0, float* out0, unsigned n0, unsigned format0,
-                    const unsigned char* w1, float* out1, unsigned n1, unsigned format1,
-                    const unsigned char* w2, float* out2, unsigned n2, unsigned format2,
-                    const unsigned char* w3, float* out3, unsigned n3, unsigned format3,
-                    unsigned rows, cudaStream_t stream) {
-    const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
-                                    w2, out2, n2, format2, w3, out3, n3, format3, rows);
-    if (rows == 0) return cudaSuccess;
-    return rows > kFewRowsMax ? many(params, stream) : launch_few(params, stream);
-  }
-};
+// Shared memory of a block, at most.
+inline constexpr unsigned kFewWide = SharedStorage<tile::Wide>::bytes(kFewRowsMax);
+inline constexpr unsigned kFewNarrow = SharedStorage<tile::Narrow>::bytes(tile::kNarrowRowsMax);
+inline constexpr unsigned kFewBytes = kFewWide > kFewNarrow ? kFewWide : kFewNarrow;
 
 }  // namespace atlas::norm_linear

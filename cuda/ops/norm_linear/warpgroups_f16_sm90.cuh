@@ -1,13 +1,14 @@
 // Implements: Ops::norm_linear
 // Match:      up to four matrices of any weight format; operands F16
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
-// Sync:       few rows: as `stream_f16` and `held_f16`; many: a chained launch that norms rows
-//             into operands, and one a weight format
+// Sync:       few rows: as `held_f16`, or a few barriers of a cluster's blocks, chained launch;
+//             many: a chained launch that norms rows into operands, and one a weight format
 #pragma once
 
 #include <utility>
 
 #include "ops/norm_linear/held_f16.cuh"
+#include "ops/norm_linear/split_f16.cuh"
 #include "tile/warpgroups_sm90.cuh"
 
 namespace atlas::norm_linear {
@@ -119,6 +120,7 @@ struct WarpgroupsF16 {
   static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
   static_assert(kNormBytes <= tile::kWarpgroupBytes, "a block has room for eight rows");
   static_assert(kHeldBytes <= tile::kWarpgroupBytes, "a block has room for rows that are held");
+  static_assert(kSplitBytes <= tile::kWarpgroupBytes, "a block has room for rows that are split");
 
   // `beside` becomes true.
   template <tile::Storage kStorage>
@@ -193,8 +195,9 @@ struct WarpgroupsF16 {
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
-    return holds(params) ? launch_held(params, keep != 0, operands, arrived, stream)
-                         : many(params, keep != 0, operands, stream);
+    if (splits(params)) return launch_split(params, stream);
+    return rows <= tile::kHeldRowsMax ? launch_held(params, keep != 0, operands, arrived, stream)
+                                      : many(params, keep != 0, operands, stream);
   }
 };
 

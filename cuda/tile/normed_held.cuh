@@ -1,0 +1,51 @@
+// Rows that all blocks of a grid hold: the first blocks norm a row each into F16, for all.
+#pragma once
+
+#include "tile/held.cuh"
+#include "tile/meet.cuh"
+#include "tile/normed.cuh"
+
+namespace atlas::tile {
+
+// Where normed rows go.
+struct HeldRows {
+  f16* x;             // (rows, HIDDEN)
+  unsigned* arrived;  // blocks that have normed theirs; zero before and behind
+};
+
+// Norms rows, one a block, into `x` as well unless that is null, and waits until all are there.
+__device__ inline Meeting norm_held(const float* residual, float* x, int rows,
+                                    const NormedRow& gain, const HeldRows& to) {
+  __shared__ NormedRow::SharedStorage shared;
+  const int blocks = gridDim.x, first = blockIdx.x;
+#pragma unroll 1
+  for (int r = first; r < rows; r += blocks) {
+    const size_t at = static_cast<size_t>(r) * target::HIDDEN;
+    NormedRow row;
+    row.load(residual + at);
+    row.normalise(gain, target::NORM_EPS, shared);
+    NormedRow::for_each_vector([&](int i, int vector) {
+      put_vector(to.x + at, vector, row.part[i]);
+    });
+    if (x != nullptr) row.store(x + at);
+    __syncthreads();  // the squares have been read
+  }
+  Meeting meeting{to.arrived, static_cast<unsigned>(min(rows, blocks)), gridDim.x};
+  meeting.meet(first < rows, true);
+  return meeting;
+}
+
+// Rows of 8 * kTiles, from `first` on, out of those.
+template <int kTiles, class Stage>
+__device__ inline void hold_normed(Stage& stage, const HeldRows& from, int first, int rows) {
+  const f16* x = from.x + static_cast<size_t>(first) * target::HIDDEN;
+  stage.hold(rows, [&](int row, int column) {
+    return *reinterpret_cast<const uint4*>(x + row * target::HIDDEN + column);
+  });
+}
+
+// Tiles of normed rows that a block holds, and of fewer rows.
+inline constexpr int kHeldTiles = held_rows(target::HIDDEN) / kTileRows;
+inline constexpr int kFewHeldTiles = kHeldTiles > 2 ? 2 : kHeldTiles;
+
+}  // namespace atlas::tile
