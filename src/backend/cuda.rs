@@ -31,7 +31,7 @@ use crate::ops::{
 use crate::target::{
     self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
     GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES,
-    MOE_ROWS, PAGE, TOP_K, TOP_K_CHUNKS, VOCAB,
+    MOE_ROWS, PAGE, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB,
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
@@ -95,9 +95,8 @@ const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DI
 const ARRIVED: usize = FEW_ROWS * KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
-/// Chunks of the rows that `top_k` takes, and numbers of the keys of what they rank.
-const CHUNKS: usize = MAX_SEQUENCES * TOP_K_CHUNKS;
-const KEYS: usize = CHUNKS * TOP_K * 2;
+/// Parts of the rows that `top_k` takes.
+const PARTS: usize = MAX_SEQUENCES * TOP_K_CHUNKS * TOP_K_PARTS;
 /// Rotated pairs of a head.
 const PAIRS: usize = target::ROTARY_DIM / 2;
 
@@ -156,8 +155,8 @@ pub struct Cuda {
     turns: DeviceBuf<u32>,
     /// `[MOE_ROWS + 1][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
     relay: DeviceBuf<f32>,
-    /// What chunks of rows of logits are ranked by: `KEYS` numbers and `CHUNKS` sums.
-    keys: DeviceBuf<u32>,
+    /// What rows of logits are ranked by: orders and sums of `PARTS`.
+    orders: DeviceBuf<u32>,
     sums: DeviceBuf<f32>,
 }
 
@@ -296,8 +295,8 @@ impl Cuda {
             act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
             turns: DeviceBuf::uninit(&device, PLACES * HIDDEN / 2).map_err(refused)?,
             relay,
-            keys: DeviceBuf::uninit(&device, KEYS).map_err(refused)?,
-            sums: DeviceBuf::uninit(&device, CHUNKS).map_err(refused)?,
+            orders: DeviceBuf::uninit(&device, PARTS).map_err(refused)?,
+            sums: DeviceBuf::uninit(&device, PARTS).map_err(refused)?,
             graphs: Vec::new(),
             queue: Queue {
                 stream,
@@ -1022,10 +1021,10 @@ impl Ops for Cuda {
         assert!(logits.width == VOCAB && logits.rows <= MAX_SEQUENCES);
         let rows = count(logits.rows);
         let out = out.shape(logits.rows, RANKED);
-        let (keys, sums) = (self.keys.as_mut_ptr(), self.sums.as_mut_ptr());
-        // SAFETY: shapes are checked; keys and sums have room for `MAX_SEQUENCES` rows.
+        let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
+        // SAFETY: shapes are checked; orders and sums have room for `MAX_SEQUENCES` rows.
         self.queue.launch("top_k", |stream| unsafe {
-            ops::atlas_top_k(logits.as_ptr(), keys, sums, out, rows, stream)
+            ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, stream)
         });
     }
 
@@ -1048,16 +1047,17 @@ impl Ops for Cuda {
         let x = out.x.shape(rows, HIDDEN);
         let logits = out.logits.shape(rows, VOCAB);
         let ranked = out.ranked.shape(rows, RANKED);
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; keys and sums have
-        // room for `MAX_SEQUENCES` rows; `arrived` has numbers.
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; orders, sums and the
+        // operands have room for `MAX_SEQUENCES` rows; `arrived` has numbers.
         self.queue.launch("lm_head", |stream| unsafe {
             ops::atlas_lm_head(
                 residual.as_ptr(),
                 norm.0.as_ptr(),
                 x,
+                self.operands.as_mut_ptr(),
                 w.bytes.as_ptr(),
                 logits,
-                self.keys.as_mut_ptr(),
+                self.orders.as_mut_ptr(),
                 self.sums.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 ranked,

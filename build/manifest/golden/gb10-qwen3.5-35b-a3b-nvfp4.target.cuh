@@ -137,6 +137,8 @@ inline constexpr int SHARED_BYTES_PER_BLOCK = 101376;
 inline constexpr int MOE_ROWS = 64;
 // Chunks of a row of logits, which are ranked by themselves first.
 inline constexpr int TOP_K_CHUNKS = 48;
+// Parts of a chunk, which a warp ranks.
+inline constexpr int TOP_K_PARTS = 21;
 
 // Kernel `split_kv_bf16` of op `attend`.
 struct Attend {
@@ -210,10 +212,10 @@ struct LinearAdd {
   static constexpr int kSharedBytes = 92416;
 };
 
-// Kernel `stream_f16` of op `lm_head`.
+// Kernel `held_f16` of op `lm_head`.
 struct LmHead {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 83152;
+  static constexpr int kSharedBytes = 96640;
 };
 
 // Kernel `rows_f16` of op `moe`.

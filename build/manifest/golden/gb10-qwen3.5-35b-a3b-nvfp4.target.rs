@@ -126,7 +126,7 @@ threads = 256
 why = "as `linear`; the sum joins the residual stream without a trip through memory"
 
 [leaf.op.lm_head]
-kernel = "stream_f16"
+kernel = "held_f16"
 threads = 256
 why = "as `norm_linear` has few rows; each block ranks what it has made, then a block a row"
 
@@ -404,6 +404,8 @@ pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
 pub const MOE_ROWS: usize = 64;
 /// Chunks of a row of logits, which are ranked by themselves first.
 pub const TOP_K_CHUNKS: usize = 48;
+/// Parts of a chunk, which a warp ranks.
+pub const TOP_K_PARTS: usize = 21;
 /// Whether experts of NVFP4 multiply rows that are rounded to the same.
 pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
@@ -481,11 +483,11 @@ pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
 pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 92416;
 /// Kernel of `lm_head`.
-pub const OP_LM_HEAD_KERNEL: &str = "stream_f16";
+pub const OP_LM_HEAD_KERNEL: &str = "held_f16";
 /// Threads of a block of `lm_head`.
 pub const OP_LM_HEAD_THREADS: usize = 256;
 /// Shared memory of a block of `lm_head`.
-pub const OP_LM_HEAD_SHARED_BYTES: usize = 83152;
+pub const OP_LM_HEAD_SHARED_BYTES: usize = 96640;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "rows_f16";
 /// Threads of a block of `moe`.

@@ -101,6 +101,8 @@ inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 inline constexpr int MOE_ROWS = 128;
 // Chunks of a row of logits, which are ranked by themselves first.
 inline constexpr int TOP_K_CHUNKS = 132;
+// Parts of a chunk, which a warp ranks.
+inline constexpr int TOP_K_PARTS = 1;
 
 // Kernel `tiles_bf16` of op `attend`.
 struct Attend {
@@ -174,10 +176,10 @@ struct LinearAdd {
   static constexpr int kSharedBytes = 189056;
 };
 
-// Kernel `stream_f16` of op `lm_head`.
+// Kernel `held_f16` of op `lm_head`.
 struct LmHead {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 131840;
+  static constexpr int kSharedBytes = 189056;
 };
 
 // Kernel `rows_f16` of op `moe`.

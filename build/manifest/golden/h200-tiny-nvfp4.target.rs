@@ -126,7 +126,7 @@ threads = 256
 why = "as `linear`; the sum joins the residual stream without a trip through memory"
 
 [leaf.op.lm_head]
-kernel = "stream_f16"
+kernel = "held_f16"
 threads = 256
 why = "as `norm_linear` has few rows; each block ranks what it has made, then a block a row"
 
@@ -427,6 +427,8 @@ pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 pub const MOE_ROWS: usize = 128;
 /// Chunks of a row of logits, which are ranked by themselves first.
 pub const TOP_K_CHUNKS: usize = 132;
+/// Parts of a chunk, which a warp ranks.
+pub const TOP_K_PARTS: usize = 1;
 /// Whether experts of NVFP4 multiply rows that are rounded to the same.
 pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
@@ -504,11 +506,11 @@ pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
 pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 189056;
 /// Kernel of `lm_head`.
-pub const OP_LM_HEAD_KERNEL: &str = "stream_f16";
+pub const OP_LM_HEAD_KERNEL: &str = "held_f16";
 /// Threads of a block of `lm_head`.
 pub const OP_LM_HEAD_THREADS: usize = 256;
 /// Shared memory of a block of `lm_head`.
-pub const OP_LM_HEAD_SHARED_BYTES: usize = 131840;
+pub const OP_LM_HEAD_SHARED_BYTES: usize = 189056;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "rows_f16";
 /// Threads of a block of `moe`.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::constants::{Value, constants};
-use crate::kernels::{KernelChoice, moe_rows, top_k_chunks};
+use crate::kernels::{KernelChoice, moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::{Format, KvFormat};
 use crate::schema::model::Mixer;
 use crate::target::Target;
@@ -77,6 +77,9 @@ impl Target {
         );
         let chunks = top_k_chunks(&self.model, gpu.sms.into());
         let _ = writeln!(out, "inline constexpr int TOP_K_CHUNKS = {chunks};");
+        let _ = writeln!(out, "// Parts of a chunk, which a warp ranks.");
+        let parts = top_k_parts(&self.model, gpu.sms.into());
+        let _ = writeln!(out, "inline constexpr int TOP_K_PARTS = {parts};");
     }
 
     fn write_cuda_ops(&self, out: &mut String) {

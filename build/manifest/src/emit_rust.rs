@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
 use crate::files::sha256;
-use crate::kernels::{moe_rows, top_k_chunks};
+use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::{Format, KvFormat, Rows};
 use crate::schema::model::{Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
@@ -190,6 +190,9 @@ impl Target {
             let text = format!("TOP_K_CHUNKS: usize = {chunks}");
             let doc = "Chunks of a row of logits, which are ranked by themselves first.";
             item(out, doc, &text);
+            let parts = top_k_parts(&self.model, gpu.sms.into());
+            let text = format!("TOP_K_PARTS: usize = {parts}");
+            item(out, "Parts of a chunk, which a warp ranks.", &text);
         }
         let rounds = self.leaf.quant.experts_rows == Rows::Nvfp4;
         let doc = "Whether experts of NVFP4 multiply rows that are rounded to the same.";

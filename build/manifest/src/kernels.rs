@@ -121,7 +121,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
-    Kernel::new("lm_head", "stream_f16").shared(lm_head_bytes),
+    Kernel::new("lm_head", "held_f16").shared(norm_linear_bytes),
     Kernel::new("pack", "vectors"),
     Kernel::new("read_bytes", "ring").shared(|_, block| read_bytes(block)),
 ];
@@ -232,15 +232,11 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
     }
 }
 
-/// What a tile of rows takes, or rows that are held.
+/// Sums of squares of rows' warps, the stream, and a tile of rows; or rows that are held.
 fn norm_linear_bytes(model: &Model, block: &Block) -> u64 {
-    norm_few_bytes(model, block).max(holding(block, model.hidden))
-}
-
-/// Sums of squares of rows' warps, the stream, and a tile of rows.
-fn norm_few_bytes(model: &Model, block: &Block) -> u64 {
     let squares = TILE_ROWS * (block.threads / WARP) * F32_BYTES;
-    squares.next_multiple_of(128) + streaming(block, model.hidden)
+    let few = squares.next_multiple_of(128) + streaming(block, model.hidden);
+    few.max(holding(block, model.hidden))
 }
 
 /// Logits of a panel.
@@ -248,30 +244,21 @@ const PANEL_ROWS: u64 = 16;
 /// Largest logits of a row that are ranked: as many as a request may ask for by `top_k` or
 /// `top_logprobs` in practice, so that whole rows of logits are hardly ever taken to the host.
 pub(crate) const TOP_K: u64 = 64;
-/// Threads that rank together.
-const RANK_THREADS: u64 = 256;
-const KEY_BYTES: u64 = 8;
-
 /// Chunks of a row of logits: what each block of the head makes, which has an SM to itself.
 pub const fn top_k_chunks(model: &Model, sms: u64) -> u64 {
     let panels = model.vocab.div_ceil(PANEL_ROWS);
     if panels < sms { panels } else { sms }
 }
 
-/// As `norm_linear` of few rows; or the keys of a chunk for each group of threads, two bounds and a
-/// sum a warp, and their number; or the best keys of all chunks, those that may be a row's best,
-/// their chunks, sums, two keys, and two numbers; whole keys.
-fn lm_head_bytes(model: &Model, block: &Block) -> u64 {
-    let chunks = top_k_chunks(model, block.sms);
+/// Logits of a part of a chunk, which a warp ranks, at most: eight a lane.
+const PART_LOGITS: u64 = 8 * WARP;
+
+/// Parts of a chunk: twice as many of a row as are ranked, or more.
+pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
+    let chunks = top_k_chunks(model, sms);
     let chunk = model.vocab.div_ceil(PANEL_ROWS).div_ceil(chunks) * PANEL_ROWS;
-    let warps = RANK_THREADS / WARP;
-    let of_chunk = (chunk * KEY_BYTES + (3 * warps + 1) * F32_BYTES).next_multiple_of(KEY_BYTES);
-    let (listed, heads) = (chunks.min(TOP_K), chunks * TOP_K.div_ceil(chunks));
-    let keys = (heads + listed * TOP_K + 2) * KEY_BYTES;
-    let of_row = (keys + (listed + warps + 2) * F32_BYTES).next_multiple_of(KEY_BYTES);
-    let groups = Shape::all(block).map(|shape| shape.warps * WARP / RANK_THREADS);
-    let ranking = (groups.into_iter().fold(0, u64::max) * of_chunk).max(of_row);
-    norm_few_bytes(model, block).max(ranking)
+    let (of_chunk, of_row) = (chunk.div_ceil(PART_LOGITS), (2 * TOP_K).div_ceil(chunks));
+    if of_chunk > of_row { of_chunk } else { of_row }
 }
 
 /// A head's state, its channels, unit query and key, the result, three numbers, and a barrier for

@@ -10,38 +10,38 @@
 namespace atlas::top_k {
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, Key* keys,
+__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, unsigned* orders,
                                                              float* sums) {
-  static_assert(Tile::kThreads == kThreads, "a group ranks a chunk");
-  __shared__ ChunkStorage shared;
   ptx::griddepcontrol_launch_dependents();
-  const auto panels = tile::Share::of(kPanels, blockIdx.x, kChunks);
-  const size_t place = size_t{blockIdx.y} * kChunks + blockIdx.x;
   ptx::griddepcontrol_wait();
-  rank_chunk(shared, logits + size_t{blockIdx.y} * VOCAB, panels, keys + place * TOP_K,
-             sums + place);
+  const auto item_at = [](int i) {
+    const int row = blockIdx.y, chunk = blockIdx.x;
+    return Item{row, i * kChunks + chunk};
+  };
+  rank_parts<1>(logits, orders, sums, kChunkParts, Tile::kThreads / tile::kWarpLanes, item_at);
 }
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const Key* keys, const float* sums,
-                                                           float* out) {
-  static_assert(Tile::kThreads == kThreads, "a group ranks a row");
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
+                                                           const unsigned* orders,
+                                                           const float* sums, float* out) {
   __shared__ RowStorage shared;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const size_t place = size_t{blockIdx.x} * kChunks;
-  rank_row(shared, keys + place * TOP_K, sums + place, out + size_t{blockIdx.x} * kWidth);
+  const size_t row = blockIdx.x;
+  Row<Tile::kThreads, 4>{shared, logits + row * VOCAB, orders + row * kParts, sums + row * kParts}
+      .run(out + row * kWidth);
 }
 
 template <class Tile>
 struct ChunksF32 {
-  static cudaError_t launch(const float* logits, unsigned* keys, float* sums, float* out,
+  static cudaError_t launch(const float* logits, unsigned* orders, float* sums, float* out,
                             unsigned rows, cudaStream_t stream) {
-    Key* ranked = reinterpret_cast<Key*>(keys);
     const cudaError_t failed = launch_chained(
-        chunks_f32<Tile>, {kChunks, Tile::kThreads, 0, rows}, stream, logits, ranked, sums);
+        chunks_f32<Tile>, {kChunks, Tile::kThreads, 0, rows}, stream, logits, orders, sums);
     if (failed != cudaSuccess) return failed;
-    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, ranked, sums, out);
+    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, logits, orders, sums,
+                          out);
   }
 };
 

@@ -1,9 +1,9 @@
-// Ranking a row of logits: chunks of it first, each by some warps, then what these have ranked.
+// Ranking a row of logits: a warp finds the largest of each part, then a block ranks the row.
 //
-// What a chunk or a row holds is first cut down by a bound that TOP_K of it are known to reach.
-// What is left, seldom much more than TOP_K, is ranked by counting: each key among all. Logits and
-// ids make keys of which no two are equal, so the order in which threads put them down does not
-// matter.
+// The block takes a bound that the largest of TOP_K parts reach, and looks at the parts whose
+// largest does, which are not many more. What reaches the bound there is ranked by counting: each
+// key among all. Logits and ids make keys of which no two are equal, so the order in which threads
+// put them down does not matter.
 #pragma once
 
 #include "target.cuh"
@@ -21,6 +21,12 @@ inline constexpr int kPanels = tile::panels_of(VOCAB);
 inline constexpr int kChunks = target::TOP_K_CHUNKS;
 inline constexpr int kChunkMax = (kPanels + kChunks - 1) / kChunks * tile::kPanelRows;
 static_assert(kChunks == (kPanels < target::SMS ? kPanels : target::SMS), "a block has a chunk");
+// A part is every so many 32 logits of a chunk. The first parts of all chunks are a row's first
+// ones: where chunks are small, others have no logits.
+inline constexpr int kChunkParts = target::TOP_K_PARTS;
+inline constexpr int kParts = kChunks * kChunkParts;
+inline constexpr int kStride = kChunkParts * tile::kWarpLanes;
+inline constexpr int kEach = (kChunkMax + kStride - 1) / kStride;  // logits of a lane
 // Ids, logits, and the sum.
 inline constexpr int kWidth = 2 * TOP_K + 1;
 
@@ -43,188 +49,254 @@ __device__ inline unsigned order_of(Key key) { return static_cast<unsigned>(key 
 
 __device__ inline unsigned id_of(Key key) { return ~static_cast<unsigned>(key); }
 
-// Lane i gets the largest but i of the warp.
-__device__ inline unsigned sort_warp(unsigned value) {
-  const int lane = threadIdx.x % tile::kWarpLanes;
-#pragma unroll
-  for (int run = 2; run <= tile::kWarpLanes; run *= 2) {
-#pragma unroll
-    for (int gap = run / 2; gap > 0; gap /= 2) {
-      const unsigned other = __shfl_xor_sync(tile::kAllLanes, value, gap);
-      const bool larger = ((lane & gap) == 0) == ((lane & run) == 0);
-      value = larger ? max(value, other) : min(value, other);
-    }
-  }
-  return value;
-}
-
-// Threads that rank together; a block has one or two such groups.
-inline constexpr int kThreads = 256;
-inline constexpr int kWarps = kThreads / tile::kWarpLanes;
-
-__device__ inline int group() { return threadIdx.x / kThreads; }
-__device__ inline int thread() { return threadIdx.x % kThreads; }
-
-__device__ inline void group_sync() {
-  if (group() == 0) {
-    ptx::barrier_sync<1, kThreads>();
-  } else {
-    ptx::barrier_sync<2, kThreads>();
-  }
-}
-
-// Whether a thread of the group says so.
-__device__ inline bool group_or(bool says) {
-  return group() == 0 ? ptx::barrier_or<1, kThreads>(says) : ptx::barrier_or<2, kThreads>(says);
-}
-
-// Calls `put(place, at)` for the largest TOP_K of `count` keys: where it is among these, and in
-// `keys`. All threads of the group.
-template <class Put>
-__device__ inline void rank(const Key* keys, int count, Put put) {
-  constexpr int kLanes = 4;
-  const int lane = thread() % kLanes;
-  for (int first = 0; first < count; first += kThreads / kLanes) {
-    const int at = first + thread() / kLanes;
-    const Key key = at < count ? keys[at] : 0;
-    int larger = 0;
-#pragma unroll 4
-    for (int i = lane; i < count; i += kLanes) larger += keys[i] > key;
-#pragma unroll
-    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
-      larger += __shfl_xor_sync(tile::kAllLanes, larger, lanes);
-    }
-    if (lane == 0 && at < count && larger < TOP_K) put(larger, at);
-  }
-}
-
-// The group's sum of `value`, for all its threads.
-__device__ inline float group_sum(float value, float (&parts)[kWarps]) {
-  value = tile::warp_sum(value);
-  if (thread() % tile::kWarpLanes == 0) parts[thread() / tile::kWarpLanes] = value;
-  group_sync();  // every warp's sum is written
-  float sum = 0.0f;
-  for (int warp = 0; warp < kWarps; ++warp) sum += parts[warp];
-  return sum;
-}
-
-struct ChunkStorage {
-  Key found[kChunkMax];
-  unsigned largest[kWarps], reached[kWarps];
-  float parts[kWarps];
-  int count;
+// A row, and one of its parts.
+struct Item {
+  int row;
+  int part;
 };
 
-// Ranks a chunk of a row of logits, `panels` of it: `keys` gets TOP_K, zeros where there are fewer;
-// `sum` the chunk's, relative to its largest logit, and no number if a logit is not finite.
-__device__ inline void rank_chunk(ChunkStorage& shared, const float* logits,
-                                  const tile::Share& panels, Key* keys, float* sum) {
-  constexpr int kEach = (kChunkMax + kThreads - 1) / kThreads, kOfWarp = TOP_K / kWarps;
-  static_assert(TOP_K % kWarps == 0 && kOfWarp <= tile::kWarpLanes, "warps share what is ranked");
-  const int begin = panels.first * tile::kPanelRows;
-  const int end = min(begin + panels.count * tile::kPanelRows, VOCAB);
-  const int warp = thread() / tile::kWarpLanes, lane = thread() % tile::kWarpLanes;
-  if (thread() == 0) shared.count = 0;
-  const auto id_at = [&](int i) { return begin + i * kThreads + thread(); };
+// A lane's logits of a part.
+struct Part {
+  int first, count = 0;  // the lane's first id, and how many
   float logit[kEach];
-  unsigned best = 0;
+
+  __device__ void load(const float* logits, int part) {
+    const auto panels = tile::Share::of(kPanels, part % kChunks, kChunks);
+    const int begin = panels.first * tile::kPanelRows;
+    const int end = min(begin + panels.count * tile::kPanelRows, VOCAB);
+    first = begin + part / kChunks * tile::kWarpLanes + threadIdx.x % tile::kWarpLanes;
+    count = (end - first + kStride - 1) / kStride;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    logit[i] = id_at(i) < end ? logits[id_at(i)] : 0.0f;
+    for (int i = 0; i < kEach; ++i) {
+      if (i < count) logit[i] = logits[first + i * kStride];
+    }
   }
+
+  template <class Body>
+  __device__ void for_each(Body body) const {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (id_at(i) < end) best = max(best, order_of(logit[i]));
+    for (int i = 0; i < kEach; ++i) {
+      if (i < count) body(first + i * kStride, logit[i]);
+    }
   }
-  // Each warp has `kOfWarp` threads whose best reaches the warp's bound; the least bound is reached
-  // by TOP_K logits.
-  const unsigned ranked = sort_warp(best);
-  if (lane == 0) shared.largest[warp] = ranked;
-  if (lane == kOfWarp - 1) shared.reached[warp] = ranked;
-  group_sync();  // all warps' are written, and the count
-  unsigned top = 0, bound = ~0u;
+
+  struct Ranked {
+    unsigned order;  // zero if there is no logit
+    float sum;       // relative to the largest logit; no number if a logit is not finite
+  };
+
+  __device__ Ranked rank() const {
+    unsigned top = 0;
+    for_each([&](int, float logit) { top = max(top, order_of(logit)); });
+    top = __reduce_max_sync(tile::kAllLanes, top);
+    const float reference = logit_of(top);
+    float own = 0.0f;
+    for_each([&](int, float logit) {
+      own += isfinite(logit) ? expf(logit - reference) : NAN;
+    });
+    return {top, tile::warp_sum(own)};
+  }
+};
+
+// Ranks parts of rows: `items`, which a block's `warps` have in turn, `kAtOnce` of them at once,
+// while the next ones' logits are on their way. `item_at(i)` gives one.
+template <int kAtOnce, class ItemAt>
+__device__ inline void rank_parts(const float* logits, unsigned* orders, float* sums, int items,
+                                  int warps, const ItemAt& item_at) {
+  Part next[kAtOnce];
+  const auto load = [&](int first) {
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    top = max(top, shared.largest[i]), bound = min(bound, shared.reached[i]);
-  }
-  const float reference = logit_of(top);
-  float own = 0.0f;
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * warps >= items) break;
+      const Item item = item_at(first + i * warps);
+      next[i].load(logits + size_t{VOCAB} * item.row, item.part);
+    }
+  };
+  int first = threadIdx.x / tile::kWarpLanes;
+  load(first);
+#pragma unroll 1
+  for (; first < items; first += kAtOnce * warps) {
+    Part part[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (id_at(i) >= end) continue;
-    own += isfinite(logit[i]) ? expf(logit[i] - reference) : NAN;
-    const unsigned order = order_of(logit[i]);
-    if (order >= bound) shared.found[atomicAdd(&shared.count, 1)] = key_of(order, id_at(i));
+    for (int i = 0; i < kAtOnce; ++i) part[i] = next[i];
+    load(first + kAtOnce * warps);
+    Part::Ranked ranked[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) ranked[i] = part[i].rank();
+    if (threadIdx.x % tile::kWarpLanes != 0) continue;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * warps >= items) break;
+      const Item item = item_at(first + i * warps);
+      const size_t place = size_t{kParts} * item.row + item.part;
+      orders[place] = ranked[i].order, sums[place] = ranked[i].sum;
+    }
   }
-  own = group_sum(own, shared.parts);
-  if (thread() == 0) *sum = own;
-  const int count = shared.count;
-  for (int i = count + thread(); i < TOP_K; i += kThreads) keys[i] = 0;
-  rank(shared.found, count, [&](int place, int at) { keys[place] = shared.found[at]; });
-  group_sync();  // the storage has been read
 }
 
-// Best keys of each chunk that a row's bound is found by: TOP_K or more in all.
-inline constexpr int kHeads = (TOP_K + kChunks - 1) / kChunks;
-// Chunks that may have some of a row's largest, and keys of theirs that reach the bound, at most.
-inline constexpr int kListed = kChunks < TOP_K ? kChunks : TOP_K;
-inline constexpr int kFoundMax = kListed * TOP_K;
+// Warps of a block that list the parts of a row, and their threads.
+inline constexpr int kListWarps = 8;
+inline constexpr int kListThreads = kListWarps * tile::kWarpLanes;
+// Keys that are ranked by counting, at most.
+inline constexpr int kFoundMax = 1024;
 
-static_assert(VOCAB >= TOP_K && kHeads <= TOP_K, "a row has what is to be ranked");
+static_assert(VOCAB >= TOP_K && kFoundMax >= TOP_K, "a row has what is to be ranked");
+static_assert(kParts <= 0xffff, "a part's number fits");
 
 struct RowStorage {
-  Key heads[kChunks][kHeads], found[kFoundMax];
-  int lists[kListed];
-  float parts[kWarps];
-  Key first, last;
-  int listed, count;
+  Key found[kFoundMax];
+  unsigned short part[kParts];  // that reach the bound
+  unsigned largest[kListWarps], reached[kListWarps];
+  float sum[kListWarps];
+  int parts, count;
 };
 
-// Ranks a row by what its chunks have ranked.
-__device__ inline void rank_row(RowStorage& shared, const Key* keys, const float* sums,
-                                float* out) {
-  // Keys of a list that are looked at together: most lists have no more that reach the bound.
-  constexpr int kAtOnce = 4;
-  static_assert(TOP_K % kAtOnce == 0 && kListed * kAtOnce <= kThreads, "a thread looks at one");
-  for (int i = thread(); i < kChunks * kHeads; i += kThreads) {
-    shared.heads[i / kHeads][i % kHeads] = keys[size_t{TOP_K} * (i / kHeads) + i % kHeads];
+// Ranks a row by its parts' orders and sums; a block of `kThreads`, whose warps look at `kAtOnce`
+// parts each at once.
+template <int kThreads, int kAtOnce>
+struct Row {
+  static constexpr int kWarps = kThreads / tile::kWarpLanes;
+  static_assert(kWarps >= kListWarps, "a block has the warps that list parts");
+
+  RowStorage& shared;
+  const float* logits;
+  const unsigned* orders;  // (kParts)
+  const float* sums;       // (kParts)
+
+  // Lane i gets the largest but i of the warp.
+  __device__ static unsigned sort_warp(unsigned value) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+#pragma unroll
+    for (int run = 2; run <= tile::kWarpLanes; run *= 2) {
+#pragma unroll
+      for (int gap = run / 2; gap > 0; gap /= 2) {
+        const unsigned other = __shfl_xor_sync(tile::kAllLanes, value, gap);
+        const bool larger = ((lane & gap) == 0) == ((lane & run) == 0);
+        value = larger ? max(value, other) : min(value, other);
+      }
+    }
+    return value;
   }
-  if (thread() == 0) shared.listed = shared.count = 0, shared.last = 0;
-  group_sync();  // the heads are there
-  const Key* heads = shared.heads[0];
-  rank(heads, kChunks * kHeads, [&](int place, int at) {
-    if (place == 0) shared.first = heads[at];
-    if (place == TOP_K - 1) shared.last = heads[at];
-  });
-  group_sync();  // the bound is there
-  // Only chunks whose best reaches it have keys that do, and no more than TOP_K are such.
-  const Key bound = shared.last > 0 ? shared.last : 1;
-  for (int i = thread(); i < kChunks; i += kThreads) {
-    if (shared.heads[i][0] >= bound) shared.lists[atomicAdd(&shared.listed, 1)] = i;
+
+  // Lists the parts that reach the bound, which it gives, and adds the row's sum.
+  __device__ unsigned list() {
+    constexpr int kMine = (kParts + kListThreads - 1) / kListThreads;
+    constexpr int kOfWarp = TOP_K / kListWarps;
+    static_assert(TOP_K % kListWarps == 0 && kOfWarp <= tile::kWarpLanes);
+    const int warp = threadIdx.x / tile::kWarpLanes, lane = threadIdx.x % tile::kWarpLanes;
+    const bool lists = warp < kListWarps;
+    // Each warp has as many parts with logits, to one.
+    const auto at = [&](int i) {
+      const int part = lane * kListWarps + warp + i * kListThreads;
+      return lists && part < kParts ? part : -1;
+    };
+    unsigned order[kMine], best = 0;
+    float part[kMine];
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      order[i] = at(i) >= 0 ? orders[at(i)] : 0;
+      part[i] = at(i) >= 0 ? sums[at(i)] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) best = max(best, order[i]);
+    // Each warp has `kOfWarp` threads whose best reaches the warp's bound; the least bound is
+    // reached by TOP_K parts, or by all that have logits.
+    if (lists) {
+      const unsigned sorted = sort_warp(best);
+      if (lane == 0) shared.largest[warp] = sorted;
+      if (lane == kOfWarp - 1) shared.reached[warp] = sorted;
+    }
+    if (threadIdx.x == 0) shared.parts = shared.count = 0;
+    __syncthreads();  // all warps' are written, and the counts
+    unsigned top = 0, bound = ~0u;
+#pragma unroll
+    for (int i = 0; i < kListWarps; ++i) {
+      top = max(top, shared.largest[i]), bound = min(bound, shared.reached[i]);
+    }
+    bound = max(bound, 1u);
+    const float reference = logit_of(top);
+    float own = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      if (order[i] > 0) own += part[i] * expf(logit_of(order[i]) - reference);
+      if (order[i] >= bound) shared.part[atomicAdd(&shared.parts, 1)] = at(i);
+    }
+    own = tile::warp_sum(own);
+    if (lists && lane == 0) shared.sum[warp] = own;
+    __syncthreads();  // the list is there, and the sums
+    return bound;
   }
-  group_sync();  // the lists are there
-  const int list = thread() / kAtOnce, behind = thread() % kAtOnce;
-  bool more = list < shared.listed;
-  for (int i = behind; i < TOP_K; i += kAtOnce) {
-    const Key key = more ? keys[size_t{TOP_K} * shared.lists[list] + i] : 0;
-    more = key >= bound;
-    if (more) shared.found[atomicAdd(&shared.count, 1)] = key;
-    // A list is in order: one that stays below the bound ends it for the threads behind too.
-    if (!group_or(more && behind == kAtOnce - 1)) break;
+
+  // Keys of the listed parts that reach `bound`, and how many they are.
+  __device__ int find(Key bound) {
+#pragma unroll 1
+    for (int first = threadIdx.x / tile::kWarpLanes; first < shared.parts;
+         first += kAtOnce * kWarps) {
+      Part part[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kWarps;
+        if (at < shared.parts) part[i].load(logits, shared.part[at]);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        part[i].for_each([&](int id, float logit) {
+          const unsigned order = order_of(logit);
+          if (order < order_of(bound)) return;
+          const Key key = key_of(order, id);
+          if (key < bound) return;
+          const int at = atomicAdd(&shared.count, 1);
+          if (at < kFoundMax) shared.found[at] = key;
+        });
+      }
+    }
+    __syncthreads();  // all are found
+    return shared.count;
   }
-  const float reference = logit_of(order_of(shared.first));
-  float sum = 0.0f;
-  for (int i = thread(); i < kChunks; i += kThreads) {
-    sum += sums[i] * expf(logit_of(order_of(shared.heads[i][0])) - reference);
+
+  // Calls `put(place, key)` for the largest TOP_K of `count` keys.
+  template <class Put>
+  __device__ void rank(int count, Put put) const {
+    constexpr int kLanes = 4;
+    const int lane = threadIdx.x % kLanes;
+    for (int first = 0; first < count; first += kThreads / kLanes) {
+      const int at = first + threadIdx.x / kLanes;
+      const Key key = at < count ? shared.found[at] : 0;
+      int larger = 0;
+#pragma unroll 4
+      for (int i = lane; i < count; i += kLanes) larger += shared.found[i] > key;
+#pragma unroll
+      for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+        larger += __shfl_xor_sync(tile::kAllLanes, larger, lanes);
+      }
+      if (lane == 0 && at < count && larger < TOP_K) put(larger, key);
+    }
   }
-  sum = group_sum(sum, shared.parts);
-  rank(shared.found, shared.count, [&](int place, int at) {
-    const Key key = shared.found[at];
-    out[place] = static_cast<float>(id_of(key));
-    out[TOP_K + place] = logit_of(order_of(key));
-  });
-  if (thread() == 0) out[2 * TOP_K] = sum;
-  group_sync();  // the storage has been read
-}
+
+  // `out`: ids and logits of the largest, and the sum of all, relative to the largest.
+  __device__ void run(float* out) {
+    Key bound = Key{list()} << 32, many = bound, few = ~Key{0};
+    int count;
+    // Where so many logits are equal that they leave no room, another bound is searched for.
+#pragma unroll 1
+    while ((count = find(bound)) > kFoundMax || count < TOP_K) {
+      (count < TOP_K ? few : many) = bound;
+      bound = many + (few - many) / 2;
+      __syncthreads();  // the count has been read
+      if (threadIdx.x == 0) shared.count = 0;
+      __syncthreads();  // the count is zero
+    }
+    rank(count, [&](int place, Key key) {
+      out[place] = static_cast<float>(id_of(key));
+      out[TOP_K + place] = logit_of(order_of(key));
+    });
+    if (threadIdx.x == 0) {
+      float sum = 0.0f;
+      for (const float part : shared.sum) sum += part;
+      out[2 * TOP_K] = sum;
+    }
+    __syncthreads();  // the storage has been read
+  }
+};
 
 }  // namespace atlas::top_k

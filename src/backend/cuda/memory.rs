@@ -4,7 +4,7 @@ use ffi::Device;
 
 use super::step::{RECORDS, Step};
 use super::{
-    ARRIVED, CHUNKS, KEYS, OPERAND_BYTES, PAIRS, PARTIAL, PLACES, PLAN_BYTES, RELAY, TURNS, refused,
+    ARRIVED, OPERAND_BYTES, PAIRS, PARTIAL, PARTS, PLACES, PLAN_BYTES, RELAY, TURNS, refused,
 };
 use crate::backend::host;
 use crate::engine::executor::DeviceError;
@@ -24,8 +24,8 @@ pub const WORKSPACE_BYTES: [usize; 14] = {
         PLACES * EXPERT_INTERMEDIATE * NUMBER,
         PLACES * HIDDEN / 2 * NUMBER,
         RELAY * NUMBER,
-        KEYS * NUMBER,
-        CHUNKS * NUMBER,
+        PARTS * NUMBER,
+        PARTS * NUMBER,
         Step::BYTES,
         TURNS * NUMBER,
         TURNS * NUMBER,

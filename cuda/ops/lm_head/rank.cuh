@@ -1,0 +1,69 @@
+// What follows a product of the head in the same launch: each block ranks the parts of what it has
+// made, a few chunks of `top_k`; when all have, a block a row ranks the row.
+#pragma once
+
+#include "base/launch.cuh"
+#include "ops/top_k/rank.cuh"
+#include "target.cuh"
+#include "tile/meet.cuh"
+
+namespace atlas::lm_head {
+
+using target::HIDDEN;
+using target::VOCAB;
+using top_k::kPanels;
+
+struct Params {
+  const float* residual;        // (rows, HIDDEN)
+  const float* gain;            // (HIDDEN)
+  float* x;                     // (rows, HIDDEN)
+  const unsigned char* weight;  // panels of (VOCAB, HIDDEN)
+  float* logits;                // (rows, VOCAB)
+  unsigned* orders;             // (rows, kParts)
+  float* sums;                  // (rows, kParts)
+  unsigned* ranked_by;          // blocks that have ranked; zero before and behind
+  float* ranked;                // (rows, 2 * TOP_K + 1)
+  int rows;
+};
+
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+// The panels of some chunks.
+__device__ inline tile::Share panels_of(const tile::Share& chunks) {
+  const auto first = tile::Share::of(kPanels, chunks.first, top_k::kChunks);
+  const auto last = tile::Share::of(kPanels, chunks.first + chunks.count - 1, top_k::kChunks);
+  return {first.first, last.first + last.count - first.first};
+}
+
+// Ranks `rows` rows from `first` on, whose logits of `chunks` are this block's. When all blocks
+// have, some rank a row each, in shared memory that no weights are on their way to. A warp looks at
+// `kAtOnce` parts at once, as its registers have room.
+template <class Shape, int kAtOnce>
+__device__ inline void rank(const Params& params, int first, int rows, const tile::Share& chunks) {
+  using top_k::kParts;
+  __syncthreads();  // the block's logits are written, and its shared memory has been read
+  const int parts = chunks.count * top_k::kChunkParts;
+  const auto item_at = [&](int i) {
+    const int in_row = i % parts, in_chunk = in_row / chunks.count;
+    return top_k::Item{first + i / parts,
+                       in_chunk * top_k::kChunks + chunks.first + in_row % chunks.count};
+  };
+  top_k::rank_parts<kAtOnce>(params.logits, params.orders, params.sums, rows * parts,
+                             Shape::kWarps, item_at);
+  const int blocks = gridDim.x, waiting = min(params.rows, blocks), block = blockIdx.x;
+  const bool waits = block < waiting;
+  tile::Meeting meeting{params.ranked_by, gridDim.x, static_cast<unsigned>(waiting)};
+  meeting.meet(true, waits);
+  if (!waits) return;
+  auto& shared = *reinterpret_cast<top_k::RowStorage*>(dynamic_shared);
+#pragma unroll 1
+  for (size_t row = block; row < params.rows; row += blocks) {
+    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * VOCAB,
+                                         params.orders + row * kParts,
+                                         params.sums + row * kParts}
+        .run(params.ranked + row * top_k::kWidth);
+  }
+  meeting.leave();
+}
+
+}  // namespace atlas::lm_head
