@@ -42,7 +42,7 @@ use run::Decode;
 /// Number of the layout of the JSON file; raised when a reader would misread it.
 const FORMAT: u32 = 2;
 /// Rows of decode steps, where the target has the slots.
-const ROWS: [usize; 4] = [1, 8, 32, 64];
+const ROWS: [usize; 5] = [1, 8, 16, 32, 64];
 /// Contexts of decode steps, where they fit.
 const CONTEXTS: [usize; 3] = [128, 8192, 127 << 10];
 /// Prompts, the longest cut to the target's context.
