@@ -75,9 +75,9 @@ inline constexpr int PAGE = 64;
 // Longest sequence, prompt and reply, in tokens.
 inline constexpr int MAX_CONTEXT = 131072;
 // Sequences that may hold a slot at once.
-inline constexpr int MAX_SEQUENCES = 16;
+inline constexpr int MAX_SEQUENCES = 64;
 // Requests that may wait for a slot.
-inline constexpr int MAX_QUEUED = 64;
+inline constexpr int MAX_QUEUED = 256;
 // Prompt tokens that one step may prefill; a multiple of `PAGE`.
 inline constexpr int PREFILL_TOKENS = 8192;
 // KV pages of the whole server, at most: memory may have room for fewer.

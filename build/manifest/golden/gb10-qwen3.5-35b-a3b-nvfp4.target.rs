@@ -36,7 +36,7 @@ kv_pages = 16384
 kv_bytes = 23622320128
 state_matrix_bytes_per_sequence = 62914560
 state_conv_bytes_per_sequence = 1474560
-resident_bytes = 48785395200
+resident_bytes = 51876072960
 
 [leaf]
 hw = "gb10"
@@ -55,14 +55,14 @@ mtp_experts = "bf16"
 kv = "bf16"
 
 [leaf.limits]
-sequences = 16
+sequences = 64
 context = 131072
 kv_tokens = 1048576
-queued = 64
+queued = 256
 page = 64
 
 [leaf.steps]
-decode = [1, 2, 4, 8, 16]
+decode = [1, 2, 4, 8, 16, 32, 64]
 prefill = 8192
 
 [leaf.op.attend]
@@ -362,9 +362,9 @@ pub const PAGE: usize = 64;
 /// Longest sequence, prompt and reply, in tokens.
 pub const MAX_CONTEXT: usize = 131072;
 /// Sequences that may hold a slot at once.
-pub const MAX_SEQUENCES: usize = 16;
+pub const MAX_SEQUENCES: usize = 64;
 /// Requests that may wait for a slot.
-pub const MAX_QUEUED: usize = 64;
+pub const MAX_QUEUED: usize = 256;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
 pub const PREFILL_TOKENS: usize = 8192;
 /// KV pages of the whole server, at most: memory may have room for fewer.
@@ -374,7 +374,7 @@ pub const TOP_K: usize = 64;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
-pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16];
+pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
 /// Temperature of requests that name none.
 pub const DEFAULT_TEMPERATURE: f32 = 1.0;
 /// Top-k of requests that name none; 0 keeps all.

@@ -12,8 +12,8 @@ inline constexpr int kSplitRowsMax = 128;
 inline constexpr int kFewSplitRowsMax = 64;
 
 // Panels of a cluster that norms for itself, and tiles of rows: the more panels, the fewer blocks
-// read the rows; the fewer rows, the sooner they are read. Many rows take more of
-// both, so that all clusters still run at once.
+// read the rows; the fewer rows, the sooner they are read. Many rows take more of both, so that all
+// clusters still run at once.
 inline constexpr int kSplitPanels = 2;
 inline constexpr int kSplitTiles = 2;
 inline constexpr int kManyPanels = 8;
