@@ -67,8 +67,9 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
   __device__ Held(StreamStorage<HeldShape>& shared, const At& at, int count)
       : Base(shared, at, count) {}
 
-  // `octet(row, column)`: eight columns of a row as operands.
-  template <class Octet>
+  // `octet(row, column)`: eight columns of a row as operands, of which a lane asks for `kTogether`
+  // before it waits.
+  template <int kTogether = kOctets * kTiles, class Octet>
   __device__ void hold(int rows, const Octet& octet) {
     const int g = lane() / 4, q = lane() % 4;
 #pragma unroll
@@ -80,6 +81,8 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
         // A row behind the last one is the last one again: its sums go nowhere.
         x[o][t] = octet(min(t * kTileRows + g, rows - 1), column);
       }
+      // Loads stay on their side of it.
+      if ((o + 1) * kTiles % kTogether == 0) __syncwarp();
     }
   }
 

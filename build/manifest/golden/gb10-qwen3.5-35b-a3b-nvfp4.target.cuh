@@ -203,13 +203,13 @@ struct GatedRmsNorm {
 // Kernel `panels_f16` of op `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 92416;
+  static constexpr int kSharedBytes = 96640;
 };
 
 // Kernel `panels_f16` of op `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 92416;
+  static constexpr int kSharedBytes = 96640;
 };
 
 // Kernel `held_f16` of op `lm_head`.

@@ -475,13 +475,13 @@ pub const OP_LINEAR_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
 /// Shared memory of a block of `linear`.
-pub const OP_LINEAR_SHARED_BYTES: usize = 92416;
+pub const OP_LINEAR_SHARED_BYTES: usize = 96640;
 /// Kernel of `linear_add`.
 pub const OP_LINEAR_ADD_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
 /// Shared memory of a block of `linear_add`.
-pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 92416;
+pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 96640;
 /// Kernel of `lm_head`.
 pub const OP_LM_HEAD_KERNEL: &str = "held_f16";
 /// Threads of a block of `lm_head`.

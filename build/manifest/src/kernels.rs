@@ -224,12 +224,8 @@ fn linear_bytes(model: &Model, block: &Block) -> u64 {
     let attention = model.attention.heads * model.attention.head_dim;
     let values = model.gdn.value_heads * model.gdn.value_dim;
     let widths = [model.hidden, 2 * model.hidden, attention, values];
-    let streaming = widths.map(|width| streaming(block, width));
-    let few = streaming.into_iter().fold(PANEL_STAGES, u64::max);
-    match block.shared_bytes_max {
-        LARGE_BLOCK.. => few.max(holding(block, model.hidden)),
-        _ => few,
-    }
+    let bytes = widths.map(|width| streaming(block, width).max(holding(block, width)));
+    bytes.into_iter().fold(PANEL_STAGES, u64::max)
 }
 
 /// Sums of squares of rows' warps, the stream, and a tile of rows; or rows that are held.

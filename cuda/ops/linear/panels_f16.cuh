@@ -68,11 +68,11 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   }
 }
 
-// Rows of HIDDEN columns, `groups` of 8 * kTiles of them side by side in the grid: blocks that take
-// the same weights run together.
-template <tile::Storage kStorage, int kTiles, class Put>
+// Rows, `groups` of 8 * kTiles of them side by side in the grid: blocks that take the same weights
+// run together.
+template <tile::Storage kStorage, int kK, int kTiles, class Put>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params params, int groups) {
-  constexpr int kK = target::HIDDEN, kRows = kTiles * tile::kTileRows;
+  constexpr int kRows = kTiles * tile::kTileRows;
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<tile::HeldStorage<kRows>*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
@@ -84,22 +84,20 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params para
   stage.prefetch();
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const float* x = params.x + static_cast<size_t>(first) * kK;
-  stage.hold(rows, [&](int row, int column) {
+  // In F32 rows take twice the registers; code for a GB10 has none left for all of them at once.
+  constexpr int kTogether = tile::kLargeSm ? 64 : 16;
+  stage.template hold<kTogether>(rows, [&](int row, int column) {
     float octet[8];
     tile::load_octet(x + static_cast<size_t>(row) * kK + column, octet);
     return tile::encode(octet);
   });
   const W w{params.weight, params.n, kK};
-  float* out = params.out + static_cast<size_t>(first) * params.n;
   stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
     const int at = (share.first + unit) * tile::kPanelRows + quad * 4;
-    tile::put_quad<Put>(w, out + static_cast<size_t>(row) * params.n, at, sums);
+    float* out = params.out + static_cast<size_t>(first + row) * params.n;
+    tile::put_quad<Put>(w, out, at, sums);
   });
 }
-
-// Tiles of rows that a block holds, and of fewer rows.
-inline constexpr int kTiles = tile::held_rows(target::HIDDEN) / tile::kTileRows;
-inline constexpr int kFewTiles = kTiles > 2 ? 2 : kTiles;
 
 // Panels of a cluster, and tiles of rows: an SM has room for two blocks, since clusters cannot be
 // placed on all SMs at one block each.
@@ -169,12 +167,19 @@ constexpr unsigned streaming() {
   return most;
 }
 
+// What a block needs to hold rows of `k` columns, as many as it can.
+template <int k>
+constexpr unsigned holding() {
+  return sizeof(tile::HeldStorage<tile::held_rows(k)>);
+}
+
 constexpr unsigned shared_bytes() {
-  constexpr unsigned kTiled = sizeof(tile::Tiled<tile::Storage::f16, 1>::SharedStorage);
-  constexpr unsigned kHeld =
-      tile::kLargeSm ? sizeof(tile::HeldStorage<kTiles * tile::kTileRows>) : 0;
-  constexpr unsigned kMost = kTiled > kHeld ? kTiled : kHeld;
-  return streaming() > kMost ? streaming() : kMost;
+  unsigned most = sizeof(tile::Tiled<tile::Storage::f16, 1>::SharedStorage);
+  for (unsigned bytes :
+       {streaming(), holding<target::HIDDEN>(), holding<kValues>(), holding<kHeads>()}) {
+    most = bytes > most ? bytes : most;
+  }
+  return most;
 }
 
 // With so many rows and fewer weights, registers are the better place for them.
@@ -230,27 +235,30 @@ struct PanelsF16 {
     }
   }
 
-  template <tile::Storage kStorage, int kTiles>
+  template <tile::Storage kStorage, int kK, int kTiles>
   static cudaError_t tiles_held(const Params& params, cudaStream_t stream) {
     constexpr int kRows = kTiles * tile::kTileRows;
     const unsigned groups = blocks_for(params.rows, kRows);
     const Launch shape{target::SMS / groups * groups, tile::HeldShape::kThreads,
                        sizeof(tile::HeldStorage<kRows>)};
-    return launch_chained(held<kStorage, kTiles, Put>, shape, stream, params,
+    return launch_chained(held<kStorage, kK, kTiles, Put>, shape, stream, params,
                           static_cast<int>(groups));
   }
 
   static constexpr int kFewPanels = 2 * target::SMS;
-  // What is added to the residual has the panels of its HIDDEN columns.
-  static constexpr bool kHolds =
-      std::is_same_v<Put, tile::Stores> || tile::panels_of(target::HIDDEN) > kFewPanels;
+  // Rows of HIDDEN columns are normed ones, of which nothing is added to the residual; what mixers
+  // make is, and large SMs are so many that its panels are split.
+  static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
+  static constexpr bool kHoldsMixed = !kStores && !tile::kLargeSm;
 
-  // Many panels of HIDDEN columns.
-  template <tile::Storage kStorage>
+  // Many panels.
+  template <tile::Storage kStorage, int kK>
   static cudaError_t rows_held(const Params& params, cudaStream_t stream) {
+    constexpr int kTiles = tile::held_rows(kK) / tile::kTileRows;
+    constexpr int kFewTiles = kTiles > 2 ? 2 : kTiles;
     return params.rows <= kFewTiles * tile::kTileRows
-               ? tiles_held<kStorage, kFewTiles>(params, stream)
-               : tiles_held<kStorage, kTiles>(params, stream);
+               ? tiles_held<kStorage, kK, kFewTiles>(params, stream)
+               : tiles_held<kStorage, kK, kTiles>(params, stream);
   }
 
   // Whether a product with matrices of `k` columns is split: one of few panels, so few that the
@@ -289,13 +297,17 @@ struct PanelsF16 {
       return tile_streamed_of<kStorage, target::HIDDEN, 2 * target::HIDDEN, kValues, kHeads>(
           params, stream);
     }
+    if (params.rows <= tile::kHeldRowsMax && tile::panels_of(params.n) > kFewPanels) {
+      if constexpr (kStores) {
+        if (params.k == target::HIDDEN) return rows_held<kStorage, target::HIDDEN>(params, stream);
+      }
+      if constexpr (kHoldsMixed) {
+        if (params.k == kValues) return rows_held<kStorage, kValues>(params, stream);
+        if (params.k == kHeads) return rows_held<kStorage, kHeads>(params, stream);
+      }
+    }
     if constexpr (tile::kLargeSm) {
       if (params.rows <= tile::kSplitRowsMax) {
-        if constexpr (kHolds) {
-          if (params.k == target::HIDDEN && tile::panels_of(params.n) > kFewPanels) {
-            return rows_held<kStorage>(params, stream);
-          }
-        }
         if (splits<kStorage>(params, kValues)) return split_of<kStorage, kValues>(params, stream);
         if (splits<kStorage>(params, kHeads)) return split_of<kStorage, kHeads>(params, stream);
       }
