@@ -362,7 +362,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner
             .conv_silu(&x.inner, w, state, batch, &mut out.inner);
         out.shape_with_cells(batch, x.width, B::CELL_BYTES);
-        let bytes = x.bytes() + out.bytes() + tail_bytes(batch);
+        let bytes = x.bytes() + out.bytes() + conv_bytes(batch);
         self.done("conv_silu", (0, 0), bytes, 0);
     }
 
@@ -439,7 +439,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         out.shape(batch.rows(), GDN_VALUES);
         let states = Cost::gated_delta().times(batch.spans.len()).bytes;
         let flops = Cost::gated_delta().times(batch.rows()).flops;
-        let bytes = states + tail_bytes(batch) + given.iter().sum::<u64>() + out.bytes();
+        let bytes = states + conv_bytes(batch) + given.iter().sum::<u64>() + out.bytes();
         self.done("delta_net", (0, 0), bytes, flops);
     }
 
@@ -555,10 +555,12 @@ fn experts_cost<T, M>(x: &Shaped<T>, experts: &Weighed<M>) -> Cost {
     }
 }
 
-/// Inputs of a convolution that a step reads and writes beside its own.
-fn tail_bytes(batch: &Batch) -> u64 {
-    let tail = (target::GDN_CONV - 1) * GDN_QKV * size_of::<f32>();
-    (2 * batch.spans.len() * tail) as u64
+/// Of a convolution beside its rows: its weights, and the inputs of earlier steps that it reads and
+/// those that it leaves.
+fn conv_bytes(batch: &Batch) -> u64 {
+    let tap = GDN_QKV * size_of::<f32>();
+    let tails = 2 * batch.spans.len() * (target::GDN_CONV - 1);
+    ((target::GDN_CONV + tails) * tap) as u64
 }
 
 /// Of the cache.
