@@ -29,6 +29,12 @@ __host__ __device__ constexpr int held_rows(int k) {
   return tiles * kTileRows;
 }
 
+// Tiles of those rows, and of fewer rows.
+__host__ __device__ constexpr int held_tiles(int k) { return held_rows(k) / kTileRows; }
+__host__ __device__ constexpr int few_held_tiles(int k) {
+  return held_tiles(k) > 2 ? 2 : held_tiles(k);
+}
+
 // The sums of two turns on their way from warps to the block.
 template <int kRows>
 struct HeldSums {

@@ -45,7 +45,7 @@ __device__ inline void hold_normed(Stage& stage, const HeldRows& from, int first
 }
 
 // Tiles of normed rows that a block holds, and of fewer rows.
-inline constexpr int kHeldTiles = held_rows(target::HIDDEN) / kTileRows;
-inline constexpr int kFewHeldTiles = kHeldTiles > 2 ? 2 : kHeldTiles;
+inline constexpr int kHeldTiles = held_tiles(target::HIDDEN);
+inline constexpr int kFewHeldTiles = few_held_tiles(target::HIDDEN);
 
 }  // namespace atlas::tile

@@ -128,7 +128,7 @@ why = "as `linear`; the sum joins the residual stream without a trip through mem
 [leaf.op.lm_head]
 kernel = "held_f16"
 threads = 256
-why = "as `norm_linear` has few rows; each block ranks what it has made, then a block a row"
+why = "as `norm_linear` has up to 64 rows; each block ranks what it has made, then a block a row"
 
 [leaf.op.moe]
 kernel = "rows_f16"
@@ -173,7 +173,7 @@ why = "a warp per head, four heads a block"
 [leaf.op.top_k]
 kernel = "chunks_f32"
 threads = 256
-why = "a chunk is what an SM makes of a row in `lm_head`"
+why = "a block ranks what an SM makes of a row in `lm_head`, a warp a part of it"
 
 [hardware]
 title = "NVIDIA GB10 (DGX Spark)"
@@ -402,7 +402,7 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
 /// Most rows of `moe` in one launch.
 pub const MOE_ROWS: usize = 64;
-/// Chunks of a row of logits, which are ranked by themselves first.
+/// Chunks of a row of logits: what each block of the head makes.
 pub const TOP_K_CHUNKS: usize = 48;
 /// Parts of a chunk, which a warp ranks.
 pub const TOP_K_PARTS: usize = 21;

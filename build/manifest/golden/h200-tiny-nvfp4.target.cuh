@@ -99,7 +99,7 @@ inline constexpr int SMS = 132;
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 // Most rows of `moe` in one launch.
 inline constexpr int MOE_ROWS = 128;
-// Chunks of a row of logits, which are ranked by themselves first.
+// Chunks of a row of logits: what each block of the head makes.
 inline constexpr int TOP_K_CHUNKS = 132;
 // Parts of a chunk, which a warp ranks.
 inline constexpr int TOP_K_PARTS = 1;

@@ -73,7 +73,7 @@ impl Target {
         let _ = writeln!(out, "inline constexpr int MOE_ROWS = {};", moe_rows(bytes));
         let _ = writeln!(
             out,
-            "// Chunks of a row of logits, which are ranked by themselves first."
+            "// Chunks of a row of logits: what each block of the head makes."
         );
         let chunks = top_k_chunks(&self.model, gpu.sms.into());
         let _ = writeln!(out, "inline constexpr int TOP_K_CHUNKS = {chunks};");

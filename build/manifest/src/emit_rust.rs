@@ -188,7 +188,7 @@ impl Target {
             item(out, "Most rows of `moe` in one launch.", &text);
             let chunks = top_k_chunks(&self.model, gpu.sms.into());
             let text = format!("TOP_K_CHUNKS: usize = {chunks}");
-            let doc = "Chunks of a row of logits, which are ranked by themselves first.";
+            let doc = "Chunks of a row of logits: what each block of the head makes.";
             item(out, doc, &text);
             let parts = top_k_parts(&self.model, gpu.sms.into());
             let text = format!("TOP_K_PARTS: usize = {parts}");

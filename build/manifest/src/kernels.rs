@@ -240,6 +240,7 @@ const PANEL_ROWS: u64 = 16;
 /// Largest logits of a row that are ranked: as many as a request may ask for by `top_k` or
 /// `top_logprobs` in practice, so that whole rows of logits are hardly ever taken to the host.
 pub(crate) const TOP_K: u64 = 64;
+
 /// Chunks of a row of logits: what each block of the head makes, which has an SM to itself.
 pub const fn top_k_chunks(model: &Model, sms: u64) -> u64 {
     let panels = model.vocab.div_ceil(PANEL_ROWS);

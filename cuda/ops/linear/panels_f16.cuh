@@ -246,16 +246,15 @@ struct PanelsF16 {
   }
 
   static constexpr int kFewPanels = 2 * target::SMS;
-  // Rows of HIDDEN columns are normed ones, of which nothing is added to the residual; what mixers
-  // make is, and large SMs are so many that its panels are split.
+  // Of normed rows, which have HIDDEN columns, nothing is added to the residual. Of what mixers
+  // make all is; where SMs are large they are so many that its panels are split.
   static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
   static constexpr bool kHoldsMixed = !kStores && !tile::kLargeSm;
 
   // Many panels.
   template <tile::Storage kStorage, int kK>
   static cudaError_t rows_held(const Params& params, cudaStream_t stream) {
-    constexpr int kTiles = tile::held_rows(kK) / tile::kTileRows;
-    constexpr int kFewTiles = kTiles > 2 ? 2 : kTiles;
+    constexpr int kTiles = tile::held_tiles(kK), kFewTiles = tile::few_held_tiles(kK);
     return params.rows <= kFewTiles * tile::kTileRows
                ? tiles_held<kStorage, kK, kFewTiles>(params, stream)
                : tiles_held<kStorage, kK, kTiles>(params, stream);

@@ -7,9 +7,8 @@
 
 namespace atlas::norm_linear {
 
-// Rows that are split, at most, and rows that take few panels of a cluster.
-inline constexpr int kSplitRowsMax = 128;
-inline constexpr int kFewSplitRowsMax = 64;
+// Rows that are split, at most.
+inline constexpr int kFewPanelsRowsMax = 128;
 
 // Panels of a cluster that norms for itself, and tiles of rows: the more panels, the fewer blocks
 // read the rows; the fewer rows, the sooner they are read. Many rows take more of both, so that all
@@ -90,14 +89,14 @@ inline bool splits(const Params& params) {
   for (int p = 1; p < kParts; ++p) {
     if (params.part[p].n > 0) return false;
   }
-  return params.rows <= kSplitRowsMax &&
+  return params.rows <= kFewPanelsRowsMax &&
          part.format == static_cast<unsigned>(tile::Storage::f16) &&
          tile::panels_of(part.n) * tile::segments(HIDDEN) <= kSplitPanels * target::SMS;
 }
 
 // Rows that are split.
 inline cudaError_t launch_split(const Params& params, cudaStream_t stream) {
-  return params.rows <= kFewSplitRowsMax
+  return params.rows <= tile::kSplitRowsMax
              ? launch_panels_split<kSplitPanels, kSplitTiles>(params, stream)
              : launch_panels_split<kManyPanels, kManyTiles>(params, stream);
 }

@@ -193,18 +193,13 @@ impl<'a> Rowwise<'a> {
         // Rows of different magnitude: the residual grows with depth.
         let mut input = |width: usize| {
             let values = (0..rows).flat_map(|row| random.bf16(width, (1 + row % 9) as f32));
-            (width, values.collect())
+            (width, values.collect::<Vec<f32>>())
         };
-        let mut inputs: Vec<(usize, Vec<f32>)> = widths.into_iter().map(&mut input).collect();
+        let mut inputs: Vec<_> = widths.into_iter().map(&mut input).collect();
         // Of whole numbers so many are equal that ranking them has a way of its own.
         if matches!(kind, Kind::TopK) {
-            for (row, logits) in inputs[0].1.chunks_exact_mut(VOCAB).enumerate() {
-                let scale = (1 + row % 9) as f32;
-                if row % 3 == 1 {
-                    logits
-                        .iter_mut()
-                        .for_each(|logit| *logit = (*logit / scale).round());
-                }
+            for logits in inputs[0].1.chunks_exact_mut(VOCAB).skip(1).step_by(3) {
+                logits.iter_mut().for_each(|logit| *logit = logit.round());
             }
         }
         // As many sequences as there may be, each from its own position on.
