@@ -203,6 +203,11 @@ pub trait Ops {
         Ok(())
     }
 
+    /// Launches of the recorded program on so many rows, where the backend has one.
+    fn launches(&self, _: Program, _rows: usize) -> Option<usize> {
+        None
+    }
+
     /// `out[r] = table[batch.tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
 

@@ -12,6 +12,7 @@ use crate::error::CudaError;
 #[derive(Debug)]
 pub struct Graph {
     raw: sys::CUgraphExec,
+    launches: usize,
     _context: Rc<Context>,
 }
 
@@ -35,20 +36,29 @@ impl Graph {
         check("cuStreamBeginCapture", begun)?;
         work();
         let (mut graph, mut raw) = (ptr::null_mut(), ptr::null_mut());
+        let mut launches = 0;
         // SAFETY: the stream records; each call writes one handle, and the graph is freed once.
         unsafe {
             check(
                 "cuStreamEndCapture",
                 sys::cuStreamEndCapture(stream.raw(), &mut graph),
             )?;
+            let counted = sys::cuGraphGetNodes(graph, ptr::null_mut(), &mut launches);
             let made = sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0);
             let _ = sys::cuGraphDestroy(graph);
             check("cuGraphInstantiate", made)?;
+            check("cuGraphGetNodes", counted)?;
         }
         Ok(Graph {
             raw,
+            launches,
             _context: device.context(),
         })
+    }
+
+    /// How many kernels and copies were recorded.
+    pub fn launches(&self) -> usize {
+        self.launches
     }
 
     /// Runs the recorded work in `stream`.

@@ -307,6 +307,11 @@ impl Cuda {
         })
     }
 
+    fn recorded(&self, program: Program, rows: usize) -> Option<&Graph> {
+        let is_it = |graph: &&(Program, usize, Graph)| (graph.0, graph.1) == (program, rows);
+        self.graphs.iter().find(is_it).map(|(_, _, graph)| graph)
+    }
+
     /// Which rows of `x`, a tensor of the step, are F16; null if none is.
     fn in_cells(&self, x: &Tensor) -> *const u32 {
         match x.cells_f16 {
@@ -520,10 +525,8 @@ impl Ops for Cuda {
 
     fn run(&mut self, program: Program, batch: &Batch, operations: impl FnOnce(&mut Cuda)) {
         self.begin(batch);
-        let is_this =
-            |graph: &&(Program, usize, Graph)| (graph.0, graph.1) == (program, batch.rows());
-        let recorded = self.graphs.iter().find(is_this);
-        let Some((_, _, graph)) = recorded.filter(|_| batch.is_decode()) else {
+        let recorded = self.recorded(program, batch.rows());
+        let Some(graph) = recorded.filter(|_| batch.is_decode()) else {
             return operations(self);
         };
         // SAFETY: the graph's memory belongs to this backend and to the model that it runs.
@@ -551,6 +554,10 @@ impl Ops for Cuda {
         let graph = graph.map_err(refused)?;
         self.graphs.push((program, batch.rows(), graph));
         Ok(())
+    }
+
+    fn launches(&self, program: Program, rows: usize) -> Option<usize> {
+        self.recorded(program, rows).map(Graph::launches)
     }
 
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {

@@ -119,6 +119,11 @@ impl<B: Ops> Runner<B> {
         Ok(())
     }
 
+    /// Launches of a recorded decode step of so many rows, where the backend records steps.
+    pub fn launches(&self, rows: usize) -> Option<usize> {
+        self.ops.launches(Program::Forward, rows)
+    }
+
     /// Bytes that the matrices take on the device.
     pub fn matrix_bytes(&self) -> u64 {
         self.ops.matrix_bytes()

@@ -453,7 +453,7 @@ mod tests {
     use super::{BESIDE, Family, KERNELS, ops_of};
 
     /// Methods of `trait Ops` that make or read storage or order work rather than compute.
-    const STORAGE: [&str; 16] = [
+    const STORAGE: [&str; 17] = [
         "matrix_bytes_max",
         "matrix_bytes",
         "room",
@@ -469,6 +469,7 @@ mod tests {
         "begin",
         "run",
         "record",
+        "launches",
         "read",
     ];
 

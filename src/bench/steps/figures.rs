@@ -39,6 +39,9 @@ pub struct CaseFigures {
     pub bytes: u64,
     pub limit_us: f64,
     pub share: f64,
+    /// Kernels and copies of a recorded step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launches: Option<usize>,
     /// The operations one by one, without a recorded step.
     pub ops_us: f64,
     pub ops: Vec<OpFigures>,
@@ -53,7 +56,8 @@ pub struct Projection {
 }
 
 impl CaseFigures {
-    /// `calls` are those of `repeats` equal steps; `rate` in bytes a second. Without plain reads.
+    /// `calls` are those of `repeats` equal steps; `rate` in bytes a second. Without plain reads
+    /// and launches.
     pub fn of(
         name: String,
         (seconds, tokens): (f64, usize),
@@ -70,6 +74,7 @@ impl CaseFigures {
             bytes,
             limit_us: limit * 1e6,
             share: limit / seconds,
+            launches: None,
             ops_us: ops.iter().map(|op| op.us).sum(),
             projected_gb10: Projection::of(calls, repeats),
             ops,

@@ -206,6 +206,7 @@ impl Job {
         let (cases, left_out): (Vec<_>, Vec<_>) = self.cases.iter().copied().partition(fits);
         let times = cases.iter().map(|case| case.seconds(&mut runner));
         let times = times.collect::<Result<Vec<_>, _>>()?;
+        let launches: Vec<_> = cases.iter().map(|case| case.launches(&runner)).collect();
         drop(runner);
         let mut runner = Runner::load(metered()?, &checkpoint, &plan)?;
         let metered = cases.iter().map(|case| {
@@ -216,10 +217,14 @@ impl Job {
         // As warm as the operations were.
         let rate = reads.rate()?;
         let mut all = Vec::new();
-        for ((case, seconds), (calls, repeats)) in cases.iter().zip(times).zip(metered) {
+        let steps = times.into_iter().zip(launches);
+        for ((case, step), (calls, repeats)) in cases.iter().zip(steps).zip(metered) {
+            let (seconds, launches) = step;
             let step = (seconds, case.tokens());
             let figures = CaseFigures::of(case.name(), step, (&calls, repeats), rate);
-            all.push(figures.beside(&mut reads)?);
+            let mut figures = figures.beside(&mut reads)?;
+            figures.launches = launches;
+            all.push(figures);
         }
         Ok(Report {
             format: FORMAT,
@@ -258,6 +263,13 @@ impl Case {
         match self {
             Case::Decode(decode) => decode.rows,
             Case::Prompt(tokens) => tokens,
+        }
+    }
+
+    fn launches<B: Ops>(self, runner: &Runner<B>) -> Option<usize> {
+        match self {
+            Case::Decode(decode) => runner.launches(decode.rows),
+            Case::Prompt(_) => None,
         }
     }
 
@@ -346,13 +358,15 @@ fn case_table(text: &mut String, case: &CaseFigures) -> std::fmt::Result {
         tok_s,
         limit_us,
         share,
+        launches,
         ops_us,
         ..
     } = case;
+    let launches = launches.map_or(String::new(), |count| format!(" in {count} launches"));
     writeln!(
         text,
-        "\n{name}: {us:.1} us, {tok_s:.0} tokens/s; {:.3} GB, limit {limit_us:.1} us: {:.1} %; \
-         operations one by one {ops_us:.1} us",
+        "\n{name}: {us:.1} us{launches}, {tok_s:.0} tokens/s; {:.3} GB, limit {limit_us:.1} us: \
+         {:.1} %; operations one by one {ops_us:.1} us",
         case.bytes as f64 / 1e9,
         100.0 * share
     )?;
