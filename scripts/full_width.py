@@ -8,28 +8,29 @@ seeded random tokens by its verb `logits`, as a prompt and one token at a time, 
 computes the same positions from the same weights, which `golden.py` dequantises independently of the server's loader.
 
 A router's choice is not continuous: of 256 experts the eighth and the ninth are sometimes closer than rounding moves
-them, and one other choice costs up to half a nat. So the reference is compared twice: with its own choices, for scale,
-and on the routes of the binary, where it weighs the given experts by its own logits and only what is continuous
-differs. There four things are judged, for a prompt and token by token:
+them, and one other choice moves more than all rounding. So the reference is compared twice: with its own choices, where
+the mean divergence is at most REQUIRED_DIVERGENCE and REQUIRED_SAME of the most likely tokens are the same, unless the
+target rounds rows to NVFP4; and on the routes of the binary, where it weighs the given experts by its own logits and
+only what is continuous differs. There four things more are judged. All of it is judged for a prompt and token by token:
 
 - choices: where the reference, on the same routes up to there, would choose other experts, its logits must be a near
   tie: the best one left out is above the worst one taken by at most NEAR_TIE times what rounding moves a logit of that
   layer's routers (of an F32 target: F32_MOVE).
 - divergence: an F32 target's mean Kullback-Leibler divergence is at most F32_DIVERGENCE. One that rounds what it
   multiplies is measured by the reference that rounds the same: it may be as far from the exact one on the same routes,
-  times SLACK, and at most REQUIRED_DIVERGENCE, unless it rounds rows to NVFP4. It cannot be asked to equal the rounding
-  one, for a difference of one part in a million becomes a whole step of rounding wherever a value lies between two, and
-  after some layers the steps are unrelated; but over many positions their mean effect is the same within a percent.
-- most likely tokens: REQUIRED_SAME of them are the same, with the same exception. How many flip by chance follows from
-  the gaps between the reference's first two logits and from how far rounding moves logits; more than that and CHANCE
-  standard deviations are an error (of an F32 target: any where the gap is larger than F32_MOVE).
+  times SLACK. It cannot be asked to equal the rounding one, for a difference of one part in a million becomes a whole
+  step of rounding wherever a value lies between two, and after some layers the steps are unrelated; but over many
+  positions their mean effect is the same within a percent.
+- most likely tokens: how many flip by chance follows from the gaps between the reference's first two logits and from
+  how far rounding moves logits; more than that and CHANCE standard deviations are an error (of an F32 target: any where
+  the gap is larger than F32_MOVE).
 - gains: no part of the model may add more than GAIN too much or too little, beside chance (see `gains.py`): a fault of
   one expert hardly moves the mean.
 
 The divergence grows with the square of the logits' spread, so with less entropy; the flips do not depend on the spread,
-for gaps grow with it. Both fall with what layers add to the hidden state, beside the embedding. The same figures with
-the reference's own choices, and transformers' own BF16, are printed for scale. Exits with 1 if something that is judged
-is not so.
+for gaps grow with it. Both fall with what layers add to the hidden state, beside the embedding. The same figures of the
+reference rounding its operands, and of transformers' own BF16, are printed for scale. Exits with 1 if something that is
+judged is not so.
 
 For a target whose manifest says experts_rows = "nvfp4", give --experts-rows nvfp4: the reference then rounds what
 experts multiply as `Ops::experts` says. For a target that multiplies in F32, give --operands f32.
@@ -153,6 +154,12 @@ def spread(moved):
     return moved.pow(2).mean((1, 2)).sqrt()
 
 
+def judge_required(judge, comparison):
+    judge.says(comparison.mean() <= REQUIRED_DIVERGENCE and comparison.same() >= REQUIRED_SAME,
+               f"mean KLD {comparison.mean():.3e} nats, {REQUIRED_DIVERGENCE} allowed; {100 * comparison.same():.2f} % "
+               f"same most likely tokens, {100 * REQUIRED_SAME} % required")
+
+
 def judge_choices(judge, own, chosen, moves, allowed):
     """`own` routers' logits against `chosen` experts; `allowed` for each layer."""
     left = own.scatter(-1, chosen, -torch.inf).amax(-1)
@@ -211,7 +218,9 @@ class FullWidth:
         for way in ("prefill", "decode"):
             with tempfile.TemporaryDirectory() as folder:
                 found = binary_logits(self.arguments, self.config, self.tokens, way, pathlib.Path(folder))
-                compare(f"own choices: {way}", exact, rows_of(found[0]), self.device)
+                own = compare(f"own choices: {way}", exact, rows_of(found[0]), self.device)
+                if not EXPERTS[self.arguments.experts_rows]:
+                    judge_required(self.judge, own)
                 self.same_routes(way, *found)
         rotary = self.model.model.rotary_emb  # transformers keeps its angles in float32 too
         self.model.bfloat16().model.rotary_emb = type(rotary)(self.model.config).to(self.device)
@@ -223,7 +232,7 @@ class FullWidth:
         rounding = None
         if self.arguments.operands == "f16":
             rounded, rounded_routers = self.rounding()
-        with gains.Gains(self.model) as parts:
+        with gains.Gains(self.model, told) as parts:
             exact, own = self.exact()
         same = compare(f"same routes: {way}", exact, rows_of(found), self.device)
         allowed, near_tie = F32_DIVERGENCE, torch.full_like(own[:, 0, 0], F32_MOVE)
@@ -232,14 +241,9 @@ class FullWidth:
             compare(f"same routes: {way}, from the rounding reference", rounded, rows_of(found), self.device)
             allowed, near_tie = SLACK[way] * rounding.mean(), NEAR_TIE * spread(rounded_routers - own)
         judge_choices(self.judge, own, chosen, spread(told - own), near_tie)
-        required = 0.0
-        if not EXPERTS[self.arguments.experts_rows]:
-            allowed, required = min(allowed, REQUIRED_DIVERGENCE), REQUIRED_SAME
         self.judge.says(same.mean() <= allowed, f"mean KLD {same.mean():.3e} nats, allowed {allowed:.3e}")
-        self.judge.says(same.same() >= required, f"{100 * same.same():.2f} % same most likely tokens, "
-                        f"{100 * required} % required")
         judge_tokens(self.judge, same, rounding)
-        judge_gains(self.judge, list(parts.of([*(told - own), self.moves(exact, found, parts.seen)])))
+        judge_gains(self.judge, list(parts.of(self.moves(exact, found, parts.seen))))
         self.routers.chosen = None
 
     def moves(self, exact, found, seen):

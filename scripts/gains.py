@@ -1,6 +1,6 @@
 """How much of each part of the model a binary adds to the hidden state, by least squares.
 
-A part is a layer's mixer, its shared expert, or one of its experts. A part that is wrong by a factor moves what the
+A part is a layer's mixer, its shared expert, one of its experts, or one row of its router. A part that is wrong by a factor moves what the
 next router sees along what the part adds, in every position that visits it; rounding moves it anywhere. So the move of
 the router's logits, projected on what the part makes of them, tells the factor with far less noise than the distance
 of the logits, to which one expert of many hardly contributes. Behind the last layer some tokens' logits take the place
@@ -18,15 +18,17 @@ ERRORS = 6  # standard errors that chance does not reach: some thousand parts ar
 class Gains:
     """Takes from a run of the reference what each part adds and where it is seen."""
 
-    def __init__(self, model, tokens_seen=TOKENS):
-        self.model, self.layers = model, list(model.model.layers)
+    def __init__(self, model, told, tokens_seen=TOKENS):
+        """`told [layers, positions, experts]`: the logits of the binary's routers."""
+        self.model, self.layers, self.told = model, list(model.model.layers), told
         self.seen = torch.linspace(0, model.lm_head.out_features - 1, tokens_seen).long()
-        self.mixed, self.moe, self.residual, self.hooks = {}, {}, {}, []
+        self.mixed, self.routed, self.moe, self.residual, self.hooks = {}, {}, {}, {}, []
 
     def __enter__(self):
         for layer, block in enumerate(self.layers):
             mixer = block.linear_attn if hasattr(block, "linear_attn") else block.self_attn
             self.keep(mixer, self.mixed, layer, lambda inputs, output: first(output))
+            self.keep(block.mlp.gate, self.routed, layer, lambda inputs, output: output[0])
             self.keep(block.mlp.experts, self.moe, layer, lambda inputs, output: inputs)
             self.keep(block.post_attention_layernorm, self.residual, layer, lambda inputs, output: inputs[0])
         self.keep(self.model.model.norm, self.residual, len(self.layers), lambda inputs, output: inputs[0])
@@ -53,27 +55,37 @@ class Gains:
         return (added - residual * along) * size * (1 + norm.weight) @ weight.T
 
     def parts(self):
-        """Name, place of the router that sees it, positions, and what it makes of that router's logits."""
+        """Name, place of the router that sees it, positions, what it makes of that router's logits, and how much more
+        of it, as a part of one, the binary's router asks for."""
         for layer, block in enumerate(self.layers):
             mixed = self.mixed[layer].flatten(0, -2)
             every = torch.arange(len(mixed), device=mixed.device)
-            yield f"layer {layer} mixer", layer, every, self.seen_as(mixed, layer, every)
+            yield f"layer {layer} mixer", layer, every, self.seen_as(mixed, layer, every), 0.0
             x, chosen, weights = self.moe[layer]
             shared = block.mlp.shared_expert_gate(x).sigmoid() * block.mlp.shared_expert(x)
-            yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every)
+            yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every), 0.0
+            asked = self.told[layer].gather(-1, chosen).softmax(-1).to(weights) / weights - 1
             for expert in range(block.mlp.experts.num_experts):
                 rows, turn = (chosen == expert).nonzero(as_tuple=True)
                 if len(rows) >= VISITS:
                     added = expert_of(block.mlp.experts, expert, x[rows]) * weights[rows, turn, None]
-                    yield f"layer {layer} expert {expert}", layer + 1, rows, self.seen_as(added, layer + 1, rows)
+                    seen = self.seen_as(added, layer + 1, rows)
+                    yield f"layer {layer} expert {expert}", layer + 1, rows, seen, asked[rows, turn, None]
 
     def of(self, moved):
-        """Name, factor less 1 and its standard error of each part; `moved` has what each router's logits differ by, the
-        tokens' last."""
-        for name, place, rows, direction in self.parts():
-            move = moved[place][rows].to(direction)
-            power = direction.pow(2).sum()
-            yield name, float((move * direction).sum() / power), float(move.pow(2).mean().sqrt() / power.sqrt())
+        """Name, factor less 1 and its standard error of each part; `moved` has what the tokens' logits differ by."""
+        places = [self.told[layer] - self.routed[layer] for layer in range(len(self.layers))] + [moved]
+        for layer, routed in self.routed.items():
+            for expert, logits in enumerate(routed.T):
+                yield f"layer {layer} router {expert}", *fitted(places[layer][:, expert], logits)
+        for name, place, rows, direction, asked in self.parts():
+            yield name, *fitted(places[place][rows].to(direction) - asked * direction, direction)
+
+
+def fitted(move, direction):
+    """The factor of `direction` in `move`, and its standard error."""
+    power = direction.pow(2).sum()
+    return float((move * direction).sum() / power), float(move.pow(2).mean().sqrt() / power.sqrt())
 
 
 def first(output):

@@ -5,15 +5,16 @@
 //!   little to it.
 //! - One channel of the hidden state in [`COMMON_EVERY`] holds the same value for every token. On
 //!   these channels a row of a router holds its expert's popularity: the expert of rank `r`, from 1
-//!   on, gets a logit of `-POPULARITY ln r` beside one of unit variance that the token decides.
-//!   With 256 experts, 8 a token, the busiest is taken 5.5 times as often as on average,
-//!   the busiest tenth gets a quarter of all turns, and none stays idle.
+//!   on, gets a logit of `-POPULARITY ln r` beside one of unit variance that the token decides,
+//!   both times `ROUTER_SPREAD`. With 256 experts, 8 a token, the busiest is taken 5.5 times as
+//!   often as on average, the busiest tenth gets a quarter of all turns, and none stays idle; the
+//!   first expert of a token has half of their weight, the eighth 2 %.
 //! - Logits have a standard deviation of `HEAD_SPREAD sqrt(2 ln VOCAB)`, where a few tokens share
 //!   most of the probability: on average the next token has an entropy of 2 to 4 nats, less if the
 //!   vocabulary is small.
 //! - A tensor's seed is its name: a checkpoint cut after some layers holds the same tensors.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::format::{FP8_BLOCK, NVFP4_GROUP};
 use super::header::Dtype;
@@ -24,12 +25,16 @@ use crate::target;
 const COMMON_EVERY: usize = 16;
 /// That value, where others have unit variance.
 const COMMON: f32 = 2.0;
-/// Exponent of the popularity of experts.
+/// Standard deviation of what the token decides of a router's logits.
+const ROUTER_SPREAD: f32 = 4.0;
+/// Exponent of the popularity of experts, in units of that.
 const POPULARITY: f32 = 0.2;
 /// Mean square that a layer adds to the hidden state.
 pub const LAYER_GROWTH: f32 = 0.08;
-/// Factor of the matrices that add it: with it a Gated DeltaNet adds 0.05, experts add 0.025.
-const OUTPUT_GAIN: f32 = 0.365;
+/// Factor of the mixers' matrices that add it: with it a Gated DeltaNet adds 0.05.
+const MIXER_GAIN: f32 = 0.365;
+/// Factor of the experts' matrices that add it: with it the experts of a token add 0.025.
+const EXPERT_GAIN: f32 = 0.286;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
 /// Norm weights are `-NORM_SPREAD .. NORM_SPREAD` around their centre.
@@ -134,11 +139,10 @@ pub fn draws(
     expected.iter().map(move |(name, tensor)| {
         // A tensor of its own, or one that stacks the experts' matrices.
         let matrix = name.rsplit_once('.').map_or("", |(matrix, _)| matrix);
-        let is_output = outputs.contains(matrix) || outputs.contains(name.as_str());
-        let gain = if is_output { OUTPUT_GAIN } else { 1.0 };
+        let gain = outputs.get(matrix).or_else(|| outputs.get(name.as_str()));
         let numbers = match roles.get(name.as_str()) {
             Some(role) => of_role(*role, spec.head.is_none()),
-            None => of_matrix(name, tensor, expected, gain),
+            None => of_matrix(name, tensor, expected, gain.copied().unwrap_or(1.0)),
         };
         let seed = seed(name);
         Draw { seed, numbers }
@@ -168,19 +172,20 @@ fn roles(spec: &ModelSpec) -> BTreeMap<String, Role> {
     roles
 }
 
-/// Names of the matrices that add to the hidden state.
-fn outputs(spec: &ModelSpec) -> BTreeSet<String> {
+/// The matrices that add to the hidden state, and their factor.
+fn outputs(spec: &ModelSpec) -> BTreeMap<&str, f32> {
     let mtp = spec.mtp.iter().map(|mtp| &mtp.layer);
-    let mut names = BTreeSet::new();
+    let mut gains = BTreeMap::new();
     for layer in spec.layers.iter().chain(mtp) {
-        names.insert(match &layer.mixer {
-            MixerSpec::Gdn(gdn) => gdn.out.name.clone(),
-            MixerSpec::Attention(attention) => attention.o.name.clone(),
-        });
+        let mixer = match &layer.mixer {
+            MixerSpec::Gdn(gdn) => &gdn.out,
+            MixerSpec::Attention(attention) => &attention.o,
+        };
+        gains.insert(mixer.name.as_str(), MIXER_GAIN);
         let experts = layer.moe.experts.iter().chain([&layer.moe.shared]);
-        names.extend(experts.map(|[_, _, down]| down.name.clone()));
+        gains.extend(experts.map(|[_, _, down]| (down.name.as_str(), EXPERT_GAIN)));
     }
-    names
+    gains
 }
 
 fn vectors(layer: &LayerSpec) -> Vec<(String, Role)> {
@@ -220,7 +225,7 @@ fn of_role(role: Role, tied: bool) -> Numbers {
         }
         Role::Embedding => rows(1.0, Range::around(0.0, 3f32.sqrt()), vec![COMMON]),
         Role::Head => Numbers::Bf16(Range::around(0.0, head_scale() * 3f32.sqrt())),
-        Role::Router(place) => rows(1.0, Range::matrix(columns), popularity(place)),
+        Role::Router(place) => rows(ROUTER_SPREAD, Range::matrix(columns), popularity(place)),
         Role::Norm => Numbers::Bf16(Range::around(0.0, NORM_SPREAD)),
         Role::AttentionNorm => Numbers::Bf16(Range::around(0.5, NORM_SPREAD)),
         Role::GdnNorm => Numbers::Bf16(Range::around(1.0, NORM_SPREAD)),
