@@ -346,6 +346,7 @@ struct Warpgroups {
   }
 
   // All tiles of this block: `tiles(i, tile)` gives the i-th of the grid, false behind the last.
+  // The block's next one is as far behind as there are blocks, or what `tiles.next` says.
   // `sink(consumer, tile, sums)` takes a thread's sums of a tile, before their row scale.
   // Waits for the kernels before this one; `beside` the one just before, which has started because
   // those before it are done, it waits at its end alone, so that what follows finds both done.
@@ -426,13 +427,18 @@ struct Warpgroups {
   __device__ void tell(const Tiles& tiles) {
     bool there = true;
     unsigned told = 0;
-    for (int i = blockIdx.x; there; i += gridDim.x, ++told) {
+    for (int i = blockIdx.x; there; ++told) {
       Known& to = known(told);
       ptx::mbarrier_wait(&to.taken, told / 2 % 2 ^ 1);
       // What the others read is read from there by this warp, too: it has few registers.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
         ptx::mbarrier_arrive(&to.told);
+        if constexpr (requires { tiles.next(); }) {
+          i = tiles.next();
+        } else {
+          i += gridDim.x;
+        }
       }
       __syncwarp();  // the tile is there
       there = to.tile.rows > 0;

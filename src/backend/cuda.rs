@@ -67,8 +67,9 @@ const EXPERTS_ALL: usize = EXPERTS + 1;
 const RELAY: usize = (MOE_ROWS + 1) * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
 /// What `relay` holds between launches: as an F32 a number that no arithmetic gives, and no choice.
 const NOT_YET: u8 = 0xff;
-/// Bytes of the plan of `experts`: tiles of 16 bytes, two places, the numbers of tiles and places.
-const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 8).next_multiple_of(16);
+/// Bytes of the plan of `experts`: tiles of 16 bytes, two places; the numbers of tiles, of places
+/// and of tiles that are taken.
+const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
 /// Longest sum of a product but those of experts.
 const WIDEST: usize = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,

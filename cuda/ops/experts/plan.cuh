@@ -49,6 +49,7 @@ struct Plan {
   unsigned turn_of[kPlacesMax];   // place -> (row, rank)
   unsigned tiles;
   unsigned places;  // of all experts, those between them included
+  unsigned taken;   // tiles that blocks have taken beside their first ones
 };
 
 struct Params {
@@ -167,6 +168,7 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
     if (thread == kExperts - 1) {
       plan.tiles = tile;
       plan.places = start + room;
+      plan.taken = 0;
     }
   }
   sync<kBlocks>();  // counts are read

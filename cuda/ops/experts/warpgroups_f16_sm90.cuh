@@ -37,7 +37,7 @@ struct ExpertTiles {
   const unsigned char* weights;
   const unsigned char* operands;  // of all places
   const Params& params;
-  const Plan* plan;
+  Plan* plan;
 
   __device__ ExpertTiles(const Params& params, const unsigned char* operands)
       : weights(kDown ? params.down : params.gate_up),
@@ -48,9 +48,20 @@ struct ExpertTiles {
   // Of all places. Like all below, behind the wait for the plan's kernel.
   __device__ int groups() const { return static_cast<int>(plan->places) / tile::kOperandRows; }
 
+  // Tiles take different times, so a block takes the next one that is left. Of `gate_up` alone: an
+  // atomic in `down` makes its sums spill.
+  __device__ int next() const
+    requires(!kDown)
+  {
+    return static_cast<int>(gridDim.x + atomicAdd(&plan->taken, 1u));
+  }
+
+  // `gate_up` begins with the last tiles, the shared expert's, which are the largest, and ends with
+  // what `down` begins with.
   __device__ bool operator()(int i, tile::WarpgroupTile& tile) const {
-    if (i >= static_cast<int>(plan->tiles) * kAcross) return false;
-    const uint4 of = plan->tile[i / kAcross];
+    const int tiles = static_cast<int>(plan->tiles);
+    if (i >= tiles * kAcross) return false;
+    const uint4 of = plan->tile[kDown ? i / kAcross : tiles - 1 - i / kAcross];
     const int panel = i % kAcross * tile::kTilePanels;
     tile = {weights + of.x * W::bytes(kN, kK),
             kN,
