@@ -154,6 +154,16 @@ def spread(moved):
     return moved.pow(2).mean((1, 2)).sqrt()
 
 
+def tell_routing(own, count):
+    """How plainly `own` routers' logits prefer some experts, and how often."""
+    ranked = own.topk(count).values.softmax(-1).mean((0, 1))
+    turns = torch.stack([chosen.flatten().bincount(minlength=own.shape[-1]) for chosen in reference.choice(own, count)])
+    busiest = turns.amax(-1).double().mean() / turns.double().mean()
+    print(f"routing: a token's experts weigh {' '.join(f'{float(weight):.3f}' for weight in ranked)}, a layer's busiest "
+          f"has {float(busiest):.1f} times its even share of turns, {int((turns == 0).sum())} experts have none",
+          flush=True)
+
+
 def judge_required(judge, comparison):
     judge.says(comparison.mean() <= REQUIRED_DIVERGENCE and comparison.same() >= REQUIRED_SAME,
                f"mean KLD {comparison.mean():.3e} nats, {REQUIRED_DIVERGENCE} allowed; {100 * comparison.same():.2f} % "
@@ -212,7 +222,8 @@ class FullWidth:
             return self.exact()
 
     def run(self):
-        exact, _ = self.exact()
+        exact, routers = self.exact()
+        tell_routing(routers, self.config["num_experts_per_tok"])
         if self.arguments.operands == "f16":
             compare("own choices: the reference, rounding its operands", exact, self.rounding()[0], self.device)
         for way in ("prefill", "decode"):
