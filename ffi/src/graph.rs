@@ -47,13 +47,15 @@ impl Graph {
             let made = sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0);
             let _ = sys::cuGraphDestroy(graph);
             check("cuGraphInstantiate", made)?;
+            // Whatever fails from here on, the recording is freed.
+            let recorded = Graph {
+                raw,
+                launches,
+                _context: device.context(),
+            };
             check("cuGraphGetNodes", counted)?;
+            Ok(recorded)
         }
-        Ok(Graph {
-            raw,
-            launches,
-            _context: device.context(),
-        })
     }
 
     /// How many kernels and copies were recorded.

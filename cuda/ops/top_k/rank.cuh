@@ -1,9 +1,9 @@
 // Ranking a row of logits: a warp finds the largest of each part, then a block ranks the row.
 //
 // The block takes a bound that the largest of TOP_K parts or more reach, and looks at the parts
-// whose largest does. What reaches the bound there is ranked by counting: each
-// key among all. Logits and ids make keys of which no two are equal, so the order in which threads
-// put them down does not matter.
+// whose largest does. What reaches the bound there is ranked by counting: each key among all.
+// Logits and ids make keys of which no two are equal, so the order in which threads put them down
+// does not matter.
 #pragma once
 
 #include "target.cuh"
