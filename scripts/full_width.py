@@ -159,8 +159,8 @@ def tell_routing(own, count):
     ranked = own.topk(count).values.softmax(-1).mean((0, 1))
     turns = torch.stack([chosen.flatten().bincount(minlength=own.shape[-1]) for chosen in reference.choice(own, count)])
     busiest = turns.amax(-1).double().mean() / turns.double().mean()
-    print(f"routing: a token's experts weigh {' '.join(f'{float(weight):.3f}' for weight in ranked)}, a layer's busiest "
-          f"has {float(busiest):.1f} times its even share of turns, {int((turns == 0).sum())} experts have none",
+    print(f"routing: a token's experts weigh {' '.join(f'{float(weight):.3f}' for weight in ranked)}; a layer's "
+          f"busiest has {float(busiest):.1f} times its even share of turns, {int((turns == 0).sum())} have none",
           flush=True)
 
 
@@ -243,7 +243,7 @@ class FullWidth:
         rounding = None
         if self.arguments.operands == "f16":
             rounded, rounded_routers = self.rounding()
-        with gains.Gains(self.model, told) as parts:
+        with gains.Gains(self.model) as parts:
             exact, own = self.exact()
         same = compare(f"same routes: {way}", exact, rows_of(found), self.device)
         allowed, near_tie = F32_DIVERGENCE, torch.full_like(own[:, 0, 0], F32_MOVE)
@@ -254,7 +254,7 @@ class FullWidth:
         judge_choices(self.judge, own, chosen, spread(told - own), near_tie)
         self.judge.says(same.mean() <= allowed, f"mean KLD {same.mean():.3e} nats, allowed {allowed:.3e}")
         judge_tokens(self.judge, same, rounding)
-        judge_gains(self.judge, list(parts.of(self.moves(exact, found, parts.seen))))
+        judge_gains(self.judge, list(parts.of(told, own, self.moves(exact, found, parts.seen))))
         self.routers.chosen = None
 
     def moves(self, exact, found, seen):

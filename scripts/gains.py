@@ -1,11 +1,14 @@
 """How much of each part of the model a binary adds to the hidden state, by least squares.
 
-A part is a layer's mixer, its shared expert, one of its experts, or one row of its router. A part that is wrong by a factor moves what the
+A part is a layer's mixer, its shared expert, or one of its experts. A part that is wrong by a factor moves what the
 next router sees along what the part adds, in every position that visits it; rounding moves it anywhere. So the move of
 the router's logits, projected on what the part makes of them, tells the factor with far less noise than the distance
 of the logits, to which one expert of many hardly contributes. Behind the last layer some tokens' logits take the place
 of a router's. A mixer between a part and its router adds to the projection by what it makes of the part, which is left
 out: factors are those of what goes straight through.
+
+Experts are weighed by the binary's own logits of their router: rounding moves the few visits of a rare expert further
+than a fault that is looked for. A row of a router is a part, too; what it makes is its logits.
 """
 
 import torch
@@ -18,17 +21,15 @@ ERRORS = 6  # standard errors that chance does not reach: some thousand parts ar
 class Gains:
     """Takes from a run of the reference what each part adds and where it is seen."""
 
-    def __init__(self, model, told, tokens_seen=TOKENS):
-        """`told [layers, positions, experts]`: the logits of the binary's routers."""
-        self.model, self.layers, self.told = model, list(model.model.layers), told
+    def __init__(self, model, tokens_seen=TOKENS):
+        self.model, self.layers = model, list(model.model.layers)
         self.seen = torch.linspace(0, model.lm_head.out_features - 1, tokens_seen).long()
-        self.mixed, self.routed, self.moe, self.residual, self.hooks = {}, {}, {}, {}, []
+        self.mixed, self.moe, self.residual, self.hooks = {}, {}, {}, []
 
     def __enter__(self):
         for layer, block in enumerate(self.layers):
             mixer = block.linear_attn if hasattr(block, "linear_attn") else block.self_attn
             self.keep(mixer, self.mixed, layer, lambda inputs, output: first(output))
-            self.keep(block.mlp.gate, self.routed, layer, lambda inputs, output: output[0])
             self.keep(block.mlp.experts, self.moe, layer, lambda inputs, output: inputs)
             self.keep(block.post_attention_layernorm, self.residual, layer, lambda inputs, output: inputs[0])
         self.keep(self.model.model.norm, self.residual, len(self.layers), lambda inputs, output: inputs[0])
@@ -54,9 +55,9 @@ class Gains:
         along = (residual * added).mean(-1, keepdim=True) * size * size
         return (added - residual * along) * size * (1 + norm.weight) @ weight.T
 
-    def parts(self):
+    def parts(self, told):
         """Name, place of the router that sees it, positions, what it makes of that router's logits, and how much more
-        of it, as a part of one, the binary's router asks for."""
+        of it, as a part of one, the logits `told` by the binary's routers ask for."""
         for layer, block in enumerate(self.layers):
             mixed = self.mixed[layer].flatten(0, -2)
             every = torch.arange(len(mixed), device=mixed.device)
@@ -64,7 +65,7 @@ class Gains:
             x, chosen, weights = self.moe[layer]
             shared = block.mlp.shared_expert_gate(x).sigmoid() * block.mlp.shared_expert(x)
             yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every), 0.0
-            asked = self.told[layer].gather(-1, chosen).softmax(-1).to(weights) / weights - 1
+            asked = told[layer].gather(-1, chosen).softmax(-1).to(weights) / weights - 1
             for expert in range(block.mlp.experts.num_experts):
                 rows, turn = (chosen == expert).nonzero(as_tuple=True)
                 if len(rows) >= VISITS:
@@ -72,14 +73,15 @@ class Gains:
                     seen = self.seen_as(added, layer + 1, rows)
                     yield f"layer {layer} expert {expert}", layer + 1, rows, seen, asked[rows, turn, None]
 
-    def of(self, moved):
-        """Name, factor less 1 and its standard error of each part; `moved` has what the tokens' logits differ by."""
-        places = [self.told[layer] - self.routed[layer] for layer in range(len(self.layers))] + [moved]
-        for layer, routed in self.routed.items():
-            for expert, logits in enumerate(routed.T):
-                yield f"layer {layer} router {expert}", *fitted(places[layer][:, expert], logits)
-        for name, place, rows, direction, asked in self.parts():
-            yield name, *fitted(places[place][rows].to(direction) - asked * direction, direction)
+    def of(self, told, own, moved):
+        """Name, factor less 1 and its standard error of each part. `told` are the logits of the binary's routers, `own`
+        the reference's, both [layers, positions, experts]; `moved` is what the tokens' logits differ by."""
+        moves = [*(told - own), moved]
+        for layer, logits in enumerate(own):
+            for expert, row in enumerate(logits.T):
+                yield f"layer {layer} router row {expert}", *fitted(moves[layer][:, expert], row)
+        for name, place, rows, direction, asked in self.parts(told):
+            yield name, *fitted(moves[place][rows].to(direction) - asked * direction, direction)
 
 
 def fitted(move, direction):
