@@ -6,9 +6,10 @@
 //! - One channel of the hidden state in [`COMMON_EVERY`] holds the same value for every token. On
 //!   these channels a row of a router holds its expert's popularity: the expert of rank `r`, from 1
 //!   on, gets a logit of `-POPULARITY ln r` beside one of unit variance that the token decides,
-//!   both times `ROUTER_SPREAD`. With 256 experts, 8 a token, the busiest is taken 5.5 times as
+//!   both times `ROUTER_SPREAD`. With 256 experts, 8 a token, the busiest is taken 5 to 6 times as
 //!   often as on average, the busiest tenth gets a quarter of all turns, and none stays idle; the
-//!   first expert of a token has half of their weight, the eighth 2 %.
+//!   first expert of a token has half of their weight, the eighth 2 % (`scripts/full_width.py`
+//!   tells how it is).
 //! - Logits have a standard deviation of `HEAD_SPREAD sqrt(2 ln VOCAB)`, where a few tokens share
 //!   most of the probability: on average the next token has an entropy of 2 to 4 nats, less if the
 //!   vocabulary is small.
@@ -16,7 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{FP8_BLOCK, NVFP4_GROUP};
+use super::format::{FP8_BLOCK, NVFP4_GROUP, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, GdnSpec, LayerSpec, MixerSpec, ModelSpec};
 use crate::target;
@@ -30,10 +31,10 @@ const ROUTER_SPREAD: f32 = 4.0;
 /// Exponent of the popularity of experts, in units of that.
 const POPULARITY: f32 = 0.2;
 /// Mean square that a layer adds to the hidden state.
-pub const LAYER_GROWTH: f32 = 0.08;
-/// Factor of the mixers' matrices that add it: with it a Gated DeltaNet adds 0.05.
+pub const LAYER_GROWTH: f32 = 0.09;
+/// Factor of the mixers' matrices that add it: with it a Gated DeltaNet adds 0.06.
 const MIXER_GAIN: f32 = 0.365;
-/// Factor of the experts' matrices that add it: with it the experts of a token add 0.025.
+/// Factor of the experts' matrices that add it: with it a token's experts add 0.03.
 const EXPERT_GAIN: f32 = 0.286;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
@@ -41,15 +42,12 @@ const HEAD_SPREAD: f32 = 1.05;
 const NORM_SPREAD: f32 = 0.5;
 
 /// Root mean square of uniformly drawn E2M1 codes.
-const E2M1_RMS: f32 = 2.93;
-/// Codes of drawn E4M3 scales: `0.5 .. 1.875`, sixteen steps.
+const E2M1_RMS: f32 = 2.926;
+/// Codes of drawn E4M3 scales, the bits that are set and those that are drawn: `0.5 .. 1.875`,
+/// sixteen steps.
 const SCALE_CODES: (u8, u8) = (0x30, 0x0f);
-/// Root mean square of those scales.
-const SCALE_RMS: f32 = 1.13;
-/// Kept bits of drawn E4M3 weights: below 1, and never NaN.
-const WEIGHT_BITS: u8 = 0xb7;
-/// Root mean square of those weights.
-const WEIGHT_RMS: f32 = 0.29;
+/// Codes of drawn E4M3 weights: below 1, and never NaN.
+const WEIGHT_CODES: (u8, u8) = (0, 0xb7);
 /// Drawn factors of whole tensors or blocks are `1 - FACTOR_SPREAD .. 1 + FACTOR_SPREAD`.
 const FACTOR_SPREAD: f32 = 0.25;
 
@@ -274,13 +272,15 @@ fn of_matrix(
             drawn: SCALE_CODES.1,
         },
         Dtype::F8E4M3 => Numbers::Bytes {
-            set: 0,
-            drawn: WEIGHT_BITS,
+            set: WEIGHT_CODES.0,
+            drawn: WEIGHT_CODES.1,
         },
         Dtype::F32 => Numbers::F32(global_scale(name, expected, gain)),
         _ if name.ends_with("weight_scale_inv") => {
             let columns = (last * FP8_BLOCK) as f32;
-            Numbers::Bf16(Range::factor(gain / (WEIGHT_RMS * columns.sqrt())))
+            Numbers::Bf16(Range::factor(
+                gain / (e4m3_rms(WEIGHT_CODES) * columns.sqrt()),
+            ))
         }
         _ => Numbers::Bf16(Range::matrix(last).times(gain)),
     }
@@ -291,13 +291,19 @@ fn global_scale(name: &str, expected: &BTreeMap<String, Expected>, gain: f32) ->
     let size = |suffix: &str| {
         let matrix = name.strip_suffix(suffix)?;
         let columns = expected.get(&format!("{matrix}.weight_scale"))?.shape[1] * NVFP4_GROUP;
-        Some(E2M1_RMS * SCALE_RMS * (columns as f32).sqrt())
+        Some(E2M1_RMS * e4m3_rms(SCALE_CODES) * (columns as f32).sqrt())
     };
     match (size(".weight_global_scale"), size(".weight_scale_2")) {
         (Some(divisor), _) => Range::factor(divisor / gain),
         (_, Some(divisor)) => Range::factor(gain / divisor),
         _ => Range::around(1.0, 0.0),
     }
+}
+
+/// Root mean square of E4M3 numbers with these bits set and these drawn.
+fn e4m3_rms((set, drawn): (u8, u8)) -> f32 {
+    let square = |byte: u8| e4m3(byte & drawn | set).powi(2);
+    ((0..=u8::MAX).map(square).sum::<f32>() / 256.0).sqrt()
 }
 
 impl Draw {
@@ -398,6 +404,7 @@ fn bf16(value: f32) -> [u8; 2] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format;
     use super::*;
 
     fn bytes(numbers: Numbers, offset: u64, len: usize) -> Vec<u8> {
@@ -430,13 +437,26 @@ mod tests {
     #[test]
     fn a_matrix_keeps_the_variance_of_what_it_is_multiplied_with() {
         let bytes = bytes(Numbers::Bf16(Range::matrix(300)), 0, 60_000);
-        let values = bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| super::super::format::bf16(b));
+        let values = bytes.as_chunks().0.iter().map(|&b| format::bf16(b));
         let square: f32 = values.map(|value| value * value).sum::<f32>() / 100.0;
         assert!((square - 1.0).abs() < 0.05, "{square}");
+    }
+
+    #[test]
+    fn codes_are_as_large_as_scales_count_on() {
+        let codes = |(set, drawn)| bytes(Numbers::Bytes { set, drawn }, 0, 60_000);
+        let size = |values: &[f32]| {
+            let square = values.iter().map(|value| value * value).sum::<f32>();
+            (square / values.len() as f32).sqrt()
+        };
+        let e4m3_of = |kind| codes(kind).into_iter().map(e4m3).collect::<Vec<_>>();
+        let mut e2m1 = Vec::new();
+        let (scales, one) = ([0x38; 60_000 * 2 / NVFP4_GROUP], 1.0);
+        format::nvfp4_values(&codes((0, 0xff)), &scales, one, false, &mut e2m1);
+        let found = [WEIGHT_CODES, SCALE_CODES].map(|kind| size(&e4m3_of(kind)) / e4m3_rms(kind));
+        for ratio in [found[0], found[1], size(&e2m1) / E2M1_RMS] {
+            assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
+        }
     }
 
     #[test]
@@ -451,7 +471,7 @@ mod tests {
             .as_chunks()
             .0
             .iter()
-            .map(|&b| super::super::format::bf16(b))
+            .map(|&b| format::bf16(b))
             .collect();
         let common = |at: usize| (at % 20).is_multiple_of(COMMON_EVERY);
         for (at, value) in values.into_iter().enumerate() {
