@@ -245,6 +245,8 @@ class FullWidth:
             rounded, rounded_routers = self.rounding()
         with gains.Gains(self.model) as parts:
             exact, own = self.exact()
+        print("added to the hidden state by layer, of mixer and experts:",
+              ", ".join(f"{mixer:.3f} {experts:.3f}" for mixer, experts in parts.added()), flush=True)
         same = compare(f"same routes: {way}", exact, rows_of(found), self.device)
         allowed, near_tie = F32_DIVERGENCE, torch.full_like(own[:, 0, 0], F32_MOVE)
         if self.arguments.operands == "f16":

@@ -45,6 +45,13 @@ class Gains:
 
         self.hooks.append(module.register_forward_hook(hook))
 
+    def added(self):
+        """Mean squares that each layer's mixer and its experts add to the hidden state."""
+        for layer in range(len(self.layers)):
+            after = self.residual[layer + 1] - self.mixed.get(layer + 1, 0)
+            experts = after - self.residual[layer]
+            yield float(self.mixed[layer].pow(2).mean()), float(experts.pow(2).mean())
+
     def seen_as(self, added, place, rows):
         """What `added [n, hidden]` makes of the logits at router `place`, in positions `rows`."""
         last = place == len(self.layers)
