@@ -229,7 +229,7 @@ struct Stream {
   }
 
   // Once, before weights are asked for.
-  __device__ void init() {
+  __device__ static void init(Shared& shared) {
     if (lane() == 0) {
       for (int i = 0; i < Shape::kSlots; ++i) ptx::mbarrier_init(&shared.full[warp()][i]);
       ptx::mbarrier_init_fence();
@@ -252,7 +252,7 @@ struct Stream {
   }
 
   __device__ void prefetch() {
-    init();
+    init(shared);
     ask_first();
   }
 

@@ -114,7 +114,7 @@ gate_up(Params params) {
   tile::Stream<kStorage, HIDDEN, 1, RowShape, GateUpUnits> stage(shared.stream, units,
                                                                  units.count());
   const auto staged = tile::StagedRows<RowShape>::at(shared.x, 1, HIDDEN);
-  stage.init();
+  stage.init(shared.stream);
   const int slot = stage.ask_before(units.shared.count);
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
   // Here, so that the next kernel may read what the one before this has written.

@@ -314,7 +314,7 @@ struct Products {
   }
 
   __device__ void prefetch() {
-    gate_up.prefetch();
+    gate_up.ask_first();
     for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) down.ask(i);
   }
 
@@ -581,8 +581,9 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
     ptx::mbarrier_init(&shared.there, kThreads);
     ptx::mbarrier_init_fence();
   }
+  Stage::GateUp::init(shared.stream);
   if (rows >= kManyRows) Stage::warm(params);
-  __syncthreads();  // the plan is empty, the barrier can be waited for
+  __syncthreads();  // the plan is empty, the barriers can be waited for
   ptx::griddepcontrol_wait();
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
