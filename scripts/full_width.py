@@ -21,11 +21,12 @@ only what is continuous differs. There four things more are judged. All of it is
   times SLACK. It cannot be asked to equal the rounding one, for a difference of one part in a million becomes a whole
   step of rounding wherever a value lies between two, and after some layers the steps are unrelated; but over many
   positions their mean effect is the same within a percent.
-- most likely tokens: how many flip by chance follows from the gaps between the reference's first two logits and from
-  how far rounding moves logits; more than that and CHANCE standard deviations are an error (of an F32 target: any where
+- most likely tokens: how many flip by chance follows from the gaps between the reference's first logits and from how
+  far rounding moves logits; more than that and CHANCE standard deviations are an error (of an F32 target: any where
   the gap is larger than F32_MOVE).
 - gains: no part of the model may add more than GAIN too much or too little, beside chance (see `gains.py`): a fault of
-  one expert hardly moves the mean.
+  one expert hardly moves the mean. Rounding rows to NVFP4 makes them smaller, by more than that: such a target is
+  compared with the reference that rounds the same.
 
 The divergence grows with the square of the logits' spread, so with less entropy; the flips do not depend on the spread,
 for gaps grow with it. Both fall with what layers add to the hidden state, beside the embedding. The same figures of the
@@ -69,6 +70,7 @@ REQUIRED_DIVERGENCE, REQUIRED_SAME = 1e-4, 0.995  # nats; share of positions
 # Room for what else is rounded: parts of experts (F16) and the weights of values (BF16); in a prompt, cells (F16).
 SLACK = {"prefill": 1.7, "decode": 1.2}
 NEAR_TIE = 8  # times the root mean square of a router logit's move, of some 10^4 choices near a tie
+RIVALS = 32  # tokens that rounding may move above the most likely one
 CHANCE = 4  # standard deviations
 GAIN = 2e-3  # beside chance
 F32_DIVERGENCE = 1e-9  # nats
@@ -102,7 +104,7 @@ class Comparison:
     divergence: torch.Tensor  # of each position, nats
     entropy: torch.Tensor
     moved: torch.Tensor  # standard deviation of the logits' differences
-    gap: torch.Tensor  # between the reference's first two logits
+    gaps: torch.Tensor  # from the reference's first logit to each of the next RIVALS
     lost: torch.Tensor  # of the most likely token of the other, in the reference: 0 where it is the same
 
     def mean(self):
@@ -112,8 +114,13 @@ class Comparison:
         return float((self.lost == 0).double().mean())
 
     def flips(self):
-        """The chance of each position that moves like these exchange the first two."""
-        return 0.5 * torch.erfc(self.gap / (2 * self.moved))
+        """The chance of each position that logits which move like these, each for itself, have another first one: the
+        first one moves by z standard deviations, and no rival passes it."""
+        z = torch.linspace(-8, 8, 321, dtype=torch.float64)
+        likely = torch.softmax(-z * z / 2, 0)
+        apart = self.gaps / self.moved.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+        stays = sum(weight * torch.special.ndtr(apart + at).prod(-1) for at, weight in zip(z, likely))
+        return (1 - stays).clamp(min=0)
 
     def tell(self, name):
         print(f"{name}: {len(self.lost)} positions: mean KLD {self.mean():.3e} nats, median "
@@ -130,9 +137,9 @@ def compare(name, expected, found, device):
             sys.exit(f"{name}: logits are not finite behind position {sum(map(len, (part[0] for part in parts)))}")
         log, ours_log = theirs.log_softmax(-1), ours.log_softmax(-1)
         divergence, entropy = (log.exp() * (log - ours_log)).sum(-1), -(log.exp() * log).sum(-1)
-        first, second = theirs.topk(2).values.unbind(-1)
-        lost = first - theirs.gather(-1, ours.argmax(-1, keepdim=True))[:, 0]
-        parts.append([part.cpu() for part in (divergence, entropy, (theirs - ours).std(-1), first - second, lost)])
+        first, rivals = theirs.topk(1 + RIVALS).values.split((1, RIVALS), -1)
+        lost = (first - theirs.gather(-1, ours.argmax(-1, keepdim=True)))[:, 0]
+        parts.append([part.cpu() for part in (divergence, entropy, (theirs - ours).std(-1), first - rivals, lost)])
     comparison = Comparison(*map(torch.cat, zip(*parts)))
     comparison.tell(name)
     return comparison
@@ -256,12 +263,13 @@ class FullWidth:
         judge_choices(self.judge, own, chosen, spread(told - own), near_tie)
         self.judge.says(same.mean() <= allowed, f"mean KLD {same.mean():.3e} nats, allowed {allowed:.3e}")
         judge_tokens(self.judge, same, rounding)
-        judge_gains(self.judge, list(parts.of(told, own, self.moves(exact, found, parts.seen))))
+        against = (rounded, rounded_routers) if EXPERTS[self.arguments.experts_rows] else (exact, own)
+        judge_gains(self.judge, list(parts.of(told, against[1], self.moves(against[0], found, parts.seen))))
         self.routers.chosen = None
 
-    def moves(self, exact, found, seen):
+    def moves(self, expected, found, seen):
         """What the logits of the tokens `seen` differ by."""
-        pairs = zip(exact, rows_of(found))
+        pairs = zip(expected, rows_of(found))
         return torch.cat([ours[:, seen].to(self.device) - theirs[:, seen] for theirs, ours in pairs])
 
 

@@ -62,9 +62,9 @@ class Gains:
         along = (residual * added).mean(-1, keepdim=True) * size * size
         return (added - residual * along) * size * (1 + norm.weight) @ weight.T
 
-    def parts(self, told):
+    def parts(self, told, own):
         """Name, place of the router that sees it, positions, what it makes of that router's logits, and how much more
-        of it, as a part of one, the logits `told` by the binary's routers ask for."""
+        of it, as a part of one, the logits `told` by the binary's routers ask for than `own`."""
         for layer, block in enumerate(self.layers):
             mixed = self.mixed[layer].flatten(0, -2)
             every = torch.arange(len(mixed), device=mixed.device)
@@ -72,7 +72,8 @@ class Gains:
             x, chosen, weights = self.moe[layer]
             shared = block.mlp.shared_expert_gate(x).sigmoid() * block.mlp.shared_expert(x)
             yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every), 0.0
-            asked = told[layer].gather(-1, chosen).softmax(-1).to(weights) / weights - 1
+            asked = [logits[layer].gather(-1, chosen).softmax(-1).to(weights) for logits in (told, own)]
+            asked = (asked[0] - asked[1]) / weights
             for expert in range(block.mlp.experts.num_experts):
                 rows, turn = (chosen == expert).nonzero(as_tuple=True)
                 if len(rows) >= VISITS:
@@ -82,19 +83,25 @@ class Gains:
 
     def of(self, told, own, moved):
         """Name, factor less 1 and its standard error of each part. `told` are the logits of the binary's routers, `own`
-        the reference's, both [layers, positions, experts]; `moved` is what the tokens' logits differ by."""
+        those of the reference that it is compared with, which may round, both [layers, positions, experts]; `moved` is
+        what the tokens' logits differ by."""
         moves = [*(told - own), moved]
         for layer, logits in enumerate(own):
             for expert, row in enumerate(logits.T):
-                yield f"layer {layer} router row {expert}", *fitted(moves[layer][:, expert], row)
-        for name, place, rows, direction, asked in self.parts(told):
+                yield f"layer {layer} router row {expert}", *fitted(moves[layer][:, expert, None], row[:, None])
+        for name, place, rows, direction, asked in self.parts(told, own):
             yield name, *fitted(moves[place][rows].to(direction) - asked * direction, direction)
 
 
 def fitted(move, direction):
-    """The factor of `direction` in `move`, and its standard error."""
-    power = direction.pow(2).sum()
-    return float((move * direction).sum() / power), float(move.pow(2).mean().sqrt() / power.sqrt())
+    """The factor of `direction` in `move`, both [positions, ...], and its standard error: what logits that move each for
+    itself make of it or, if it is more, how the factor changes when positions are left out, one at a time. Some weigh
+    more than all others together, and what is rounded to a few bits moves along the part as well."""
+    along, power = (product.flatten(1).sum(-1) for product in (move * direction, direction * direction))
+    factor = along.sum() / power.sum()
+    each = move.pow(2).mean().sqrt() / power.sum().sqrt()
+    without = (along.sum() - along) / (power.sum() - power)
+    return float(factor), float(torch.maximum(each, (without - factor).pow(2).sum().sqrt()))
 
 
 def first(output):
