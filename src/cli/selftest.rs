@@ -2,15 +2,20 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use argh::FromArgs;
 
 use crate::backend::parity::{Line, Report};
 use crate::backend::{self, parity};
+use crate::log;
 use crate::model;
 use crate::weights;
 
 use super::{Exit, Failure, boot, drafts};
+
+/// Between two lines of progress; what takes less says nothing.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// compare every operation of this binary with its reference
 #[derive(FromArgs, Debug)]
@@ -72,8 +77,19 @@ fn bits() -> Result<Report, Failure> {
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =
         boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
-    let report = model::bit_rules(&mut runner, model::WHOLE, parity::seed()).map_err(internal)?;
-    report.lines.iter().for_each(tell);
+    let mut told = Instant::now();
+    let trying = |done, of| {
+        if told.elapsed() >= EVERY {
+            log::line(format!("comparing: {done} of {of} trials"));
+            told = Instant::now();
+        }
+    };
+    let mut report = Report {
+        seed: parity::seed(),
+        tell: Some(tell),
+        ..Report::default()
+    };
+    model::bit_rules(&mut runner, model::WHOLE, &mut report, trying).map_err(internal)?;
     Ok(report)
 }
 

@@ -58,24 +58,26 @@ enum Way {
     Eager,
 }
 
-/// Tries the three rules and reports how many rows were compared and how many differed.
+/// Tries the three rules and adds to `report`, on inputs of its seed, how many rows were compared
+/// and how many differed. `trying` is told before each trial how many are done, and of how many.
 ///
 /// # Errors
 /// `DeviceError` of a step.
 pub fn bit_rules<B: Ops>(
     runner: &mut Runner<B>,
     extent: Extent,
-    seed: u64,
-) -> Result<Report, DeviceError> {
-    let mut report = Report {
-        seed,
-        ..Report::default()
+    report: &mut Report,
+    mut trying: impl FnMut(usize, usize),
+) -> Result<(), DeviceError> {
+    let mut done = 0;
+    let mut next = || {
+        trying(done, extent.sequences + extent.cuts);
+        done += 1;
     };
-    let mut random = Random::seeded(seed);
+    let mut random = Random::seeded(report.seed);
     let sequences = sequences(&mut random, extent);
-    batches(runner, &sequences, extent, &mut report)?;
-    cuts(runner, &mut random, extent, &mut report)?;
-    Ok(report)
+    batches(runner, &sequences, extent, report, &mut next)?;
+    cuts(runner, &mut random, extent, report, &mut next)
 }
 
 fn sequences(random: &mut Random, extent: Extent) -> Vec<Sequence> {
@@ -104,6 +106,7 @@ fn batches<B: Ops>(
     sequences: &[Sequence],
     extent: Extent,
     report: &mut Report,
+    next: &mut impl FnMut(),
 ) -> Result<(), DeviceError> {
     let alone = sequences
         .iter()
@@ -111,6 +114,7 @@ fn batches<B: Ops>(
         .collect::<Result<Vec<_>, DeviceError>>()?;
     let mut compared = [Compared::default(), Compared::default()];
     for size in 1..=sequences.len() {
+        next();
         let members: Vec<usize> = (0..size).map(|at| (at + size) % sequences.len()).collect();
         let batch: Vec<_> = members.iter().map(|&member| &sequences[member]).collect();
         for (way, compared) in [Way::Recorded, Way::Eager].into_iter().zip(&mut compared) {
@@ -133,6 +137,7 @@ fn cuts<B: Ops>(
     random: &mut Random,
     extent: Extent,
     report: &mut Report,
+    next: &mut impl FnMut(),
 ) -> Result<(), DeviceError> {
     let steps = 2;
     let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - steps);
@@ -147,6 +152,7 @@ fn cuts<B: Ops>(
     let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
     let whole = in_chunks(runner, &sequence, steps, || most * CELL)?;
     for cut in 0..extent.cuts {
+        next();
         // First one cell at a time, then anything.
         let mut chunk = || match cut {
             0 => CELL,

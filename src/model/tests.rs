@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
+use crate::backend::parity::Report;
 use crate::engine::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Ops};
@@ -122,7 +123,17 @@ fn the_rules_of_a_self_test_hold() {
         steps: 1,
         cuts: 2,
     };
-    let report = bit_rules(&mut runner, extent, 5).unwrap();
+    let mut report = Report {
+        seed: 5,
+        ..Report::default()
+    };
+    let mut done = 0;
+    let trying = |before, of| {
+        assert_eq!((before, of), (done, 5));
+        done += 1;
+    };
+    bit_rules(&mut runner, extent, &mut report, trying).unwrap();
+    assert_eq!(done, 5);
     assert!(report.passed(), "{report}");
     assert_eq!(report.lines.len(), 3);
 }
