@@ -73,6 +73,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// One on inputs made from the clock; `tell` hears of each line when it is found.
+    pub fn told(tell: fn(&Line)) -> Report {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Report {
+            seed: since.map_or(0, |since| since.as_nanos() as u64),
+            tell: Some(tell),
+            ..Report::default()
+        }
+    }
+
     /// How many comparisons there were, and how many failed.
     pub fn total(&self) -> String {
         let failed = self.lines.iter().filter(|line| !line.passed).count();
@@ -138,17 +148,7 @@ impl fmt::Display for Report {
 /// Compares every op that this binary has with its reference, on inputs made from the clock, which
 /// takes minutes at a large model's shapes: `tell` hears of each line when it is found.
 pub fn run(tell: fn(&Line)) -> Report {
-    fill(Report {
-        seed: seed(),
-        tell: Some(tell),
-        ..Report::default()
-    })
-}
-
-/// A seed from the clock.
-pub fn seed() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos() as u64)
+    fill(Report::told(tell))
 }
 
 /// [`run`] on the inputs of `seed`, to see a failure again.

@@ -10,7 +10,7 @@ use crate::log;
 use crate::weights::Progress;
 
 /// Between two lines; what takes less says nothing.
-const EVERY: Duration = Duration::from_secs(1);
+pub const EVERY: Duration = Duration::from_secs(1);
 const GB: f64 = 1e9;
 
 /// Says a line a second until it is dropped.

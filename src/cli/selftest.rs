@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use argh::FromArgs;
 
@@ -12,10 +12,7 @@ use crate::log;
 use crate::model;
 use crate::weights;
 
-use super::{Exit, Failure, boot, drafts};
-
-/// Between two lines of progress; what takes less says nothing.
-const EVERY: Duration = Duration::from_secs(1);
+use super::{Exit, Failure, boot, drafts, meter};
 
 /// compare every operation of this binary with its reference
 #[derive(FromArgs, Debug)]
@@ -79,16 +76,12 @@ fn bits() -> Result<Report, Failure> {
         boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
     let mut told = Instant::now();
     let trying = |done, of| {
-        if told.elapsed() >= EVERY {
+        if told.elapsed() >= meter::EVERY {
             log::line(format!("comparing: {done} of {of} trials"));
             told = Instant::now();
         }
     };
-    let mut report = Report {
-        seed: parity::seed(),
-        tell: Some(tell),
-        ..Report::default()
-    };
+    let mut report = Report::told(tell);
     model::bit_rules(&mut runner, model::WHOLE, &mut report, trying).map_err(internal)?;
     Ok(report)
 }
