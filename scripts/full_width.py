@@ -25,8 +25,8 @@ only what is continuous differs. There four things more are judged. All of it is
   far rounding moves logits; more than that and CHANCE standard deviations are an error (of an F32 target: any where
   the gap is larger than F32_MOVE).
 - gains: no part of the model may add more than GAIN too much or too little, beside chance (see `gains.py`): a fault of
-  one expert hardly moves the mean. Rounding rows to NVFP4 makes them smaller, by more than that: such a target is
-  compared with the reference that rounds the same.
+  one expert hardly moves the mean. Rounding to NVFP4 has gains of its own, which are told: a target that rounds rows to
+  it is compared with the reference that rounds the same.
 
 The divergence grows with the square of the logits' spread, so with less entropy; the flips do not depend on the spread,
 for gaps grow with it. Both fall with what layers add to the hidden state, beside the embedding. The same figures of the
@@ -166,9 +166,10 @@ def tell_routing(own, count):
     ranked = own.topk(count).values.softmax(-1).mean((0, 1))
     turns = torch.stack([chosen.flatten().bincount(minlength=own.shape[-1]) for chosen in reference.choice(own, count)])
     busiest = turns.amax(-1).double().mean() / turns.double().mean()
+    tenth = float(turns.topk(max(1, turns.shape[-1] // 10)).values.sum() / turns.sum())
     print(f"routing: a token's experts weigh {' '.join(f'{float(weight):.3f}' for weight in ranked)}; a layer's "
-          f"busiest has {float(busiest):.1f} times its even share of turns, {int((turns == 0).sum())} have none",
-          flush=True)
+          f"busiest has {float(busiest):.1f} times its even share of turns, its busiest tenth {100 * tenth:.0f} % of all, "
+          f"{int((turns == 0).sum())} have none", flush=True)
 
 
 def judge_required(judge, comparison):
@@ -205,8 +206,12 @@ def judge_gains(judge, found):
     name, factor, error = max(found, key=lambda part: abs(part[1]) / max(GAIN, gains.ERRORS * part[2]))
     judge.says(not wrong, f"gains of {len(found)} parts within {100 * GAIN} % or chance; farthest is {name}: "
                f"{100 * factor:+.2f} % +- {100 * error:.2f}")
-    for name, factor, error in wrong[:10]:
-        print(f"    {name}: {100 * factor:+.2f} % +- {100 * error:.2f}")
+    tell_gains(wrong[:10])
+
+
+def tell_gains(found):
+    for name, factor, error in found:
+        print(f"    {name}: {100 * factor:+.2f} % +- {100 * error:.2f}", flush=True)
 
 
 class FullWidth:
@@ -263,13 +268,18 @@ class FullWidth:
         judge_choices(self.judge, own, chosen, spread(told - own), near_tie)
         self.judge.says(same.mean() <= allowed, f"mean KLD {same.mean():.3e} nats, allowed {allowed:.3e}")
         judge_tokens(self.judge, same, rounding)
-        against = (rounded, rounded_routers) if EXPERTS[self.arguments.experts_rows] else (exact, own)
-        judge_gains(self.judge, list(parts.of(told, against[1], self.moves(against[0], found, parts.seen))))
+        logits, routers = exact, own
+        if EXPERTS[self.arguments.experts_rows]:
+            logits, routers = rounded, rounded_routers
+            print("  gains of rounding alone:")
+            tell_gains([part for part in parts.of(routers, own, self.moves(exact, logits, parts.seen))
+                        if "shared expert" in part[0]])
+        judge_gains(self.judge, list(parts.of(told, routers, self.moves(logits, rows_of(found), parts.seen))))
         self.routers.chosen = None
 
     def moves(self, expected, found, seen):
-        """What the logits of the tokens `seen` differ by."""
-        pairs = zip(expected, rows_of(found))
+        """What the logits of the tokens `seen` differ by; both are iterables of rows."""
+        pairs = zip(expected, found, strict=True)
         return torch.cat([ours[:, seen].to(self.device) - theirs[:, seen] for theirs, ours in pairs])
 
 
@@ -282,6 +292,8 @@ def main():
     parser.add_argument("--operands", choices=("f32", "f16"), default="f16", help="what the target multiplies")
     parser.add_argument("--experts-rows", choices=EXPERTS, default="exact", help="as in the target's manifest")
     arguments = parser.parse_args()
+    if EXPERTS[arguments.experts_rows] and arguments.operands == "f32":
+        parser.error("--experts-rows nvfp4 is of targets that multiply F16: leave --operands out")
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     sys.exit(int(not FullWidth(arguments).run()))

@@ -1,11 +1,11 @@
 """How much of each part of the model a binary adds to the hidden state, by least squares.
 
 A part is a layer's mixer, its shared expert, or one of its experts. A part that is wrong by a factor moves what the
-next router sees along what the part adds, in every position that visits it; rounding moves it anywhere. So the move of
-the router's logits, projected on what the part makes of them, tells the factor with far less noise than the distance
-of the logits, to which one expert of many hardly contributes. Behind the last layer some tokens' logits take the place
-of a router's. A mixer between a part and its router adds to the projection by what it makes of the part, which is left
-out: factors are those of what goes straight through.
+next router sees along what the part adds, in every position that visits it; rounding moves it anywhere, along the part
+by chance. So the move of the router's logits, projected on what the part makes of them, tells the factor with far less
+noise than the distance of the logits, to which one expert of many hardly contributes. Behind the last layer some
+tokens' logits take the place of a router's. A mixer between a part and its router adds to the projection by what it
+makes of the part, which is left out: factors are those of what goes straight through.
 
 Experts are weighed by the binary's own logits of their router: rounding moves the few visits of a rare expert further
 than a fault that is looked for. A row of a router is a part, too; what it makes is its logits.
