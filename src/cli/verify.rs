@@ -31,24 +31,47 @@ pub struct Verify {
 pub fn run(options: &Verify) -> Result<(), Failure> {
     let files = Files::locate(options.weights.as_deref())?;
     let progress = Arc::new(Progress::default());
-    files
-        .open(progress.clone())
-        .map_err(|error| weights_failure(&error))?;
+    identity(&files, &progress)?;
+    if options.full {
+        digests(&files, &progress)?;
+    }
+    text(&files)?;
+    model(&files, &progress)
+}
+
+/// Whether the files are those of this model: sizes, names, shapes and element types.
+fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
+    let opened = files.open(progress.clone());
+    opened.map_err(|error| weights_failure(&error))?;
     let count = target::CHECKPOINT.len();
     boot::print(&format!(
         "ok   sizes of {count} files, names and shapes of all tensors\n"
-    ))?;
-    if let (true, Files::Directory(directory)) = (options.full, &files) {
-        weights::verify_digests(directory, &progress).map_err(|error| weights_failure(&error))?;
-        boot::print(&format!("ok   SHA-256 of {count} files\n"))?;
-    }
-    boot::chat_model(&files)?;
-    boot::print("ok   tokenizer and chat template\n")?;
+    ))
+}
+
+/// Whether every byte of the files is the one that was published.
+fn digests(files: &Files, progress: &Progress) -> Result<(), Failure> {
+    let Files::Directory(directory) = files else {
+        return Ok(());
+    };
+    weights::verify_digests(directory, progress).map_err(|error| weights_failure(&error))?;
+    let count = target::CHECKPOINT.len();
+    boot::print(&format!("ok   SHA-256 of {count} files\n"))
+}
+
+/// Whether texts become tokens.
+fn text(files: &Files) -> Result<(), Failure> {
+    boot::chat_model(files)?;
+    boot::print("ok   tokenizer and chat template\n")
+}
+
+/// Whether the model computes what it should.
+fn model(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     if !target::SERVES {
         return boot::print("--   the model is not run: this target cannot serve yet\n");
     }
     let (_, report) =
-        boot::runner(&files, &progress).map_err(|cause| boot::start_failure(cause.as_ref()))?;
+        boot::runner(files, progress).map_err(|cause| boot::start_failure(cause.as_ref()))?;
     boot::print(&format!("ok   {}\n", boot::checked(&report)))
 }
 
