@@ -1,11 +1,13 @@
 """Writes the golden files of a model folder by Hugging Face transformers in float32.
 
-    python scripts/golden.py targets/_model/tiny [--chats heldout.jsonl]
+    python scripts/golden.py targets/_model/tiny --chats heldout.jsonl --length 2048
+    python scripts/golden.py targets/_model/random-fp8
 
 `golden/tokens.json`: prompts, the greedy tokens that follow and the most likely tokens at each position; it is
-compiled into the binary, which replays it before it serves. `golden/logits.safetensors`: logits of one longer sequence
-by prefill and by decode with a cache, and of the multi-token-prediction layer. Weights are dequantised here,
-independently of the server's loader. The format of tokens.json is described in src/model/selfcheck.rs.
+compiled into the binary, which replays it before it serves. `golden/logits.safetensors`: logits of one longer sequence,
+and of the multi-token-prediction layer, at positions where pages, cells and splits begin and end. Weights are
+dequantised here, independently of the server's loader. Nothing is cached: a model may lack the layers whose cache
+transformers measures. The format of tokens.json is described in src/model/selfcheck.rs.
 
 Prompts are chats of a file in the model's folder (one JSON object with `messages` per line), taken at even distances
 and written with the model's template, or random tokens. Needs torch, transformers and safetensors.
@@ -22,8 +24,9 @@ from safetensors.torch import save_file
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 
-SEQUENCE = 150  # tokens of the long sequence; crosses two pages of 64
-POSITIONS = [0, 1, 2, 3, 62, 63, 64, 65, 127, 128, 129, SEQUENCE - 2, SEQUENCE - 1]
+LENGTH = 300  # tokens of the long sequence; crosses four pages of 64 and a split of 256
+BOUNDARIES = [64, 128, 192, 256, 512, 1024, 1536]  # of pages and recurrent cells; from 256 on of attention's splits
+FIRST = [0, 1, 2, 3]  # while the convolution of four taps fills
 PROMPT_LENGTHS = [1, 2, 5, 9, 17, 40, 64, 65]
 CHATS = 10
 REPLY = 16
@@ -133,74 +136,62 @@ def load(folder):
     return model, mtp
 
 
-def decode(model, tokens):
-    """Logits of each position, one token at a time with a cache."""
-    cache, rows = None, []
-    for token in tokens:
-        out = model(input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        rows.append(out.logits[0, -1])
-    return torch.stack(rows)
-
-
 def greedy(model, prompt):
     """The reply and the most likely tokens at each of its positions."""
-    out = model(input_ids=torch.tensor([prompt]), use_cache=True)
     tokens, top = [], []
     for _ in range(REPLY):
-        values, ids = out.logits[0, -1].log_softmax(-1).topk(TOP)
+        logits = model(input_ids=torch.tensor([prompt + tokens]), use_cache=False).logits[0, -1]
+        values, ids = logits.log_softmax(-1).topk(TOP)
         tokens.append(int(ids[0]))
         top.append([[int(i), round(float(v), 5)] for i, v in zip(ids, values)])
-        out = model(input_ids=ids[None, :1], past_key_values=out.past_key_values, use_cache=True)
     return {"prompt": prompt, "tokens": tokens, "top": top}
 
 
+def positions(length):
+    """The first ones, the last ones, and three at each boundary."""
+    near = {boundary + side for boundary in BOUNDARIES for side in (-1, 0, 1)}
+    return sorted(at for at in near | {*FIRST, length - 2, length - 1} if at < length)
+
+
 def long_sequence(model, mtp, tokens):
-    ids = torch.tensor([tokens])
-    out = model(input_ids=ids, output_hidden_states=False)
-    hidden = model.model(input_ids=ids).last_hidden_state
-    stepped = decode(model, tokens)
-    print("prefill against decode:", float((out.logits[0] - stepped).abs().max()))
-    print("spread of logits:", float(out.logits[0].std()), "largest:", float(out.logits[0].abs().max()))
-    tensors = {
-        "tokens": ids[0].int(),
-        "positions": torch.tensor(POSITIONS).int(),
-        "prefill": out.logits[0, POSITIONS].contiguous(),
-        "decode": stepped[POSITIONS].contiguous(),
-    }
+    ids, at = torch.tensor([tokens]), positions(len(tokens))
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[0, at])
+    print(f"{len(tokens)} tokens, spread of logits {float(logits.std()):.2f}, largest {float(logits.abs().max()):.2f}")
+    tensors = {"tokens": ids[0].int(), "positions": torch.tensor(at).int(), "logits": logits}
     if mtp:
         drafted = mtp(model, ids[:, 1:], hidden[:, :-1])
-        tensors["mtp"] = drafted[0, POSITIONS[:-1]].contiguous()
+        tensors["drafts"] = drafted[0, at[:-1]].contiguous()
     return tensors
 
 
-def random_prompts(vocab):
+def random_prompts(vocab, length):
     """Prompts, and the long sequence."""
     random = torch.Generator().manual_seed(7)
     draw = lambda count: torch.randint(vocab, (count,), generator=random).tolist()
-    return [draw(length) for length in PROMPT_LENGTHS], draw(SEQUENCE)
+    return [draw(length) for length in PROMPT_LENGTHS], draw(length)
 
 
-def chat_prompts(folder, file):
-    """Prompts, and the long sequence: the prompts one after the other."""
+def chat_prompts(folder, file, length):
+    """Prompts, and the long sequence: chats one after the other."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     chats = [json.loads(line)["messages"] for line in (folder / file).read_text().splitlines()]
-    prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-               for chat in chats[:: len(chats) // CHATS][:CHATS]]
-    return prompts, sum(prompts, [])[:SEQUENCE]
+    rendered = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
+    return rendered[:: len(chats) // CHATS][:CHATS], sum(rendered, [])[:length]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--chats", help="file of chats in FOLDER; random tokens without it")
+    parser.add_argument("--length", type=int, default=LENGTH, help="tokens of the long sequence (%(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     folder = arguments.folder
     model, mtp = load(folder)
-    prompts, tokens = (chat_prompts(folder, arguments.chats) if arguments.chats
-                       else random_prompts(model.config.vocab_size))
+    prompts, tokens = (chat_prompts(folder, arguments.chats, arguments.length) if arguments.chats
+                       else random_prompts(model.config.vocab_size, arguments.length))
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)

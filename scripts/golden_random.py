@@ -241,7 +241,7 @@ def manifest(name, m, folder, tensors):
     leaf = [
         ("", dict(hw="cpu", model=name, embed=False)),
         ("quant", {role: m["formats"].get(role, "bf16") for role in ROLES} | {"kv": "f32"}),
-        ("limits", dict(sequences=8, context=2048, queued=16, page=64)),
+        ("limits", dict(sequences=8, context=2048, kv_tokens=16384, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
     ]
     path = TARGETS / "cpu" / name / f"{m['quant']}.toml"
