@@ -67,8 +67,8 @@ impl Golden {
         largest
     }
 
-    /// The same for the model, `count` tokens a step at most; the last step before a golden position
-    /// takes fewer.
+    /// The same for the model, `count` tokens a step at most; the last step before a golden
+    /// position takes fewer.
     fn difference_of_model(&self, runner: &mut Runner<Cpu>, count: usize) -> f32 {
         let mut sequence = alone(&self.tokens);
         self.difference(&self.logits, |position| {
