@@ -117,8 +117,8 @@ const fn least(a: usize, b: usize) -> usize {
 /// How near the self-check before serving must come to golden log-probabilities, which are of F32
 /// arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every layer,
 /// and a router beside a near tie may choose another expert: a logit moves by some thousandths of
-/// the largest one then. Logits of tokens that are hardly ever taken are large sums with the other sign
-/// and move by more, which changes no distribution.
+/// the largest one then. Logits of tokens that are hardly ever taken are large sums with the other
+/// sign and move by more, which changes no distribution.
 pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
     relative: 5e-3,
     floor: -7.0,
