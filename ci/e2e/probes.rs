@@ -154,13 +154,12 @@ fn every_probe_has_one_answer() {
 }
 
 #[test]
-fn an_http_2_preface_is_not_answered_as_a_request() {
+fn http_2_without_asking_is_refused_by_its_version() {
     let server = Server::start();
     let rest = server.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").rest();
-    assert!(
-        rest.is_empty() || rest.starts_with("HTTP/1.1 4"),
-        "{rest:?}"
-    );
+    assert!(rest.starts_with("HTTP/1.1 505 "), "{rest:?}");
+    assert!(rest.contains("HTTP/1.1"), "{rest:?}");
+    assert_eq!(rest.matches("HTTP/1.1 ").count(), 1, "{rest:?}");
 }
 
 #[test]

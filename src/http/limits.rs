@@ -49,6 +49,8 @@ pub const PARSERS_MAX: usize = 2;
 pub const PARSER_NICE: i32 = 10;
 /// Time for which a client may take nothing of what is written to it.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time after which a stream begins though nothing is generated yet.
+pub const STREAM_START_WAIT: Duration = Duration::from_millis(100);
 /// Time without an event after which a stream carries a comment.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for open replies to finish once the server is told to stop.

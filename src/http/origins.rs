@@ -8,18 +8,24 @@ use std::str::FromStr;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderMap, HeaderValue, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY,
 };
 use hyper::{Method, StatusCode};
 
 use super::error::ApiError;
 use super::host;
 
+/// What of a header's value is repeated to the client.
+const SHOWN_CHARS: usize = 64;
 /// Stands for all origins.
 const ANY: &str = "*";
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
 /// Headers of answers that pages may read beside the usual ones.
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, request-id, retry-after");
+/// Where a browser says how far the page that asks is from what it asks; no page can set it. It is
+/// sent to origins alone whose name nobody can point elsewhere: over TLS, and to this machine.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SAME_ORIGIN: &str = "same-origin";
 /// How long a browser may remember an answer to a preflight, in seconds.
 const PREFLIGHT_AGE_S: u64 = 600;
 
@@ -53,21 +59,20 @@ pub fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
 /// Refuses what comes from a page that is neither listed nor of this server.
 ///
 /// # Errors
-/// 403 with the flag that would allow it.
+/// 403 with the line of a proxy, or the flag, that would allow it.
 pub fn check(listed: &[Origin], headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(ORIGIN) else {
         return Ok(());
     };
-    if is_listed(listed, origin) || is_own(origin, headers.get(HOST)) {
+    if is_listed(listed, origin) || is_own(origin, headers) {
         return Ok(());
     }
-    let shown: String = String::from_utf8_lossy(origin.as_bytes())
-        .chars()
-        .take(64)
-        .collect();
+    let shown = shown(origin);
+    let host = headers.get(HOST).map(self::shown).unwrap_or_default();
     let message = format!(
-        "pages of the origin {shown:?} may not use this server; it can be started with \
-         --allow-origin {shown}"
+        "pages of the origin {shown:?} may not use this server, which was asked for {host:?}: if a \
+         proxy in front gave it that name, let it pass the client's on (nginx: proxy_set_header \
+         Host $http_host;), or else start the server with --allow-origin {shown}"
     );
     Err(ApiError {
         code: Some("origin_not_allowed"),
@@ -78,7 +83,13 @@ pub fn check(listed: &[Origin], headers: &HeaderMap) -> Result<(), ApiError> {
 /// Whether a page of another server asks, listed or not.
 pub fn is_foreign(headers: &HeaderMap) -> bool {
     let origin = headers.get(ORIGIN);
-    origin.is_some_and(|origin| !is_own(origin, headers.get(HOST)))
+    origin.is_some_and(|origin| !is_own(origin, headers))
+}
+
+/// The beginning of a header's value, for a sentence.
+fn shown(value: &HeaderValue) -> String {
+    let text = String::from_utf8_lossy(value.as_bytes());
+    text.chars().take(SHOWN_CHARS).collect()
 }
 
 fn is_listed(listed: &[Origin], origin: &HeaderValue) -> bool {
@@ -88,9 +99,16 @@ fn is_listed(listed: &[Origin], origin: &HeaderValue) -> bool {
     listed.iter().any(named)
 }
 
-/// Whether the page came from the host that it asks now. The scheme does not count: another server
-/// may speak TLS in front of this one.
-fn is_own(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+/// Whether the page came from the server that it asks now: the browser says so, or both have the
+/// same host. A proxy may have put another name in the place of the host that the browser asked.
+fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let vouched = headers.get(SEC_FETCH_SITE);
+    vouched.is_some_and(|site| site == SAME_ORIGIN) || is_of(origin, headers.get(HOST))
+}
+
+/// Whether `origin` is of `host`. The scheme does not count: another server may speak TLS in front
+/// of this one.
+fn is_of(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
     let text = |value: &HeaderValue| value.to_str().map(str::to_ascii_lowercase).ok();
     let (Some(origin), Some(host)) = (text(origin), host.and_then(text)) else {
         return false;
@@ -183,6 +201,23 @@ mod tests {
             assert!(!allows(&[], origin, host), "{origin} {host}");
         }
         assert!(check(&[], &HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn a_browser_vouches_for_a_page_behind_a_proxy_that_renames_the_host() {
+        let mut headers = headers("https://chat.example", "127.0.0.1:8000");
+        let refused = check(&[], &headers).unwrap_err();
+        for mended_by in [
+            "proxy_set_header Host $http_host;",
+            "--allow-origin https://chat",
+        ] {
+            assert!(refused.message.contains(mended_by), "{}", refused.message);
+        }
+        for (site, own) in [("same-origin", true), ("same-site", false), ("none", false)] {
+            headers.insert(SEC_FETCH_SITE, HeaderValue::from_static(site));
+            assert_eq!(check(&[], &headers).is_ok(), own, "{site}");
+            assert_eq!(is_foreign(&headers), !own, "{site}");
+        }
     }
 
     #[test]

@@ -10,8 +10,20 @@ const START: &[u8] = b"HTTP/1.1 4";
 const NO_CONTENT: &str = "content-length: 0\r\n";
 const END: &str = "\r\n\r\n";
 
+/// Told in the place of that to a client that speaks HTTP/2 without having asked.
+const HTTP_2_STATUS: &str = "505 HTTP Version Not Supported";
+
 /// The same answer with an error object; none when `bytes` is anything else.
 pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
+    refused(bytes, None)
+}
+
+/// As [`with_body`], to a client that has begun HTTP/2: the status says so.
+pub fn of_http_2(bytes: &[u8]) -> Option<Vec<u8>> {
+    refused(bytes, Some(HTTP_2_STATUS))
+}
+
+fn refused(bytes: &[u8], instead: Option<&str>) -> Option<Vec<u8>> {
     if !bytes.starts_with(START) {
         return None;
     }
@@ -21,7 +33,9 @@ pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
     if head.contains(END) || !head.contains(NO_CONTENT) {
         return None;
     }
-    let status = head.split(' ').nth(1)?;
+    let own = head.split("\r\n").next()?.split_once(' ')?.1;
+    let whole = instead.unwrap_or(own);
+    let status = whole.split(' ').next()?;
     let error = json!({"error": {
         "message": message(status),
         "type": "invalid_request_error",
@@ -33,6 +47,7 @@ pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
         "content-type: application/json\r\ncontent-length: {}\r\n",
         body.len()
     );
+    let head = head.replacen(own, whole, 1);
     let head = head.replacen(NO_CONTENT, &headers, 1);
     Some(format!("{head}\r\n{body}").into_bytes())
 }
@@ -40,6 +55,10 @@ pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
 fn message(status: &str) -> &'static str {
     match status {
         "414" => "the URI is too long",
+        "505" => {
+            "HTTP/2 is not served: speak HTTP/1.1 (curl: --http1.1; in a proxy: HTTP/1.1 to the \
+             upstream)"
+        }
         "431" => "the head has too many headers, or more bytes than are read",
         _ => {
             "the head is not valid HTTP, or two readers could understand it differently: check \
@@ -63,6 +82,19 @@ mod tests {
         assert!(head.contains("connection: close") && head.ends_with("GMT"));
         let error: serde_json::Value = serde_json::from_str(body).unwrap();
         assert!(error["error"]["message"].as_str().unwrap().contains("head"));
+    }
+
+    #[test]
+    fn http_2_is_refused_by_its_version() {
+        let text = String::from_utf8(of_http_2(BARE.as_bytes()).unwrap()).unwrap();
+        assert!(
+            text.starts_with("HTTP/1.1 505 HTTP Version Not Supported\r\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("connection: close") && text.contains("--http1.1"),
+            "{text}"
+        );
     }
 
     #[test]

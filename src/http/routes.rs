@@ -6,8 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
-    ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
@@ -162,6 +162,11 @@ impl Route<'_> {
     }
 }
 
+/// Streams are neither kept by what is on the way, nor compressed, which would hold events back.
+const STREAM_CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache, no-transform");
+/// Tells nginx, and proxies that heed it too, not to collect a stream before they pass it on.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
 /// What a client of the Messages API asks for beside the published version.
 const ANTHROPIC_BETA: &str = "anthropic-beta";
 
@@ -294,8 +299,9 @@ fn check_host(hosts: &Hosts, headers: &HeaderMap) -> Result<(), ApiError> {
     };
     let shown: String = host.chars().take(64).collect();
     let message = format!(
-        "this server does not answer to the host {shown:?}; it can be started with --allow-host \
-         and that name"
+        "this server does not answer to the host {shown:?}: start it with --allow-host and the \
+         name that clients use; if a proxy in front gave it this one, let it pass the client's on \
+         (nginx: proxy_set_header Host $http_host;)"
     );
     let error = ApiError {
         code: Some("host_not_allowed"),
@@ -348,7 +354,8 @@ async fn body_answer(
             let mut response = Response::new(Either::Right(*stream));
             let headers = response.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            headers.insert(CACHE_CONTROL, STREAM_CACHE_CONTROL);
+            headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
             response
         }
     })

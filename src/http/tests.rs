@@ -76,11 +76,11 @@ fn a_streams_running_counts_grow_to_its_usage() {
         let usages = events.iter().map(|event| &event["usage"][name]);
         usages.map(|count| count.as_u64().unwrap()).collect()
     };
-    // The role, each letter, the end of the reply, and that of the stream.
-    assert_eq!(counts("completion_tokens"), [0, 1, 2, 3, 4, 4]);
+    // The role, each letter, the token that ends the turn, the reply's end, and the stream's.
+    assert_eq!(counts("completion_tokens"), [0, 1, 2, 3, 4, 4, 4]);
     let prompt = counts("prompt_tokens")[0];
     assert!(prompt > 0);
-    let total = [0, 1, 2, 3, 4, 4].map(|completion| prompt + completion);
+    let total = [0, 1, 2, 3, 4, 4, 4].map(|completion| prompt + completion);
     assert_eq!(counts("total_tokens"), total);
 }
 
@@ -596,6 +596,12 @@ fn a_stream_begins_and_is_kept_alive_while_its_request_waits_in_the_queue() {
     .map(|(path, body, start, later)| {
         let mut open = server.post(path, &body);
         open.read_until(start);
+        let told = open.so_far();
+        assert!(
+            told.find(": waiting for a slot") < told.find(start),
+            "{told}"
+        );
+        assert!(told.contains(": waiting"), "{told}");
         (open, later)
     });
     server.wait_for(|stats| stats.waiting.get() == waiting.len() as u64);
@@ -605,6 +611,9 @@ fn a_stream_begins_and_is_kept_alive_while_its_request_waits_in_the_queue() {
     }
     server.wait_for(|stats| stats.waiting.get() == waiting.len() as u64);
     drop(slots);
+    for (open, _) in &mut waiting {
+        open.read_until(": waited ");
+    }
 }
 
 /// A server with an access log, and the lines of it that hold `text` once there is one.

@@ -14,6 +14,8 @@ use super::refusal;
 
 /// A byte that no head and no chunk size may hold.
 const SPOILT: u8 = 0;
+/// The line that begins HTTP/2 where a client does not ask first (RFC 9113, 3.4).
+const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 
 /// A stream under watch.
 pub struct Wire<S> {
@@ -94,7 +96,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if self.instead.is_none() {
-            self.instead = refusal::with_body(bytes).map(|text| (text, 0));
+            let instead = match self.framing.is_http_2() {
+                true => refusal::of_http_2(bytes),
+                false => refusal::with_body(bytes),
+            };
+            self.instead = instead.map(|text| (text, 0));
         }
         let outcome = match self.instead {
             Some(_) => self.write_instead(cx, bytes),
@@ -145,6 +151,8 @@ enum Place {
     /// The HTTP library refuses what comes; nothing needs to be watched.
     Unwatched,
     Spoilt,
+    /// Spoilt behind the line that begins HTTP/2.
+    Http2,
 }
 
 /// Follows the framing of requests on one connection.
@@ -242,7 +250,11 @@ impl Head {
 
 impl Framing {
     fn is_spoilt(&self) -> bool {
-        matches!(self.place, Place::Spoilt)
+        matches!(self.place, Place::Spoilt | Place::Http2)
+    }
+
+    fn is_http_2(&self) -> bool {
+        matches!(self.place, Place::Http2)
     }
 
     /// Follows `bytes`. Returns the place of the byte at which the request is to be refused.
@@ -259,8 +271,10 @@ impl Framing {
                 Some(place) => place,
                 None => return Some(at),
             };
-            if matches!(self.place, Place::Unwatched) {
-                return None;
+            match self.place {
+                Place::Unwatched => return None,
+                Place::Http2 => return Some(at),
+                _ => {}
             }
             at += 1;
         }
@@ -310,7 +324,7 @@ fn advance(place: Place, byte: u8) -> Option<Place> {
         },
         // Bytes of these are passed over.
         place @ (Place::Body(_) | Place::Chunk(_) | Place::Unwatched) => Some(place),
-        Place::Spoilt => None,
+        Place::Spoilt | Place::Http2 => None,
     }
 }
 
@@ -322,6 +336,7 @@ fn advance_head(mut head: Head, byte: u8) -> Option<Place> {
     match head.line.push(byte) {
         LineStep::Within => {}
         LineStep::Bare => return None,
+        LineStep::Complete(line) if !head.begun && line == HTTP_2 => return Some(Place::Http2),
         LineStep::Complete(line) if !head.begun => head.begun = !line.is_empty(),
         LineStep::Complete(line) if line.is_empty() => return head.body(),
         LineStep::Complete(line) => head.header(&line),
@@ -381,6 +396,17 @@ mod tests {
                 "{body:?}"
             );
         }
+    }
+
+    #[test]
+    fn http_2_is_known_by_its_first_line() {
+        let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        for step in [1, 5, preface.len()] {
+            assert_eq!(refused_at(preface, step), Some(HTTP_2.len() + 1));
+        }
+        let mut framing = Framing::default();
+        framing.scan(preface.as_bytes());
+        assert!(framing.is_http_2() && framing.is_spoilt());
     }
 
     #[test]

@@ -259,6 +259,10 @@ impl Writer for ChunkWriter {
         for delta in &settled.deltas {
             self.chunk(index, None, out, |out| write_delta(delta, out));
         }
+        let held_back = settled.deltas.is_empty() && settled.tokens > 0;
+        if held_back && settled.finish.is_none() && self.tally.is_running() {
+            self.chunk(index, None, out, |_| {});
+        }
         if let Some(finish) = settled.finish {
             self.chunk(index, Some(finish), out, |_| {});
         }
@@ -398,6 +402,21 @@ mod tests {
             events(&mut writer, settled(vec![], None)),
             Vec::<Value>::new()
         );
+    }
+
+    #[test]
+    fn running_counts_tell_of_a_token_whose_text_is_held_back() {
+        let held_back = || Settled {
+            tokens: 1,
+            ..Settled::default()
+        };
+        let running = Tally::new(UsageTold::Running, 3);
+        let mut writer = ChunkWriter::new(&identity(), 1, false, running);
+        let chunks = events(&mut writer, held_back());
+        assert_eq!(chunks[0]["choices"][0]["delta"], json!({}));
+        assert_eq!(chunks[0]["usage"]["completion_tokens"], 1);
+        let mut writer = ChunkWriter::new(&identity(), 1, false, at_end());
+        assert!(events(&mut writer, held_back()).is_empty());
     }
 
     #[test]

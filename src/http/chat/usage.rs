@@ -72,6 +72,11 @@ impl Tally {
         self.so_far.reasoning += settled.reasoning_tokens;
     }
 
+    /// Whether a token counts for the client before its text is told.
+    pub fn is_running(&self) -> bool {
+        self.told == UsageTold::Running
+    }
+
     /// Ends an event behind its last choice.
     pub fn end_chunk(&self, out: &mut Vec<u8>) {
         match self.told {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use tokio::sync::mpsc;
@@ -354,13 +354,18 @@ impl Generation {
         admitted.min().copied()
     }
 
+    /// How long the first of the replies waited for its slot; None while all of them do.
+    pub fn queued(&self) -> Option<Duration> {
+        self.admitted().map(|admitted| admitted - self.submitted)
+    }
+
     /// What the log is told.
     fn replies(&self) -> Replies {
         let unfinished = if self.failed { "failed" } else { "cancelled" };
         let finish = |choice: &Choice| choice.finish.map_or(unfinished, Finish::name);
         Replies {
             usage: self.usage(),
-            queued: self.admitted().map(|admitted| admitted - self.submitted),
+            queued: self.queued(),
             first_token: self.first_token,
             finishes: self.choices.iter().map(finish).collect(),
         }

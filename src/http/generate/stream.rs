@@ -9,7 +9,7 @@ use hyper::body::{Body, Bytes, Frame};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::http::error::ApiError;
-use crate::http::limits::KEEP_ALIVE_INTERVAL;
+use crate::http::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
 use crate::http::state::{Abort, Service};
 use crate::text::chat::ChatModel;
 
@@ -17,6 +17,9 @@ use super::generation::{Generation, Settled, Usage};
 
 /// Room for the event of an ordinary token.
 const FRAME_BYTES: usize = 320;
+
+/// Stands ahead of the first event of a stream whose replies wait for a slot.
+const WAITING_COMMENT: &[u8] = b": waiting for a slot\n\n";
 
 /// What a stream carries where its dialect has no event of its own for "nothing yet".
 pub const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
@@ -38,8 +41,10 @@ pub trait Writer: Send {
 /// Writes what is ready as one frame, an event for each token; dropping it ends the replies in the
 /// engine.
 ///
-/// The first frame is there at once: a client learns that its request was taken however long the
-/// queue and the prompt are, and keep-alives may follow.
+/// It begins with the first token, or after `STREAM_START_WAIT` without one: a client learns that
+/// its request was taken however long the queue and the prompt are, and keep-alives may follow. A
+/// comment ahead of the first event says that the replies wait for a slot, and one ahead of the
+/// first token how long they did, so that a client can tell the queue's time from the model's.
 pub struct ReplyStream {
     generation: Generation,
     writer: Box<dyn Writer>,
@@ -49,13 +54,22 @@ pub struct ReplyStream {
     last_frame: Instant,
     /// Whom the abort and the timer wake; None before they were asked.
     woken: Option<Waker>,
-    started: bool,
+    begun: Begun,
     ended: bool,
+}
+
+/// Whether the events that begin a stream are written.
+#[derive(Clone, Copy, Debug)]
+enum Begun {
+    No,
+    /// They are, behind the comment that the replies wait.
+    Waiting,
+    Yes,
 }
 
 impl ReplyStream {
     pub fn new(generation: Generation, writer: Box<dyn Writer>, abort: Abort) -> ReplyStream {
-        let keep_alive = Box::pin(sleep(KEEP_ALIVE_INTERVAL));
+        let keep_alive = Box::pin(sleep(STREAM_START_WAIT));
         let last_frame = Instant::now();
         ReplyStream {
             generation: generation.token_by_token(),
@@ -64,7 +78,7 @@ impl ReplyStream {
             keep_alive,
             last_frame,
             woken: None,
-            started: false,
+            begun: Begun::No,
             ended: false,
         }
     }
@@ -74,13 +88,21 @@ impl ReplyStream {
     /// # Errors
     /// As the replies fail; `bytes` has what was settled before.
     fn write(&mut self, cx: &mut Context<'_>, bytes: &mut Vec<u8>) -> Poll<Result<(), ApiError>> {
-        let writer = &mut self.writer;
+        let (writer, begun, from) = (&mut self.writer, &mut self.begun, bytes.len());
+        let waiting = matches!(begun, Begun::Waiting);
         let mut each = |service: &Service, piece| {
             // Most polls write nothing.
             bytes.reserve(FRAME_BYTES);
+            if let Begun::No = std::mem::replace(begun, Begun::Yes) {
+                writer.write_start(bytes);
+            }
             writer.write(&service.chat, piece, bytes);
         };
         ready!(self.generation.poll(cx, &mut each))?;
+        if let Some(queued) = self.generation.queued().filter(|_| waiting) {
+            let comment = format!(": waited {} ms for a slot\n\n", queued.as_millis());
+            bytes.splice(from..from, comment.into_bytes());
+        }
         if self.generation.is_finished() {
             self.writer.write_end(self.generation.usage(), bytes);
             self.ended = true;
@@ -94,12 +116,25 @@ impl ReplyStream {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(bytes)))))
     }
 
+    /// The events that begin the stream, where no token has come in time.
+    fn begin(&mut self, bytes: &mut Vec<u8>) {
+        let waiting = self.generation.queued().is_none();
+        if waiting {
+            bytes.extend_from_slice(WAITING_COMMENT);
+        }
+        self.begun = if waiting { Begun::Waiting } else { Begun::Yes };
+        self.writer.write_start(bytes);
+    }
+
     /// The last frame of a stream that cannot be completed, behind what it holds already.
     fn failure(
         &mut self,
         error: &ApiError,
         mut bytes: Vec<u8>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Begun::No = self.begun {
+            self.writer.write_start(&mut bytes);
+        }
         self.ended = true;
         self.writer.write_error(error, &mut bytes);
         self.frame(bytes)
@@ -117,13 +152,6 @@ impl Body for ReplyStream {
         let this = &mut *self;
         if this.ended {
             return Poll::Ready(None);
-        }
-        if !std::mem::replace(&mut this.started, true) {
-            let mut bytes = Vec::with_capacity(FRAME_BYTES);
-            this.writer.write_start(&mut bytes);
-            if !bytes.is_empty() {
-                return this.frame(bytes);
-            }
         }
         let mut bytes = Vec::new();
         while let Poll::Ready(written) = this.write(cx, &mut bytes) {
@@ -149,16 +177,23 @@ impl Body for ReplyStream {
         // Setting the timer at every frame would cost more than writing the frame.
         while this.keep_alive.as_mut().poll(cx).is_ready() {
             let due = this.last_frame + KEEP_ALIVE_INTERVAL;
-            if Instant::now() >= due {
-                this.keep_alive
-                    .as_mut()
-                    .reset(Instant::now() + KEEP_ALIVE_INTERVAL);
+            let now = Instant::now();
+            if let Begun::No = this.begun {
+                this.begin(&mut bytes);
+            } else if now >= due {
                 this.writer.write_keep_alive(&mut bytes);
-                return this.frame(bytes);
             }
-            this.keep_alive.as_mut().reset(due);
+            let next = match bytes.is_empty() {
+                true => due,
+                false => now + KEEP_ALIVE_INTERVAL,
+            };
+            // Asked again behind this, it wakes whoever waits.
+            this.keep_alive.as_mut().reset(next);
         }
-        Poll::Pending
+        match bytes.is_empty() {
+            true => Poll::Pending,
+            false => this.frame(bytes),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
