@@ -215,9 +215,6 @@ def table(name, entries):
 
 
 def manifest(name, m, folder, tensors):
-    q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
-    values = m["value_heads"] * m["value_dim"]
-    keys = m["key_heads"] * m["key_dim"]
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
     parts = [
@@ -225,10 +222,9 @@ def manifest(name, m, folder, tensors):
                   hidden=m["hidden"], vocab=m["vocab"], tied_head=m["tied"], norm_eps=1e-6, max_position=4096)),
         ("layers", dict(count=m["layers"], period=m["period"])),
         ("attention", dict(heads=m["heads"], kv_heads=m["kv_heads"], head_dim=m["head_dim"], rotary_dim=m["rotary"],
-                           rope_theta=float(m["theta"]), q_rows=2 * q, kv_rows=kv, o_columns=q)),
+                           rope_theta=float(m["theta"]))),
         ("gdn", dict(key_heads=m["key_heads"], value_heads=m["value_heads"], key_dim=m["key_dim"],
-                     value_dim=m["value_dim"], conv_kernel=4, qkv_rows=2 * keys + values, z_rows=values,
-                     gate_rows=m["value_heads"])),
+                     value_dim=m["value_dim"], conv_kernel=4)),
         ("moe", dict(experts=m["experts"], experts_per_token=m["top"], intermediate=m["inner"],
                      shared_intermediate=m["shared"])),
         ("mtp", dict(layers=m["mtp"])),
@@ -238,9 +234,10 @@ def manifest(name, m, folder, tensors):
             input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"], files=files)),
     ]
     (folder / "model.toml").write_text("\n".join(table(*part) for part in parts))
+    roles = [role for role in ROLES if m["mtp"] or not role.startswith("mtp_")]
     leaf = [
         ("", dict(hw="cpu", model=name, embed=False)),
-        ("quant", {role: m["formats"].get(role, "bf16") for role in ROLES} | {"kv": "f32"}),
+        ("quant", {role: m["formats"].get(role, "bf16") for role in roles} | {"kv": "f32"}),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
     ]

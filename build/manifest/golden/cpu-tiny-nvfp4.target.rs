@@ -93,9 +93,6 @@ kv_heads = 2
 head_dim = 256
 rotary_dim = 64
 rope_theta = 10000000.0
-q_rows = 2048
-kv_rows = 512
-o_columns = 1024
 
 [model.gdn]
 key_heads = 2
@@ -103,9 +100,6 @@ value_heads = 4
 key_dim = 128
 value_dim = 128
 conv_kernel = 4
-qkv_rows = 1024
-z_rows = 512
-gate_rows = 4
 
 [model.moe]
 experts = 8
@@ -137,7 +131,6 @@ tensors = 487
 tensor_bytes = 10292076
 input_scales = false
 stacked_experts = false
-a_log_f32 = false
 
 [[model.checkpoint.nvfp4.files]]
 name = "chat_template.jinja"
@@ -172,31 +165,30 @@ sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
 [weights]
 "embed_tokens" = { count = 1, n = 3072, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 512 }
 "lm_head" = { count = 1, n = 3072, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
-"A_log" = { count = 3, n = 1, k = 4, format = "bf16", bytes_stored = 24, bytes_read_per_token = 24 }
 "in_proj_qkv" = { count = 3, n = 1024, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
 "in_proj_z" = { count = 3, n = 512, k = 256, format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
 "in_proj_a, in_proj_b" = { count = 6, n = 4, k = 256, format = "bf16", bytes_stored = 12288, bytes_read_per_token = 12288 }
 "out_proj" = { count = 3, n = 256, k = 512, format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
-"conv1d" = { count = 3, n = 1024, k = 4, format = "bf16", bytes_stored = 24576, bytes_read_per_token = 24576 }
-"dt_bias" = { count = 3, n = 1, k = 4, format = "bf16", bytes_stored = 24, bytes_read_per_token = 24 }
-"linear_attn.norm" = { count = 3, n = 1, k = 128, format = "bf16", bytes_stored = 768, bytes_read_per_token = 768 }
+"conv1d" = { count = 3, n = 1024, k = 4, format = "vector", bytes_stored = 24576, bytes_read_per_token = 24576 }
+"A_log, dt_bias" = { count = 6, n = 1, k = 4, format = "vector", bytes_stored = 48, bytes_read_per_token = 48 }
+"linear_attn.norm" = { count = 3, n = 1, k = 128, format = "vector", bytes_stored = 768, bytes_read_per_token = 768 }
 "q_proj" = { count = 1, n = 2048, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 294916 }
 "k_proj, v_proj" = { count = 2, n = 512, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147464, bytes_read_per_token = 147464 }
 "o_proj" = { count = 1, n = 256, k = 1024, format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 147460 }
-"q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "bf16", bytes_stored = 1024, bytes_read_per_token = 1024 }
+"q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "vector", bytes_stored = 1024, bytes_read_per_token = 1024 }
 "mlp.gate" = { count = 4, n = 8, k = 256, format = "bf16", bytes_stored = 16384, bytes_read_per_token = 16384 }
 "experts gate_proj, up_proj" = { count = 64, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 1179904, bytes_read_per_token = 294976 }
 "experts down_proj" = { count = 32, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
 "shared_expert gate_proj, up_proj" = { count = 8, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 147488 }
 "shared_expert down_proj" = { count = 4, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
 "shared_expert_gate" = { count = 4, n = 1, k = 256, format = "bf16", bytes_stored = 2048, bytes_read_per_token = 2048 }
-"norms" = { count = 9, n = 1, k = 256, format = "bf16", bytes_stored = 4608, bytes_read_per_token = 4608 }
+"norms" = { count = 9, n = 1, k = 256, format = "vector", bytes_stored = 4608, bytes_read_per_token = 4608 }
 "mtp.fc" = { count = 1, n = 256, k = 512, format = "bf16", bytes_stored = 262144, bytes_read_per_token = 0 }
-"mtp.norms" = { count = 5, n = 1, k = 256, format = "bf16", bytes_stored = 2560, bytes_read_per_token = 0 }
+"mtp.norms" = { count = 5, n = 1, k = 256, format = "vector", bytes_stored = 2560, bytes_read_per_token = 0 }
 "mtp.q_proj" = { count = 1, n = 2048, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 0 }
 "mtp.k_proj, v_proj" = { count = 2, n = 512, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147464, bytes_read_per_token = 0 }
 "mtp.o_proj" = { count = 1, n = 256, k = 1024, format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 0 }
-"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "bf16", bytes_stored = 1024, bytes_read_per_token = 0 }
+"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "vector", bytes_stored = 1024, bytes_read_per_token = 0 }
 "mtp.mlp.gate" = { count = 1, n = 8, k = 256, format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
 "mtp.experts gate_proj, up_proj" = { count = 16, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294976, bytes_read_per_token = 0 }
 "mtp.experts down_proj" = { count = 8, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }

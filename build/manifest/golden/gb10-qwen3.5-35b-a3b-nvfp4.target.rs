@@ -212,9 +212,6 @@ kv_heads = 2
 head_dim = 256
 rotary_dim = 64
 rope_theta = 10000000.0
-q_rows = 8192
-kv_rows = 512
-o_columns = 4096
 
 [model.gdn]
 key_heads = 16
@@ -222,9 +219,6 @@ value_heads = 32
 key_dim = 128
 value_dim = 128
 conv_kernel = 4
-qkv_rows = 8192
-z_rows = 4096
-gate_rows = 32
 
 [model.moe]
 experts = 256
@@ -261,37 +255,35 @@ tensors = 125091
 tensor_bytes = 25025991648
 input_scales = true
 stacked_experts = false
-a_log_f32 = false
 files = []
 
 [weights]
 "embed_tokens" = { count = 1, n = 248320, k = 2048, format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 4096 }
 "lm_head" = { count = 1, n = 248320, k = 2048, format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 1017118720 }
-"A_log" = { count = 30, n = 1, k = 32, format = "bf16", bytes_stored = 1920, bytes_read_per_token = 1920 }
 "in_proj_qkv" = { count = 30, n = 8192, k = 2048, format = "bf16", bytes_stored = 1006632960, bytes_read_per_token = 1006632960 }
 "in_proj_z" = { count = 30, n = 4096, k = 2048, format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
 "in_proj_a, in_proj_b" = { count = 60, n = 32, k = 2048, format = "bf16", bytes_stored = 7864320, bytes_read_per_token = 7864320 }
 "out_proj" = { count = 30, n = 2048, k = 4096, format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
-"conv1d" = { count = 30, n = 8192, k = 4, format = "bf16", bytes_stored = 1966080, bytes_read_per_token = 1966080 }
-"dt_bias" = { count = 30, n = 1, k = 32, format = "bf16", bytes_stored = 1920, bytes_read_per_token = 1920 }
-"linear_attn.norm" = { count = 30, n = 1, k = 128, format = "bf16", bytes_stored = 7680, bytes_read_per_token = 7680 }
+"conv1d" = { count = 30, n = 8192, k = 4, format = "vector", bytes_stored = 1966080, bytes_read_per_token = 1966080 }
+"A_log, dt_bias" = { count = 60, n = 1, k = 32, format = "vector", bytes_stored = 3840, bytes_read_per_token = 3840 }
+"linear_attn.norm" = { count = 30, n = 1, k = 128, format = "vector", bytes_stored = 7680, bytes_read_per_token = 7680 }
 "q_proj" = { count = 10, n = 8192, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 94371920, bytes_read_per_token = 94371920 }
 "k_proj, v_proj" = { count = 20, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 11796640, bytes_read_per_token = 11796640 }
 "o_proj" = { count = 10, n = 2048, k = 4096, format = "nvfp4_compressed_tensors", bytes_stored = 47186000, bytes_read_per_token = 47186000 }
-"q_norm, k_norm" = { count = 20, n = 1, k = 256, format = "bf16", bytes_stored = 10240, bytes_read_per_token = 10240 }
+"q_norm, k_norm" = { count = 20, n = 1, k = 256, format = "vector", bytes_stored = 10240, bytes_read_per_token = 10240 }
 "mlp.gate" = { count = 40, n = 256, k = 2048, format = "bf16", bytes_stored = 41943040, bytes_read_per_token = 41943040 }
 "experts gate_proj, up_proj" = { count = 20480, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 12079759360, bytes_read_per_token = 377492480 }
 "experts down_proj" = { count = 10240, n = 2048, k = 512, format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
 "shared_expert gate_proj, up_proj" = { count = 80, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 47186560, bytes_read_per_token = 47186560 }
 "shared_expert down_proj" = { count = 40, n = 2048, k = 512, format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
 "shared_expert_gate" = { count = 40, n = 1, k = 2048, format = "bf16", bytes_stored = 163840, bytes_read_per_token = 163840 }
-"norms" = { count = 81, n = 1, k = 2048, format = "bf16", bytes_stored = 331776, bytes_read_per_token = 331776 }
+"norms" = { count = 81, n = 1, k = 2048, format = "vector", bytes_stored = 331776, bytes_read_per_token = 331776 }
 "mtp.fc" = { count = 1, n = 2048, k = 4096, format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
-"mtp.norms" = { count = 5, n = 1, k = 2048, format = "bf16", bytes_stored = 20480, bytes_read_per_token = 0 }
+"mtp.norms" = { count = 5, n = 1, k = 2048, format = "vector", bytes_stored = 20480, bytes_read_per_token = 0 }
 "mtp.q_proj" = { count = 1, n = 8192, k = 2048, format = "bf16", bytes_stored = 33554432, bytes_read_per_token = 0 }
 "mtp.k_proj, v_proj" = { count = 2, n = 512, k = 2048, format = "bf16", bytes_stored = 4194304, bytes_read_per_token = 0 }
 "mtp.o_proj" = { count = 1, n = 2048, k = 4096, format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
-"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "bf16", bytes_stored = 1024, bytes_read_per_token = 0 }
+"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "vector", bytes_stored = 1024, bytes_read_per_token = 0 }
 "mtp.mlp.gate" = { count = 1, n = 256, k = 2048, format = "bf16", bytes_stored = 1048576, bytes_read_per_token = 0 }
 "mtp.experts gate_proj, up_proj" = { count = 512, n = 512, k = 2048, format = "bf16", bytes_stored = 1073741824, bytes_read_per_token = 0 }
 "mtp.experts down_proj" = { count = 256, n = 2048, k = 512, format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }

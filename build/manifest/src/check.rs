@@ -1,11 +1,13 @@
 //! The rules between numbers: each one names the file, the key, the value and what it should be.
 
+mod largest;
 mod leaf;
 mod model;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use crate::error::ManifestError;
 use crate::schema::hardware::{Backend, Hardware};
@@ -42,20 +44,32 @@ impl File {
         }
     }
 
-    /// A count that must be at least 1.
-    fn positive(&self, key: &str, value: u64) -> Rule {
-        self.rule(value > 0, key, value, "must be at least 1")
+    fn within(&self, key: &str, value: u64, range: RangeInclusive<u64>) -> Rule {
+        let rule = format!("must be {} ..= {}", range.start(), range.end());
+        self.rule(range.contains(&value), key, value, &rule)
     }
 
-    /// A stored width that must be what the other facts give.
-    fn equals(&self, key: &str, value: u64, expected: u64, from: &str) -> Rule {
-        let rule = format!("must be {expected} = {from}");
-        self.rule(value == expected, key, value, &rule)
+    /// A count, 1 at least.
+    fn count(&self, key: &str, value: u64, most: u64) -> Rule {
+        self.within(key, value, 1..=most)
+    }
+
+    /// A text that people or clients see.
+    fn text(&self, key: &str, text: &str) -> Rule {
+        self.rule(!text.trim().is_empty(), key, "\"\"", "must not be empty")
+    }
+
+    /// The name of a file inside a folder.
+    fn file_name(&self, key: &str, name: &str) -> Rule {
+        let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
+        let rule = "must be the name of a file in the weights directory";
+        self.rule(plain, key, format!("{name:?}"), rule)
     }
 
     fn rules(&self, hardware: &Hardware) -> Rule {
         let reserve = hardware.host_reserve_bytes;
-        self.positive("host_reserve_bytes", reserve.unwrap_or(1))?;
+        self.text("title", &hardware.title)?;
+        self.count("host_reserve_bytes", reserve.unwrap_or(1), largest::BYTES)?;
         if hardware.backend == Backend::Cpu {
             let rule = "a cpu leaves a part of the host's memory to others";
             self.rule(reserve.is_some(), "host_reserve_bytes", "absent", rule)?;
@@ -76,28 +90,32 @@ impl File {
             .arch
             .strip_prefix("sm_")
             .and_then(|arch| arch.strip_suffix('a'));
-        let exact = exact.is_some_and(|digits| digits.parse::<u32>().is_ok());
+        let number = exact.and_then(|digits| digits.parse::<u32>().ok());
+        let exact = number.is_some_and(|number| (10..=largest::CAPABILITY).contains(&number));
         self.rule(
             exact,
             "gpu.arch",
             &gpu.arch,
             "must be an exact architecture, sm_<number>a",
         )?;
-        self.positive("gpu.sms", gpu.sms.into())?;
+        self.count("gpu.sms", gpu.sms.into(), largest::SMS)?;
         self.rule(
             !gpu.partition || gpu.sms.is_multiple_of(SMS_PARTED),
             "gpu.sms",
             gpu.sms,
             &format!("must be a multiple of {SMS_PARTED} with partition = true"),
         )?;
-        let warps = gpu.threads_per_sm > 0 && gpu.threads_per_sm.is_multiple_of(32);
-        self.rule(
-            warps,
-            "gpu.threads_per_sm",
-            gpu.threads_per_sm,
-            "must be a multiple of 32",
-        )?;
-        self.positive("gpu.memory_bytes", gpu.memory_bytes)?;
+        let threads = gpu.threads_per_sm;
+        self.count("gpu.threads_per_sm", threads.into(), largest::SMS)?;
+        let rule = "must be a multiple of 32";
+        let warps = threads.is_multiple_of(32);
+        self.rule(warps, "gpu.threads_per_sm", threads, rule)?;
+        let shared = gpu.shared_bytes_per_block;
+        self.count("gpu.shared_bytes_per_block", shared, largest::SHARED_BYTES)?;
+        self.count("gpu.l2_bytes", gpu.l2_bytes, largest::BYTES)?;
+        self.count("gpu.memory_bytes", gpu.memory_bytes, largest::BYTES)?;
+        let rated = gpu.bandwidth_rated;
+        self.count("gpu.bandwidth_rated", rated, largest::BANDWIDTH)?;
         let measured = gpu.bandwidth_read_measured;
         self.rule(
             (1..=gpu.bandwidth_rated).contains(&measured),

@@ -155,12 +155,12 @@ fn format_constants(target: &Target) -> Vec<Constant> {
         ),
         format(
             "FORMAT_MTP_ATTENTION",
-            quant.mtp_attention,
+            quant.mtp_attention.unwrap_or(Format::Bf16),
             "Attention of the prediction layer.",
         ),
         format(
             "FORMAT_MTP_EXPERTS",
-            quant.mtp_experts,
+            quant.mtp_experts.unwrap_or(Format::Bf16),
             "Experts of the prediction layer.",
         ),
         Constant {

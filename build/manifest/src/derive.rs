@@ -1,5 +1,7 @@
 //! Numbers that follow from the facts.
 
+use std::ops::RangeInclusive;
+
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::Mixer;
 use crate::target::Target;
@@ -65,7 +67,7 @@ impl Target {
     /// Bytes of the convolution tails of one sequence: `conv_kernel - 1` rows a layer, BF16.
     pub fn state_conv_bytes(&self) -> u64 {
         let gdn = &self.model.gdn;
-        (gdn.conv_kernel - 1) * gdn.qkv_rows * BF16_BYTES * self.layers_of(Mixer::Gdn)
+        (gdn.conv_kernel - 1) * gdn.qkv_rows() * BF16_BYTES * self.layers_of(Mixer::Gdn)
     }
 
     /// Bytes of a part of the checkpoint, text or multi-token prediction.
@@ -74,10 +76,21 @@ impl Target {
         self.sum(|group| u64::from(group.part == part) * group.bytes_stored(scale))
     }
 
-    /// Bytes of all tensors of the checkpoint, vision included.
-    pub fn checkpoint_bytes(&self) -> u64 {
+    /// Bytes of all tensors of the checkpoint, vision included: the least, if all vectors are BF16,
+    /// and the most, if all are F32.
+    pub(crate) fn checkpoint_bytes_range(&self) -> RangeInclusive<u64> {
         let vision = self.model.vision.as_ref().map_or(0, |vision| vision.bytes);
-        self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + vision
+        let least = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + vision;
+        least..=least + self.sum(Group::bytes_if_f32)
+    }
+
+    /// Bytes of all tensors of the checkpoint, vision included: as published, or with vectors of
+    /// BF16.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        let made = self.leaf.derive.is_some();
+        let published = self.checkpoint().filter(|_| !made);
+        let stated = published.and_then(|checkpoint| checkpoint.tensor_bytes);
+        stated.unwrap_or_else(|| *self.checkpoint_bytes_range().start())
     }
 
     /// Tensors of the checkpoint, vision included.
@@ -185,6 +198,12 @@ mod tests {
         let untied = target.weight_bytes_per_token();
         let stored = target.checkpoint_bytes();
         target.model.tied_head = true;
+        target
+            .model
+            .checkpoint
+            .get_mut("nvfp4")
+            .unwrap()
+            .tensor_bytes = None;
         let row = 2 * target.model.hidden;
         assert_eq!(target.weight_bytes_per_token(), untied - row);
         assert_eq!(stored - target.checkpoint_bytes(), row * target.model.vocab);
@@ -214,10 +233,20 @@ mod tests {
     }
 
     #[test]
-    fn a_float_a_log_is_twice_as_large() {
+    fn float_vectors_are_twice_as_large() {
+        let target = repository(QWEN36);
+        let range = target.checkpoint_bytes_range();
+        let gdn = 30 * (8192 * 4 + 2 * 32 + 128);
+        let vectors = gdn + 11 * 2 * 256 + (2 * 41 + 4) * 2048;
+        assert_eq!(range.end() - range.start(), 2 * vectors);
+        assert_eq!(target.checkpoint_bytes(), *range.start());
+    }
+
+    #[test]
+    fn what_was_published_counts() {
         let mut target = repository(QWEN36);
-        let stored = target.checkpoint_bytes();
-        target.model.checkpoint.get_mut("fp8").unwrap().a_log_f32 = true;
-        assert_eq!(target.checkpoint_bytes() - stored, 30 * 32 * 2);
+        let stated = target.checkpoint_bytes() + 2;
+        target.model.checkpoint.get_mut("fp8").unwrap().tensor_bytes = Some(stated);
+        assert_eq!(target.checkpoint_bytes(), stated);
     }
 }

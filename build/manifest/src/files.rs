@@ -87,7 +87,6 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
     let Some(checkpoint) = target.checkpoint() else {
         return Ok(());
     };
-    let manifest = target.model_path("model.toml");
     let mut found = Tally::default();
     for file in &checkpoint.files {
         let path = target.model_path(&file.name);
@@ -109,7 +108,7 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
     }
     match found.files {
         0 => Ok(()),
-        _ => found.compare(checkpoint, &manifest),
+        _ => found.compare(target, checkpoint),
     }
 }
 
@@ -160,15 +159,26 @@ impl Tally {
         Ok(())
     }
 
-    fn compare(&self, checkpoint: &Checkpoint, manifest: &str) -> Result<(), ManifestError> {
-        let stated = [
-            ("tensors", checkpoint.tensors, self.tensors),
-            ("tensor_bytes", checkpoint.tensor_bytes, self.bytes),
-        ];
-        for (key, value, found) in stated {
-            if value != found {
+    /// With what the checkpoint states, or with what follows where it states nothing; what a target
+    /// derives says nothing of its source.
+    fn compare(&self, target: &Target, checkpoint: &Checkpoint) -> Result<(), ManifestError> {
+        let only = |stated| stated..=stated;
+        let follows = |range| match target.leaf.derive {
+            Some(_) => 0..=u64::MAX,
+            None => range,
+        };
+        let tensors = checkpoint.tensors.map(only);
+        let tensors = tensors.unwrap_or_else(|| follows(only(target.checkpoint_tensors())));
+        let bytes = checkpoint.tensor_bytes.map(only);
+        let bytes = bytes.unwrap_or_else(|| follows(target.checkpoint_bytes_range()));
+        let file = target.model_path("model.toml");
+        for (key, range, found) in [
+            ("tensors", tensors, self.tensors),
+            ("tensor_bytes", bytes, self.bytes),
+        ] {
+            if !range.contains(&found) {
                 let rule = format!("the safetensors files hold {found}");
-                return Err(ManifestError::key(manifest, key, value, &rule));
+                return Err(ManifestError::key(&file, key, range.start(), &rule));
             }
         }
         Ok(())

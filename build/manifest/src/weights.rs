@@ -43,8 +43,8 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
-    /// 4 bytes an element; vectors only.
-    F32,
+    /// BF16 or F32, as the publisher likes: counted as BF16.
+    Vector,
     /// As a format of the leaf.
     #[serde(untagged)]
     Format(Format),
@@ -64,19 +64,23 @@ const BF16_BYTES: u64 = 2;
 const F32_BYTES: u64 = 4;
 
 impl Group {
+    /// Bytes that the group takes beside `bytes_stored` if it is F32.
+    pub(crate) fn bytes_if_f32(&self) -> u64 {
+        match self.storage {
+            Storage::Vector => self.count * self.n * self.k * (F32_BYTES - BF16_BYTES),
+            Storage::Format(_) => 0,
+        }
+    }
+
     /// Bytes of one matrix of `n` rows with its scales.
     fn bytes(&self, n: u64, input_scale: bool) -> u64 {
-        let format = match self.storage {
-            Storage::F32 => return n * self.k * F32_BYTES,
-            Storage::Format(format) => format,
-        };
-        match format {
-            Format::Bf16 => n * self.k * BF16_BYTES,
-            Format::Fp8Block128 => {
+        match self.storage {
+            Storage::Vector | Storage::Format(Format::Bf16) => n * self.k * BF16_BYTES,
+            Storage::Format(Format::Fp8Block128) => {
                 let blocks = n.div_ceil(FP8_BLOCK) * self.k.div_ceil(FP8_BLOCK);
                 n * self.k + blocks * BF16_BYTES
             }
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
+            Storage::Format(Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt) => {
                 let scalars = F32_BYTES * (1 + u64::from(input_scale));
                 n * self.k / 2 + n * self.k / NVFP4_GROUP + scalars
             }
@@ -96,7 +100,7 @@ impl Group {
     /// Tensors in the checkpoint: values and scales.
     pub fn tensors(&self, input_scale: bool) -> u64 {
         let each = match self.storage {
-            Storage::F32 | Storage::Format(Format::Bf16) => 1,
+            Storage::Vector | Storage::Format(Format::Bf16) => 1,
             Storage::Format(Format::Fp8Block128) => 2,
             Storage::Format(Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt) => {
                 3 + u64::from(input_scale)
@@ -143,7 +147,7 @@ impl Target {
             Part::Text,
             2 * layers + 1,
             norms,
-            Format::Bf16,
+            Storage::Vector,
         ));
         groups.extend(self.mtp_groups());
         groups.retain(|group| group.count > 0);
@@ -167,41 +171,42 @@ impl Target {
         let gdn = &self.model.gdn;
         let hidden = self.model.hidden;
         let layers = self.layers_of(Mixer::Gdn);
-        let of = |name, each, shape, format| dense(name, Part::Text, each * layers, shape, format);
-        let format = self.leaf.quant.gdn;
-        let float = self
-            .checkpoint()
-            .is_some_and(|checkpoint| checkpoint.a_log_f32);
-        let a_log = match float {
-            true => Storage::F32,
-            false => Storage::Format(Format::Bf16),
-        };
+        let of =
+            |name, each, shape, storage| dense(name, Part::Text, each * layers, shape, storage);
+        let stored = Storage::Format(self.leaf.quant.gdn);
+        let (bf16, vector) = (Storage::Format(Format::Bf16), Storage::Vector);
+        let (qkv, z, heads) = (gdn.qkv_rows(), gdn.z_rows(), gdn.value_heads);
         vec![
-            dense("A_log", Part::Text, layers, [1, gdn.value_heads], a_log),
-            of("in_proj_qkv", 1, [gdn.qkv_rows, hidden], format),
-            of("in_proj_z", 1, [gdn.z_rows, hidden], format),
-            of(
-                "in_proj_a, in_proj_b",
-                2,
-                [gdn.gate_rows, hidden],
-                Format::Bf16,
-            ),
-            of("out_proj", 1, [hidden, gdn.z_rows], format),
-            of("conv1d", 1, [gdn.qkv_rows, gdn.conv_kernel], Format::Bf16),
-            of("dt_bias", 1, [1, gdn.value_heads], Format::Bf16),
-            of("linear_attn.norm", 1, [1, gdn.value_dim], Format::Bf16),
+            of("in_proj_qkv", 1, [qkv, hidden], stored),
+            of("in_proj_z", 1, [z, hidden], stored),
+            of("in_proj_a, in_proj_b", 2, [heads, hidden], bf16),
+            of("out_proj", 1, [hidden, z], stored),
+            of("conv1d", 1, [qkv, gdn.conv_kernel], vector),
+            of("A_log, dt_bias", 2, [1, heads], vector),
+            of("linear_attn.norm", 1, [1, gdn.value_dim], vector),
         ]
     }
 
     fn attention_groups(&self, part: Part, layers: u64, format: Format) -> Vec<Group> {
         let attention = &self.model.attention;
         let hidden = self.model.hidden;
-        let of = |name, each, shape, format| dense(name, part, each * layers, shape, format);
+        let (q, kv, o) = (
+            attention.q_rows(),
+            attention.kv_rows(),
+            attention.o_columns(),
+        );
+        let of = |name, each, shape, storage| dense(name, part, each * layers, shape, storage);
+        let stored = Storage::Format(format);
         vec![
-            of("q_proj", 1, [attention.q_rows, hidden], format),
-            of("k_proj, v_proj", 2, [attention.kv_rows, hidden], format),
-            of("o_proj", 1, [hidden, attention.o_columns], format),
-            of("q_norm, k_norm", 2, [1, attention.head_dim], Format::Bf16),
+            of("q_proj", 1, [q, hidden], stored),
+            of("k_proj, v_proj", 2, [kv, hidden], stored),
+            of("o_proj", 1, [hidden, o], stored),
+            of(
+                "q_norm, k_norm",
+                2,
+                [1, attention.head_dim],
+                Storage::Vector,
+            ),
         ]
     }
 
@@ -241,12 +246,16 @@ impl Target {
         let hidden = self.model.hidden;
         let layers = self.model.mtp.layers;
         let quant = &self.leaf.quant;
+        let (Some(attention), Some(experts)) = (quant.mtp_attention, quant.mtp_experts) else {
+            return Vec::new();
+        };
+        let (fc, norms) = ([hidden, 2 * hidden], [1, hidden]);
         let mut groups = vec![
-            dense("fc", Part::Mtp, layers, [hidden, 2 * hidden], Format::Bf16),
-            dense("norms", Part::Mtp, 5 * layers, [1, hidden], Format::Bf16),
+            dense("fc", Part::Mtp, layers, fc, Format::Bf16),
+            dense("norms", Part::Mtp, 5 * layers, norms, Storage::Vector),
         ];
-        groups.extend(self.attention_groups(Part::Mtp, layers, quant.mtp_attention));
-        groups.extend(self.moe_groups(Part::Mtp, layers, quant.mtp_experts, quant.mtp_experts));
+        groups.extend(self.attention_groups(Part::Mtp, layers, attention));
+        groups.extend(self.moe_groups(Part::Mtp, layers, experts, experts));
         groups
     }
 }

@@ -1,9 +1,9 @@
 //! Rules on a leaf, against the facts that it builds on.
 
-use super::{File, Rule};
+use super::{File, Rule, largest};
 use crate::kernels::{FP4_KERNEL, FP4_OPS, kernels_of};
 use crate::schema::hardware::{Backend, Gpu};
-use crate::schema::leaf::{Format, Quant, Rows};
+use crate::schema::leaf::{Format, KvFormat, Quant, Rows};
 use crate::target::Target;
 
 /// Prefill is cut on this grid, and so are pages: recurrent layers work in chunks of it.
@@ -18,12 +18,17 @@ impl File {
         self.step_rules(target)?;
         self.weight_rules(target)?;
         match &target.hardware.gpu {
-            None => {
-                let none = target.leaf.op.is_empty();
-                self.rule(none, "op", "a table", "a cpu target chooses no kernels")
-            }
+            None => self.cpu_rules(target),
             Some(gpu) => self.gpu_rules(target, gpu),
         }
+    }
+
+    fn cpu_rules(&self, target: &Target) -> Rule {
+        let rule = "a cpu keeps keys and values in f32";
+        let float = target.leaf.quant.kv == KvFormat::F32;
+        self.rule(float, "quant.kv", "bf16", rule)?;
+        let none = target.leaf.op.is_empty();
+        self.rule(none, "op", "a table", "a cpu target chooses no kernels")
     }
 
     fn name_rules(&self, target: &Target) -> Rule {
@@ -39,7 +44,9 @@ impl File {
     fn limit_rules(&self, target: &Target) -> Rule {
         let limits = &target.leaf.limits;
         let page = limits.page;
-        self.positive("limits.sequences", limits.sequences)?;
+        self.count("limits.sequences", limits.sequences, largest::REQUESTS)?;
+        self.count("limits.queued", limits.queued, largest::REQUESTS)?;
+        self.count("limits.kv_tokens", limits.kv_tokens, largest::KV_TOKENS)?;
         let grid = page > 0 && page.is_multiple_of(GRID_TOKENS);
         self.rule(grid, "limits.page", page, "must be a multiple of 64")?;
         let context = limits.context;
@@ -69,6 +76,9 @@ impl File {
         let pages = prefill > 0 && prefill.is_multiple_of(limits.page);
         let rule = format!("must be a multiple of limits.page = {}", limits.page);
         self.rule(pages, "steps.prefill", prefill, &rule)?;
+        let most = limits.kv_tokens;
+        let rule = format!("must be at most limits.kv_tokens = {most}: a step fills pages");
+        self.rule(prefill <= most, "steps.prefill", prefill, &rule)?;
         let rows = &steps.decode;
         let ascending =
             rows.first().is_some_and(|&first| first > 0) && rows.is_sorted_by(|a, b| a < b);
@@ -102,6 +112,7 @@ impl File {
         }
         let formats = [leaf.quant.experts, leaf.quant.shared_expert];
         let nvfp4 = formats.into_iter().all(Format::is_nvfp4);
+        self.mtp_rules(target)?;
         let exact = leaf.quant.experts_rows == Rows::Exact;
         let rule = "is for experts of NVFP4, the shared one too";
         self.rule(exact || nvfp4, "quant.experts_rows", "nvfp4", rule)?;
@@ -126,8 +137,28 @@ impl File {
         Ok(())
     }
 
+    /// Formats of the prediction layer are stated where the model has one.
+    fn mtp_rules(&self, target: &Target) -> Rule {
+        let quant = &target.leaf.quant;
+        let has_layer = target.model.mtp.layers > 0;
+        for (key, format) in [
+            ("quant.mtp_attention", quant.mtp_attention),
+            ("quant.mtp_experts", quant.mtp_experts),
+        ] {
+            let (stated, rule) = match has_layer {
+                true => ("absent", "the model has a prediction layer"),
+                false => ("stated", "the model has no prediction layer"),
+            };
+            self.rule(format.is_some() == has_layer, key, stated, rule)?;
+        }
+        Ok(())
+    }
+
     fn gpu_rules(&self, target: &Target, gpu: &Gpu) -> Rule {
         debug_assert_eq!(target.hardware.backend, Backend::Cuda);
+        let half = target.leaf.quant.kv == KvFormat::Bf16;
+        let rule = "kernels keep keys and values in bf16";
+        self.rule(half, "quant.kv", "f32", rule)?;
         let resident = target.resident_bytes();
         let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
         let rule = format!(
@@ -210,15 +241,17 @@ impl File {
 }
 
 /// Key and format of every group of matrices.
-fn matrix_formats(quant: &Quant) -> [(&'static str, Format); 8] {
-    [
-        ("embed", quant.embed),
-        ("head", quant.head),
-        ("gdn", quant.gdn),
-        ("attention", quant.attention),
-        ("experts", quant.experts),
-        ("shared_expert", quant.shared_expert),
+fn matrix_formats(quant: &Quant) -> impl Iterator<Item = (&'static str, Format)> {
+    let formats = [
+        ("embed", Some(quant.embed)),
+        ("head", Some(quant.head)),
+        ("gdn", Some(quant.gdn)),
+        ("attention", Some(quant.attention)),
+        ("experts", Some(quant.experts)),
+        ("shared_expert", Some(quant.shared_expert)),
         ("mtp_attention", quant.mtp_attention),
         ("mtp_experts", quant.mtp_experts),
-    ]
+    ];
+    let stated = formats.into_iter();
+    stated.filter_map(|(key, format)| Some((key, format?)))
 }

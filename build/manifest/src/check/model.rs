@@ -1,39 +1,51 @@
 //! Rules on the facts of a model and of its checkpoint.
 
-use super::{File, Rule};
-use crate::schema::model::{Attention, Chat, Gdn, Layers, Model, Moe, Sampling};
+use std::collections::BTreeSet;
+
+use super::{File, Rule, largest};
+use crate::schema::model::{
+    Attention, Chat, Checkpoint, Gdn, Layers, Model, Moe, Sampling, Vision,
+};
 use crate::target::Target;
 use crate::weights::{NVFP4_GROUP, Storage};
 
 const SHA256_DIGITS: usize = 64;
 const TEMPERATURE_MAX: f64 = 2.0;
+/// Below it an epsilon is lost beside the F32 square that it is added to.
+const NORM_EPS_LEAST: f64 = 1e-12;
+const SUM_OF: &str = "the sum over the tensors that dims, formats, input_scales and stacked_experts \
+                      give";
 
 impl File {
     pub(super) fn model_rules(&self, model: &Model) -> Rule {
-        self.positive("hidden", model.hidden)?;
-        self.positive("vocab", model.vocab)?;
-        self.positive("max_position", model.max_position)?;
-        self.rule(
-            model.norm_eps > 0.0,
-            "norm_eps",
-            model.norm_eps,
-            "must be above 0",
-        )?;
+        let texts = [
+            ("title", &model.title),
+            ("id", &model.id),
+            ("licence", &model.licence),
+        ];
+        texts
+            .into_iter()
+            .try_for_each(|(key, text)| self.text(key, text))?;
+        self.count("hidden", model.hidden, largest::WIDTH)?;
+        self.count("vocab", model.vocab, largest::VOCAB)?;
+        self.count("max_position", model.max_position, largest::POSITIONS)?;
+        let eps = model.norm_eps;
+        let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
+        self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2")?;
         self.layer_rules(&model.layers)?;
         self.attention_rules(&model.attention)?;
         self.gdn_rules(&model.gdn)?;
         self.moe_rules(&model.moe)?;
-        let layers = model.mtp.layers;
-        self.rule(layers <= 1, "mtp.layers", layers, "must be 0 or 1")?;
-        self.sampling_rules(&model.sampling)?;
-        model
-            .chat
-            .as_ref()
-            .map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab))
+        self.within("mtp.layers", model.mtp.layers, 0..=1)?;
+        let vision = model.vision.as_ref();
+        vision.map_or(Ok(()), |vision| self.vision_rules(vision))?;
+        self.sampling_rules(&model.sampling, model.vocab)?;
+        let chat = model.chat.as_ref();
+        chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab))
     }
 
     fn layer_rules(&self, layers: &Layers) -> Rule {
-        self.positive("layers.count", layers.count as u64)?;
+        self.count("layers.count", layers.count as u64, largest::LAYERS)?;
         let period = layers.period.len();
         let divides = period > 0 && layers.count.is_multiple_of(period);
         let rule = format!(
@@ -54,44 +66,19 @@ impl File {
             kv_heads,
             head_dim,
             rotary_dim,
-            ..
+            rope_theta,
         } = *attention;
-        self.positive("attention.heads", heads)?;
-        self.positive("attention.head_dim", head_dim)?;
+        self.count("attention.heads", heads, largest::HEADS)?;
+        self.count("attention.head_dim", head_dim, largest::HEAD_DIM)?;
         let groups = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         let rule = format!("must divide attention.heads = {heads}");
         self.rule(groups, "attention.kv_heads", kv_heads, &rule)?;
-        let even = rotary_dim.is_multiple_of(2) && rotary_dim <= head_dim;
-        let rule = format!("must be even and at most attention.head_dim = {head_dim}");
+        let even = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
+        let rule = format!("must be even, 2 ..= attention.head_dim = {head_dim}");
         self.rule(even, "attention.rotary_dim", rotary_dim, &rule)?;
-        let theta = attention.rope_theta;
-        self.rule(
-            theta > 0.0,
-            "attention.rope_theta",
-            theta,
-            "must be above 0",
-        )?;
-        let from = "2 * heads * head_dim, query and gate";
-        self.equals(
-            "attention.q_rows",
-            attention.q_rows,
-            2 * heads * head_dim,
-            from,
-        )?;
-        let from = "kv_heads * head_dim";
-        self.equals(
-            "attention.kv_rows",
-            attention.kv_rows,
-            kv_heads * head_dim,
-            from,
-        )?;
-        let from = "heads * head_dim";
-        self.equals(
-            "attention.o_columns",
-            attention.o_columns,
-            heads * head_dim,
-            from,
-        )
+        let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
+        let rule = "must be above 1 and at most 1e12";
+        self.rule(range, "attention.rope_theta", rope_theta, rule)
     }
 
     fn gdn_rules(&self, gdn: &Gdn) -> Rule {
@@ -100,29 +87,20 @@ impl File {
             value_heads,
             key_dim,
             value_dim,
-            ..
+            conv_kernel,
         } = *gdn;
-        self.positive("gdn.key_heads", key_heads)?;
-        self.positive("gdn.key_dim", key_dim)?;
-        self.positive("gdn.value_dim", value_dim)?;
-        let groups = value_heads > 0 && value_heads.is_multiple_of(key_heads);
+        self.count("gdn.key_heads", key_heads, largest::HEADS)?;
+        self.count("gdn.value_heads", value_heads, largest::HEADS)?;
+        self.count("gdn.key_dim", key_dim, largest::HEAD_DIM)?;
+        self.count("gdn.value_dim", value_dim, largest::HEAD_DIM)?;
+        let groups = value_heads.is_multiple_of(key_heads);
         let rule = format!("must be a multiple of gdn.key_heads = {key_heads}");
         self.rule(groups, "gdn.value_heads", value_heads, &rule)?;
-        let taps = gdn.conv_kernel;
-        self.rule(taps >= 2, "gdn.conv_kernel", taps, "must be at least 2")?;
-        let values = value_heads * value_dim;
-        let from = "2 * key_heads * key_dim + value_heads * value_dim";
-        self.equals(
-            "gdn.qkv_rows",
-            gdn.qkv_rows,
-            2 * key_heads * key_dim + values,
-            from,
-        )?;
-        self.equals("gdn.z_rows", gdn.z_rows, values, "value_heads * value_dim")?;
-        self.equals("gdn.gate_rows", gdn.gate_rows, value_heads, "value_heads")
+        self.within("gdn.conv_kernel", conv_kernel, 2..=largest::TAPS)
     }
 
     fn moe_rules(&self, moe: &Moe) -> Rule {
+        self.count("moe.experts", moe.experts, largest::EXPERTS)?;
         let (chosen, experts) = (moe.experts_per_token, moe.experts);
         let rule = format!("must be 1 ..= moe.experts = {experts}");
         self.rule(
@@ -131,21 +109,28 @@ impl File {
             chosen,
             &rule,
         )?;
-        self.positive("moe.intermediate", moe.intermediate)?;
-        self.positive("moe.shared_intermediate", moe.shared_intermediate)
+        self.count("moe.intermediate", moe.intermediate, largest::WIDTH)?;
+        let shared = moe.shared_intermediate;
+        self.count("moe.shared_intermediate", shared, largest::WIDTH)
     }
 
-    fn sampling_rules(&self, sampling: &Sampling) -> Rule {
+    fn vision_rules(&self, vision: &Vision) -> Rule {
+        self.count("vision.tensors", vision.tensors, largest::TENSORS)?;
+        self.count("vision.bytes", vision.bytes, largest::BYTES)
+    }
+
+    fn sampling_rules(&self, sampling: &Sampling, vocab: u64) -> Rule {
         let heat = sampling.temperature;
         let range = (0.0..=TEMPERATURE_MAX).contains(&heat);
         self.rule(range, "sampling.temperature", heat, "must be 0 ..= 2")?;
         let share = sampling.top_p;
         self.rule(
-            share > 0.0 && share <= 1.0,
+            share as f32 > 0.0 && share <= 1.0,
             "sampling.top_p",
             share,
             "must be in (0, 1]",
-        )
+        )?;
+        self.within("sampling.top_k", sampling.top_k.into(), 0..=vocab)
     }
 
     fn chat_rules(&self, chat: &Chat, vocab: u64) -> Rule {
@@ -162,7 +147,17 @@ impl File {
             &below,
         )?;
         let close = chat.think_close_id;
-        self.rule(close < vocab, "chat.think_close_id", close, &below)
+        self.rule(close < vocab, "chat.think_close_id", close, &below)?;
+        let both = chat.think_open.is_empty() == chat.think_close.is_empty();
+        let rule = "is empty where chat.think_open is, and only there";
+        self.rule(
+            both,
+            "chat.think_close",
+            format!("{:?}", chat.think_close),
+            rule,
+        )?;
+        self.file_name("chat.tokenizer", &chat.tokenizer)?;
+        self.file_name("chat.template", &chat.template)
     }
 
     /// Rules that need the leaf's formats: what the checkpoint states against what follows.
@@ -183,33 +178,49 @@ impl File {
             .as_ref()
             .map_or(&target.quant, |derive| &derive.from);
         let table = format!("checkpoint.{quant}");
+        self.stated_file_rules(&table, checkpoint)?;
+        match target.leaf.derive {
+            Some(_) => Ok(()),
+            None => self.sum_rules(target, &table, checkpoint),
+        }
+    }
+
+    fn stated_file_rules(&self, table: &str, checkpoint: &Checkpoint) -> Rule {
+        let mut names = BTreeSet::new();
         for file in &checkpoint.files {
+            let key = format!("{table}.files.{}", file.name);
+            self.file_name(&key, &file.name)?;
+            let once = names.insert(&file.name);
+            self.rule(once, &key, "stated twice", "a file is stated once")?;
+            self.count(&format!("{key}.bytes"), file.bytes, largest::BYTES)?;
             let digest = file.sha256.as_str();
-            let digits = digest
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-            let valid = digits && digest.len() == SHA256_DIGITS;
-            let key = format!("{table}.files.{}.sha256", file.name);
-            self.rule(
-                valid,
-                &key,
-                digest,
-                "must be 64 lower-case hexadecimal digits",
-            )?;
+            let digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+            let valid = digest.len() == SHA256_DIGITS && digest.bytes().all(digit);
+            let rule = "must be 64 lower-case hexadecimal digits";
+            self.rule(valid, &format!("{key}.sha256"), digest, rule)?;
         }
-        if target.leaf.derive.is_some() {
-            return Ok(());
-        }
-        let from = "the sum over the tensors that dims, formats, input_scales, stacked_experts and \
-                    a_log_f32 give";
-        let key = format!("{table}.tensors");
-        self.equals(&key, checkpoint.tensors, target.checkpoint_tensors(), from)?;
-        let key = format!("{table}.tensor_bytes");
-        self.equals(
-            &key,
-            checkpoint.tensor_bytes,
-            target.checkpoint_bytes(),
-            from,
-        )
+        Ok(())
+    }
+
+    /// What was published against what follows.
+    fn sum_rules(&self, target: &Target, table: &str, checkpoint: &Checkpoint) -> Rule {
+        let tensors = target.checkpoint_tensors();
+        let stated = checkpoint.tensors.unwrap_or(tensors);
+        let rule = format!("must be {tensors}, {SUM_OF}");
+        self.rule(
+            stated == tensors,
+            &format!("{table}.tensors"),
+            stated,
+            &rule,
+        )?;
+        let bytes = target.checkpoint_bytes_range();
+        let stated = checkpoint.tensor_bytes.unwrap_or(*bytes.start());
+        let (least, most) = bytes.clone().into_inner();
+        let rule = format!(
+            "must be {least}, {SUM_OF}; with vectors of F32 it is 2 more for each of their \
+             elements, {most} at most"
+        );
+        let holds = bytes.contains(&stated) && (stated - least).is_multiple_of(2);
+        self.rule(holds, &format!("{table}.tensor_bytes"), stated, &rule)
     }
 }

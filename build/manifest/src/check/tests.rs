@@ -1,6 +1,12 @@
 //! Every rule is broken once, and says what is wrong where.
 
-use crate::testing::Scratch;
+use toml::Value;
+
+use super::largest;
+use crate::constants::Value::Size;
+use crate::constants::constants;
+use crate::schema::model::Mixer;
+use crate::testing::{Scratch, root};
 
 const LEAF: &str = "h200/qwen3.5-35b-a3b/nvfp4";
 const LEAF_FILE: &str = "targets/h200/qwen3.5-35b-a3b/nvfp4.toml";
@@ -38,7 +44,7 @@ refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncore
      `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
      `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
-    "line 42: `depth = 2`: unknown field `depth`, expected `layers`");
+    "line 36: `depth = 2`: unknown field `depth`, expected `layers`");
 refused!(leaf_overrides_a_fact: LEAF_FILE, "[quant]" => "hidden = 4096\n[quant]",
     "line 4: `hidden = 4096`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
      `checkpoint`, `derive`, `quant`, `limits`, `steps`, `op` (facts are stated in targets/_hw \
@@ -70,14 +76,14 @@ refused!(a_kernel_that_rounds_rows_by_itself: LEAF_FILE,
 refused!(inexact_architecture: HARDWARE_FILE, "\"sm_90a\"" => "\"sm_90\"",
     "gpu.arch = sm_90: must be an exact architecture, sm_<number>a");
 refused!(no_multiprocessors: HARDWARE_FILE, "sms = 132" => "sms = 0",
-    "gpu.sms = 0: must be at least 1");
+    "gpu.sms = 0: must be 1 ..= 16384");
 refused!(a_part_that_no_driver_gives: HARDWARE_FILE,
     "sms = 132" => "sms = 52\npartition = true",
     "gpu.sms = 52: must be a multiple of 8 with partition = true");
 refused!(threads_that_are_no_warps: HARDWARE_FILE, "2048" => "2040",
     "gpu.threads_per_sm = 2040: must be a multiple of 32");
 refused!(no_device_memory: HARDWARE_FILE, "150_109_880_320" => "0",
-    "gpu.memory_bytes = 0: must be at least 1");
+    "gpu.memory_bytes = 0: must be 1 ..= 1125899906842624");
 refused!(measured_above_rated: HARDWARE_FILE, "4_650_000_000_000" => "4_900_000_000_000",
     "gpu.bandwidth_read_measured = 4900000000000: must be above 0 and not above \
      gpu.bandwidth_rated");
@@ -88,7 +94,7 @@ refused!(cpu_that_leaves_nothing: HARDWARE_FILE, "\"cuda\"" => "\"cpu\"",
 refused!(cpu_with_gpu: HARDWARE_FILE, "\"cuda\"" => "\"cpu\"\nhost_reserve_bytes = 1",
     "gpu = a table: a cpu has none");
 refused!(reserve_of_nothing: HARDWARE_FILE, "\"cuda\"" => "\"cuda\"\nhost_reserve_bytes = 0",
-    "host_reserve_bytes = 0: must be at least 1");
+    "host_reserve_bytes = 0: must be 1 ..= 1125899906842624");
 
 #[test]
 fn memory_that_others_need_is_refused() {
@@ -103,38 +109,30 @@ fn memory_that_others_need_is_refused() {
 }
 
 refused!(no_width: MODEL_FILE, "hidden = 2048" => "hidden = 0",
-    "hidden = 0: must be at least 1");
-refused!(no_epsilon: MODEL_FILE, "1e-6" => "0.0", "norm_eps = 0: must be above 0");
+    "hidden = 0: must be 1 ..= 131072");
+refused!(no_epsilon: MODEL_FILE, "1e-6" => "0.0", "norm_eps = 0: must be 1e-12 ..= 1e-2");
 refused!(pattern_that_does_not_fit_the_layers: MODEL_FILE, "count = 40" => "count = 41",
     "layers.period = [Gdn, Gdn, Gdn, Attention]: 4 mixers must divide layers.count = 41; list \
      every layer where none repeats");
 refused!(kv_heads_that_do_not_divide_heads: MODEL_FILE, "kv_heads = 2" => "kv_heads = 3",
     "attention.kv_heads = 3: must divide attention.heads = 16");
 refused!(odd_rotary_dim: MODEL_FILE, "rotary_dim = 64" => "rotary_dim = 63",
-    "attention.rotary_dim = 63: must be even and at most attention.head_dim = 256");
+    "attention.rotary_dim = 63: must be even, 2 ..= attention.head_dim = 256");
 refused!(rotary_dim_above_head_dim: MODEL_FILE, "rotary_dim = 64" => "rotary_dim = 258",
-    "attention.rotary_dim = 258: must be even and at most attention.head_dim = 256");
-refused!(no_rope_base: MODEL_FILE, "1e7" => "0.0", "attention.rope_theta = 0: must be above 0");
-refused!(query_projection_of_other_width: MODEL_FILE, "q_rows = 8192" => "q_rows = 4096",
-    "attention.q_rows = 4096: must be 8192 = 2 * heads * head_dim, query and gate");
-refused!(key_projection_of_other_width: MODEL_FILE, "kv_rows = 512" => "kv_rows = 1024",
-    "attention.kv_rows = 1024: must be 512 = kv_heads * head_dim");
-refused!(output_projection_of_other_width: MODEL_FILE, "o_columns = 4096" => "o_columns = 8192",
-    "attention.o_columns = 8192: must be 4096 = heads * head_dim");
+    "attention.rotary_dim = 258: must be even, 2 ..= attention.head_dim = 256");
+refused!(no_rope_base: MODEL_FILE, "1e7" => "0.0",
+    "attention.rope_theta = 0: must be above 1 and at most 1e12");
+refused!(a_projection_is_derived: MODEL_FILE, "kv_heads = 2" => "kv_heads = 2\nq_rows = 8192",
+    "line 18: `q_rows = 8192`: unknown field `q_rows`, expected one of `heads`, `kv_heads`, \
+     `head_dim`, `rotary_dim`, `rope_theta`");
 refused!(value_heads_no_multiple_of_key_heads: MODEL_FILE, "value_heads = 32" => "value_heads = 24",
     "gdn.value_heads = 24: must be a multiple of gdn.key_heads = 16");
 refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel = 1",
-    "gdn.conv_kernel = 1: must be at least 2");
-refused!(gdn_projection_of_other_width: MODEL_FILE, "qkv_rows = 8192" => "qkv_rows = 8064",
-    "gdn.qkv_rows = 8064: must be 8192 = 2 * key_heads * key_dim + value_heads * value_dim");
-refused!(gdn_gate_projection_of_other_width: MODEL_FILE, "z_rows = 4096" => "z_rows = 2048",
-    "gdn.z_rows = 2048: must be 4096 = value_heads * value_dim");
-refused!(gdn_decay_projection_of_other_width: MODEL_FILE, "gate_rows = 32" => "gate_rows = 16",
-    "gdn.gate_rows = 16: must be 32 = value_heads");
+    "gdn.conv_kernel = 1: must be 2 ..= 64");
 refused!(more_experts_than_there_are: MODEL_FILE, "per_token = 8" => "per_token = 257",
     "moe.experts_per_token = 257: must be 1 ..= moe.experts = 256");
 refused!(two_prediction_layers: MODEL_FILE, "[mtp]\nlayers = 1" => "[mtp]\nlayers = 2",
-    "mtp.layers = 2: must be 0 or 1");
+    "mtp.layers = 2: must be 0 ..= 1");
 refused!(hot_sampling: MODEL_FILE, "temperature = 1.0" => "temperature = 2.5",
     "sampling.temperature = 2.5: must be 0 ..= 2");
 refused!(share_above_one: MODEL_FILE, "top_p = 0.95" => "top_p = 95.0",
@@ -146,11 +144,43 @@ refused!(stop_token_outside_the_vocabulary: MODEL_FILE, "248_046," => "248_320,"
 refused!(reasoning_token_outside_the_vocabulary: MODEL_FILE, "248_068" => "248_320",
     "chat.think_open_id = 248320: must be below vocab = 248320");
 refused!(checkpoint_with_other_tensors: MODEL_FILE, "125_091" => "125_090",
-    "checkpoint.nvfp4.tensors = 125090: must be 125091 = the sum over the tensors that dims, \
-     formats, input_scales, stacked_experts and a_log_f32 give");
-refused!(checkpoint_of_other_size: MODEL_FILE, "25_025_991_648" => "25_025_991_649",
-    "checkpoint.nvfp4.tensor_bytes = 25025991649: must be 25025991648 = the sum over the tensors \
-     that dims, formats, input_scales, stacked_experts and a_log_f32 give");
+    "checkpoint.nvfp4.tensors = 125090: must be 125091, the sum over the tensors that dims, \
+     formats, input_scales and stacked_experts give");
+refused!(checkpoint_of_other_size: MODEL_FILE, "25_025_991_648" => "25_025_991_646",
+    "checkpoint.nvfp4.tensor_bytes = 25025991646: must be 25025991648, the sum over the tensors \
+     that dims, formats, input_scales and stacked_experts give; with vectors of F32 it is 2 more \
+     for each of their elements, 25028332768 at most");
+refused!(checkpoint_of_half_an_element: MODEL_FILE, "25_025_991_648" => "25_025_991_649",
+    "checkpoint.nvfp4.tensor_bytes = 25025991649: must be 25025991648, the sum over the tensors \
+     that dims, formats, input_scales and stacked_experts give; with vectors of F32 it is 2 more \
+     for each of their elements, 25028332768 at most");
+
+#[test]
+fn a_checkpoint_may_state_vectors_of_f32_or_no_sums() {
+    for sums in ["25_025_991_650", "25_028_332_768"] {
+        let scratch = Scratch::of(LEAF);
+        scratch.edit(MODEL_FILE, "25_025_991_648", sums);
+        scratch.load(LEAF).unwrap();
+    }
+    let scratch = Scratch::of(LEAF);
+    scratch.edit(
+        MODEL_FILE,
+        "tensors = 125_091\ntensor_bytes = 25_025_991_648\n",
+        "",
+    );
+    let target = scratch.load(LEAF).unwrap();
+    assert_eq!(target.checkpoint_bytes(), 25_025_991_648);
+}
+
+refused!(file_of_another_folder: MODEL_FILE,
+    "files = []" => "files = [{ name = \"a/b\", bytes = 1, sha256 = \"A0\" }]",
+    "checkpoint.nvfp4.files.a/b = \"a/b\": must be the name of a file in the weights directory");
+refused!(tokenizer_of_another_folder: MODEL_FILE, "\"tokenizer.json\"" => "\"/tokenizer.json\"",
+    "chat.tokenizer = \"/tokenizer.json\": must be the name of a file in the weights directory");
+refused!(reasoning_that_opens_and_never_closes: MODEL_FILE, "\"</think>\"" => "\"\"",
+    "chat.think_close = \"\": is empty where chat.think_open is, and only there");
+refused!(no_id: MODEL_FILE, "id = \"qwen3.5-35b-a3b\"" => "id = \" \"",
+    "id = \"\": must not be empty");
 refused!(digest_that_is_none: MODEL_FILE,
     "files = []" => "files = [{ name = \"a\", bytes = 1, sha256 = \"A0\" }]",
     "checkpoint.nvfp4.files.a.sha256 = A0: must be 64 lower-case hexadecimal digits");
@@ -166,7 +196,15 @@ refused!(context_off_the_pages: LEAF_FILE, "context = 131_072" => "context = 131
 refused!(context_above_the_models: LEAF_FILE, "context = 131_072" => "context = 524_288",
     "limits.context = 524288: must be at most the model's max_position = 262144");
 refused!(no_sequences: LEAF_FILE, "sequences = 64" => "sequences = 0",
-    "limits.sequences = 0: must be at least 1");
+    "limits.sequences = 0: must be 1 ..= 65536");
+refused!(no_queue: LEAF_FILE, "queued = 256" => "queued = 0",
+    "limits.queued = 0: must be 1 ..= 65536");
+refused!(prefill_beyond_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4_194_368",
+    "steps.prefill = 4194368: must be at most limits.kv_tokens = 4194304: a step fills pages");
+refused!(keys_and_values_that_no_kernel_keeps: LEAF_FILE, "kv = \"bf16\"" => "kv = \"f32\"",
+    "quant.kv = f32: kernels keep keys and values in bf16");
+refused!(prediction_layer_without_a_format: LEAF_FILE, "mtp_experts = \"bf16\"\n" => "",
+    "quant.mtp_experts = absent: the model has a prediction layer");
 refused!(prefill_off_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4000",
     "steps.prefill = 4000: must be a multiple of limits.page = 64");
 refused!(decode_steps_that_do_not_ascend: LEAF_FILE, "[1, 2, 4, " => "[1, 4, 2, ",
@@ -258,4 +296,170 @@ fn cpu_that_chooses_kernels() {
         scratch.load("cpu/tiny/nvfp4").unwrap_err().to_string(),
         format!("{file}: op = a table: a cpu target chooses no kernels")
     );
+}
+
+const CPU_LEAF: &str = "cpu/random-ratio1/bf16";
+const CPU_FILE: &str = "targets/cpu/random-ratio1/bf16.toml";
+
+#[test]
+fn cpu_that_keeps_keys_and_values_in_other_bits() {
+    let scratch = Scratch::of(CPU_LEAF);
+    scratch.edit(CPU_FILE, "kv = \"f32\"", "kv = \"bf16\"");
+    assert_eq!(
+        scratch.load(CPU_LEAF).unwrap_err().to_string(),
+        format!("{CPU_FILE}: quant.kv = bf16: a cpu keeps keys and values in f32")
+    );
+}
+
+#[test]
+fn format_of_a_prediction_layer_that_is_not_there() {
+    let scratch = Scratch::of(CPU_LEAF);
+    scratch.edit(CPU_FILE, "kv = ", "mtp_experts = \"bf16\"\nkv = ");
+    assert_eq!(
+        scratch.load(CPU_LEAF).unwrap_err().to_string(),
+        format!("{CPU_FILE}: quant.mtp_experts = stated: the model has no prediction layer")
+    );
+}
+
+/// Paths of all numbers in a table, as `attention.heads` or `steps.decode.0`.
+fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
+    let below = |key: &str| match path {
+        "" => key.to_string(),
+        path => format!("{path}.{key}"),
+    };
+    match value {
+        Value::Integer(_) | Value::Float(_) => found.push(path.to_string()),
+        Value::Table(table) => {
+            let entries = table.iter();
+            entries.for_each(|(key, value)| numbers(value, &below(key), found));
+        }
+        Value::Array(list) => {
+            let entries = list.iter().enumerate();
+            entries.for_each(|(at, value)| numbers(value, &below(&at.to_string()), found));
+        }
+        _ => {}
+    }
+}
+
+fn at<'a>(value: &'a mut Value, path: &str) -> &'a mut Value {
+    path.split('.').fold(value, |value, key| match value {
+        Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
+        value => &mut value[key],
+    })
+}
+
+/// Sets each number of the manifests of `leaf` to each of `integers`, or of `floats`; the manifest,
+/// the path, and what became of it.
+fn with_each_number(
+    leaf: &str,
+    integers: &[i64],
+    floats: &[f64],
+    mut judge: impl FnMut(&str, &Value, Option<String>),
+) {
+    let [hw, model, _] = leaf.split('/').collect::<Vec<_>>().try_into().unwrap();
+    for file in [
+        format!("targets/_hw/{hw}.toml"),
+        format!("targets/_model/{model}/model.toml"),
+        format!("targets/{leaf}.toml"),
+    ] {
+        let text = std::fs::read_to_string(root().join(&file)).unwrap();
+        let right: Value = Value::Table(text.parse().unwrap());
+        let mut paths = Vec::new();
+        numbers(&right, "", &mut paths);
+        for path in paths {
+            let integer = at(&mut right.clone(), &path).is_integer();
+            let wrong = match integer {
+                true => integers
+                    .iter()
+                    .copied()
+                    .map(Value::Integer)
+                    .collect::<Vec<_>>(),
+                false => floats.iter().copied().map(Value::Float).collect(),
+            };
+            for wrong in wrong {
+                let mut edited = right.clone();
+                *at(&mut edited, &path) = wrong.clone();
+                let scratch = Scratch::of(leaf);
+                scratch.write(&file, toml::to_string(&edited).unwrap().as_bytes());
+                let error = scratch.load(leaf).err();
+                judge(&path, &wrong, error.map(|error| error.to_string()));
+            }
+        }
+    }
+}
+
+/// Leaves that state every field of the schemas between them.
+const EDITED: [&str; 2] = [LEAF, CPU_LEAF];
+
+#[test]
+fn a_huge_number_is_refused_by_its_key() {
+    for leaf in EDITED {
+        let huge = [f64::INFINITY, f64::NAN, -1.0, 1e300];
+        with_each_number(leaf, &[i64::MAX], &huge, |path, wrong, error| {
+            let key = path.trim_end_matches(|c: char| c == '.' || c.is_ascii_digit());
+            let key = key.rsplit('.').next().unwrap();
+            let error = error.unwrap_or_else(|| panic!("{leaf}: {path} = {wrong} is accepted"));
+            assert!(error.contains(key), "{leaf}: {path} = {wrong}: {error}");
+        });
+    }
+}
+
+/// Numbers that may be 0.
+const MAY_BE_NOTHING: [&str; 7] = [
+    "mtp.layers",
+    "sampling.top_k",
+    "sampling.temperature",
+    "chat.stop_ids.0",
+    "chat.stop_ids.1",
+    "chat.think_open_id",
+    "chat.think_close_id",
+];
+
+#[test]
+fn nothing_is_refused_but_where_it_means_something() {
+    for leaf in EDITED {
+        with_each_number(leaf, &[0], &[0.0, 1e-300], |path, wrong, error| {
+            let refused = error.is_some() || MAY_BE_NOTHING.contains(&path);
+            assert!(refused, "{leaf}: {path} = {wrong} is accepted");
+        });
+    }
+}
+
+/// Every figure of the largest target that the rules on single facts accept: none overflows.
+#[test]
+fn no_figure_of_the_largest_target_overflows() {
+    let mut target = Scratch::of(LEAF).load(LEAF).unwrap();
+    let model = &mut target.model;
+    (model.hidden, model.vocab) = (largest::WIDTH, largest::VOCAB);
+    (model.layers.count, model.max_position) = (largest::LAYERS as usize, largest::POSITIONS);
+    let attention = &mut model.attention;
+    (attention.heads, attention.kv_heads) = (largest::HEADS, largest::HEADS);
+    (attention.head_dim, attention.rotary_dim) = (largest::HEAD_DIM, largest::HEAD_DIM);
+    let gdn = &mut model.gdn;
+    (gdn.key_heads, gdn.value_heads) = (largest::HEADS, largest::HEADS);
+    (gdn.key_dim, gdn.value_dim) = (largest::HEAD_DIM, largest::HEAD_DIM);
+    gdn.conv_kernel = largest::TAPS;
+    let moe = &mut model.moe;
+    (moe.experts, moe.experts_per_token) = (largest::EXPERTS, largest::EXPERTS);
+    (moe.intermediate, moe.shared_intermediate) = (largest::WIDTH, largest::WIDTH);
+    let vision = model.vision.as_mut().unwrap();
+    (vision.tensors, vision.bytes) = (largest::TENSORS, largest::BYTES);
+    let published = model.checkpoint.get_mut("nvfp4").unwrap();
+    (published.tensors, published.tensor_bytes) = (None, None);
+    let limits = &mut target.leaf.limits;
+    (limits.sequences, limits.queued) = (largest::REQUESTS, largest::REQUESTS);
+    (limits.context, limits.kv_tokens) = (largest::POSITIONS, largest::KV_TOKENS);
+    let gpu = target.hardware.gpu.as_mut().unwrap();
+    (gpu.sms, gpu.threads_per_sm) = (largest::SMS as u32, largest::SMS as u32);
+    (gpu.shared_bytes_per_block, gpu.memory_bytes) = (largest::SHARED_BYTES, largest::BYTES);
+    for period in [[Mixer::Attention], [Mixer::Gdn]] {
+        target.model.layers.period = period.to_vec();
+        let text = target.expanded() + &target.emit_rust(&[]);
+        assert!(text.contains("resident_bytes") && target.resident_bytes() < 1 << 62);
+    }
+    for constant in constants(&target) {
+        if let Size(value) = constant.value {
+            assert!(value < 1 << 31, "{}", constant.name);
+        }
+    }
 }

@@ -116,10 +116,10 @@ pub struct Quant {
     pub experts_rows: Rows,
     /// Shared expert.
     pub shared_expert: Format,
-    /// Attention of the prediction layer.
-    pub mtp_attention: Format,
-    /// Routed and shared experts of the prediction layer.
-    pub mtp_experts: Format,
+    /// Attention of the prediction layer; absent where the model has none.
+    pub mtp_attention: Option<Format>,
+    /// Routed and shared experts of the prediction layer; absent where the model has none.
+    pub mtp_experts: Option<Format>,
     /// Keys and values.
     pub kv: KvFormat,
 }
@@ -135,7 +135,7 @@ pub struct Limits {
     /// Tokens that the KV pages of all sequences hold together; a multiple of `page`, `context` at
     /// least and `sequences * context` at most.
     pub kv_tokens: u64,
-    /// Requests that may wait for a slot.
+    /// Requests that may wait for a slot, at least 1.
     pub queued: u64,
     /// Tokens per KV page, a multiple of 64.
     pub page: u64,
@@ -147,7 +147,7 @@ pub struct Limits {
 pub struct Steps {
     /// Rows of decode steps, ascending; the last one is `limits.sequences`.
     pub decode: Vec<u64>,
-    /// Prompt tokens that one step may prefill, a multiple of `page`.
+    /// Prompt tokens that one step may prefill, a multiple of `page`, at most `kv_tokens`.
     pub prefill: u64,
 }
 

@@ -58,7 +58,7 @@ pub struct Model {
     pub vocab: u64,
     /// Whether the output head is the embedding table.
     pub tied_head: bool,
-    /// Epsilon of every norm, above 0.
+    /// Epsilon of every norm, 1e-12 ..= 1e-2.
     pub norm_eps: f64,
     /// Positions that the model was made for, tokens.
     pub max_position: u64,
@@ -103,16 +103,27 @@ pub struct Attention {
     pub kv_heads: u64,
     /// Elements of a head.
     pub head_dim: u64,
-    /// Leading elements of a head that RoPE turns, even, at most `head_dim`.
+    /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most.
     pub rotary_dim: u64,
-    /// RoPE base, above 0.
+    /// RoPE base, above 1.
     pub rope_theta: f64,
-    /// Rows of `q_proj` as stored: query and gate of each head.
-    pub q_rows: u64,
-    /// Rows of `k_proj` and of `v_proj` as stored.
-    pub kv_rows: u64,
-    /// Columns of `o_proj` as stored.
-    pub o_columns: u64,
+}
+
+impl Attention {
+    /// Rows of `q_proj`: query and gate of each head.
+    pub(crate) fn q_rows(&self) -> u64 {
+        2 * self.heads * self.head_dim
+    }
+
+    /// Rows of `k_proj` and of `v_proj`.
+    pub(crate) fn kv_rows(&self) -> u64 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Columns of `o_proj`.
+    pub(crate) fn o_columns(&self) -> u64 {
+        self.heads * self.head_dim
+    }
 }
 
 /// Gated DeltaNet dimensions.
@@ -129,12 +140,18 @@ pub struct Gdn {
     pub value_dim: u64,
     /// Taps of the causal convolution, at least 2.
     pub conv_kernel: u64,
-    /// Rows of `in_proj_qkv` as stored: queries, keys, values.
-    pub qkv_rows: u64,
-    /// Rows of `in_proj_z` and columns of `out_proj` as stored.
-    pub z_rows: u64,
-    /// Rows of `in_proj_a` and of `in_proj_b` as stored.
-    pub gate_rows: u64,
+}
+
+impl Gdn {
+    /// Rows of `in_proj_qkv`: queries, keys, values.
+    pub(crate) fn qkv_rows(&self) -> u64 {
+        2 * self.key_heads * self.key_dim + self.z_rows()
+    }
+
+    /// Rows of `in_proj_z` and columns of `out_proj`.
+    pub(crate) fn z_rows(&self) -> u64 {
+        self.value_heads * self.value_dim
+    }
 }
 
 /// Mixture of experts with one shared expert.
@@ -199,7 +216,7 @@ pub struct Chat {
 pub struct Sampling {
     /// 0 ..= 2; 0 takes the most likely token.
     pub temperature: f64,
-    /// Keep the k most likely tokens; 0 keeps all.
+    /// Keep the k most likely tokens, at most `vocab`; 0 keeps all.
     pub top_k: u32,
     /// Keep the smallest set that reaches this probability, in (0, 1].
     pub top_p: f64,
@@ -213,18 +230,16 @@ pub struct Checkpoint {
     pub repository: Option<String>,
     /// Commit of that repository; absent while it is not known.
     pub revision: Option<String>,
-    /// Tensors in all files.
-    pub tensors: u64,
-    /// Bytes of all tensors, without the headers of the files.
-    pub tensor_bytes: u64,
+    /// Tensors in all files, as published; absent: what follows from the facts.
+    pub tensors: Option<u64>,
+    /// Bytes of all tensors, without the headers of the files, as published; absent: what follows
+    /// from the facts. Vectors are BF16 or F32, each as the publisher likes.
+    pub tensor_bytes: Option<u64>,
     /// Whether NVFP4 matrices carry a scale of their input as well.
     pub input_scales: bool,
     /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
     #[serde(default)]
     pub stacked_experts: bool,
-    /// Whether `A_log` is F32 rather than BF16.
-    #[serde(default)]
-    pub a_log_f32: bool,
     /// Every file, or `[]` while their digests are not known.
     pub files: Vec<File>,
 }
