@@ -90,7 +90,7 @@ fn plain() -> String {
         target::MAX_CONTEXT,
         target::MAX_SEQUENCES,
         target::MAX_QUEUED,
-        if target::SERVES { "yes" } else { "not yet" },
+        if target::SERVES { "yes" } else { "no" },
         target::MANIFEST
     )
 }

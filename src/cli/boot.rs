@@ -85,7 +85,7 @@ impl Files {
     pub fn has_text(&self) -> bool {
         [target::TOKENIZER_FILE, target::TEMPLATE_FILE]
             .iter()
-            .all(|name| self.has(name))
+            .all(|name| !name.is_empty() && self.has(name))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -337,14 +337,26 @@ pub fn require_serving() -> Result<(), Failure> {
     if target::SERVES {
         return Ok(());
     }
-    let message = format!(
-        "{} cannot answer requests yet: it has no golden tokens of {} to check itself with. Its \
-         operations can be tested and timed; see `{} selftest --help`",
-        target::BINARY,
-        target::MODEL,
-        target::BINARY
-    );
-    Err(Failure::new(Exit::Config, message))
+    Err(Failure::new(
+        Exit::Config,
+        unfinished(target::TOKENIZER_FILE),
+    ))
+}
+
+/// Why this binary answers nothing, by the name of its model's tokenizer.
+fn unfinished(tokenizer: &str) -> String {
+    let (binary, model) = (target::BINARY, target::MODEL);
+    match tokenizer.is_empty() {
+        true => format!(
+            "{binary} cannot answer requests: {model} has no tokenizer and no chat template, which \
+             a [chat] of its model.toml would name. `{binary} verify WEIGHTS_DIR` compares what it \
+             computes"
+        ),
+        false => format!(
+            "{binary} cannot answer requests yet: it has no golden tokens of {model} to check \
+             itself with. Its operations can be tested and timed; see `{binary} selftest --help`"
+        ),
+    }
 }
 
 /// Writes to standard output.

@@ -174,3 +174,17 @@ fn too_little_memory_ends_with_a_code_of_its_own() {
     let lost = DeviceError::Failed(String::new());
     assert_eq!(start_failure(&lost).exit, Exit::Internal);
 }
+
+#[test]
+fn a_model_without_a_tokenizer_says_so() {
+    let message = unfinished("");
+    assert!(
+        message.contains("has no tokenizer and no chat template"),
+        "{message}"
+    );
+    assert!(
+        message.contains("[chat]") && message.contains("verify"),
+        "{message}"
+    );
+    assert!(!unfinished("tokenizer.json").contains("[chat]"));
+}

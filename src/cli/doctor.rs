@@ -90,7 +90,9 @@ fn weights(directory: Option<&std::path::Path>) -> Finding {
     let files = Files::locate(directory).map_err(|failure| failure.message)?;
     let opened = files.open(Arc::new(Progress::default()));
     opened.map_err(|error| error.to_string())?;
-    boot::chat_model(&files).map_err(|failure| failure.message)?;
+    if !target::TOKENIZER_FILE.is_empty() {
+        boot::chat_model(&files).map_err(|failure| failure.message)?;
+    }
     Ok(match files {
         Files::Embedded => format!("weights of {} are inside this binary", target::MODEL_ID),
         Files::Directory(directory) => format!("weights in {}", directory.display()),

@@ -61,14 +61,17 @@ fn digests(files: &Files, progress: &Progress) -> Result<(), Failure> {
 
 /// Whether texts become tokens.
 fn text(files: &Files) -> Result<(), Failure> {
+    if target::TOKENIZER_FILE.is_empty() {
+        return boot::print("--   the model has no tokenizer and no chat template\n");
+    }
     boot::chat_model(files)?;
     boot::print("ok   tokenizer and chat template\n")
 }
 
 /// Whether the model computes what it should.
 fn model(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
-    if !target::SERVES {
-        return boot::print("--   the model is not run: this target cannot serve yet\n");
+    if target::GOLDEN.is_empty() {
+        return boot::print("--   the model is not run: this binary has no golden tokens\n");
     }
     let (_, report) =
         boot::runner(files, progress).map_err(|cause| boot::start_failure(cause.as_ref()))?;

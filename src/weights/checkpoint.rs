@@ -303,10 +303,20 @@ impl Checkpoint {
     /// below 2^16.
     fn check_bf16(&self, name: &str, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
         const END: u16 = (127 + 16) << 7;
-        let found = position(bytes.as_chunks().0, |&b| {
-            u16::from_le_bytes(b) & 0x7fff >= END
-        });
-        self.check_none(name, found.map(|index| first + index))
+        let weights = bytes.as_chunks().0;
+        let found = position(weights, |&b| u16::from_le_bytes(b) & 0x7fff >= END);
+        let Some(index) = found else { return Ok(()) };
+        let value = format::bf16(weights[index]);
+        let index = first + index;
+        match value.is_finite() {
+            true => Err(WeightsError::TooLarge {
+                file: self.file_of(name),
+                tensor: name.to_string(),
+                index,
+                value,
+            }),
+            false => self.check_none(name, Some(index)),
+        }
     }
 
     /// `first`: of the codes, in the tensor.
@@ -320,12 +330,15 @@ impl Checkpoint {
         let Some(index) = index else {
             return Ok(());
         };
-        let file = self.files[self.tensors[name].0].name().to_string();
         Err(WeightsError::NotFinite {
-            file,
+            file: self.file_of(name),
             tensor: name.to_string(),
             index,
         })
+    }
+
+    fn file_of(&self, tensor: &str) -> String {
+        self.files[self.tensors[tensor].0].name().to_string()
     }
 }
 
@@ -364,7 +377,7 @@ impl MatrixSource<'_> {
     /// The weights as exact F32, row-major `[n, k]`.
     ///
     /// # Errors
-    /// `Io`, or `NotFinite` for a weight or scale.
+    /// `Io`, `NotFinite` for a weight or scale, or `TooLarge` for a weight.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
         Ok(self.read()?.values())
     }

@@ -54,11 +54,18 @@ pub enum WeightsError {
     Truncated { file: String, bytes: u64 },
     /// A file that was written to while it was read.
     Changed { file: String },
-    /// A weight or scale that is infinite or not a number, or a weight of 2^16 or more.
+    /// A weight or scale that is infinite or not a number.
     NotFinite {
         file: String,
         tensor: String,
         index: usize,
+    },
+    /// A weight of 2^16 or more in magnitude.
+    TooLarge {
+        file: String,
+        tensor: String,
+        index: usize,
+        value: f32,
     },
     /// The device has no room for the weights, or failed.
     Device(DeviceError),
@@ -161,8 +168,19 @@ impl fmt::Display for WeightsError {
                 index,
             } => write!(
                 f,
-                "{file}: tensor {tensor} holds a value that is not finite, or too large for a \
-                 weight, at element {index}; download the file again"
+                "{file}: tensor {tensor} holds a value that is not finite at element {index}; \
+                 download the file again"
+            ),
+            WeightsError::TooLarge {
+                file,
+                tensor,
+                index,
+                value,
+            } => write!(
+                f,
+                "{file}: tensor {tensor} holds {value} at element {index}: products are of F16, \
+                 which holds no weight of 65536 or more. Another download of the same file will \
+                 not help; use a checkpoint whose weights are smaller"
             ),
             WeightsError::Device(error) => error.fmt(f),
         }

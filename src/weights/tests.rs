@@ -345,7 +345,16 @@ fn a_weight_that_is_no_f16_is_refused_when_read() {
             .map(|stored| stored.values()[2])
     };
     assert_eq!(read(-65_280.0).unwrap(), -65_280.0);
-    for value in [65_536.0, -65_536.0, f32::NAN, f32::INFINITY] {
+    for large in [65_536.0, -65_536.0] {
+        let error = read(large).unwrap_err();
+        let expected = format!(
+            "model.safetensors: tensor {table} holds {large} at element 2: products are of F16, \
+             which holds no weight of 65536 or more. "
+        );
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert!(!error.to_string().contains("download the file again"));
+    }
+    for value in [f32::NAN, f32::INFINITY] {
         let error = read(value).unwrap_err();
         assert!(
             matches!(&error, WeightsError::NotFinite { tensor, index: 2, .. } if *tensor == table)

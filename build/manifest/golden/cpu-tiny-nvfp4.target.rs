@@ -10,7 +10,7 @@ pub const QUANT: &str = "nvfp4";
 pub const BINARY: &str = "atlas-cpu-tiny-nvfp4";
 /// Model id that the API reports.
 pub const MODEL_ID: &str = "tiny";
-/// Whether every op has an implementation, so that requests can be answered.
+/// Whether requests can be answered.
 pub const SERVES: bool = true;
 /// What is left to others of the host's memory, bytes, if the model lies in it.
 pub const HOST_RESERVE: Option<u64> = Some(268435456);
@@ -291,9 +291,9 @@ pub const THINKING_DEFAULT: bool = true;
 pub const THINK_OPEN: &str = "<think>";
 /// Closes reasoning.
 pub const THINK_CLOSE: &str = "</think>";
-/// Tokenizer in the weights directory.
+/// Tokenizer in the weights directory; empty where the model has none.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Chat template in the weights directory.
+/// Chat template in the weights directory; empty where the model has none.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// Whether experts of NVFP4 multiply rows that are rounded to the same.
 pub const EXPERTS_ROWS_NVFP4: bool = false;

@@ -10,7 +10,7 @@ pub const QUANT: &str = "nvfp4";
 pub const BINARY: &str = "atlas-h200-tiny-nvfp4";
 /// Model id that the API reports.
 pub const MODEL_ID: &str = "tiny";
-/// Whether every op has an implementation, so that requests can be answered.
+/// Whether requests can be answered.
 pub const SERVES: bool = true;
 /// What is left to others of the host's memory, bytes, if the model lies in it.
 pub const HOST_RESERVE: Option<u64> = None;
@@ -409,9 +409,9 @@ pub const THINKING_DEFAULT: bool = true;
 pub const THINK_OPEN: &str = "<think>";
 /// Closes reasoning.
 pub const THINK_CLOSE: &str = "</think>";
-/// Tokenizer in the weights directory.
+/// Tokenizer in the weights directory; empty where the model has none.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Chat template in the weights directory.
+/// Chat template in the weights directory; empty where the model has none.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);

@@ -55,7 +55,7 @@ impl Target {
         );
         item(
             out,
-            "Whether every op has an implementation, so that requests can be answered.",
+            "Whether requests can be answered.",
             &format!("SERVES: bool = {}", self.serves()),
         );
         let gpu = self.hardware.gpu.as_ref();
@@ -141,14 +141,14 @@ impl Target {
         let name = "TOKENIZER_FILE";
         line(
             out,
-            "Tokenizer in the weights directory.",
+            "Tokenizer in the weights directory; empty where the model has none.",
             name,
             &text(|chat| &chat.tokenizer),
         );
         let name = "TEMPLATE_FILE";
         line(
             out,
-            "Chat template in the weights directory.",
+            "Chat template in the weights directory; empty where the model has none.",
             name,
             &text(|chat| &chat.template),
         );

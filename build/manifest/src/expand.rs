@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::schema::hardware::Hardware;
+use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::Leaf;
 use crate::schema::model::Model;
 use crate::target::Target;
@@ -46,10 +46,9 @@ impl Target {
             target: &self.name,
             binary: self.binary(),
             serves: self.serves(),
-            ops_missing: if self.serves() {
-                Vec::new()
-            } else {
-                self.ops_missing()
+            ops_missing: match self.hardware.backend {
+                Backend::Cpu => Vec::new(),
+                Backend::Cuda => self.ops_missing(),
             },
             derived: self.derived(),
             leaf: &self.leaf,

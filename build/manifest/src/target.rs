@@ -170,11 +170,13 @@ impl Target {
         })
     }
 
-    /// Whether the binary can answer requests: a CPU target always, a GPU target when every op of
-    /// its family has a kernel, and golden tokens are there to check the whole with.
+    /// Whether the binary can answer requests: the model has a tokenizer, and a GPU target a kernel
+    /// for every op of its family, and golden tokens to check the whole with.
     pub fn serves(&self) -> bool {
         let golden = self.root.join(self.golden_file()).is_file();
-        self.hardware.backend == Backend::Cpu || (self.ops_missing().is_empty() && golden)
+        let runs =
+            self.hardware.backend == Backend::Cpu || (self.ops_missing().is_empty() && golden);
+        runs && self.model.chat.is_some()
     }
 
     /// Whether its kernels multiply by block-scaled instructions of FP4: on `sm_12x`, where rows
@@ -239,6 +241,17 @@ mod tests {
     #[test]
     fn a_cpu_target_serves() {
         assert!(repository("cpu/tiny/nvfp4").serves());
+    }
+
+    #[test]
+    fn a_model_without_a_tokenizer_does_not_serve() {
+        let target = repository("cpu/random-fp8/fp8");
+        assert!(target.model.chat.is_none() && !target.serves());
+        let shown = target.expanded();
+        assert!(
+            shown.contains("serves = false\nops_missing = []"),
+            "{shown}"
+        );
     }
 
     #[test]
