@@ -13,8 +13,8 @@ const SHA256_DIGITS: usize = 64;
 const TEMPERATURE_MAX: f64 = 2.0;
 /// Below it an epsilon is lost beside the F32 square that it is added to.
 const NORM_EPS_LEAST: f64 = 1e-12;
-const SUM_OF: &str = "the sum over the tensors that dims, formats, input_scales and stacked_experts \
-                      give";
+const SUM_OF: &str =
+    "the sum over the tensors that dims, formats, input_scales and stacked_experts give";
 
 impl File {
     pub(super) fn model_rules(&self, model: &Model) -> Rule {
