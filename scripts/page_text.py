@@ -1,0 +1,218 @@
+"""How the chat page shows what is said: checks of `chat_page.py`."""
+
+from page_front import breaking, chunks, saying
+from page_talk import IDLE, LAST, check, say, send, texts
+
+EXAMPLE = """# Title
+
+Some *emphasis*, **strong**, ~~gone~~, `code` and a [link](https://example.org/a_b "title").
+A second line with https://example.org/x_(y), and 2 * 3 * 4 and snake_case_name.
+
+- one
+  1. inner
+  2. more
+- [x] two
+
+> quoted
+> ```py
+> print("in a quote")
+> ```
+
+| left | right |
+|:-----|------:|
+| a \\| b | **2** |
+
+```python
+def f(x):
+    return "<b>" + x
+```
+
+![a picture](https://example.org/picture.png)
+
+***
+### Deeper
+#### Deepest &amp; last
+"""
+
+# Selectors and how many elements each finds in the example.
+SHAPES = {
+    "h3": 1, "h4": 1, "h5": 1, "p em": 1, "p strong": 1, "del": 1, "p code": 1, "p br": 1,
+    'a[href="https://example.org/a_b"]': 1, 'a[href="https://example.org/x_(y)"]': 1,
+    'a[href="https://example.org/picture.png"]': 1, "img": 0, "ul": 1, "ul > li": 2,
+    "li > ol > li": 2, "blockquote pre": 1, "table": 1, "th.right": 1, "td strong": 1, "hr": 1,
+    "pre": 2, 'a[target="_blank"][rel="noopener noreferrer"]': 3,
+}
+
+INJECTIONS = [
+    "<img src=x onerror='hacked = 1'>",
+    "<script>hacked = 1</script>",
+    "<svg onload='hacked = 1'><iframe src=\"javascript:hacked = 1\">",
+    "[a](javascript:hacked=1) [b](JaVaScRiPt&#58;hacked=1) [c](java\\script:hacked=1)",
+    "[d](data:text/html,<script>hacked=1</script>) <javascript:hacked=1> <vbscript:hacked>",
+    "![e](https://evil.example/pixel.png) ![f](javascript:hacked=1)",
+    "```\"><img src=x onerror=hacked=1>\n</code></pre><script>hacked = 1</script>\n```",
+    "| <img src=x onerror=hacked=1> | b |\n|---|---|\n| <script>hacked=1</script> | c |",
+    "[g](https://evil.example/\" onmouseover=\"hacked=1) <https://evil.example/\"onload=hacked>",
+    "# <style>* { background: url(https://evil.example) }</style>",
+    "&lt;img src=x onerror=hacked=1&gt; &#60;script&#62;hacked=1&#60;/script&#62;",
+    "- <details open ontoggle=hacked=1>\n  > <form action=javascript:hacked=1><input autofocus onfocus=hacked=1>",
+]
+
+ALLOWED = """(box) => {
+  const tags = new Set(("P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE TABLE THEAD TBODY TR TH TD "
+    + "HR H3 H4 H5 H6 DIV SPAN BUTTON").split(" "));
+  const names = new Set(("class dir href target rel start scope tabindex role aria-label type").split(" "));
+  for (const one of box.querySelectorAll("*")) {
+    if (!tags.has(one.tagName)) return one.outerHTML;
+    for (const { name } of one.attributes) if (!names.has(name)) return one.outerHTML;
+    if (one.href && !/^(https?|mailto):/.test(one.href)) return one.outerHTML;
+  }
+  return "";
+}"""
+
+FUZZ = """(async (count, allowed) => {
+  let state = 7;
+  const below = (limit) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor(state / 2 ** 32 * limit);
+  };
+  const parts = ["*", "**", "_", "__", "~~", "`", "``", "```", "~~~", "[", "](", "](https://a.b)", "]",
+    "(", ")", "!", "![", "<", ">", "> ", "- ", "+ ", "1. ", "2) ", "  ", "    ", "\\n", "\\n\\n", "|",
+    "|-|", "|---|:-:|", "#", "# ", "###### ", "---", "===", "\\\\", "&amp;", "&#0;", "&#xd800;", "<br>",
+    "http://a.b/c_d", "https://", "javascript:", "<img src=x>", "a", "word ", "\\u202e", "\\u05d0",
+    "\\ud83e\\udd80", "\\t", "[x] ", "\\0"];
+  const whole = document.createElement("div");
+  const grown = document.createElement("div");
+  for (let round = 0; round < count; round += 1) {
+    let text = "";
+    for (let left = 1 + below(40); left > 0; left -= 1) text += parts[below(parts.length)];
+    whole.replaceChildren();
+    new Markdown(whole).show(text);
+    grown.replaceChildren();
+    const growing = new Markdown(grown);
+    for (let at = 0; at < text.length;) growing.show(text.slice(0, at += 1 + below(6)));
+    growing.show(text);
+    if (whole.innerHTML !== grown.innerHTML) {
+      return JSON.stringify({ text, whole: whole.innerHTML, grown: grown.innerHTML });
+    }
+    const wrong = allowed(whole);
+    if (wrong) return JSON.stringify({ text, wrong });
+  }
+  return "";
+})"""
+
+# Texts that cost much in readers that look ahead again and again, or that go as deep as they nest.
+BOMBS = """[
+  "*".repeat(100000), "*a ".repeat(30000), "*a **b ".repeat(15000), "_a* ".repeat(30000),
+  "[".repeat(100000), "[a](".repeat(30000), "![".repeat(50000), "[a](b \\"".repeat(20000),
+  "`".repeat(100000), Array.from({ length: 400 }, (_, i) => "`".repeat(i + 1)).join(" "),
+  "> ".repeat(50000), "- ".repeat(50000), "  - a\\n".repeat(10000), "#".repeat(100000),
+  "# " + " ".repeat(100000) + "x", "|".repeat(50000) + "\\n" + "|-".repeat(50000),
+  "- a\\n".repeat(20000), "<".repeat(100000), "&".repeat(100000), "https://".repeat(20000),
+  "https://a" + ")".repeat(50000), "**a".repeat(20000) + "**".repeat(20000),
+  Array.from({ length: 300 }, (_, i) => " ".repeat(i * 2) + "- a").join("\\n"),
+]"""
+
+
+def markdown(browser, front):
+    """Markdown is shown, raw on demand, and its code can be copied"""
+    front.plays["show"] = saying(EXAMPLE)
+    page = browser.page(front.address)
+    say(page, "show")
+    for selector, count in SHAPES.items():
+        found = page.value(f"{LAST}.querySelectorAll(`.text {selector}`).length")
+        check(found == count, f"{found} of {selector}, not {count}: {page.text('.text')}")
+    page.value("navigator.clipboard.writeText = (text) => { window.copied = text; }")
+    page.press("Copy", ".code")
+    page.wait("the copy", "window.copied === 'def f(x):\\n    return \"<b>\" + x'")
+    check(page.value("$('said').textContent") == "Copied.", "nobody is told")
+    page.press("Raw")
+    check(page.value(f"{LAST}.querySelector('.text').textContent") == EXAMPLE, "this is not raw")
+    page.press("Raw")
+    check(page.value(f"{LAST}.querySelectorAll('table').length") == 1, "the raw text stays")
+    check(page.value("[...document.querySelectorAll('article p, .text.plain, #prompt')]"
+                     ".every((one) => one.dir === 'auto')"), "a text has no direction of its own")
+    page.close()
+
+
+def injections(browser, front):
+    """twelve injections, and a hundred thousand characters of each bomb, are inert"""
+    page = browser.page(front.address)
+    for number, text in enumerate(INJECTIONS):
+        front.plays[f"injection {number}"] = saying(text, size=3)
+        say(page, f"injection {number}")
+        say(page, text)
+        wrong = page.value(f"({ALLOWED})({LAST}.querySelector('.text'))")
+        check(not wrong, f"{text} makes {wrong}")
+    page.value("document.querySelectorAll('.text a').forEach((one) => "
+               "one.dispatchEvent(new MouseEvent('mouseover')))")
+    check(page.value("typeof hacked") == "undefined", "a script was run")
+    check(page.value("document.querySelectorAll('img, iframe, svg, script:not(body > script)')"
+                     ".length") == 0, "something was made that loads")
+    slow = page.value(f"""{BOMBS}.map((text) => {{
+        const begun = performance.now();
+        new Markdown(document.createElement("div")).show(text);
+        return [text.slice(0, 20), performance.now() - begun];
+    }}).filter(([, ms]) => ms > 1500)""")
+    check(not slow, f"these take long: {slow}")
+    page.close()
+
+
+def fuzz(browser, front):
+    """Markdown of any text makes allowed elements alone, the same whole and as it grows"""
+    page = browser.page(front.address)
+    wrong = page.value(f"{FUZZ}(4000, {ALLOWED})")
+    check(not wrong, wrong)
+    page.close()
+
+
+def many_chunks(browser, front):
+    """a reply of 20,000 chunks is shown within 3 s, and costs as much a chunk as a shorter one"""
+    costs = []
+    for count, word in ((5000, "word "), (20000, "word "), (20000, "line\n"), (20000, "a\n\n")):
+        front.plays["many"] = chunks(count, word)
+        page = browser.page(front.address)
+        before = page.metric("TaskDuration")
+        say(page, "many")
+        costs.append(page.metric("TaskDuration") - before)
+        check(page.value("current.turns.at(-1).tokens") == count, "chunks are lost")
+        check(page.value(f"{LAST}.querySelector('.text').textContent.length")
+              >= count * len(word.strip()), "text is lost")
+        page.close()
+    print("   ", ", ".join(f"{cost:.2f} s" for cost in costs))
+    check(max(costs) < 3, f"20,000 chunks take {costs} s")
+
+
+def turns_that_are_changed(browser, front):
+    """turns are edited, regenerated and deleted, and what failed is as it was"""
+    front.plays |= {"a": saying("reply a"), "b": saying("reply b"), "c": saying("reply c")}
+    page = browser.page(front.address)
+    say(page, "a")
+    say(page, "b")
+    front.plays["b"] = saying("another b")
+    page.press("Regenerate")
+    page.wait("the other reply", f"{IDLE} && {LAST}.innerText.includes('another b')")
+    check(texts(front) == ["a", "reply a", "b"], f"sent was {texts(front)}")
+    front.plays["b"] = breaking("")
+    page.press("Regenerate")
+    page.wait("the failure", f"{IDLE} && $('notice').textContent")
+    check(page.value("current.turns.length") == 4, "a reply is lost")
+    page.press("Edit", "article.user")
+    page.fill("article textarea", "c")
+    page.press("Send", "article")
+    page.wait("the reply", f"{IDLE} && {LAST}.innerText.includes('reply c')")
+    check(texts(front) == ["a", "reply a", "c"], f"sent was {texts(front)}")
+    page.press("Edit", "article.assistant")
+    page.fill("article textarea", "mended")
+    page.press("Save")
+    check(page.value("document.activeElement.ariaLabel") == "Edit message 4", "the focus is lost")
+    say(page, "a")
+    check(texts(front) == ["a", "reply a", "c", "mended", "a"], f"sent was {texts(front)}")
+    page.value("document.querySelector('article.user [aria-label^=Delete]').click()")
+    check(page.value("current.turns.map((turn) => turn.text).join()") == "c,mended,a,reply a",
+          "deleted was something else")
+    check(page.value("document.activeElement.id") == "prompt", "the focus is lost")
+    page.close()
+
+
+CHECKS = [markdown, injections, fuzz, many_chunks, turns_that_are_changed]

@@ -1,0 +1,64 @@
+// A conversation: what was said in it, and what of that the server is sent.
+//
+// A turn is {role: "user", text} or {role: "assistant", text, thought, calls, answered, figures…}:
+// the results of its calls are in the calls, and they were sent where it is answered.
+
+const TITLE_CHARS = 60;
+
+function newConversation(like) {
+  return {
+    id: crypto.getRandomValues(new Uint32Array(4)).join("-"),
+    changed: Date.now(), revision: 0,
+    system: like?.system ?? "", tools: like?.tools ?? "",
+    draft: "", turns: [],
+  };
+}
+
+/** The same as a browser keeps it: what only the page knows of it left out. */
+function plainConversation({ id, changed, revision, system, tools, draft, turns }) {
+  const plain = ({ live, view, ...turn }) => turn;
+  return { id, changed, revision, system, tools, draft, turns: turns.map(plain) };
+}
+
+function title(conversation) {
+  const first = conversation.turns.find((turn) => turn.role === "user")?.text;
+  const text = first ?? (conversation.draft.trim() && "Draft: " + conversation.draft);
+  return (text || "New chat").trim().split("\n")[0].slice(0, TITLE_CHARS);
+}
+
+const isEmpty = (conversation) => !conversation.turns.length && !conversation.draft.trim();
+
+/** Whether the arguments of a call are whole. */
+function isWhole(call) {
+  try {
+    JSON.parse(call.arguments);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** What a turn adds to the messages of a request. */
+function turnMessages(turn) {
+  if (turn.role === "user") return [{ role: "user", content: turn.text }];
+  const said = { role: "assistant", content: turn.text };
+  if (turn.thought) said.reasoning_content = turn.thought;
+  const calls = turn.calls.filter(isWhole);
+  if (calls.length) {
+    said.tool_calls = calls.map((call) => ({
+      id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
+    }));
+  }
+  const results = turn.answered ? calls.map((call) => ({
+    role: "tool", tool_call_id: call.id, content: call.result ?? "",
+  })) : [];
+  return [said, ...results];
+}
+
+/** All that the server is sent of a conversation, and a text behind it. */
+function messages(conversation, more) {
+  const system = conversation.system.trim();
+  const said = conversation.turns.filter((turn) => !turn.live).flatMap(turnMessages);
+  if (more) said.push({ role: "user", content: more });
+  return system ? [{ role: "system", content: system }, ...said] : said;
+}
