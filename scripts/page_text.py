@@ -138,9 +138,8 @@ def markdown(browser, front):
 def injections(browser, front):
     """twelve injections, and a hundred thousand characters of each bomb, are inert"""
     page = browser.page(front.address)
-    for number, text in enumerate(INJECTIONS):
-        front.plays[f"injection {number}"] = saying(text, size=3)
-        say(page, f"injection {number}")
+    for text in INJECTIONS:
+        front.plays[text] = saying(text, size=3)
         say(page, text)
         wrong = page.value(f"({ALLOWED})({LAST}.querySelector('.text'))")
         check(not wrong, f"{text} makes {wrong}")
