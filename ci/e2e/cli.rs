@@ -147,7 +147,7 @@ fn a_start_that_fails_ends_as_its_process_did() {
     let empty = std::env::temp_dir().join(format!("atlas-e2e-empty-{}", std::process::id()));
     std::fs::create_dir_all(&empty).unwrap();
     let line = ["bench", "start", empty.to_str().unwrap()];
-    assert_eq!(code(&line), 74);
+    assert_eq!(code(&line), 78);
     let said = stderr(&line);
     std::fs::remove_dir(&empty).unwrap();
     assert!(

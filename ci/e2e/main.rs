@@ -4,6 +4,7 @@
 //! code is used here but its name and version, and in `clients` the server around a script.
 
 mod chat;
+mod check;
 mod cli;
 mod clients;
 mod completions;

@@ -11,14 +11,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use argh::FromArgs;
 use serde::{Deserialize, Serialize};
 
 use super::{BenchError, STANDARD_OUTPUT, chart, write};
-use crate::cli::boot::{self, Files};
+use crate::cli::boot::{self, Engine, Files};
 use crate::cli::{Exit, Failure};
 use crate::engine::Phase;
 use crate::target;
@@ -62,8 +61,8 @@ struct Report {
     slowest_s: f64,
     /// One after the other: those of one start add up to its total.
     stages: Vec<StageFigures>,
-    /// Of tokenizer and template, which load beside the stages; None where they are missing.
-    text_s: Option<f64>,
+    /// Of tokenizer and template, which load beside the stages.
+    text_s: f64,
     /// Bytes of weights that were read, and those of them that came past the page cache.
     bytes: u64,
     bytes_direct: u64,
@@ -133,14 +132,14 @@ fn here(
     let begun = Instant::now();
     boot::preflight().map_err(BenchError::Start)?;
     let progress = Arc::new(Progress::default());
-    let (engine, thread) = boot::engine(files, &progress);
-    let text = files.has_text().then(|| {
-        let files = files.clone();
-        thread::spawn(move || boot::chat_model(&files).map(|_| begun.elapsed().as_secs_f64()))
-    });
+    let Engine {
+        handle: engine,
+        thread,
+        chat,
+    } = boot::engine(files, &progress, None);
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
-    let text = text.map(|text| text.join().unwrap_or_else(|_| Err(broken())));
-    let text_s = text.transpose().map_err(BenchError::Start)?;
+    boot::chat_of(chat).map_err(BenchError::Start)?;
+    let text_s = begun.elapsed().as_secs_f64();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|cause| BenchError::Model(format!("no waiting: {cause}")))?;
     let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
@@ -219,7 +218,7 @@ impl Report {
     fn behind(mut self, wall_s: f64) -> Report {
         let before = StageFigures::new("starting the process", wall_s - self.total_s, None);
         self.stages.insert(0, before);
-        self.text_s = self.text_s.map(|text_s| text_s + wall_s - self.total_s);
+        self.text_s += wall_s - self.total_s;
         (self.total_s, self.fastest_s, self.slowest_s) = (wall_s, wall_s, wall_s);
         self
     }
@@ -245,9 +244,7 @@ impl Report {
                     StageFigures::new(&stage.name, s, stage.bytes)
                 })
                 .collect(),
-            text_s: runs[0]
-                .text_s
-                .map(|_| median(&|run| run.text_s.unwrap_or_default())),
+            text_s: median(&|run| run.text_s),
             bytes_direct: median(&|run| run.bytes_direct as f64) as u64,
             ..runs[0].clone()
         }
@@ -316,16 +313,11 @@ impl Report {
             "  {:<24}{:>10.3}  ({:.3} to {:.3})",
             "start to READY", self.total_s, self.fastest_s, self.slowest_s
         )?;
-        match self.text_s {
-            Some(s) => writeln!(
-                text,
-                "tokenizer and template were there after {s:.3} s, beside the stages"
-            )?,
-            None => writeln!(
-                text,
-                "tokenizer and template are not in the directory and were not counted"
-            )?,
-        }
+        writeln!(
+            text,
+            "tokenizer and template were there after {:.3} s, beside the stages",
+            self.text_s
+        )?;
         writeln!(text, "the weights were read {}", self.read())
     }
 
@@ -339,7 +331,7 @@ impl Report {
             met: None,
         };
         let stages = self.stages.iter().map(|stage| bar(&stage.name, stage.s));
-        let text = self.text_s.map(|s| bar("tokenizer, beside", s));
+        let text = [bar("tokenizer, beside", self.text_s)];
         let total = [bar("start to READY", self.total_s)];
         let bars: Vec<_> = stages.chain(text).chain(total).collect();
         chart::svg(&bars, false).expect("a string takes everything")
@@ -348,11 +340,12 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
 
-    fn run(loading_s: f64, text_s: Option<f64>) -> Report {
+    fn run(loading_s: f64, text_s: f64) -> Report {
         Report {
             format: FORMAT,
             target: "t".to_owned(),
@@ -374,15 +367,15 @@ mod tests {
 
     #[test]
     fn what_comes_before_the_command_line_counts() {
-        let report = run(4.0, Some(0.5)).behind(5.25);
+        let report = run(4.0, 0.5).behind(5.25);
         assert_eq!(report.total_s, 5.25);
-        assert_eq!(report.text_s, Some(0.75));
+        assert_eq!(report.text_s, 0.75);
         assert_eq!(report.stages.iter().map(|stage| stage.s).sum::<f64>(), 5.25);
     }
 
     #[test]
     fn medians_are_of_each_stage_and_rates_follow_them() {
-        let runs = [9.0, 2.0, 4.0].map(|s| run(s, Some(s)));
+        let runs = [9.0, 2.0, 4.0].map(|s| run(s, s));
         let report = Report::median(&runs);
         assert_eq!((report.runs, report.total_s), (3, 5.0));
         assert_eq!((report.fastest_s, report.slowest_s), (3.0, 10.0));
@@ -390,7 +383,7 @@ mod tests {
             (report.stages[1].s, report.stages[1].gb_s),
             (4.0, Some(2.0))
         );
-        assert_eq!(report.text_s, Some(4.0));
+        assert_eq!(report.text_s, 4.0);
     }
 
     #[test]
@@ -415,26 +408,25 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_was_read_and_what_is_missing() {
-        let table = run(4.0, None).table();
+    fn the_table_tells_what_was_read_and_how() {
+        let table = run(4.0, 1.0).table();
         assert!(table.contains("were read from the page cache"), "{table}");
-        assert!(table.contains("were not counted"), "{table}");
         let direct = Report {
             bytes_direct: 2_000_000_000,
-            ..run(4.0, Some(1.0))
+            ..run(4.0, 1.0)
         };
         assert!(direct.table().contains("2.00 of 8.00 GB past the page"));
         assert!(direct.table().contains("there after 1.000 s"));
         let detour = Report {
             detour: Some("no direct reads".to_owned()),
-            ..run(4.0, None)
+            ..run(4.0, 1.0)
         };
         assert!(detour.table().contains("whatever it held"));
     }
 
     #[test]
     fn a_report_is_read_as_it_was_written() {
-        let report = run(1.5, Some(0.25));
+        let report = run(1.5, 0.25);
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }

@@ -5,16 +5,16 @@ use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::backend::{self, Backend, GOLDEN_TOLERANCE};
+use crate::backend::{self, Backend};
 use crate::engine::executor::DeviceError;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
 use crate::http::state::Loading;
 use crate::log;
-use crate::model::{Plan, Report, Runner, TooLittle, ledger, selfcheck};
+use crate::model::{Plan, Runner, TooLittle, ledger};
 use crate::ops::Ops;
 use crate::target;
 use crate::text::chat::ChatModel;
@@ -25,6 +25,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
 use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
 
+use super::check::{self, Checks};
 use super::meter::Meter;
 use super::{Exit, Failure, about};
 
@@ -81,17 +82,18 @@ impl Files {
         }
     }
 
-    /// Whether tokenizer and template are there.
-    pub fn has_text(&self) -> bool {
-        [target::TOKENIZER_FILE, target::TEMPLATE_FILE]
-            .iter()
-            .all(|name| !name.is_empty() && self.has(name))
-    }
-
     fn has(&self, name: &str) -> bool {
         match self {
             Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| *known == name),
             Files::Directory(directory) => directory.join(name).exists(),
+        }
+    }
+
+    /// Whether `synth` has written them.
+    pub fn are_drawn(&self) -> bool {
+        match self {
+            Files::Embedded => false,
+            Files::Directory(directory) => weights::is_drawn(directory),
         }
     }
 
@@ -102,6 +104,10 @@ impl Files {
     pub fn open(&self, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
         match self {
             Files::Embedded => weights::open_embedded(progress),
+            // Its files are of other sizes than the release's.
+            Files::Directory(directory) if self.are_drawn() => {
+                weights::open_layers(directory, target::LAYERS, progress)
+            }
             Files::Directory(directory) => weights::open(directory, progress),
         }
     }
@@ -195,27 +201,39 @@ pub fn preflight() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The running engine and its end.
-pub type Engine = (Handle, JoinHandle<engine::Outcome>);
+/// The running engine, its end, and what the text side is made of meanwhile.
+pub struct Engine {
+    pub handle: Handle,
+    pub thread: JoinHandle<engine::Outcome>,
+    pub chat: JoinHandle<Result<ChatModel, Failure>>,
+}
 
-/// Opens and loads the weights and replays the golden tokens; blocks.
+/// Opens and loads the weights, and checks the model with what `checks` gives; blocks.
 ///
 /// # Errors
-/// `WeightsError`, or `Mismatch` when the model computes something else than it should.
+/// `WeightsError`, or what `Checks::run` found when the model computes something else than it
+/// should.
 pub fn runner(
     files: &Files,
     progress: &Arc<Progress>,
-) -> Result<(Runner<Backend>, Report), Box<dyn Error + Send + Sync>> {
+    checks: impl FnOnce() -> Result<Checks, Box<dyn Error + Send + Sync>>,
+) -> Result<Runner<Backend>, Box<dyn Error + Send + Sync>> {
     progress.enter(Stage::Checking);
     let checkpoint = files.open(progress.clone())?;
-    let _meter = Meter::start(progress);
+    let meter = Meter::start(progress);
     tell_detour(&checkpoint);
     progress.enter(Stage::Opening);
     let mut runner = load(backend::open()?, &checkpoint)?;
+    drop(meter);
     progress.enter(Stage::Verifying);
-    let report = selfcheck(&mut runner, target::GOLDEN, GOLDEN_TOLERANCE)?;
+    let found = checks()?.run(&mut runner)?;
+    log::line(format_args!(
+        "the weights take {}",
+        ledger::mebibytes(runner.matrix_bytes())
+    ));
+    found.iter().for_each(log::line);
     progress.enter(Stage::Ready);
-    Ok((runner, report))
+    Ok(runner)
 }
 
 /// Plans the memory, says what it is, and loads the model.
@@ -241,19 +259,40 @@ pub fn tell_detour(checkpoint: &Checkpoint) {
     }
 }
 
-/// Starts the engine; its thread loads and checks the model.
-pub fn engine(files: &Files, progress: &Arc<Progress>) -> Engine {
+/// Starts the engine, whose thread loads and checks the model, and loads the text side beside it;
+/// `golden` is a file of golden tokens that the model is checked with too.
+pub fn engine(files: &Files, progress: &Arc<Progress>, golden: Option<&Path>) -> Engine {
+    check::tell_drawn(files);
+    let (give, given) = mpsc::channel();
+    let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
+    let chat = thread::spawn(move || {
+        let chat = chat_model(&of_text)?;
+        // The engine may have failed before it asks.
+        let _ = give.send(Checks::new(&of_text, Some(&chat), golden.as_deref())?);
+        Ok(chat)
+    });
     let (files, progress) = (files.clone(), progress.clone());
     let (handle, thread) = engine::spawn(Limits::TARGET, move || {
-        let (runner, report) = runner(&files, &progress)?;
-        log::line(format_args!(
-            "the weights take {}",
-            ledger::mebibytes(runner.matrix_bytes())
-        ));
-        log::line(checked(&report));
-        Ok(runner)
+        runner(&files, &progress, || {
+            given
+                .recv()
+                .map_err(|_| "there is nothing to check the model with".into())
+        })
     });
-    (handle, thread::spawn(move || end(thread)))
+    Engine {
+        handle,
+        thread: thread::spawn(move || end(thread)),
+        chat,
+    }
+}
+
+/// What a thread found that loaded the text side.
+///
+/// # Errors
+/// As `chat_model`.
+pub fn chat_of(loading: JoinHandle<Result<ChatModel, Failure>>) -> Result<ChatModel, Failure> {
+    let broken = |_| Failure::new(Exit::Internal, "the text side broke down");
+    loading.join().map_err(broken)?
 }
 
 /// Waits for the engine's end. Soon after a failure of the device the process ends, whatever it is
@@ -267,17 +306,6 @@ fn end(thread: engine::Thread) -> engine::Outcome {
         log::line(error);
     }
     outcome
-}
-
-/// What the replay of golden tokens found, for people.
-pub fn checked(report: &Report) -> String {
-    match report.tokens {
-        0 => "the model loads; this binary has no golden tokens to compare".to_string(),
-        tokens => format!(
-            "{tokens} golden tokens of {} sequences agree (log-probabilities within {:.1e})",
-            report.sequences, report.logprob_difference_max
-        ),
-    }
 }
 
 /// Waits until the engine is at `phase` or further; which one it is at then.
@@ -353,8 +381,8 @@ fn unfinished(tokenizer: &str) -> String {
              computes"
         ),
         false => format!(
-            "{binary} cannot answer requests yet: it has no golden tokens of {model} to check \
-             itself with. Its operations can be tested and timed; see `{binary} selftest --help`"
+            "{binary} does not answer requests: its hardware is a part of another GPU, to measure \
+             on. Its operations can be tested and timed; see `{binary} selftest --help`"
         ),
     }
 }

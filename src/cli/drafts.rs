@@ -12,6 +12,7 @@ use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
+use super::check::Checks;
 use super::{Exit, Failure};
 
 /// Largest file of served replies that is read.
@@ -38,8 +39,9 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     let exchanges = exchanges(file)?;
     let files = Files::locate(weights)?;
     let progress = Arc::new(Progress::default());
-    let (mut runner, _) =
-        boot::runner(&files, &progress).map_err(|error| boot::start_failure(error.as_ref()))?;
+    let checks = Checks::new(&files, Some(&boot::chat_model(&files)?), None)?;
+    let runner = boot::runner(&files, &progress, || Ok(checks));
+    let mut runner = runner.map_err(|error| boot::start_failure(error.as_ref()))?;
     let found =
         acceptance(&mut runner, &exchanges).map_err(|error| Failure::new(Exit::Internal, error))?;
     boot::print(&line(exchanges.len(), found))

@@ -15,7 +15,7 @@ use crate::text::reply::{Delta, Reply, ReplyFormat};
 use crate::text::template::Conversation;
 use crate::weights::Progress;
 
-use super::boot::{self, Files};
+use super::boot::{self, Engine, Files};
 use super::{Exit, Failure};
 
 /// answer one prompt on standard output
@@ -50,9 +50,13 @@ pub struct Generate {
 pub fn run(options: &Generate) -> Result<(), Failure> {
     boot::require_serving()?;
     let files = Files::locate(options.weights.as_deref())?;
-    let chat = boot::chat_model(&files)?;
+    let Engine {
+        handle: engine,
+        thread,
+        chat,
+    } = boot::engine(&files, &Arc::new(Progress::default()), None);
+    let chat = boot::chat_of(chat)?;
     let (request, format, events) = request(&chat, options)?;
-    let (engine, thread) = boot::engine(&files, &Arc::new(Progress::default()));
     let submitted = engine
         .submit(request)
         .map_err(|error| Failure::new(Exit::Internal, error));

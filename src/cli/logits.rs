@@ -193,7 +193,7 @@ mod tests {
     fn logits_of_a_prompt_are_those_of_its_tokens_one_by_one() {
         let folder = std::env::temp_dir().join(format!("atlas-logits-{}", std::process::id()));
         let weights = folder.join("weights");
-        weights::write_synthetic(&weights, 1, 2, &Progress::default()).unwrap();
+        weights::write_synthetic(&weights, 1, &[], 2, &Progress::default()).unwrap();
         let [tokens, out, routers] = ["tokens", "out", "routers"].map(|name| folder.join(name));
         let text: Vec<String> = (0..PAGE + 3)
             .map(|at| (at * 7 % VOCAB).to_string())

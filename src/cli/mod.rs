@@ -2,6 +2,7 @@
 
 pub mod about;
 pub mod boot;
+pub mod check;
 pub mod doctor;
 pub mod drafts;
 pub mod generate;

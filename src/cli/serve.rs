@@ -75,6 +75,11 @@ pub struct Serve {
     #[argh(option)]
     pub tls_key: Option<PathBuf>,
 
+    /// file of golden tokens that the model is checked with before it serves; `verify --oracle
+    /// --golden FILE` writes one (default: none)
+    #[argh(option)]
+    pub golden: Option<PathBuf>,
+
     /// name that requests may reach the server by, beside localhost and any address (repeated; * is
     /// any name, and the default unless --host is of this machine only)
     #[argh(option)]
@@ -232,7 +237,8 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
         // An error means that the sender is gone, which is a stop too.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }));
-    let outcome = live(&files, progress, &state, &place).await;
+    let engine = boot::engine(&files, &progress, options.golden.as_deref());
+    let outcome = live(engine, &state, &place).await;
     stop.send_replace(true);
     let drained = server.await.unwrap_or(false);
     log::line(if drained {
@@ -244,20 +250,15 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
 }
 
 /// From loading to the signal that ends it.
-async fn live(
-    files: &Files,
-    progress: Arc<Progress>,
-    state: &Arc<State>,
-    place: &Place,
-) -> Result<(), Failure> {
+async fn live(engine: boot::Engine, state: &Arc<State>, place: &Place) -> Result<(), Failure> {
     let signals = signalled();
     tokio::pin!(signals);
-    let (engine, thread) = boot::engine(files, &progress);
-    // Beside the weights: neither needs the other.
-    let chat = {
-        let files = files.clone();
-        tokio::task::spawn_blocking(move || boot::chat_model(&files))
-    };
+    let boot::Engine {
+        handle: engine,
+        thread,
+        chat,
+    } = engine;
+    let chat = tokio::task::spawn_blocking(move || boot::chat_of(chat));
     let loaded = async {
         let chat = chat.await;
         let chat = chat.map_err(|error| Failure::new(Exit::Internal, error))??;

@@ -10,6 +10,7 @@ use argh::FromArgs;
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
 use crate::target;
+use crate::text::drawn;
 use crate::weights::{self, Progress, SynthError};
 
 /// write a checkpoint of the model's exact tensors with drawn numbers, to measure and compare with
@@ -33,7 +34,8 @@ pub fn run(options: &Synth) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let (meter, start) = (Meter::start(&progress), Instant::now());
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let written = weights::write_synthetic(&options.directory, options.layers, threads, &progress);
+    let (directory, beside) = (&options.directory, drawn::files());
+    let written = weights::write_synthetic(directory, options.layers, &beside, threads, &progress);
     drop(meter);
     let written = written.map_err(|error| {
         let exit = match error {

@@ -1,14 +1,20 @@
 //! `verify`: whether the files are those that this binary was built for.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use argh::FromArgs;
 
+use crate::backend::Backend;
+use crate::engine::request::TokenId;
+use crate::model::{self, LayerFinding, Runner};
 use crate::target;
+use crate::text::chat::ChatModel;
 use crate::weights::{self, Progress, WeightsError};
 
 use super::boot::{self, Files};
+use super::check::{self, Checks};
 use super::{Exit, Failure};
 
 /// check the weights against the manifest in this binary
@@ -22,6 +28,16 @@ pub struct Verify {
     /// read every byte and compare SHA-256
     #[argh(switch)]
     full: bool,
+
+    /// compare every layer with the CPU's operations over the same weights, on a text: takes
+    /// minutes for a large model
+    #[argh(switch)]
+    oracle: bool,
+
+    /// file to write: tokens that the model gives now, for later starts to compare with, as
+    /// `serve --golden FILE` does; with --oracle, which must pass first
+    #[argh(option)]
+    golden: Option<PathBuf>,
 }
 
 /// Prints a line per check.
@@ -29,14 +45,25 @@ pub struct Verify {
 /// # Errors
 /// The first check that fails.
 pub fn run(options: &Verify) -> Result<(), Failure> {
+    if options.golden.is_some() && !options.oracle {
+        let text = "--golden: give --oracle too, so that what is kept was compared before";
+        return Err(Failure::new(Exit::Usage, text));
+    }
     let files = Files::locate(options.weights.as_deref())?;
     let progress = Arc::new(Progress::default());
     identity(&files, &progress)?;
     if options.full {
         digests(&files, &progress)?;
     }
-    text(&files)?;
-    model(&files, &progress)
+    let chat = text(&files)?;
+    let checks = Checks::new(&files, chat.as_ref(), None)?;
+    let tokens = checks.text().to_vec();
+    let mut runner = model(&files, &progress, checks)?;
+    if options.oracle {
+        oracle(&files, &mut runner, &tokens)?;
+    }
+    let golden = options.golden.as_deref();
+    golden.map_or(Ok(()), |file| keep(&mut runner, &tokens, file))
 }
 
 /// Whether the files are those of this model: sizes, names, shapes and element types.
@@ -60,22 +87,60 @@ fn digests(files: &Files, progress: &Progress) -> Result<(), Failure> {
 }
 
 /// Whether texts become tokens.
-fn text(files: &Files) -> Result<(), Failure> {
+fn text(files: &Files) -> Result<Option<ChatModel>, Failure> {
     if target::TOKENIZER_FILE.is_empty() {
-        return boot::print("--   the model has no tokenizer and no chat template\n");
+        boot::print("--   the model has no tokenizer and no chat template\n")?;
+        return Ok(None);
     }
-    boot::chat_model(files)?;
-    boot::print("ok   tokenizer and chat template\n")
+    let chat = boot::chat_model(files)?;
+    boot::print("ok   tokenizer and chat template\n")?;
+    Ok(Some(chat))
 }
 
-/// Whether the model computes what it should.
-fn model(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
-    if target::GOLDEN.is_empty() {
-        return boot::print("--   the model is not run: this binary has no golden tokens\n");
+/// Whether the model computes what it should, as every start checks it.
+fn model(
+    files: &Files,
+    progress: &Arc<Progress>,
+    checks: Checks,
+) -> Result<Runner<Backend>, Failure> {
+    check::tell_drawn(files);
+    let runner = boot::runner(files, progress, || Ok(checks));
+    let runner = runner.map_err(|cause| boot::start_failure(cause.as_ref()))?;
+    boot::print("ok   the model, as every start checks it\n")?;
+    Ok(runner)
+}
+
+/// Whether every layer computes on the device what it does on the CPU.
+fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Result<(), Failure> {
+    let checkpoint = files.open(Arc::default());
+    let checkpoint = checkpoint.map_err(|error| weights_failure(&error))?;
+    let tell = |layer: &LayerFinding, seconds: f64| {
+        // Where nobody reads any more the comparison goes on: the outcome says what was found.
+        let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
+    };
+    let report = model::oracle(runner, &checkpoint, tokens, tell);
+    let report = report.map_err(|error| boot::start_failure(&error))?;
+    boot::print(&format!("{report}\n"))?;
+    match report.passed() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            Exit::Internal,
+            "the device computes something else than the CPU over the same weights: it must not \
+             serve",
+        )),
     }
-    let (_, report) =
-        boot::runner(files, progress).map_err(|cause| boot::start_failure(cause.as_ref()))?;
-    boot::print(&format!("ok   {}\n", boot::checked(&report)))
+}
+
+/// Keeps what the model says now.
+fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
+    let golden = model::keep_golden(runner, tokens);
+    let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;
+    let io = |error| Failure::new(Exit::Io, format!("--golden {}: {error}", file.display()));
+    fs::write(file, golden).map_err(io)?;
+    let name = file.display();
+    boot::print(&format!(
+        "ok   golden tokens are in {name}: `serve --golden {name}` compares them\n"
+    ))
 }
 
 fn weights_failure(error: &WeightsError) -> Failure {

@@ -305,7 +305,7 @@ fn seen<B: Ops>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), De
 }
 
 /// The greedy token of a row of logits, and a digest of all its bits (FNV-1a over words).
-fn digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
+pub(super) fn digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
     if !all_finite(logits) {
         return Err(DeviceError::Failed("a logit is not finite".to_string()));
     }

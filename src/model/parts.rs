@@ -199,6 +199,24 @@ pub fn load<B: Ops>(
     })
 }
 
+/// Reads one layer of the checkpoint onto the backend, with a cache of `pages` KV pages.
+///
+/// # Errors
+/// As `load`.
+pub fn load_layer<B: Ops>(
+    ops: &mut B,
+    checkpoint: &Checkpoint,
+    layer: usize,
+    pages: usize,
+) -> Result<Layer<B>, WeightsError> {
+    let mut loader = Loader {
+        ops,
+        checkpoint,
+        pages,
+    };
+    loader.layer(&checkpoint.spec().layers[layer])
+}
+
 struct Loader<'a, B: Ops> {
     ops: &'a mut B,
     checkpoint: &'a Checkpoint,

@@ -9,21 +9,33 @@ use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
 /// row in `s.x`, the logits of the wanted rows in `s.logits [wanted, VOCAB]`, and what they are
 /// ranked by in `s.ranked`, if the backend ranks them.
 pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
-    forward_watched(ops, model, s, batch, |_, _| {});
+    forward_watched(ops, model, s, batch, |_, _, _| {});
 }
 
-/// `forward`, with a look behind each layer: the logits of its router are still in `s.router`.
+/// A part of the forward pass that adds to the hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Embedding,
+    Mixer,
+    /// The logits of the router are still in `Scratch::router` behind it.
+    Experts,
+}
+
+/// `forward`, with a look behind each part: the hidden states are in `s.residual`.
 pub fn forward_watched<B: Ops>(
     ops: &mut B,
     model: &mut Model<B>,
     s: &mut Scratch<B>,
     batch: &Batch,
-    mut behind: impl FnMut(&mut B, &Scratch<B>),
+    mut behind: impl FnMut(&mut B, &Scratch<B>, Part),
 ) {
     ops.embed(&model.embed, batch, &mut s.residual);
-    for block in &mut model.layers {
-        layer(ops, block, s, batch);
-        behind(ops, s);
+    behind(ops, s, Part::Embedding);
+    for layer in &mut model.layers {
+        mixer(ops, layer, s, batch);
+        behind(ops, s, Part::Mixer);
+        experts(ops, layer, s);
+        behind(ops, s, Part::Experts);
     }
     let ends = Ends {
         x: &mut s.x,
@@ -47,18 +59,23 @@ pub fn draft<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batc
     ops.rms_norm(&s.x, &mtp.norm_hidden, &mut s.residual);
     ops.concat(&s.y, &s.residual, &mut s.pair);
     ops.linear(&s.pair, &mtp.fc, &mut s.residual);
-    layer(ops, &mut mtp.layer, s, batch);
+    mixer(ops, &mut mtp.layer, s, batch);
+    experts(ops, &mtp.layer, s);
     ops.rms_norm(&s.residual, &mtp.norm, &mut s.x);
     logits(ops, model, s, batch);
 }
 
-/// Adds the layer's mixer and experts to `s.residual`.
-fn layer<B: Ops>(ops: &mut B, layer: &mut Layer<B>, s: &mut Scratch<B>, batch: &Batch) {
+/// Adds the layer's mixer to `s.residual`.
+pub fn mixer<B: Ops>(ops: &mut B, layer: &mut Layer<B>, s: &mut Scratch<B>, batch: &Batch) {
     let norm = &layer.input_norm;
     match &mut layer.mixer {
         Mixer::Gdn(gdn) => gated_delta_net(ops, norm, gdn, s, batch),
         Mixer::Attention(attention) => gated_attention(ops, norm, attention, s, batch),
     }
+}
+
+/// Adds the layer's experts to `s.residual`.
+pub fn experts<B: Ops>(ops: &mut B, layer: &Layer<B>, s: &mut Scratch<B>) {
     let mut router = [(&layer.moe.router, &mut s.router)];
     ops.norm_linear(&s.residual, &layer.post_norm, &mut s.x, true, &mut router);
     let (routing, residual) = (&mut s.routing, &mut s.residual);

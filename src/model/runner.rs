@@ -10,16 +10,16 @@ use crate::weights::{Checkpoint, Stage, WeightsError};
 
 use super::ledger::Plan;
 use super::parts::{self, Model, Scratch};
-use super::qwen3_5_moe;
+use super::qwen3_5_moe::{self, Part};
 
 /// Most rows of one step: a full prefill and one token of every sequence.
 pub const ROWS_MAX: usize = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
 /// Logits of a router: of every expert, then of the shared one's gate.
 pub const ROUTER_LOGITS: usize = target::EXPERTS + 1;
 
-/// Rows of routers' logits that the host takes at once, where it takes rows of logits.
-const ROUTER_ROWS: usize = LOGITS_ROWS_MAX * target::VOCAB / ROUTER_LOGITS;
-const _: () = assert!(ROUTER_ROWS > 0);
+/// Elements that the host takes at once.
+const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
+const _: () = assert!(TAKEN >= ROUTER_LOGITS && TAKEN >= target::HIDDEN);
 
 /// A model on a backend with its caches.
 pub struct Runner<B: Ops> {
@@ -57,7 +57,7 @@ impl<B: Ops> Runner<B> {
         let mut runner = Runner {
             ranked: ops.host(target::MAX_SEQUENCES * RANKED)?,
             logits: ops.host(target::VOCAB)?,
-            others: ops.host(LOGITS_ROWS_MAX * target::VOCAB)?,
+            others: ops.host(TAKEN)?,
             displaced: false,
             ops,
             model,
@@ -119,6 +119,12 @@ impl<B: Ops> Runner<B> {
         Ok(())
     }
 
+    /// The layers, for tests that spoil them.
+    #[cfg(test)]
+    pub(super) fn layers(&mut self) -> &mut [parts::Layer<B>] {
+        &mut self.model.layers
+    }
+
     /// Launches of a recorded decode step of so many rows, where the backend records steps.
     pub fn launches(&self, rows: usize) -> Option<usize> {
         self.ops.launches(Program::Forward, rows)
@@ -158,23 +164,34 @@ impl<B: Ops> Runner<B> {
         rows: &[Rows<'_>],
         routers: &mut Vec<f32>,
     ) -> Result<(), DeviceError> {
-        self.fill(rows)?;
         routers.clear();
+        self.step_watched(rows, |taker, part| match part {
+            Part::Experts => taker.take(|s| &s.router, ROUTER_LOGITS, routers),
+            Part::Embedding | Part::Mixer => Ok(()),
+        })
+    }
+
+    /// `step_eagerly`, with a look behind each part of it. Waits for every part that is taken from,
+    /// but runs the operations of any other step.
+    ///
+    /// # Errors
+    /// As `step`, and the first that `look` gives.
+    pub fn step_watched(
+        &mut self,
+        rows: &[Rows<'_>],
+        mut look: impl FnMut(&mut Taker<'_, B>, Part) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.fill(rows)?;
         self.ops.begin(&self.batch);
-        let (model, s, count) = (&mut self.model, &mut self.scratch, self.batch.rows());
-        let (logits, mut taken) = (&mut self.others, Ok(()));
-        qwen3_5_moe::forward_watched(&mut self.ops, model, s, &self.batch, |ops, s| {
-            let done = (0..count).step_by(ROUTER_ROWS).try_for_each(|first| {
-                let rows = first..count.min(first + ROUTER_ROWS);
-                ops.read(&s.router, rows, logits)?;
-                routers.extend_from_slice(logits);
-                Ok(())
-            });
-            if taken.is_ok() {
-                taken = done;
+        let (model, s, rows) = (&mut self.model, &mut self.scratch, self.batch.rows());
+        let (host, mut seen) = (&mut self.others, Ok(()));
+        qwen3_5_moe::forward_watched(&mut self.ops, model, s, &self.batch, |ops, s, part| {
+            if seen.is_ok() {
+                let mut taker = Taker { ops, s, rows, host };
+                seen = look(&mut taker, part);
             }
         });
-        taken?;
+        seen?;
         self.finish()
     }
 
@@ -197,6 +214,36 @@ impl<B: Ops> Runner<B> {
             )));
         }
         self.batch.fill(rows)
+    }
+}
+
+/// What a look behind a part of a step takes rows with.
+pub struct Taker<'a, B: Ops> {
+    ops: &'a mut B,
+    s: &'a Scratch<B>,
+    /// Of the step.
+    rows: usize,
+    host: &'a mut B::Host,
+}
+
+impl<B: Ops> Taker<'_, B> {
+    /// Appends all rows of a tensor of `width` elements a row to `taken`.
+    ///
+    /// # Errors
+    /// `DeviceError` of the wait.
+    pub fn take(
+        &mut self,
+        of: impl Fn(&Scratch<B>) -> &B::Tensor,
+        width: usize,
+        taken: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        let at_once = TAKEN / width;
+        for first in (0..self.rows).step_by(at_once) {
+            let rows = first..self.rows.min(first + at_once);
+            self.ops.read(of(self.s), rows, self.host)?;
+            taken.extend_from_slice(self.host);
+        }
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::qwen3_5_moe::Part;
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
@@ -321,11 +322,20 @@ fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     ops.embed(&model.embed, &batch, &mut scratch.residual);
     ops.read(&scratch.residual, 0..PAGE, &mut states[0])
         .unwrap();
-    qwen3_5_moe::forward_watched(&mut ops, &mut model, &mut scratch, &batch, |ops, s| {
-        let mut state = Vec::new();
-        ops.read(&s.residual, 0..PAGE, &mut state).unwrap();
-        states.push(state);
-    });
+    qwen3_5_moe::forward_watched(
+        &mut ops,
+        &mut model,
+        &mut scratch,
+        &batch,
+        |ops, s, part| {
+            if part != Part::Experts {
+                return;
+            }
+            let mut state = Vec::new();
+            ops.read(&s.residual, 0..PAGE, &mut state).unwrap();
+            states.push(state);
+        },
+    );
     for (layer, pair) in states.windows(2).enumerate() {
         let added = pair[0]
             .iter()

@@ -9,6 +9,7 @@
 pub mod chat;
 pub mod control;
 pub mod detokenize;
+pub mod drawn;
 pub mod grammar;
 pub mod reasoning;
 pub mod reply;

@@ -28,4 +28,4 @@ pub use layout::{
 pub use progress::{Progress, Stage};
 pub use seeded::{open_seeded, open_seeded_layers};
 pub use stored::{Bits, Global, Stored};
-pub use synth::{SynthError, Written, write as write_synthetic};
+pub use synth::{SynthError, Written, is_drawn, write as write_synthetic};

@@ -32,6 +32,8 @@ const HEADER_ALIGN: usize = 8;
 const INPUT_SCALES: [&str; 2] = [".input_global_scale", ".input_scale"];
 /// The model's dimensions in the words of the transformers library.
 const CONFIG: &str = "config.json";
+/// Mark of a directory whose weights are drawn.
+const MARK: &str = "atlas-drawn.json";
 
 /// Why a checkpoint was not written; what had been is removed.
 #[derive(Debug)]
@@ -99,14 +101,21 @@ impl Shard {
     }
 }
 
+/// Whether the checkpoint in `directory` is one that [`write`] has written.
+pub fn is_drawn(directory: &Path) -> bool {
+    directory.join(MARK).symlink_metadata().is_ok()
+}
+
 /// Writes the first `layers` layers and what surrounds them into `directory`, which is made if it
-/// is not there. The same files for every run and any number of `threads`.
+/// is not there, and the files `beside` them: their names and contents. The same files for every
+/// run and any number of `threads`.
 ///
 /// # Errors
 /// `SynthError`; also when the files cannot be brought to the disk.
 pub fn write(
     directory: &Path,
     layers: usize,
+    beside: &[(&str, String)],
     threads: usize,
     progress: &Progress,
 ) -> Result<Written, SynthError> {
@@ -123,17 +132,20 @@ pub fn write(
         bytes,
         progress,
     };
+    let mut small = vec![
+        (CONFIG, pretty(&config(layers))),
+        (MARK, pretty(&mark(layers))),
+    ];
+    small.extend((shards.len() > 1).then(|| (INDEX, pretty(&index(&shards)))));
+    small.extend(beside.iter().cloned());
     let result = files.write(threads).and_then(|()| {
-        small_file(&directory.join(CONFIG), &config(layers), bytes)?;
-        match &shards[..] {
-            [_] => Ok(()),
-            shards => small_file(&directory.join(INDEX), &index(shards), bytes),
-        }
+        let mut small = small.iter();
+        small.try_for_each(|(name, content)| small_file(&directory.join(name), content, bytes))
     });
     if result.is_err() {
         // The directory was empty; the first error is the one to tell.
         let names = shards.iter().map(|shard| shard.path.clone());
-        let others = [CONFIG, INDEX].map(|name| directory.join(name));
+        let others = small.iter().map(|(name, _)| directory.join(name));
         names
             .chain(others)
             .for_each(|path| drop(fs::remove_file(path)));
@@ -282,8 +294,22 @@ fn config(layers: usize) -> Value {
     })
 }
 
-fn small_file(path: &Path, value: &Value, bytes: u64) -> Result<(), SynthError> {
-    fs::write(path, format!("{value:#}\n")).map_err(|error| refused(path, error, bytes))
+/// What says that the weights mean nothing.
+fn mark(layers: usize) -> Value {
+    json!({
+        "drawn": "every weight is a random number: answers mean nothing",
+        "target": target::BINARY,
+        "layers": layers,
+    })
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// `bytes`: of the whole checkpoint.
+fn small_file(path: &Path, content: &str, bytes: u64) -> Result<(), SynthError> {
+    fs::write(path, content).map_err(|error| refused(path, error, bytes))
 }
 
 /// `bytes`: of the whole checkpoint.

@@ -11,7 +11,7 @@ pub const BINARY: &str = "atlas-gb10-qwen3.5-35b-a3b-nvfp4";
 /// Model id that the API reports.
 pub const MODEL_ID: &str = "qwen3.5-35b-a3b";
 /// Whether requests can be answered.
-pub const SERVES: bool = false;
+pub const SERVES: bool = true;
 /// What is left to others of the host's memory, bytes, if the model lies in it.
 pub const HOST_RESERVE: Option<u64> = Some(8589934592);
 /// Of a larger GPU the SMs that this binary keeps to; all of it if none.
@@ -19,7 +19,7 @@ pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "gb10/qwen3.5-35b-a3b/nvfp4"
 binary = "atlas-gb10-qwen3.5-35b-a3b-nvfp4"
-serves = false
+serves = true
 ops_missing = []
 
 [derived]
@@ -244,6 +244,10 @@ think_close_id = 248069
 tokenizer = "tokenizer.json"
 template = "chat_template.jinja"
 
+[model.chat.added_tokens]
+first = 248044
+texts = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>", "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
+
 [model.sampling]
 temperature = 1.0
 top_k = 20
@@ -375,6 +379,35 @@ pub const DEFAULT_TOP_K: u32 = 20;
 pub const DEFAULT_TOP_P: f32 = 0.95;
 /// Tokens that end a turn.
 pub const STOP_TOKENS: &[u32] = &[248046, 248044];
+/// Tokens that the tokenizer has beside those of its merges.
+pub const ADDED_TOKENS: &[(u32, &str)] = &[
+    (248044, "<|endoftext|>"),
+    (248045, "<|im_start|>"),
+    (248046, "<|im_end|>"),
+    (248047, "<|object_ref_start|>"),
+    (248048, "<|object_ref_end|>"),
+    (248049, "<|box_start|>"),
+    (248050, "<|box_end|>"),
+    (248051, "<|quad_start|>"),
+    (248052, "<|quad_end|>"),
+    (248053, "<|vision_start|>"),
+    (248054, "<|vision_end|>"),
+    (248055, "<|vision_pad|>"),
+    (248056, "<|image_pad|>"),
+    (248057, "<|video_pad|>"),
+    (248058, "<tool_call>"),
+    (248059, "</tool_call>"),
+    (248060, "<|fim_prefix|>"),
+    (248061, "<|fim_middle|>"),
+    (248062, "<|fim_suffix|>"),
+    (248063, "<|fim_pad|>"),
+    (248064, "<|repo_name|>"),
+    (248065, "<|file_sep|>"),
+    (248066, "<tool_response>"),
+    (248067, "</tool_response>"),
+    (248068, "<think>"),
+    (248069, "</think>"),
+];
 /// Whether the model calls tools.
 pub const CALLS_TOOLS: bool = true;
 /// Syntax of tool calls; without a meaning where the model calls none.
@@ -546,3 +579,5 @@ pub static EMBEDDED: &[(&str, &[u8])] = &[
 ];
 /// Prompts with the tokens that another implementation makes of them (JSON).
 pub const GOLDEN: &str = "";
+/// Nats per token that an outside reference gives the text of the start's check.
+pub const TEXT_NLL: Option<f64> = None;

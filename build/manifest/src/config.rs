@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::error::ManifestError;
-use crate::schema::model::{Mixer, Model};
+use crate::schema::model::{AddedTokens, Mixer, Model};
 
 /// What `model.toml` states under `key`, and where the configuration states it.
 struct Fact {
@@ -147,7 +147,7 @@ pub(crate) fn check_generation(
     compare(&config, file, path, &facts)
 }
 
-/// Compares the reasoning tokens of `model` with the content of its `tokenizer.json` at `path`.
+/// Compares the added tokens of `model` with the content of its `tokenizer.json` at `path`.
 ///
 /// # Errors
 /// As [`check_config`].
@@ -162,20 +162,19 @@ pub(crate) fn check_tokenizer(
         return Ok(());
     };
     let added = tokenizer.get("added_tokens").and_then(Value::as_array);
-    for (key, id, text) in [
-        ("chat.think_open_id", chat.think_open_id, &chat.think_open),
-        (
-            "chat.think_close_id",
-            chat.think_close_id,
-            &chat.think_close,
-        ),
-    ] {
+    let AddedTokens { first, texts } = &chat.added_tokens;
+    for (id, text) in (*first..).zip(texts) {
         let is = |token: &&Value| token.get("id").and_then(Value::as_u64) == Some(id);
         let token = added.and_then(|tokens| tokens.iter().find(is));
         let stated = token.and_then(|token| token.get("content")?.as_str());
         if stated != Some(text) {
-            let rule = format!("must be the token {text:?}; {path} states {stated:?}");
-            return Err(ManifestError::key(file, key, id, &rule));
+            let rule = format!("{path} states {stated:?} for the token {id}");
+            return Err(ManifestError::key(
+                file,
+                "chat.added_tokens",
+                format!("{text:?}"),
+                &rule,
+            ));
         }
     }
     Ok(())
@@ -281,10 +280,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reasoning_token_of_another_text_is_refused() {
-        let text = r#"{"added_tokens": [{"id": 3070, "content": "<tool_call>"}]}"#;
-        let expected = "model.toml: chat.think_open_id = 3070: must be the token \"<think>\"; \
-                        a.json states Some(\"<tool_call>\")";
+    fn an_added_token_of_another_text_is_refused() {
+        let text = r#"{"added_tokens": [{"id": 3063, "content": "<tool_call>"}]}"#;
+        let expected = "model.toml: chat.added_tokens = \"<|endoftext|>\": a.json states \
+                        Some(\"<tool_call>\") for the token 3063";
         assert_eq!(message(check_tokenizer, text), expected);
     }
 

@@ -6,7 +6,7 @@ use crate::constants::{Constant, Value, constants};
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::{Format, KvFormat, Rows};
-use crate::schema::model::{Chat, File, Mixer, ToolFormat};
+use crate::schema::model::{AddedTokens, Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
 
 impl Target {
@@ -117,6 +117,7 @@ impl Target {
             "Tokens that end a turn.",
             &format!("STOP_TOKENS: &[u32] = &{stop:?}"),
         );
+        self.write_added_tokens(out);
         self.write_tools(out);
         let thinking = chat.is_some_and(|chat| chat.thinking);
         let text = format!("THINKING_DEFAULT: bool = {thinking}");
@@ -152,6 +153,18 @@ impl Target {
             name,
             &text(|chat| &chat.template),
         );
+    }
+
+    fn write_added_tokens(&self, out: &mut String) {
+        let mut text = String::from("ADDED_TOKENS: &[(u32, &str)] = &[\n");
+        if let Some(chat) = &self.model.chat {
+            let AddedTokens { first, texts } = &chat.added_tokens;
+            for (id, token) in (*first..).zip(texts) {
+                let _ = writeln!(text, "    ({id}, {token:?}),");
+            }
+        }
+        let doc = "Tokens that the tokenizer has beside those of its merges.";
+        item(out, doc, &format!("{text}]"));
     }
 
     fn write_tools(&self, out: &mut String) {
@@ -276,6 +289,9 @@ impl Target {
         };
         let doc = "Prompts with the tokens that another implementation makes of them (JSON).";
         item(out, doc, &format!("GOLDEN: &str = {golden}"));
+        let known = self.checkpoint().and_then(|checkpoint| checkpoint.text_nll);
+        let doc = "Nats per token that an outside reference gives the text of the start's check.";
+        item(out, doc, &format!("TEXT_NLL: Option<f64> = {known:?}"));
     }
 
     /// The checkpoint's files, those that this target derives in place of their sources.

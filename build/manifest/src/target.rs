@@ -171,11 +171,11 @@ impl Target {
     }
 
     /// Whether the binary can answer requests: the model has a tokenizer, and a GPU target a kernel
-    /// for every op of its family, and golden tokens to check the whole with.
+    /// for every op of its family and hardware that is no part of another.
     pub fn serves(&self) -> bool {
-        let golden = self.root.join(self.golden_file()).is_file();
+        let part = self.hardware.gpu.as_ref().is_some_and(|gpu| gpu.partition);
         let runs =
-            self.hardware.backend == Backend::Cpu || (self.ops_missing().is_empty() && golden);
+            self.hardware.backend == Backend::Cpu || (self.ops_missing().is_empty() && !part);
         runs && self.model.chat.is_some()
     }
 
@@ -269,8 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_target_without_golden_tokens_does_not_serve() {
+    fn a_gpu_target_needs_no_golden_tokens_to_serve() {
         let target = repository("h200/qwen3.6-35b-a3b/fp8");
+        assert!(!target.root.join(target.golden_file()).is_file() && target.serves());
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_does_not_serve() {
+        let target = repository("h200-48/qwen3.6-35b-a3b/fp8");
         assert!(target.ops_missing().is_empty() && !target.serves());
     }
 

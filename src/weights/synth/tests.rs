@@ -15,7 +15,7 @@ use crate::target::{EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, LAYERS, PAGE, VOCAB};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
-    write(&folder.0, layers, threads, &Progress::default()).unwrap();
+    write(&folder.0, layers, &[], threads, &Progress::default()).unwrap();
     folder
 }
 
@@ -85,7 +85,7 @@ fn a_cut_checkpoint_holds_the_first_layers_and_is_no_whole_one() {
 fn a_number_of_layers_that_the_model_does_not_have_is_refused() {
     let folder = Folder::new();
     for asked in [0, LAYERS + 1] {
-        let error = write(&folder.0, asked, 1, &Progress::default()).unwrap_err();
+        let error = write(&folder.0, asked, &[], 1, &Progress::default()).unwrap_err();
         assert!(matches!(error, SynthError::Layers { .. }), "{error}");
     }
 }
@@ -94,7 +94,7 @@ fn a_number_of_layers_that_the_model_does_not_have_is_refused() {
 fn a_directory_that_holds_something_is_left_alone() {
     let folder = Folder::new();
     fs::write(folder.0.join("mine"), "x").unwrap();
-    let error = write(&folder.0, 1, 1, &Progress::default()).unwrap_err();
+    let error = write(&folder.0, 1, &[], 1, &Progress::default()).unwrap_err();
     assert!(matches!(error, SynthError::NotEmpty { .. }), "{error}");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{File, Rule, largest};
 use crate::schema::model::{
-    Attention, Chat, Checkpoint, Gdn, Layers, Model, Moe, Sampling, Vision,
+    AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Model, Moe, Sampling, Vision,
 };
 use crate::target::Target;
 use crate::weights::{NVFP4_GROUP, Storage};
@@ -15,6 +15,13 @@ const TEMPERATURE_MAX: f64 = 2.0;
 const NORM_EPS_LEAST: f64 = 1e-12;
 const SUM_OF: &str =
     "the sum over the tensors that dims, formats, input_scales and stacked_experts give";
+
+/// Text of the token `id`, if it is an added one.
+fn added_text(tokens: &AddedTokens, id: u64) -> Option<&str> {
+    let index = id.checked_sub(tokens.first)?;
+    let text = tokens.texts.get(usize::try_from(index).ok()?)?;
+    Some(text)
+}
 
 impl File {
     pub(super) fn model_rules(&self, model: &Model) -> Rule {
@@ -157,7 +164,43 @@ impl File {
             rule,
         )?;
         self.file_name("chat.tokenizer", &chat.tokenizer)?;
-        self.file_name("chat.template", &chat.template)
+        self.file_name("chat.template", &chat.template)?;
+        self.added_token_rules(chat, vocab)
+    }
+
+    /// The ids of a conversation's framing are those of the added tokens that say it.
+    fn added_token_rules(&self, chat: &Chat, vocab: u64) -> Rule {
+        let AddedTokens { first, texts } = &chat.added_tokens;
+        let end = first.checked_add(texts.len() as u64);
+        let rule = format!(
+            "{} tokens from it on must be below vocab = {vocab}",
+            texts.len()
+        );
+        let fit = end.is_some_and(|end| end <= vocab);
+        self.rule(fit, "chat.added_tokens.first", first, &rule)?;
+        for &id in &chat.stop_ids {
+            let known = added_text(&chat.added_tokens, id).is_some();
+            self.rule(
+                known,
+                "chat.stop_ids",
+                id,
+                "must be one of chat.added_tokens",
+            )?;
+        }
+        let tags = [
+            ("chat.think_open_id", chat.think_open_id, &chat.think_open),
+            (
+                "chat.think_close_id",
+                chat.think_close_id,
+                &chat.think_close,
+            ),
+        ];
+        for (key, id, text) in tags {
+            let stated = added_text(&chat.added_tokens, id);
+            let rule = format!("must be the token {text:?}; chat.added_tokens states {stated:?}");
+            self.rule(stated == Some(text), key, id, &rule)?;
+        }
+        Ok(())
     }
 
     /// Rules that need the leaf's formats: what the checkpoint states against what follows.

@@ -177,7 +177,8 @@ refused!(file_of_another_folder: MODEL_FILE,
     "checkpoint.nvfp4.files.a/b = \"a/b\": must be the name of a file in the weights directory");
 refused!(tokenizer_of_another_folder: MODEL_FILE, "\"tokenizer.json\"" => "\"/tokenizer.json\"",
     "chat.tokenizer = \"/tokenizer.json\": must be the name of a file in the weights directory");
-refused!(reasoning_that_opens_and_never_closes: MODEL_FILE, "\"</think>\"" => "\"\"",
+refused!(reasoning_that_opens_and_never_closes: MODEL_FILE,
+    "think_close = \"</think>\"" => "think_close = \"\"",
     "chat.think_close = \"\": is empty where chat.think_open is, and only there");
 refused!(no_id: MODEL_FILE, "id = \"qwen3.5-35b-a3b\"" => "id = \" \"",
     "id = \"\": must not be empty");

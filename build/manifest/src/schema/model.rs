@@ -204,10 +204,23 @@ pub struct Chat {
     pub think_close: String,
     /// Token of `think_close`, below `vocab`.
     pub think_close_id: u64,
+    /// Tokens that the tokenizer has beside those of its merges, the framing of conversations among
+    /// them.
+    pub added_tokens: AddedTokens,
     /// Tokenizer's file name in the weights directory.
     pub tokenizer: String,
     /// Chat template's file name in the weights directory.
     pub template: String,
+}
+
+/// Tokens with consecutive ids.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddedTokens {
+    /// Id of the first one.
+    pub first: u64,
+    /// Text of each, in the order of their ids.
+    pub texts: Vec<String>,
 }
 
 /// Sampling of requests that name no value.
@@ -240,6 +253,9 @@ pub struct Checkpoint {
     /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
     #[serde(default)]
     pub stacked_experts: bool,
+    /// Nats per token that the model gives the text that a start checks it with, by an outside
+    /// reference over these weights; absent while nobody has measured it.
+    pub text_nll: Option<f64>,
     /// Every file, or `[]` while their digests are not known.
     pub files: Vec<File>,
 }

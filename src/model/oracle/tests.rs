@@ -1,0 +1,150 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::backend::cpu::Matrix;
+use crate::model::Plan;
+use crate::model::parts::{Layer, Mixer};
+use crate::weights;
+
+/// Share of its size that a part is off by.
+const PERCENT: f32 = 1.01;
+
+/// In no order, so that the rows visit many experts.
+fn tokens(count: usize) -> Vec<TokenId> {
+    (0..count)
+        .map(|at| (at * 7919 % VOCAB) as TokenId)
+        .collect()
+}
+
+/// Whether the target is one whose model is run in a test.
+fn is_small() -> bool {
+    HIDDEN * LAYERS <= 1024
+}
+
+/// Compares a model one of whose layers `spoil` has changed.
+fn compared(spoil: impl FnOnce(&mut [Layer<Cpu>])) -> (OracleReport, Vec<LayerFinding>) {
+    let checkpoint = weights::open_seeded(Arc::default());
+    let plan = Plan::largest(checkpoint.spec());
+    let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
+    spoil(runner.layers());
+    let mut layers = Vec::new();
+    let tell = |layer: &LayerFinding, _| layers.push(*layer);
+    let report = oracle(&mut runner, &checkpoint, &tokens(24), tell).unwrap();
+    (report, layers)
+}
+
+/// The only layer that failed.
+fn failed(layers: &[LayerFinding]) -> LayerFinding {
+    let mut failed = layers.iter().filter(|layer| !layer.passed());
+    let found = *failed.next().expect("a layer fails");
+    assert!(failed.next().is_none());
+    found
+}
+
+#[test]
+fn the_cpu_agrees_with_itself() {
+    if is_small() {
+        let (report, layers) = compared(|_| {});
+        assert!(report.passed(), "{report}");
+        assert_eq!((layers.len(), report.same_top), (LAYERS, report.tokens));
+        assert!(
+            report.kld.abs() < 1e-9 && report.nats[0] == report.nats[1],
+            "{report}"
+        );
+        assert!(
+            layers
+                .iter()
+                .all(|layer| layer.chain.largest == 0.0 && layer.ties == 0)
+        );
+    }
+}
+
+#[test]
+fn a_mixer_that_is_off_by_a_percent_is_named() {
+    if is_small() {
+        let (report, layers) = compared(|layers| match &mut layers[1].mixer {
+            Mixer::Gdn(gdn) => gdn.norm.iter_mut().for_each(|w| *w *= PERCENT),
+            Mixer::Attention(_) => unreachable!("the second layer is recurrent"),
+        });
+        let layer = failed(&layers);
+        assert!(!report.passed() && layer.layer == 1, "{report}");
+        assert!(!layer.mixer.within() && layer.experts.within(), "{layer}");
+    }
+}
+
+#[test]
+fn experts_that_are_off_by_a_percent_are_named() {
+    if is_small() {
+        let (report, layers) = compared(|layers| {
+            let down = &mut layers[2].moe.experts.down;
+            down.iter_mut().for_each(|matrix| *matrix = scaled(matrix));
+        });
+        let layer = failed(&layers);
+        assert!(!report.passed() && layer.layer == 2, "{report}");
+        assert!(layer.mixer.within() && !layer.experts.within(), "{layer}");
+    }
+}
+
+fn scaled(matrix: &Matrix) -> Matrix {
+    let mut row = vec![0.0; matrix.k];
+    let rows = (0..matrix.n).flat_map(|n| {
+        matrix.row(n, &mut row);
+        row.iter().map(|w| w * PERCENT).collect::<Vec<_>>()
+    });
+    Matrix::new(matrix.k, &[rows.collect()])
+}
+
+#[test]
+fn experts_that_changed_places_are_found() {
+    if is_small() {
+        let (report, layers) =
+            compared(|layers| layers[0].moe.experts.down[..EXPERTS].rotate_left(1));
+        let layer = failed(&layers);
+        assert!(!report.passed() && layer.layer == 0, "{report}");
+        assert!(layer.experts.largest > 10.0 * ROW_WITHIN, "{layer}");
+    }
+}
+
+#[test]
+fn a_missing_norm_is_found() {
+    if is_small() {
+        let (report, layers) = compared(|layers| layers[0].input_norm.fill(0.0));
+        assert!(
+            !report.passed() && !failed(&layers).mixer.within(),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn an_attention_that_is_wrong_is_found_over_the_longer_text_too() {
+    if is_small() {
+        let spoil = |layers: &mut [Layer<Cpu>]| {
+            for layer in layers {
+                if let Mixer::Attention(attention) = &mut layer.mixer {
+                    attention.q_norm.fill(0.0);
+                }
+            }
+        };
+        let (report, layers) = compared(spoil);
+        let layer = failed(&layers);
+        assert!(!report.passed() && !layer.mixer.within(), "{report}");
+    }
+}
+
+#[test]
+fn an_error_that_is_no_number_is_within_nothing() {
+    let errors = Errors::of(&[1e-4, f64::NAN, 1e-4]);
+    assert!(!errors.within() && errors.largest.is_nan());
+    let mut rows = vec![1e-4; 10 * AVERAGED];
+    rows[9 * AVERAGED..].fill(1.5 * MEAN_WITHIN);
+    assert!(!Errors::of(&rows).within(), "the last rows alone are wrong");
+    assert!(
+        !Errors {
+            mean: 1e-4,
+            largest: 2.0 * ROW_WITHIN
+        }
+        .within()
+    );
+    assert!(Errors::of(&[1e-4, 2e-4]).within());
+}

@@ -1,0 +1,366 @@
+//! The check of a start that needs nothing an owner cannot have: a text of our own writing, run
+//! through the model as a prompt and token by token.
+//!
+//! The model must find the text about as likely as a language model does, must find it equally
+//! likely both ways, and must give the same bits however the prompt was cut and whoever is beside
+//! the sequence. Faults that leave a model fluent, such as a matrix that is off by a percent, are
+//! not seen here: `oracle` finds those.
+
+use std::fmt;
+use std::thread;
+
+use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX};
+use crate::engine::request::TokenId;
+use crate::ranking::{all_finite, weight_of};
+use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+
+use super::bits::digest;
+use super::session::{Session, step_together};
+
+/// Prose, lists, code, a table and five languages.
+pub const TEXT: &str = include_str!("text_check/text.txt");
+/// Tokens of the text that a start runs, at most. A third of them lie behind position 1,024, so
+/// that a rotary embedding that wraps there shows in the mean.
+pub const TEXT_TOKENS: usize = match MAX_CONTEXT {
+    context if context < WANTED => context,
+    _ => WANTED,
+};
+/// A build for debugging computes a hundred times slower and runs a beginning.
+const WANTED: usize = if cfg!(debug_assertions) { 32 } else { 1536 };
+/// One in so many tokens, those at the end, is run by itself as well.
+const DECODED_SHARE: usize = 24;
+/// One in so many positions is scored: to take all logits to the host costs more than the model.
+const SCORED_EVERY: usize = 4;
+/// Sequences beside the checked one, at most.
+const COMPANIONS: usize = 3;
+/// Chunk of a prompt that is cut: whole pages, and no divisor of a usual chunk.
+const CUT: usize = match 3 * PAGE {
+    cut if cut <= PREFILL_TOKENS => cut,
+    _ => PREFILL_TOKENS,
+};
+/// Nats per token above which a text of this kind is noise to a model: noise has above ten, a
+/// language model below 3.5.
+const PLAUSIBLE_NATS: f64 = 5.0;
+/// How near a model whose figure is known must come to it, nats per token.
+const KNOWN_NATS_WITHIN: f64 = 0.02;
+/// Root of the mean square of what a token's log-probability may differ by between the prompt and
+/// token by token, nats: both round, a wrong kernel is off by far more.
+const DECODE_WITHIN: f64 = 0.1;
+
+/// `count` tokens in no order, for a model without a tokenizer: they mean nothing to it.
+pub fn draw_tokens(count: usize) -> Vec<TokenId> {
+    (0..count)
+        .map(|at| (at * 7919 % VOCAB) as TokenId)
+        .collect()
+}
+
+/// What the mean negative log-likelihood must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TextBound {
+    /// An outside reference's figure over the same weights, nats per token.
+    Known(f64),
+    /// Whatever a language model gives.
+    Plausible,
+    /// Anything: the weights are drawn and mean nothing.
+    None,
+}
+
+impl TextBound {
+    fn admits(self, nats: f64) -> bool {
+        match self {
+            TextBound::Known(known) => (nats - known).abs() <= KNOWN_NATS_WITHIN,
+            TextBound::Plausible => nats <= PLAUSIBLE_NATS,
+            TextBound::None => nats.is_finite(),
+        }
+    }
+}
+
+impl fmt::Display for TextBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TextBound::Known(known) => write!(f, "{known:.4} ± {KNOWN_NATS_WITHIN}"),
+            TextBound::Plausible => write!(f, "at most {PLAUSIBLE_NATS}"),
+            TextBound::None => f.write_str("anything: no text means something to it"),
+        }
+    }
+}
+
+/// A check that passed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TextReport {
+    /// Tokens that were run.
+    pub tokens: usize,
+    /// Mean negative log-likelihood of those behind scored positions, nats.
+    pub nats: f64,
+    pub bound: TextBound,
+    /// Tokens that were run one by one.
+    pub decoded: usize,
+    /// Root of the mean square of what their log-probabilities differ by, nats.
+    pub decode_difference: f64,
+    /// Sequences that were beside one of them.
+    pub companions: usize,
+}
+
+impl fmt::Display for TextReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TextReport {
+            tokens,
+            nats,
+            bound,
+            decoded,
+            decode_difference,
+            companions,
+        } = self;
+        write!(
+            f,
+            "a text of {tokens} tokens has {nats:.4} nats per token ({bound}); {decoded} of them \
+             one by one differ by {decode_difference:.1e}; the same bits however the prompt is \
+             cut, alone and beside {companions} others"
+        )
+    }
+}
+
+/// A model that must not serve.
+#[derive(Debug)]
+pub enum TextMismatch {
+    /// The text is not as likely as it must be.
+    Likelihood {
+        nats: f64,
+        bound: TextBound,
+    },
+    /// Token by token the text has another likelihood.
+    Decode {
+        difference: f64,
+    },
+    /// Logits of a position have other bits than before.
+    Bits {
+        /// What had changed in between.
+        by: &'static str,
+        position: usize,
+    },
+    Device(DeviceError),
+}
+
+impl fmt::Display for TextMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TextMismatch::Likelihood { nats, bound } => write!(
+                f,
+                "the check of the model failed: a text has {nats:.4} nats per token, must be \
+                 {bound}; the weights, or what this device makes of them, are not the model's. \
+                 `verify --full` compares the files, `verify --oracle` the device with the CPU"
+            ),
+            TextMismatch::Decode { difference } => write!(
+                f,
+                "the check of the model failed: token by token a text's log-probabilities differ \
+                 by {difference:.4} nats from those in a prompt, at most {DECODE_WITHIN}; the \
+                 device computes wrongly. `verify --oracle` tells in which layer"
+            ),
+            TextMismatch::Bits { by, position } => write!(
+                f,
+                "the check of the model failed: the logits of position {position} have other bits \
+                 {by}; the device computes wrongly"
+            ),
+            TextMismatch::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TextMismatch {}
+
+impl From<DeviceError> for TextMismatch {
+    fn from(error: DeviceError) -> TextMismatch {
+        TextMismatch::Device(error)
+    }
+}
+
+/// Runs `tokens`, the beginning of [`TEXT`], through `executor`, which must be idle: its first
+/// slots and pages are used.
+///
+/// # Errors
+/// `TextMismatch`, when the model must not serve.
+pub fn check_text<E: Executor>(
+    executor: &mut E,
+    tokens: &[TokenId],
+    bound: TextBound,
+) -> Result<TextReport, TextMismatch> {
+    let decoded = tokens.len().div_ceil(DECODED_SHARE);
+    let whole = log_likelihoods(executor, tokens)?;
+    let nats = -mean(&whole);
+    if !bound.admits(nats) {
+        return Err(TextMismatch::Likelihood { nats, bound });
+    }
+    let (prompt, rest) = tokens.split_at(tokens.len() - decoded);
+    let alone = alone(executor, prompt, rest)?;
+    let of_rest = &whole[whole.len() - alone.log_likelihoods.len()..];
+    let difference = root_mean_square(&alone.log_likelihoods, of_rest);
+    if difference > DECODE_WITHIN || difference.is_nan() {
+        return Err(TextMismatch::Decode { difference });
+    }
+    let companions = in_company(executor, prompt, rest, &alone.digests)?;
+    Ok(TextReport {
+        tokens: tokens.len(),
+        nats,
+        bound,
+        decoded,
+        decode_difference: difference,
+        companions,
+    })
+}
+
+/// Log-probabilities of the tokens behind scored positions, as one prompt.
+fn log_likelihoods<E: Executor>(
+    executor: &mut E,
+    tokens: &[TokenId],
+) -> Result<Vec<f64>, DeviceError> {
+    let mut session = Session::beside(0, tokens.len());
+    let (mut found, mut logits) = (Vec::with_capacity(tokens.len()), Vec::new());
+    for (index, chunk) in tokens.chunks(PREFILL_TOKENS).enumerate() {
+        session.step(executor, chunk)?;
+        let start = index * PREFILL_TOKENS;
+        let rows = (0..chunk.len()).filter(|row| is_scored(start + row, tokens.len()));
+        let rows: Vec<usize> = rows.collect();
+        for rows in rows.chunks(LOGITS_ROWS_MAX) {
+            executor.logits_of(rows, &mut logits)?;
+            let next: Vec<TokenId> = rows.iter().map(|row| tokens[start + row + 1]).collect();
+            found.extend(log_probabilities(&logits, &next));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the token behind `position` is scored, of a text of `length` tokens.
+fn is_scored(position: usize, length: usize) -> bool {
+    position.is_multiple_of(SCORED_EVERY) && position + 1 < length
+}
+
+/// Log-probability of one token of each row of `logits [tokens, VOCAB]`.
+fn log_probabilities(logits: &[f32], tokens: &[TokenId]) -> Vec<f64> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let each = tokens.len().div_ceil(threads).max(1);
+    let width = logits.len() / tokens.len();
+    let parts = logits.chunks(each * width).zip(tokens.chunks(each));
+    thread::scope(|scope| {
+        let part = |(logits, tokens): (&'_ [f32], &'_ [TokenId])| {
+            let rows = logits.chunks(width).zip(tokens);
+            rows.map(|(row, &token)| log_probability(row, token))
+                .collect::<Vec<_>>()
+        };
+        let running: Vec<_> = parts
+            .map(|given| scope.spawn(move || part(given)))
+            .collect();
+        let done = running.into_iter().map(|thread| thread.join());
+        done.flat_map(|part| part.expect("arithmetic does not panic"))
+            .collect()
+    })
+}
+
+/// Log-probability of `token`; not a number if a logit is not finite.
+pub(super) fn log_probability(logits: &[f32], token: TokenId) -> f64 {
+    if !all_finite(logits) {
+        return f64::NAN;
+    }
+    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    f64::from(logits[token as usize]) - max - weight_of(logits, max).ln()
+}
+
+/// What a sequence gave token by token.
+struct Trace {
+    /// Bits of the logits behind the prompt, and behind each token of the rest.
+    digests: Vec<u64>,
+    /// Of the tokens behind scored positions of the rest.
+    log_likelihoods: Vec<f64>,
+}
+
+/// `prompt` cut into pieces, then `rest` token by token.
+fn alone<E: Executor>(
+    executor: &mut E,
+    prompt: &[TokenId],
+    rest: &[TokenId],
+) -> Result<Trace, DeviceError> {
+    let mut session = Session::beside(MAX_SEQUENCES.min(2) - 1, prompt.len() + rest.len());
+    for chunk in prompt.chunks(CUT) {
+        session.step(executor, chunk)?;
+    }
+    let mut trace = Trace {
+        digests: vec![digest(executor.logits(0)?)?.1],
+        log_likelihoods: Vec::new(),
+    };
+    for (index, token) in rest.iter().enumerate() {
+        session.step(executor, std::slice::from_ref(token))?;
+        let logits = executor.logits(0)?;
+        trace.digests.push(digest(logits)?.1);
+        if is_scored(prompt.len() + index, prompt.len() + rest.len()) {
+            let next = rest[index + 1];
+            trace.log_likelihoods.push(log_probability(logits, next));
+        }
+    }
+    Ok(trace)
+}
+
+/// `prompt` in the largest chunks, then `rest` token by token beside sequences that are elsewhere
+/// in the text; how many they were.
+fn in_company<E: Executor>(
+    executor: &mut E,
+    prompt: &[TokenId],
+    rest: &[TokenId],
+    alone: &[u64],
+) -> Result<usize, TextMismatch> {
+    let room = prompt.len() + rest.len();
+    let pages = executor.pages().unwrap_or(usize::MAX);
+    let fit = MAX_SEQUENCES.min(pages / room.div_ceil(PAGE));
+    let companions = COMPANIONS.min(fit.saturating_sub(1));
+    let mut sessions: Vec<Session> = (0..=companions)
+        .map(|index| Session::beside(index, room))
+        .collect();
+    // Ours is the last row of the step, so that those before it move it.
+    for (index, session) in sessions[..companions].iter_mut().enumerate() {
+        let length = (prompt.len() / (index + 2)).clamp(1, PREFILL_TOKENS);
+        session.step(executor, &prompt[..length])?;
+    }
+    let ours = &mut sessions[companions];
+    for chunk in prompt.chunks(PREFILL_TOKENS) {
+        ours.step(executor, chunk)?;
+    }
+    same_bits(
+        executor,
+        0,
+        alone[0],
+        "when the prompt is cut",
+        prompt.len() - 1,
+    )?;
+    for (index, &token) in rest.iter().enumerate() {
+        let tokens = vec![token; companions + 1];
+        step_together(executor, &mut sessions, &tokens)?;
+        let position = prompt.len() + index;
+        let by = "beside other sequences";
+        same_bits(executor, companions, alone[index + 1], by, position)?;
+    }
+    Ok(companions)
+}
+
+fn same_bits<E: Executor>(
+    executor: &mut E,
+    row: usize,
+    wanted: u64,
+    by: &'static str,
+    position: usize,
+) -> Result<(), TextMismatch> {
+    match digest(executor.logits(row)?)?.1 == wanted {
+        true => Ok(()),
+        false => Err(TextMismatch::Bits { by, position }),
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn root_mean_square(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let squares = a.iter().zip(b).map(|(a, b)| (a - b).powi(2));
+    (squares.sum::<f64>() / a.len().max(1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Tokenizer, chat template and sampling defaults for a checkpoint of drawn weights.
+//!
+//! The tokenizer has the model's vocabulary and its added tokens at their ids. A text becomes one
+//! token per byte: there are no merges, and the tokens in between are filler that only replies of
+//! noise have.
+
+use serde_json::{Map, Value, json};
+
+use super::tokenizer::byte_symbol;
+use crate::target;
+
+/// Conversations framed as ChatML, tools and reasoning included.
+const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
+const GENERATION: &str = "generation_config.json";
+/// Blank before a filler, as byte-level tokenizers write it.
+const BLANK: char = 'Ġ';
+const LETTERS: u32 = 26;
+
+/// Names and contents of the files.
+pub fn files() -> Vec<(&'static str, String)> {
+    vec![
+        (target::TOKENIZER_FILE, tokenizer().to_string()),
+        (target::TEMPLATE_FILE, TEMPLATE.to_string()),
+        (GENERATION, format!("{:#}\n", generation())),
+    ]
+}
+
+fn generation() -> Value {
+    json!({
+        "do_sample": target::DEFAULT_TEMPERATURE > 0.0,
+        "eos_token_id": target::STOP_TOKENS,
+        "temperature": decimal(target::DEFAULT_TEMPERATURE),
+        "top_k": target::DEFAULT_TOP_K,
+        "top_p": decimal(target::DEFAULT_TOP_P),
+    })
+}
+
+/// The number whose shortest decimal text is that of `value`.
+fn decimal(value: f32) -> Value {
+    let text = format!("{value:?}");
+    text.parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+/// In the format of the `tokenizers` library.
+fn tokenizer() -> Value {
+    let added = target::ADDED_TOKENS.iter().map(|&(id, content)| {
+        json!({
+            "id": id,
+            "content": content,
+            "single_word": false,
+            "lstrip": false,
+            "rstrip": false,
+            "normalized": false,
+            "special": content.starts_with("<|"),
+        })
+    });
+    let byte_level = json!({
+        "type": "ByteLevel",
+        "add_prefix_space": false,
+        "trim_offsets": true,
+        "use_regex": false,
+    });
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added.collect::<Vec<_>>(),
+        "normalizer": null,
+        "pre_tokenizer": byte_level,
+        "post_processor": null,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "vocab": vocabulary(),
+            "merges": [],
+        },
+    })
+}
+
+/// Bytes first, then fillers up to the added tokens.
+fn vocabulary() -> Map<String, Value> {
+    let bytes = (0..=u8::MAX).map(|byte| (byte_symbol(byte).to_string(), u32::from(byte).into()));
+    let end = target::ADDED_TOKENS
+        .first()
+        .map_or(target::VOCAB as u32, |&(id, _)| id);
+    let fillers = (u32::from(u8::MAX) + 1..end).map(|id| (filler(id), id.into()));
+    bytes.chain(fillers).collect()
+}
+
+/// A word of its own for each id: the id's digits in letters.
+fn filler(id: u32) -> String {
+    let mut word = vec![BLANK];
+    let mut rest = id;
+    while rest > 0 {
+        let letter = b'a' + (rest % LETTERS) as u8;
+        word.push(char::from(letter));
+        rest /= LETTERS;
+    }
+    word.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::template::Template;
+    use crate::text::template::special::SpecialTokens;
+    use crate::text::tokenizer::Tokenizer;
+
+    fn drawn() -> Tokenizer {
+        Tokenizer::from_bytes(tokenizer().to_string().as_bytes(), target::VOCAB).unwrap()
+    }
+
+    #[test]
+    fn a_text_has_a_token_per_byte_and_comes_back() {
+        let (tokenizer, text) = (drawn(), "No merges: héllo,\n\t漢字.");
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(ids.len(), text.len());
+        let bytes = ids.iter().flat_map(|&id| tokenizer.token_bytes(id));
+        assert_eq!(bytes.copied().collect::<Vec<_>>(), text.as_bytes());
+    }
+
+    #[test]
+    fn added_tokens_have_the_ids_of_the_manifest() {
+        let tokenizer = drawn();
+        for &(id, text) in target::ADDED_TOKENS {
+            assert_eq!(tokenizer.id_of(text), Some(id), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_template_loads() {
+        Template::load(TEMPLATE, SpecialTokens::default()).unwrap();
+    }
+
+    #[test]
+    fn fillers_are_distinct_words() {
+        let count = vocabulary().len();
+        let added = target::ADDED_TOKENS.first().unwrap().0;
+        assert_eq!(count, added as usize);
+        assert_eq!(filler(256 + 26), "Ġwk");
+    }
+}
