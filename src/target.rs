@@ -4,6 +4,13 @@
 //! The constants themselves are generated from `targets/` by the `manifest` crate; the types that
 //! they use are below.
 
+use std::borrow::Cow;
+
+#[path = "../build/manifest/src/facts.rs"]
+mod facts;
+
+pub use facts::{Fact, contradiction};
+
 /// Kind of a decoder layer's token mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixer {

@@ -151,7 +151,7 @@ fn a_start_that_fails_ends_as_its_process_did() {
     let said = stderr(&line);
     std::fs::remove_dir(&empty).unwrap();
     assert!(
-        said.contains("a run failed") && said.contains("No such file"),
+        said.contains("a run failed") && said.contains("the directory is empty"),
         "{said}"
     );
 }

@@ -24,10 +24,10 @@ const TOKENIZER: &str = "tokenizer.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
 /// A directory that holds the good files of `tiny`, removed when dropped.
-struct Model(PathBuf);
+pub struct Model(pub PathBuf);
 
 impl Model {
-    fn copy(name: &str) -> Model {
+    pub fn copy(name: &str) -> Model {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("targets/_model/tiny");
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&directory);
@@ -41,11 +41,11 @@ impl Model {
         Model(directory)
     }
 
-    fn path(&self, file: &str) -> PathBuf {
+    pub fn path(&self, file: &str) -> PathBuf {
         self.0.join(file)
     }
 
-    fn remove(&self, file: &str) -> PathBuf {
+    pub fn remove(&self, file: &str) -> PathBuf {
         let path = self.path(file);
         fs::remove_file(&path).unwrap();
         path

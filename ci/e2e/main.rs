@@ -11,6 +11,7 @@ mod completions;
 mod constraint;
 mod corrupt;
 mod counts;
+mod directories;
 mod harness;
 mod keys;
 mod life;

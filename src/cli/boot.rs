@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -19,11 +18,12 @@ use crate::ops::Ops;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::grammar::Grammars;
+use crate::text::identity;
 use crate::text::template::Template;
 use crate::text::template::special::{self, SpecialTokens};
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
-use crate::weights::{self, Checkpoint, Progress, Stage, WeightsError};
+use crate::weights::{self, Checkpoint, Folder, Progress, Stage, WeightsError};
 
 use super::check::{self, Checks};
 use super::meter::Meter;
@@ -59,14 +59,11 @@ impl Files {
                 ),
             )),
             None => Ok(Files::Embedded),
-            Some(directory) if directory.is_dir() => Ok(Files::Directory(directory.to_path_buf())),
-            Some(directory) => Err(Failure::new(
-                Exit::Config,
-                format!(
-                    "{}: is no directory; give the one that holds the weights",
-                    directory.display()
-                ),
-            )),
+            Some(path) => {
+                let located = weights::locate(path).map_err(|error| start_failure(&error))?;
+                located.choice.iter().for_each(log::line);
+                Ok(Files::Directory(located.directory))
+            }
         }
     }
 
@@ -78,14 +75,18 @@ impl Files {
                 .find(|(known, _)| *known == name)
                 .map(|(_, content)| content.to_vec())
                 .ok_or_else(|| Failure::new(Exit::Config, format!("{name}: is not in the binary"))),
-            Files::Directory(directory) => read_file(&directory.join(name)),
+            Files::Directory(directory) => {
+                read_file(directory, name).map_err(|error| start_failure(&error))
+            }
         }
     }
 
     fn has(&self, name: &str) -> bool {
         match self {
             Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| *known == name),
-            Files::Directory(directory) => directory.join(name).exists(),
+            Files::Directory(directory) => {
+                Folder::open(directory).is_ok_and(|folder| folder.has(name))
+            }
         }
     }
 
@@ -122,24 +123,19 @@ impl fmt::Display for Files {
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    let fail = |problem: String| {
-        Failure::new(
-            Exit::Config,
-            format!(
-                "{}: {problem}; the weights directory must hold it",
-                path.display()
-            ),
-        )
-    };
-    let metadata = fs::metadata(path).map_err(|error| fail(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(fail("is no regular file".to_string()));
+fn read_file(directory: &Path, name: &str) -> Result<Vec<u8>, WeightsError> {
+    let folder = Folder::open(directory)?;
+    if !folder.has(name) {
+        return Err(weights::incomplete(&folder, &[name.to_string()]));
     }
-    if metadata.len() > TEXT_FILE_BYTES_MAX {
-        return Err(fail(format!("is larger than {TEXT_FILE_BYTES_MAX} bytes")));
+    let content = folder.read(name, TEXT_FILE_BYTES_MAX)?;
+    match weights::foreign(&content) {
+        None => Ok(content),
+        Some(problem) => Err(WeightsError::Foreign {
+            file: name.to_string(),
+            problem,
+        }),
     }
-    fs::read(path).map_err(|error| fail(error.to_string()))
 }
 
 /// How a file of the checkpoint that cannot be used is reported.
@@ -148,6 +144,12 @@ fn config(name: &str, problem: &dyn Error) -> Failure {
         Exit::Config,
         format!("{name}: {problem}; download it again"),
     )
+}
+
+/// How a file of another model is reported.
+fn foreign(name: &str, problem: &str) -> Failure {
+    let message = format!("{name} {problem}; {}", weights::download());
+    Failure::new(Exit::Config, message)
 }
 
 /// The special tokens that the checkpoint names; none where it does not have the file.
@@ -166,12 +168,14 @@ fn special_tokens(files: &Files) -> Result<SpecialTokens, Failure> {
 pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     let mut tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
+    identity::check_tokenizer(&tokenizer).map_err(|why| foreign(target::TOKENIZER_FILE, &why))?;
     let source = files.read(target::TEMPLATE_FILE)?;
     let source =
         std::str::from_utf8(&source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
     let special = special_tokens(files)?;
     let template =
         Template::load(source, special).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
+    identity::check_template(&template).map_err(|why| foreign(target::TEMPLATE_FILE, &why))?;
     let tags = (target::THINK_OPEN, target::THINK_CLOSE);
     tokenizer.show(&[tags.0, tags.1]);
     tokenizer.show(target::ToolSyntax::MARKS);

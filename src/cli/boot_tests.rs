@@ -1,5 +1,6 @@
 //! The end of the process around an engine: each test starts itself again as the process that ends.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;

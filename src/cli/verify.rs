@@ -1,5 +1,6 @@
 //! `verify`: whether the files are those that this binary was built for.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use crate::engine::request::TokenId;
 use crate::model::{self, LayerFinding, Runner};
 use crate::target;
 use crate::text::chat::ChatModel;
-use crate::weights::{self, Progress, WeightsError};
+use crate::weights::{self, FileDigest, Progress, Verdict, WeightsError, Witness};
 
 use super::boot::{self, Files};
 use super::check::{self, Checks};
+use super::meter::Meter;
 use super::{Exit, Failure};
 
 /// check the weights against the manifest in this binary
@@ -25,9 +27,15 @@ pub struct Verify {
     #[argh(positional)]
     weights: Option<PathBuf>,
 
-    /// read every byte and compare SHA-256
+    /// read every byte and compare digests with the manifest's, or with those that the download
+    /// left beside the files
     #[argh(switch)]
     full: bool,
+
+    /// read every byte and print names, sizes and SHA-256 as a model's manifest states them; check
+    /// nothing else
+    #[argh(switch)]
+    digests: bool,
 
     /// compare every layer with the CPU's operations over the same weights, on a text: takes
     /// minutes for a large model
@@ -51,6 +59,9 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
     }
     let files = Files::locate(options.weights.as_deref())?;
     let progress = Arc::new(Progress::default());
+    if options.digests {
+        return block(&files, &progress);
+    }
     identity(&files, &progress)?;
     if options.full {
         digests(&files, &progress)?;
@@ -76,14 +87,90 @@ fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Whether every byte of the files is the one that was published.
-fn digests(files: &Files, progress: &Progress) -> Result<(), Failure> {
+/// Whether every byte of the files is the one that somebody states: the manifest, or the download
+/// that left them here. What nobody states is said to be not known.
+fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
+    for revision in revisions(files)? {
+        boot::print(&revision)?;
+    }
+    let files = hash(files, progress)?;
+    let mut agreed: BTreeMap<Witness, usize> = BTreeMap::new();
+    let (mut unknown, mut differing) = (Vec::new(), Vec::new());
+    for file in files {
+        match &file.verdict {
+            Verdict::Agrees(by) => *agreed.entry(*by).or_default() += 1,
+            Verdict::Unknown => unknown.push(file.name),
+            Verdict::Differs {
+                by,
+                expected,
+                found,
+            } => differing.push(format!(
+                "{}: has the digest {found}, {by} {expected}; download the file again",
+                file.name
+            )),
+        }
+    }
+    for (by, count) in agreed {
+        boot::print(&format!("ok   digests of {count} files, as {by}\n"))?;
+    }
+    if !unknown.is_empty() {
+        let names = weights::shortest(&unknown);
+        boot::print(&format!(
+            "--   digests not known: {names}; nothing here states them\n"
+        ))?;
+    }
+    match differing[..] {
+        [] => Ok(()),
+        _ => Err(Failure::new(Exit::Config, differing.join("\n"))),
+    }
+}
+
+/// The revision that the directory says it is of, and how that compares; a line each.
+fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
-        return Ok(());
+        return Ok(Vec::new());
     };
-    weights::verify_digests(directory, progress).map_err(|error| weights_failure(&error))?;
-    let count = target::CHECKPOINT.len();
-    boot::print(&format!("ok   SHA-256 of {count} files\n"))
+    let told = weights::revisions_of(directory).map_err(|error| weights_failure(&error))?;
+    let line = match (told.first(), target::REVISION) {
+        (None, _) => "--   revision not known: nothing here states it\n".to_string(),
+        // Another one is refused before.
+        (Some(told), Some(_)) => format!("ok   revision {}, by {}\n", told.commit, told.by),
+        (Some(told), None) => format!(
+            "--   revision {}, by {}; this binary was built for none in particular\n",
+            told.commit, told.by
+        ),
+    };
+    Ok(vec![line])
+}
+
+fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Failure> {
+    let _meter = Meter::start(progress);
+    let hashed = match files {
+        Files::Embedded => weights::of_embedded(progress),
+        Files::Directory(directory) => weights::of_directory(directory, progress),
+    };
+    hashed.map_err(|error| weights_failure(&error))
+}
+
+/// Prints what a manifest states of the files, for those who keep manifests.
+fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
+    let hashed = hash(files, progress)?;
+    let told = match files {
+        Files::Embedded => Vec::new(),
+        Files::Directory(directory) => {
+            weights::revisions_of(directory).map_err(|error| weights_failure(&error))?
+        }
+    };
+    let revision = told
+        .first()
+        .map(|told| format!("revision = {:?}\n", told.commit));
+    boot::print(&format!(
+        "# {} for targets/_model/{}/model.toml\n{}{}",
+        target::BINARY,
+        target::MODEL,
+        revision.unwrap_or_default(),
+        weights::block(&hashed)
+    ))
 }
 
 /// Whether texts become tokens.
@@ -144,10 +231,5 @@ fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result
 }
 
 fn weights_failure(error: &WeightsError) -> Failure {
-    let exit = if matches!(error, WeightsError::Io { .. }) {
-        Exit::Io
-    } else {
-        Exit::Config
-    };
-    Failure::new(exit, error)
+    boot::start_failure(error)
 }

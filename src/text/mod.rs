@@ -11,6 +11,7 @@ pub mod control;
 pub mod detokenize;
 pub mod drawn;
 pub mod grammar;
+pub mod identity;
 pub mod reasoning;
 pub mod reply;
 pub mod segments;

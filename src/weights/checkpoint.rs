@@ -2,33 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::{DerefMut, Range};
+use std::ops::{DerefMut, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
-use sha2::{Digest, Sha256};
 
 use super::error::WeightsError;
+use super::folder::Folder;
 use super::format::{self, FP8_BLOCK, NVFP4_GROUP};
 use super::header::{self, Dtype, TensorInfo};
 use super::layout::{self, Expected, MatrixSpec, ModelSpec, VectorSpec};
 use super::progress::{Progress, Stage};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
+use super::{config, digests, locate, origin, sniff};
 use crate::target::{self, CheckpointFile, Format};
 
-pub(super) const INDEX: &str = "model.safetensors.index.json";
+pub const INDEX: &str = "model.safetensors.index.json";
 pub(super) const SINGLE: &str = "model.safetensors";
 /// Largest index, in bytes; ten times the largest known.
 const INDEX_BYTES_MAX: u64 = 200_000_000;
 /// Most shards that an index may name.
 const SHARDS_MAX: usize = 1000;
-/// Bytes hashed per read.
-const HASH_BYTES: usize = 1 << 20;
-/// Prefixes of tensors that text generation does not use.
-const IGNORED: [&str; 2] = ["model.visual.", "visual."];
+/// Prefixes of the tensors of a vision tower, which text generation does not use.
+const VISION: [&str; 2] = ["model.visual.", "visual."];
 
 /// An open checkpoint of the target.
 pub struct Checkpoint {
@@ -36,19 +35,28 @@ pub struct Checkpoint {
     /// Canonical name -> file and place.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
     spec: ModelSpec,
+    /// Tensors of a vision tower and their bytes.
+    vision: [u64; 2],
     progress: Arc<Progress>,
 }
 
-/// Opens and checks the checkpoint in `directory`; reads headers only.
+/// Opens and checks the checkpoint in `directory`: that it is whole, of the sizes, the configuration
+/// and the revision that the target states, and holds its tensors. Reads headers only.
 ///
 /// # Errors
 /// The first thing that differs from what the target expects.
 pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
     progress.enter(Stage::Checking);
+    let folder = Folder::open(directory)?;
+    check_whole(&folder)?;
     for file in target::CHECKPOINT {
-        check_size(&Source::open(directory, file.name)?, file)?;
+        check_size(&Source::open(&folder, file.name)?, file)?;
     }
-    open_layers(directory, target::LAYERS, progress)
+    config::check(&folder)?;
+    origin::check_revision(&folder, &digests::names(&folder)?)?;
+    let checkpoint = open_folder(&folder, target::LAYERS, progress)?;
+    checkpoint.check_sums()?;
+    Ok(checkpoint)
 }
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
@@ -62,17 +70,42 @@ pub fn open_layers(
     progress: Arc<Progress>,
 ) -> Result<Checkpoint, WeightsError> {
     progress.enter(Stage::Checking);
-    let index = directory.join(INDEX);
-    if index.symlink_metadata().is_ok() {
-        return open_sharded(directory, layers, progress);
+    open_folder(&Folder::open(directory)?, layers, progress)
+}
+
+fn open_folder(
+    folder: &Folder,
+    layers: usize,
+    progress: Arc<Progress>,
+) -> Result<Checkpoint, WeightsError> {
+    if folder.has(INDEX) {
+        return open_sharded(folder, layers, progress);
     }
-    if directory.join(SINGLE).symlink_metadata().is_err() {
-        return Err(WeightsError::Empty {
-            directory: directory.to_path_buf(),
-        });
-    }
-    let single = vec![Source::open(directory, SINGLE)?];
+    check_there(folder, &[SINGLE])?;
+    let single = vec![Source::open(folder, SINGLE)?];
     Checkpoint::check(single, None, layers, progress)
+}
+
+/// Refuses a directory that lacks files of the checkpoint, naming all of them.
+fn check_whole(folder: &Folder) -> Result<(), WeightsError> {
+    let weights = if folder.has(INDEX) { INDEX } else { SINGLE };
+    match target::CHECKPOINT {
+        [] => check_there(folder, &[config::FILE, weights]),
+        files => {
+            let names: Vec<&str> = files.iter().map(|file| file.name).collect();
+            check_there(folder, &names)
+        }
+    }
+}
+
+fn check_there(folder: &Folder, names: &[&str]) -> Result<(), WeightsError> {
+    let absent = |name: &&&str| !folder.has(name);
+    let missing = names.iter().filter(absent);
+    let missing: Vec<String> = missing.map(|name| name.to_string()).collect();
+    match missing[..] {
+        [] => Ok(()),
+        _ => Err(locate::incomplete(folder, &missing)),
+    }
 }
 
 /// Opens and checks the checkpoint compiled into the binary.
@@ -90,96 +123,71 @@ pub fn open_embedded(progress: Arc<Progress>) -> Result<Checkpoint, WeightsError
         })
         .collect();
     if sources.is_empty() {
-        return Err(WeightsError::Empty {
-            directory: "(embedded)".into(),
+        return Err(WeightsError::Directory {
+            path: "(embedded)".into(),
+            problem: "holds no weights; give a directory".to_string(),
         });
     }
     Checkpoint::check(sources, None, target::LAYERS, progress)
-}
-
-/// Compares the SHA-256 of every file that the target names; reads the whole checkpoint.
-///
-/// # Errors
-/// `Digest` naming the first file that differs.
-pub fn verify_digests(directory: &Path, progress: &Progress) -> Result<(), WeightsError> {
-    progress.enter(Stage::Verifying);
-    progress.expect(target::CHECKPOINT.iter().map(|file| file.bytes).sum());
-    for file in target::CHECKPOINT {
-        let source = Source::open(directory, file.name)?;
-        check_size(&source, file)?;
-        let found = digest(&source, progress)?;
-        if found != file.sha256 {
-            let (file, expected) = (file.name.to_string(), file.sha256.to_string());
-            return Err(WeightsError::Digest {
-                file,
-                found,
-                expected,
-            });
-        }
-    }
-    Ok(())
-}
-
-fn digest(source: &Source, progress: &Progress) -> Result<String, WeightsError> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; HASH_BYTES];
-    let mut offset = 0;
-    while offset < source.bytes() {
-        let bytes = (source.bytes() - offset).min(HASH_BYTES as u64);
-        let chunk = &mut buffer[..bytes as usize];
-        source.read(offset, chunk)?;
-        hash.update(&*chunk);
-        offset += bytes;
-        progress.advance(bytes);
-    }
-    Ok(hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
 }
 
 fn check_size(source: &Source, file: &CheckpointFile) -> Result<(), WeightsError> {
     if source.bytes() == file.bytes {
         return Ok(());
     }
-    let (found, expected) = (source.bytes(), file.bytes);
-    Err(WeightsError::Size {
-        file: file.name.to_string(),
-        found,
-        expected,
+    let (found, expected, file) = (source.bytes(), file.bytes, file.name.to_string());
+    Err(match source.foreign() {
+        Some(problem) => WeightsError::Foreign { file, problem },
+        None => WeightsError::Size {
+            file,
+            found,
+            expected,
+        },
     })
 }
 
 fn open_sharded(
-    directory: &Path,
+    folder: &Folder,
     layers: usize,
     progress: Arc<Progress>,
 ) -> Result<Checkpoint, WeightsError> {
-    let source = Source::open(directory, INDEX)?;
-    let problem = |problem| WeightsError::Index {
-        file: INDEX.to_string(),
-        problem,
-    };
-    if source.bytes() > INDEX_BYTES_MAX {
-        return Err(problem(format!(
-            "{} bytes, at most {INDEX_BYTES_MAX}",
-            source.bytes()
-        )));
-    }
-    let mut text = vec![0; source.bytes() as usize];
-    source.read(0, &mut text)?;
-    let index: Index = serde_json::from_slice(&text).map_err(|e| problem(e.to_string()))?;
-    let shards: BTreeSet<&str> = index.weight_map.0.values().map(String::as_str).collect();
+    let index = read_index(folder)?;
+    let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
     if shards.len() > SHARDS_MAX {
-        return Err(problem(format!(
-            "{} shards, at most {SHARDS_MAX}",
-            shards.len()
-        )));
+        return Err(WeightsError::Index {
+            file: INDEX.to_string(),
+            problem: format!("{} shards, at most {SHARDS_MAX}", shards.len()),
+        });
     }
-    let files = shards.iter().map(|name| Source::open(directory, name));
-    let files = files.collect::<Result<Vec<_>, _>>()?;
-    Checkpoint::check(files, Some(&index.weight_map.0), layers, progress)
+    let (mut files, mut missing) = (Vec::new(), Vec::new());
+    for &name in &shards {
+        match Source::open(folder, name) {
+            Ok(file) => files.push(file),
+            Err(WeightsError::Absent { .. } | WeightsError::Dangling { .. }) => {
+                missing.push(name.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match missing[..] {
+        [] => Checkpoint::check(files, Some(&index), layers, progress),
+        _ => Err(locate::incomplete(folder, &missing)),
+    }
+}
+
+/// Shard of each tensor.
+pub(super) fn read_index(folder: &Folder) -> Result<BTreeMap<String, String>, WeightsError> {
+    let text = folder.read(INDEX, INDEX_BYTES_MAX)?;
+    let file = INDEX.to_string();
+    if let Some(problem) = sniff::foreign(&text) {
+        return Err(WeightsError::Foreign { file, problem });
+    }
+    let index: Result<Index, _> = serde_json::from_slice(&text);
+    let index = index.map_err(|error| WeightsError::Index {
+        file,
+        problem: error.to_string(),
+    })?;
+    Ok(index.weight_map.0)
 }
 
 impl Checkpoint {
@@ -189,12 +197,14 @@ impl Checkpoint {
         layers: usize,
         progress: Arc<Progress>,
     ) -> Result<Checkpoint, WeightsError> {
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut vision) = (BTreeMap::new(), [0; 2]);
         for (place, file) in files.iter().enumerate() {
             let header = read_header(file)?;
             if let Some(index) = index {
                 check_index(index, file.name(), &header)?;
             }
+            let tower = header.iter().filter(|(name, _)| is_vision(name));
+            add(&mut vision, tower.map(|(_, info)| info));
             collect(place, file.name(), header, &mut tensors)?;
         }
         if let Some(index) = index {
@@ -217,8 +227,33 @@ impl Checkpoint {
             files,
             tensors,
             spec,
+            vision,
             progress,
         })
+    }
+
+    /// Compares tensors and bytes with what the manifest states. A vision tower is there as a
+    /// whole, or not at all.
+    fn check_sums(&self) -> Result<(), WeightsError> {
+        let mut text = [0; 2];
+        add(&mut text, self.tensors.values().map(|(_, info)| info));
+        let sums = [
+            ("tensors", text[0], target::TENSORS..=target::TENSORS),
+            ("bytes of tensors", text[1], target::TENSOR_BYTES),
+            ("tensors of a vision tower", self.vision[0], tower(0)),
+            ("bytes of a vision tower", self.vision[1], tower(1)),
+        ];
+        for (what, found, expected) in sums {
+            let absent = what.ends_with("tower") && self.vision == [0, 0];
+            if !absent && !expected.contains(&found) {
+                return Err(WeightsError::Sum {
+                    what,
+                    found,
+                    expected: *expected.end(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Tensors that were made from the target's layout.
@@ -233,6 +268,7 @@ impl Checkpoint {
             files: vec![source],
             tensors,
             spec,
+            vision: [0; 2],
             progress,
         }
     }
@@ -533,9 +569,18 @@ impl VectorSource<'_> {
 }
 
 fn read_header(file: &Source) -> Result<BTreeMap<String, TensorInfo>, WeightsError> {
-    let fail = |problem| WeightsError::Header {
-        file: file.name().to_string(),
-        problem,
+    let fail = |problem| {
+        let name = file.name().to_string();
+        match file.foreign() {
+            Some(problem) => WeightsError::Foreign {
+                file: name,
+                problem,
+            },
+            None => WeightsError::Header {
+                file: name,
+                problem,
+            },
+        }
     };
     if file.bytes() < header::LENGTH_BYTES {
         return Err(fail(format!(
@@ -559,9 +604,25 @@ fn canonical(name: &str) -> String {
     }
 }
 
+fn is_vision(name: &str) -> bool {
+    VISION.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Tensors of the vision tower (0), or their bytes (1).
+fn tower(at: usize) -> RangeInclusive<u64> {
+    target::VISION_TENSORS[at]..=target::VISION_TENSORS[at]
+}
+
+/// Counts tensors and their bytes.
+fn add<'a>(sums: &mut [u64; 2], tensors: impl Iterator<Item = &'a TensorInfo>) {
+    for info in tensors {
+        sums[0] += 1;
+        sums[1] += info.bytes.end - info.bytes.start;
+    }
+}
+
 fn is_ignored(name: &str) -> bool {
-    IGNORED.iter().any(|prefix| name.starts_with(prefix))
-        || (target::MTP_LAYERS == 0 && name.starts_with("mtp."))
+    is_vision(name) || (target::MTP_LAYERS == 0 && name.starts_with("mtp."))
 }
 
 fn collect(

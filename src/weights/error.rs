@@ -1,19 +1,60 @@
 //! Why a checkpoint was refused.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
+use super::checkpoint::INDEX;
+use super::folder::Distrust;
+use super::locate;
 use crate::engine::executor::DeviceError;
+use crate::target;
 
 /// A checkpoint that cannot be served. The text names the file, the tensor and the fix.
 #[derive(Debug)]
 pub enum WeightsError {
-    /// Neither an index nor a single file is there.
-    Empty { directory: PathBuf },
+    /// Something else than a directory that holds a checkpoint; the problem ends with the fix.
+    Directory { path: PathBuf, problem: String },
+    /// A file is not there.
+    Absent { path: PathBuf },
+    /// Files that the directory must hold are not there; `names` in their shortest form.
+    Incomplete {
+        directory: PathBuf,
+        names: String,
+        hint: String,
+    },
+    /// A link leads to something that is not there.
+    Dangling { path: PathBuf, target: PathBuf },
+    /// The user of this process may not read a file or look into a directory.
+    Denied { path: PathBuf },
     /// The path leads to something that is not a regular file.
     NotRegular { path: PathBuf },
-    /// A file name that leaves the weights directory.
+    /// A link that another user may have placed.
+    Untrusted {
+        path: PathBuf,
+        directory: PathBuf,
+        why: Distrust,
+    },
+    /// A name that no file can have or that leads in a circle.
+    Unusable { path: PathBuf, error: io::Error },
+    /// A small file that is not small.
+    LargeFile { path: PathBuf, bytes_max: u64 },
+    /// A file name of the index that leaves the weights directory.
     Escapes { file: String },
+    /// The content is of another kind than the name says; the problem ends with the fix.
+    Foreign { file: String, problem: &'static str },
+    /// The configuration states other facts than those compiled in.
+    Config { problem: String },
+    /// All tensors together are other than the manifest states.
+    Sum {
+        what: &'static str,
+        found: u64,
+        expected: u64,
+    },
+    /// The directory says that it holds another revision than the manifest names.
+    Revision { by: String, found: String },
     /// The operating system refused.
     Io { file: String, error: std::io::Error },
     /// The safetensors header is malformed.
@@ -71,6 +112,26 @@ pub enum WeightsError {
     Device(DeviceError),
 }
 
+impl WeightsError {
+    /// What the operating system says of a path. What stays as it is until a person changes it is
+    /// told apart from what a disk or a network may do at any time.
+    pub(super) fn of_path(path: &Path, error: io::Error) -> WeightsError {
+        let path = path.to_path_buf();
+        let lasting = [Errno::LOOP, Errno::NAMETOOLONG, Errno::NOTDIR, Errno::INVAL];
+        match error.kind() {
+            ErrorKind::NotFound => WeightsError::Absent { path },
+            ErrorKind::PermissionDenied => WeightsError::Denied { path },
+            _ if Errno::from_io_error(&error).is_some_and(|code| lasting.contains(&code)) => {
+                WeightsError::Unusable { path, error }
+            }
+            _ => WeightsError::Io {
+                file: path.display().to_string(),
+                error,
+            },
+        }
+    }
+}
+
 impl From<DeviceError> for WeightsError {
     fn from(error: DeviceError) -> WeightsError {
         WeightsError::Device(error)
@@ -80,22 +141,75 @@ impl From<DeviceError> for WeightsError {
 impl fmt::Display for WeightsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WeightsError::Empty { directory } => write!(
-                f,
-                "{}: no model.safetensors.index.json and no model.safetensors; give the directory \
-                 that holds the checkpoint",
-                directory.display()
-            ),
-            WeightsError::NotRegular { path } => {
-                write!(
-                    f,
-                    "{}: not a regular file; download it again",
-                    path.display()
-                )
+            WeightsError::Directory { path, problem } => {
+                write!(f, "{}: {problem}", path.display())
             }
+            WeightsError::Absent { path } => write!(
+                f,
+                "{}: is not there; {}",
+                path.display(),
+                locate::download()
+            ),
+            WeightsError::Incomplete {
+                directory,
+                names,
+                hint,
+            } => write!(f, "{}: {names} missing; {hint}", directory.display()),
+            WeightsError::Dangling { path, target } => write!(
+                f,
+                "{}: is a link to {}, which is not there; {}",
+                path.display(),
+                target.display(),
+                locate::download()
+            ),
+            WeightsError::Denied { path } => write!(
+                f,
+                "{path}: the user of this process may not read it; allow it, as `chmod a+rX \
+                 {path}` does",
+                path = path.display()
+            ),
+            WeightsError::NotRegular { path } => write!(
+                f,
+                "{}: is no regular file; remove it, then {}",
+                path.display(),
+                locate::download()
+            ),
+            WeightsError::Untrusted {
+                path,
+                directory,
+                why,
+            } => write!(f, "{}: {}", path.display(), distrust(why, directory)),
+            WeightsError::Unusable { path, error } => {
+                write!(f, "{}: {error}; give another path", path.display())
+            }
+            WeightsError::LargeFile { path, bytes_max } => write!(
+                f,
+                "{}: is larger than {bytes_max} bytes, which such a file never is; {}",
+                path.display(),
+                locate::download()
+            ),
             WeightsError::Escapes { file } => write!(
                 f,
-                "{file}: leads out of the weights directory; shards must lie beside the index"
+                "{INDEX}: names {file}, which is no plain file name; {}",
+                locate::download()
+            ),
+            WeightsError::Foreign { file, problem } => write!(f, "{file}: {problem}"),
+            WeightsError::Config { problem } => f.write_str(problem),
+            WeightsError::Sum {
+                what,
+                found,
+                expected,
+            } => write!(
+                f,
+                "the checkpoint has {found} {what}, the manifest of this binary states {expected}; \
+                 {}",
+                locate::download()
+            ),
+            WeightsError::Revision { by, found } => write!(
+                f,
+                "{by} says revision {found}, this binary was built for {}; {}",
+                target::REVISION.unwrap_or("none"),
+                locate::download()
             ),
             WeightsError::Io { file, error } => write!(f, "{file}: {error}"),
             WeightsError::Header { file, problem } => {
@@ -188,3 +302,29 @@ impl fmt::Display for WeightsError {
 }
 
 impl std::error::Error for WeightsError {}
+
+/// In words, with the fix.
+fn distrust(why: &Distrust, directory: &Path) -> String {
+    let directory = directory.display();
+    match why {
+        Distrust::LinkOf(user, link) => format!(
+            "the link {} is user {user}'s, not of the owner of {directory}; put a link of your \
+             own or the file itself in its place",
+            link.display()
+        ),
+        Distrust::DirectoryOf(user, on_the_way) => format!(
+            "the link leads through {}, which is user {user}'s, not of the owner of {directory}; \
+             put the file itself in the link's place, or `chown` that directory",
+            on_the_way.display()
+        ),
+        Distrust::OpenToAll(on_the_way) => format!(
+            "the link leads through {path}, where any user can place links; `chmod o-w {path}`",
+            path = on_the_way.display()
+        ),
+        Distrust::FileOf(user, file) => format!(
+            "the link leads to {}, which is user {user}'s in a directory that is open to all; put \
+             the file itself in the link's place",
+            file.display()
+        ),
+    }
+}

@@ -8,11 +8,9 @@
 use std::cell::RefCell;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// Reads below this go through the page cache: headers, scales, vectors.
@@ -50,21 +48,16 @@ impl Stamp {
 }
 
 impl WeightsFile {
-    /// Opens a regular file.
+    /// Takes a regular file, and the same one opened for direct reads where there are any.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn open(path: &Path) -> io::Result<WeightsFile> {
-        let file = File::open(path)?;
+    pub fn of(file: File, direct: Option<File>) -> io::Result<WeightsFile> {
         let stamp = Stamp::of(&file.metadata()?);
-        let direct = File::options()
-            .read(true)
-            .custom_flags(OFlags::DIRECT.bits() as i32)
-            .open(path);
         let direct = match (direct, cached(&file, 0, &mut [0])) {
-            (Err(_), _) => Err("its file system has no direct reads"),
+            (None, _) => Err("its file system has no direct reads"),
             (_, Err(_)) => Err("its file system does not tell what the page cache holds"),
-            (Ok(direct), Ok(_)) => Ok(direct),
+            (Some(direct), Ok(_)) => Ok(direct),
         };
         Ok(WeightsFile {
             file,
@@ -176,7 +169,8 @@ fn read_aligned(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Folder;
+    use super::super::folder::Folder;
+    use super::super::tests::Folder as Scratch;
     use super::*;
     use rustix::fs::{Advice, fadvise};
 
@@ -186,15 +180,15 @@ mod tests {
         (0..BYTES).map(|at| ((at * 31) ^ (at >> 9)) as u8).collect()
     }
 
-    fn file(folder: &Folder) -> WeightsFile {
-        let path = folder.0.join("weights");
-        std::fs::write(&path, content()).unwrap();
-        WeightsFile::open(&path).unwrap()
+    fn file(folder: &Scratch) -> WeightsFile {
+        std::fs::write(folder.0.join("weights"), content()).unwrap();
+        let opened = Folder::open(&folder.0).unwrap().file("weights").unwrap();
+        WeightsFile::of(opened.file, opened.direct).unwrap()
     }
 
     #[test]
     fn any_part_is_read_cached_or_not() {
-        let (folder, content) = (Folder::new(), content());
+        let (folder, content) = (Scratch::new(), content());
         let file = file(&folder);
         for asked_in in [0, u32::MAX] {
             file.asked_in.store(asked_in, Ordering::Relaxed);
@@ -217,7 +211,7 @@ mod tests {
     /// Where the file system has direct reads; elsewhere the reason is told.
     #[test]
     fn aligned_reads_end_anywhere() {
-        let (folder, content) = (Folder::new(), content());
+        let (folder, content) = (Scratch::new(), content());
         let file = file(&folder);
         let Ok(direct) = &file.direct else {
             return assert!(file.detour().is_some());
@@ -235,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_or_written_to_is_found() {
-        let folder = Folder::new();
+        let folder = Scratch::new();
         let file = file(&folder);
         assert!(file.is_unchanged().unwrap());
         let path = folder.0.join("weights");

@@ -1,31 +1,43 @@
 //! Checkpoints: safetensors files, checked against the target before a weight is read.
 
 mod checkpoint;
+mod config;
+mod digests;
 mod draw;
 mod error;
 mod file;
+mod folder;
 pub mod format;
+mod git;
 pub mod header;
 pub mod layout;
+mod locate;
+mod names;
+mod origin;
 pub mod pipeline;
 mod progress;
 mod seeded;
+mod sniff;
 mod source;
 mod stored;
 mod synth;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{
-    Checkpoint, MatrixSource, VectorSource, open, open_embedded, open_layers, verify_digests,
-};
+pub use checkpoint::{Checkpoint, MatrixSource, VectorSource, open, open_embedded, open_layers};
+pub use digests::{FileDigest, Verdict, block, of_directory, of_embedded, revisions_of};
 pub use draw::LAYER_GROWTH;
 pub use error::WeightsError;
+pub use folder::Folder;
 pub use layout::{
     AttentionSpec, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MatrixSpec, MixerSpec, ModelSpec,
     MoeSpec, MtpSpec, VectorSpec,
 };
+pub use locate::{Located, download, incomplete, locate};
+pub use names::shortest;
+pub use origin::{Revision, Witness};
 pub use progress::{Progress, Stage};
 pub use seeded::{open_seeded, open_seeded_layers};
+pub use sniff::foreign;
 pub use stored::{Bits, Global, Stored};
 pub use synth::{SynthError, Written, is_drawn, write as write_synthetic};

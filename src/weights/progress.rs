@@ -17,6 +17,8 @@ pub enum Stage {
     Recording,
     /// Writing a drawn checkpoint.
     Writing,
+    /// Reading files to compare their digests.
+    Hashing,
     /// Replaying golden tokens.
     Verifying,
     /// Done.
@@ -32,6 +34,7 @@ impl Stage {
             Stage::Loading => "loading weights",
             Stage::Recording => "recording steps",
             Stage::Writing => "writing weights",
+            Stage::Hashing => "comparing digests",
             Stage::Verifying => "checking answers",
             Stage::Ready => "starting",
         }

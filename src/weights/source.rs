@@ -1,11 +1,12 @@
 //! Where a checkpoint's bytes come from: a directory, the binary itself, or a seed.
 
 use std::io;
-use std::path::Path;
 
 use super::error::WeightsError;
 use super::file::WeightsFile;
+use super::folder::Folder;
 use super::seeded::Seeded;
+use super::sniff;
 
 /// An open file of the checkpoint. Reads are positioned, so a file that shrinks is an error.
 pub enum Source {
@@ -21,30 +22,29 @@ pub enum Source {
 }
 
 impl Source {
-    /// Opens `name` in `directory`.
+    /// Opens the file `name`, a plain name, in `folder`.
     ///
     /// # Errors
-    /// `Escapes` for a name or link that leaves the directory (the hub cache's `blobs` folder is
-    /// allowed), `NotRegular` for anything but a regular file, `Io` otherwise.
-    pub fn open(directory: &Path, name: &str) -> Result<Source, WeightsError> {
+    /// `Escapes` for any other name, and what [`Folder`] says of a file that is not there or that
+    /// another user may have chosen.
+    pub fn open(folder: &Folder, name: &str) -> Result<Source, WeightsError> {
+        Ok(Source::open_named(folder, name)?.0)
+    }
+
+    /// As `open`; with it the name of the blob that the hub's cache has for the file, if it has.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_named(
+        folder: &Folder,
+        name: &str,
+    ) -> Result<(Source, Option<String>), WeightsError> {
         check_name(name)?;
-        let path = directory.join(name);
-        let io = |error| WeightsError::Io {
-            file: path.display().to_string(),
-            error,
-        };
-        let real = path.canonicalize().map_err(io)?;
-        if !is_inside(directory, &real).map_err(io)? {
-            return Err(WeightsError::Escapes {
-                file: path.display().to_string(),
-            });
-        }
-        // Before opening: opening a FIFO would wait for a writer.
-        if !real.metadata().map_err(io)?.is_file() {
-            return Err(WeightsError::NotRegular { path });
-        }
-        let (name, file) = (name.to_string(), WeightsFile::open(&real).map_err(io)?);
-        Ok(Source::File { name, file })
+        let opened = folder.file(name)?;
+        let file = WeightsFile::of(opened.file, opened.direct)
+            .map_err(|error| WeightsError::of_path(&folder.path().join(name), error))?;
+        let name = name.to_string();
+        Ok((Source::File { name, file }, opened.blob))
     }
 
     pub fn name(&self) -> &str {
@@ -132,14 +132,11 @@ fn check_name(name: &str) -> Result<(), WeightsError> {
     }
 }
 
-/// Whether `real` lies in `directory` or in the `blobs` folder of the hub cache around it
-/// (`blobs/<digest>` beside `snapshots/<revision>/<file>`).
-fn is_inside(directory: &Path, real: &Path) -> io::Result<bool> {
-    let directory = directory.canonicalize()?;
-    let hub = directory
-        .parent()
-        .filter(|parent| parent.ends_with("snapshots"))
-        .and_then(Path::parent)
-        .map(|model| model.join("blobs"));
-    Ok(real.starts_with(&directory) || hub.is_some_and(|blobs| real.starts_with(blobs)))
+impl Source {
+    /// Why the file is none of a checkpoint, by its first bytes, with the fix.
+    pub fn foreign(&self) -> Option<&'static str> {
+        let mut start = vec![0; self.bytes().min(sniff::BYTES as u64) as usize];
+        self.read(0, &mut start).ok()?;
+        sniff::foreign(&start)
+    }
 }

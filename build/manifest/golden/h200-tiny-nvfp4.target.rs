@@ -594,3 +594,91 @@ pub static EMBEDDED: &[(&str, &[u8])] = &[
 pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/golden/tokens.json"));
 /// Nats per token that an outside reference gives the text of the start's check.
 pub const TEXT_NLL: Option<f64> = Some(12.2716);
+/// Where the weights are published, `owner/name`.
+pub const REPOSITORY: Option<&str> = None;
+/// Commit of that repository.
+pub const REVISION: Option<&str> = None;
+/// Tensors of the checkpoint without the vision tower.
+pub const TENSORS: u64 = 487;
+/// Their bytes, the least and the most.
+pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 10292076..=10292076;
+/// Tensors of the vision tower, and their bytes.
+pub const VISION_TENSORS: [u64; 2] = [0, 0];
+/// Facts that the checkpoint's `config.json` must not contradict.
+pub const CONFIG: &[Fact] = &[
+    Fact { key: "family", pointer: "/model_type", right: Cow::Borrowed(r#"["qwen3_5_moe","qwen3_5_moe_text"]"#), required: false },
+    Fact { key: "family", pointer: "/architectures", right: Cow::Borrowed(r#"[["Qwen3_5MoeForConditionalGeneration"],["Qwen3_5MoeForCausalLM"]]"#), required: false },
+    Fact { key: "family", pointer: "/hidden_act", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
+    Fact { key: "family", pointer: "/hidden_activation", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
+    Fact { key: "family", pointer: "/output_gate_type", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
+    Fact { key: "family", pointer: "/attn_output_gate", right: Cow::Borrowed(r#"[true]"#), required: false },
+    Fact { key: "family", pointer: "/attention_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "family", pointer: "/qkv_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "family", pointer: "/use_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "family", pointer: "/mlp_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "family", pointer: "/use_qk_norm", right: Cow::Borrowed(r#"[true]"#), required: false },
+    Fact { key: "family", pointer: "/qk_norm", right: Cow::Borrowed(r#"[true]"#), required: false },
+    Fact { key: "family", pointer: "/use_sliding_window", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "family", pointer: "/sliding_window", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/attention_chunk_size", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/attn_logit_softcapping", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/final_logit_softcapping", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/logit_scale", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/logits_scaling", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/embedding_multiplier", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/residual_multiplier", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/attention_multiplier", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/query_pre_attn_scalar", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/swiglu_limit", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/mamba_ssm_dtype", right: Cow::Borrowed(r#"["float32"]"#), required: false },
+    Fact { key: "family", pointer: "/norm_topk_prob", right: Cow::Borrowed(r#"[true]"#), required: false },
+    Fact { key: "family", pointer: "/routed_scaling_factor", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/scoring_func", right: Cow::Borrowed(r#"["softmax"]"#), required: false },
+    Fact { key: "family", pointer: "/n_group", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/topk_group", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/mlp_only_layers", right: Cow::Borrowed(r#"[[]]"#), required: false },
+    Fact { key: "family", pointer: "/decoder_sparse_step", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/first_k_dense_replace", right: Cow::Borrowed(r#"[0]"#), required: false },
+    Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "attention.rope_theta", pointer: "/rope_parameters/rope_theta", right: Cow::Borrowed(r#"[10000000.0]"#), required: true },
+    Fact { key: "attention.rope_theta", pointer: "/rope_theta", right: Cow::Borrowed(r#"[10000000.0]"#), required: false },
+    Fact { key: "attention.rotary_dim", pointer: "/rope_parameters/partial_rotary_factor", right: Cow::Borrowed(r#"[0.25]"#), required: true },
+    Fact { key: "attention.rotary_dim", pointer: "/partial_rotary_factor", right: Cow::Borrowed(r#"[0.25]"#), required: false },
+    Fact { key: "family", pointer: "/rope_parameters/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "family", pointer: "/rope_parameters/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "family", pointer: "/rope_scaling/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "family", pointer: "/rope_scaling/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "family", pointer: "/rope_parameters/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/rope_scaling/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "family", pointer: "/rope_interleave", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "hidden", pointer: "/hidden_size", right: Cow::Borrowed(r#"[256]"#), required: false },
+    Fact { key: "vocab", pointer: "/vocab_size", right: Cow::Borrowed(r#"[3072]"#), required: false },
+    Fact { key: "tied_head", pointer: "/tie_word_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "norm_eps", pointer: "/rms_norm_eps", right: Cow::Borrowed(r#"[1e-6]"#), required: true },
+    Fact { key: "layers.count", pointer: "/num_hidden_layers", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "mtp.layers", pointer: "/mtp_num_hidden_layers", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "moe.experts", pointer: "/num_experts", right: Cow::Borrowed(r#"[8]"#), required: false },
+    Fact { key: "moe.experts_per_token", pointer: "/num_experts_per_tok", right: Cow::Borrowed(r#"[2]"#), required: true },
+    Fact { key: "moe.intermediate", pointer: "/moe_intermediate_size", right: Cow::Borrowed(r#"[128]"#), required: false },
+    Fact { key: "moe.shared_intermediate", pointer: "/shared_expert_intermediate_size", right: Cow::Borrowed(r#"[128]"#), required: false },
+    Fact { key: "attention.heads", pointer: "/num_attention_heads", right: Cow::Borrowed(r#"[4]"#), required: true },
+    Fact { key: "attention.kv_heads", pointer: "/num_key_value_heads", right: Cow::Borrowed(r#"[2]"#), required: true },
+    Fact { key: "attention.head_dim", pointer: "/head_dim", right: Cow::Borrowed(r#"[256]"#), required: true },
+    Fact { key: "gdn.key_heads", pointer: "/linear_num_key_heads", right: Cow::Borrowed(r#"[2]"#), required: true },
+    Fact { key: "gdn.value_heads", pointer: "/linear_num_value_heads", right: Cow::Borrowed(r#"[4]"#), required: true },
+    Fact { key: "gdn.key_dim", pointer: "/linear_key_head_dim", right: Cow::Borrowed(r#"[128]"#), required: true },
+    Fact { key: "gdn.value_dim", pointer: "/linear_value_head_dim", right: Cow::Borrowed(r#"[128]"#), required: true },
+    Fact { key: "gdn.conv_kernel", pointer: "/linear_conv_kernel_dim", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "layers.period", pointer: "/layer_types", right: Cow::Borrowed(r#"[["linear_attention","linear_attention","linear_attention","full_attention"]]"#), required: false },
+    Fact { key: "layers.period", pointer: "/full_attention_interval", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "quant", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },
+    Fact { key: "quant", pointer: "/quantization_config/format", right: Cow::Borrowed(r#"["nvfp4-pack-quantized"]"#), required: false },
+    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/type", right: Cow::Borrowed(r#"["float"]"#), required: false },
+    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/num_bits", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/group_size", right: Cow::Borrowed(r#"[16]"#), required: false },
+    Fact { key: "chat.stop_ids", pointer: "/eos_token_id", right: Cow::Borrowed(r#"[3065,3063,[3065,3063],[3063,3065],[3065,3063]]"#), required: false },
+];
+/// Facts that its `generation_config.json` must not contradict.
+pub const GENERATION: &[Fact] = &[
+    Fact { key: "chat.stop_ids", pointer: "/eos_token_id", right: Cow::Borrowed(r#"[[3065,3063],[3063,3065],[3065,3063]]"#), required: false },
+];

@@ -1,86 +1,236 @@
 //! A model's facts against the configuration files that lie beside its manifest.
 
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
 
 use crate::error::ManifestError;
+use crate::facts::{Fact, contradiction};
+use crate::schema::leaf::Format;
 use crate::schema::model::{AddedTokens, Mixer, Model};
+use crate::target::Target;
+use crate::weights::Storage;
 
-/// What `model.toml` states under `key`, and where the configuration states it.
-struct Fact {
-    key: &'static str,
-    value: Value,
-    /// JSON pointer.
-    pointer: &'static str,
+/// What is said of a value that does not belong to the model's own facts.
+const FAMILY: &str = "family";
+
+/// A fact of which one value is right.
+fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
+    one_of(key, &[value.into()], pointer)
 }
 
-fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
-    let value = value.into();
+/// A fact that a configuration must state.
+fn required(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
     Fact {
-        key,
-        value,
-        pointer,
+        required: true,
+        ..fact(key, value, pointer)
     }
 }
 
-/// Compares `model` (of the manifest `file`) with the content of `config.json` at `path`.
+/// A fact of which several values are right.
+fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
+    Fact {
+        key,
+        pointer,
+        right: Cow::Owned(Value::from(right).to_string()),
+        required: false,
+    }
+}
+
+/// Everything in `config.json` that answers depend on: dimensions, and what changes answers while
+/// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
+pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
+    let model = &target.model;
+    let mut facts = family();
+    facts.extend(rope(model));
+    facts.extend(dims(model));
+    facts.extend(mixers(model));
+    facts.extend(layers(target));
+    facts.extend(quantisation(target));
+    facts.extend(model.chat.as_ref().map(|chat| {
+        let ids = chat.stop_ids.iter().map(|&id| json!(id));
+        let mut right: Vec<Value> = ids.collect();
+        right.extend(orders(&chat.stop_ids));
+        one_of("chat.stop_ids", &right, "/eos_token_id")
+    }));
+    facts
+}
+
+/// The layer math of `qwen3_5_moe`, in the words of the transformers library: values that leave it
+/// as it is. Most are what the library takes where nothing is stated.
+fn family() -> Vec<Fact> {
+    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
+    let architectures = ["ForConditionalGeneration", "ForCausalLM"];
+    let architectures = architectures.map(|end| json!([format!("Qwen3_5Moe{end}")]));
+    let none = [Value::Null];
+    let one = [json!(1)];
+    let no = [json!(false)];
+    let yes = [json!(true)];
+    let silu = [json!("silu"), json!("swish")];
+    vec![
+        of(
+            &[json!("qwen3_5_moe"), json!("qwen3_5_moe_text")],
+            "/model_type",
+        ),
+        of(&architectures, "/architectures"),
+        of(&silu, "/hidden_act"),
+        of(&silu, "/hidden_activation"),
+        of(&silu, "/output_gate_type"),
+        of(&yes, "/attn_output_gate"),
+        of(&no, "/attention_bias"),
+        of(&no, "/qkv_bias"),
+        of(&no, "/use_bias"),
+        of(&no, "/mlp_bias"),
+        of(&yes, "/use_qk_norm"),
+        of(&yes, "/qk_norm"),
+        of(&no, "/use_sliding_window"),
+        of(&none, "/sliding_window"),
+        of(&none, "/attention_chunk_size"),
+        of(&none, "/attn_logit_softcapping"),
+        of(&none, "/final_logit_softcapping"),
+        of(&one, "/logit_scale"),
+        of(&one, "/logits_scaling"),
+        of(&one, "/embedding_multiplier"),
+        of(&one, "/residual_multiplier"),
+        of(&none, "/attention_multiplier"),
+        of(&none, "/query_pre_attn_scalar"),
+        of(&none, "/swiglu_limit"),
+        of(&[json!("float32")], "/mamba_ssm_dtype"),
+        of(&yes, "/norm_topk_prob"),
+        of(&one, "/routed_scaling_factor"),
+        of(&[json!("softmax")], "/scoring_func"),
+        of(&one, "/n_group"),
+        of(&one, "/topk_group"),
+        of(&[json!([])], "/mlp_only_layers"),
+        of(&one, "/decoder_sparse_step"),
+        of(&[json!(0)], "/first_k_dense_replace"),
+        of(&no, "/mtp_use_dedicated_embeddings"),
+    ]
+}
+
+/// Rotary positions, in the words of both generations of configurations.
+fn rope(model: &Model) -> Vec<Fact> {
+    let attention = &model.attention;
+    let share = attention.rotary_dim as f64 / attention.head_dim as f64;
+    let (theta, dim) = ("attention.rope_theta", "attention.rotary_dim");
+    let kinds = [json!("default"), json!("mrope")];
+    vec![
+        required(theta, attention.rope_theta, "/rope_parameters/rope_theta"),
+        fact(theta, attention.rope_theta, "/rope_theta"),
+        required(dim, share, "/rope_parameters/partial_rotary_factor"),
+        fact(dim, share, "/partial_rotary_factor"),
+        one_of(FAMILY, &kinds, "/rope_parameters/rope_type"),
+        one_of(FAMILY, &kinds, "/rope_parameters/type"),
+        one_of(FAMILY, &kinds, "/rope_scaling/rope_type"),
+        one_of(FAMILY, &kinds, "/rope_scaling/type"),
+        one_of(FAMILY, &[json!(1)], "/rope_parameters/factor"),
+        one_of(FAMILY, &[json!(1)], "/rope_scaling/factor"),
+        fact(FAMILY, false, "/rope_interleave"),
+    ]
+}
+
+/// The order of layers.
+fn layers(target: &Target) -> Vec<Fact> {
+    let names = target.mixers().into_iter().map(|mixer| match mixer {
+        Mixer::Gdn => "linear_attention",
+        Mixer::Attention => "full_attention",
+    });
+    let names = Value::from_iter(names);
+    let period = &target.model.layers.period;
+    let mut facts = vec![fact("layers.period", names, "/layer_types")];
+    let (last, others) = period.split_last().expect("a checked period is not empty");
+    if *last == Mixer::Attention && others.iter().all(|mixer| *mixer == Mixer::Gdn) {
+        facts.push(fact(
+            "layers.period",
+            period.len(),
+            "/full_attention_interval",
+        ));
+    }
+    facts
+}
+
+/// How `quantization_config` describes the formats of the leaf. One that derives its weights reads
+/// the configuration of others.
+fn quantisation(target: &Target) -> Vec<Fact> {
+    if target.leaf.derive.is_some() {
+        return Vec::new();
+    }
+    let mut formats = target
+        .weights()
+        .into_iter()
+        .filter_map(|group| match group.storage {
+            Storage::Vector => None,
+            Storage::Format(format) => Some(format),
+        });
+    let stored = formats.find(|format| *format != Format::Bf16);
+    let of = |value: Value, pointer| fact("quant", value, pointer);
+    match stored {
+        None => vec![of(Value::Null, "/quantization_config")],
+        Some(Format::Fp8Block128) => vec![
+            of(json!("fp8"), "/quantization_config/quant_method"),
+            of(json!("e4m3"), "/quantization_config/fmt"),
+            of(json!([128, 128]), "/quantization_config/weight_block_size"),
+        ],
+        Some(Format::Nvfp4Modelopt) => vec![
+            of(json!("modelopt"), "/quantization_config/quant_method"),
+            of(json!("NVFP4"), "/quantization_config/quant_algo"),
+        ],
+        Some(_) => vec![
+            of(
+                json!("compressed-tensors"),
+                "/quantization_config/quant_method",
+            ),
+            of(json!("nvfp4-pack-quantized"), "/quantization_config/format"),
+            of(
+                json!("float"),
+                "/quantization_config/config_groups/*/weights/type",
+            ),
+            of(
+                json!(4),
+                "/quantization_config/config_groups/*/weights/num_bits",
+            ),
+            of(
+                json!(16),
+                "/quantization_config/config_groups/*/weights/group_size",
+            ),
+        ],
+    }
+}
+
+/// A list of ids as the manifest has it, and sorted up and down.
+fn orders(ids: &[u64]) -> [Value; 3] {
+    let mut up = ids.to_vec();
+    up.sort_unstable();
+    let down: Vec<u64> = up.iter().rev().copied().collect();
+    [json!(ids), json!(up), json!(down)]
+}
+
+/// Compares the model of `target` with the content of `config.json` at `path`.
 ///
 /// # Errors
 /// Text that is no JSON, or the first fact that the configuration states differently.
 pub(crate) fn check_config(
-    model: &Model,
-    file: &str,
+    target: &Target,
     path: &str,
     content: &[u8],
 ) -> Result<(), ManifestError> {
-    let config = parse(path, content)?;
-    let text = config.get("text_config").unwrap_or(&config);
-    let rotary = model.attention.rotary_dim as f64 / model.attention.head_dim as f64;
-    let mut facts = dims(model);
-    facts.extend(mixers(model));
-    facts.push(fact(
-        "attention.rotary_dim",
-        rotary,
-        "/rope_parameters/partial_rotary_factor",
-    ));
-    compare(text, file, path, &facts)?;
-    let types = model
-        .layers
-        .period
-        .iter()
-        .cycle()
-        .take(model.layers.count)
-        .map(|mixer| match mixer {
-            Mixer::Gdn => "linear_attention",
-            Mixer::Attention => "full_attention",
-        });
-    let types = Value::from_iter(types);
-    compare(
-        text,
-        file,
-        path,
-        &[fact("layers.period", types, "/layer_types")],
-    )
+    let mut facts = config_facts(target);
+    let positions = target.model.max_position;
+    facts.push(fact("max_position", positions, "/max_position_embeddings"));
+    compare(target, path, content, &facts)
 }
 
 fn dims(model: &Model) -> Vec<Fact> {
+    let per_token = model.moe.experts_per_token;
     vec![
         fact("hidden", model.hidden, "/hidden_size"),
         fact("vocab", model.vocab, "/vocab_size"),
         fact("tied_head", model.tied_head, "/tie_word_embeddings"),
-        fact("norm_eps", model.norm_eps, "/rms_norm_eps"),
-        fact(
-            "max_position",
-            model.max_position,
-            "/max_position_embeddings",
-        ),
+        required("norm_eps", model.norm_eps, "/rms_norm_eps"),
         fact("layers.count", model.layers.count, "/num_hidden_layers"),
         fact("mtp.layers", model.mtp.layers, "/mtp_num_hidden_layers"),
         fact("moe.experts", model.moe.experts, "/num_experts"),
-        fact(
-            "moe.experts_per_token",
-            model.moe.experts_per_token,
-            "/num_experts_per_tok",
-        ),
+        required("moe.experts_per_token", per_token, "/num_experts_per_tok"),
         fact(
             "moe.intermediate",
             model.moe.intermediate,
@@ -96,27 +246,19 @@ fn dims(model: &Model) -> Vec<Fact> {
 
 fn mixers(model: &Model) -> Vec<Fact> {
     let (attention, gdn) = (&model.attention, &model.gdn);
+    let kv_heads = attention.kv_heads;
     vec![
-        fact("attention.heads", attention.heads, "/num_attention_heads"),
-        fact(
-            "attention.kv_heads",
-            attention.kv_heads,
-            "/num_key_value_heads",
-        ),
-        fact("attention.head_dim", attention.head_dim, "/head_dim"),
-        fact(
-            "attention.rope_theta",
-            attention.rope_theta,
-            "/rope_parameters/rope_theta",
-        ),
-        fact("gdn.key_heads", gdn.key_heads, "/linear_num_key_heads"),
-        fact(
+        required("attention.heads", attention.heads, "/num_attention_heads"),
+        required("attention.kv_heads", kv_heads, "/num_key_value_heads"),
+        required("attention.head_dim", attention.head_dim, "/head_dim"),
+        required("gdn.key_heads", gdn.key_heads, "/linear_num_key_heads"),
+        required(
             "gdn.value_heads",
             gdn.value_heads,
             "/linear_num_value_heads",
         ),
-        fact("gdn.key_dim", gdn.key_dim, "/linear_key_head_dim"),
-        fact("gdn.value_dim", gdn.value_dim, "/linear_value_head_dim"),
+        required("gdn.key_dim", gdn.key_dim, "/linear_key_head_dim"),
+        required("gdn.value_dim", gdn.value_dim, "/linear_value_head_dim"),
         fact(
             "gdn.conv_kernel",
             gdn.conv_kernel,
@@ -125,43 +267,51 @@ fn mixers(model: &Model) -> Vec<Fact> {
     ]
 }
 
-/// Compares `model` with the content of `generation_config.json` at `path`.
+/// What `generation_config.json` states of the tokens that end a reply, which answers depend on.
+pub(crate) fn generation_facts(model: &Model) -> Vec<Fact> {
+    let Some(chat) = &model.chat else {
+        return Vec::new();
+    };
+    let mut right = orders(&chat.stop_ids).to_vec();
+    if let [only] = chat.stop_ids[..] {
+        right.push(json!(only));
+    }
+    vec![one_of("chat.stop_ids", &right, "/eos_token_id")]
+}
+
+/// Compares the model of `target` with the content of `generation_config.json` at `path`.
 ///
 /// # Errors
 /// As [`check_config`].
 pub(crate) fn check_generation(
-    model: &Model,
-    file: &str,
+    target: &Target,
     path: &str,
     content: &[u8],
 ) -> Result<(), ManifestError> {
-    let config = parse(path, content)?;
-    let sampling = &model.sampling;
+    let sampling = &target.model.sampling;
     let mut facts = vec![
         fact("sampling.temperature", sampling.temperature, "/temperature"),
         fact("sampling.top_k", sampling.top_k, "/top_k"),
         fact("sampling.top_p", sampling.top_p, "/top_p"),
     ];
-    let stop = model.chat.as_ref().map(|chat| chat.stop_ids.clone());
-    facts.extend(stop.map(|ids| fact("chat.stop_ids", ids, "/eos_token_id")));
-    compare(&config, file, path, &facts)
+    facts.extend(generation_facts(&target.model));
+    compare(target, path, content, &facts)
 }
 
-/// Compares the added tokens of `model` with the content of its `tokenizer.json` at `path`.
+/// Compares the added tokens of the model with the content of `tokenizer.json` at `path`.
 ///
 /// # Errors
 /// As [`check_config`].
 pub(crate) fn check_tokenizer(
-    model: &Model,
-    file: &str,
+    target: &Target,
     path: &str,
     content: &[u8],
 ) -> Result<(), ManifestError> {
     let tokenizer = parse(path, content)?;
-    let Some(chat) = &model.chat else {
+    let added = tokenizer.get("added_tokens").and_then(Value::as_array);
+    let Some(chat) = &target.model.chat else {
         return Ok(());
     };
-    let added = tokenizer.get("added_tokens").and_then(Value::as_array);
     let AddedTokens { first, texts } = &chat.added_tokens;
     for (id, text) in (*first..).zip(texts) {
         let is = |token: &&Value| token.get("id").and_then(Value::as_u64) == Some(id);
@@ -170,7 +320,7 @@ pub(crate) fn check_tokenizer(
         if stated != Some(text) {
             let rule = format!("{path} states {stated:?} for the token {id}");
             return Err(ManifestError::key(
-                file,
+                &target.model_path("model.toml"),
                 "chat.added_tokens",
                 format!("{text:?}"),
                 &rule,
@@ -184,27 +334,28 @@ fn parse(path: &str, content: &[u8]) -> Result<Value, ManifestError> {
     serde_json::from_slice(content).map_err(|error| ManifestError::file(path, error.to_string()))
 }
 
-/// The first fact that `config` states with another value; what it does not state is not compared.
-fn compare(config: &Value, file: &str, path: &str, facts: &[Fact]) -> Result<(), ManifestError> {
-    for Fact {
-        key,
-        value,
-        pointer,
-    } in facts
-    {
-        let Some(stated) = config.pointer(pointer) else {
-            continue;
-        };
-        let same = match (value.as_f64(), stated.as_f64()) {
-            (Some(value), Some(stated)) => value == stated,
-            _ => value == stated,
-        };
-        if !same {
-            let rule = format!("{path} states {stated} at {pointer}");
-            return Err(ManifestError::key(file, key, value, &rule));
-        }
-    }
-    Ok(())
+fn compare(
+    target: &Target,
+    path: &str,
+    content: &[u8],
+    facts: &[Fact],
+) -> Result<(), ManifestError> {
+    let config = parse(path, content)?;
+    let Some(found) = contradiction(&config, facts) else {
+        return Ok(());
+    };
+    let file = target.model_path("model.toml");
+    let (value, rule) = match found.key {
+        FAMILY => (
+            json!(target.model.family).to_string(),
+            format!(
+                "{path} {}; its layer math has {}",
+                found.stated, found.right
+            ),
+        ),
+        _ => (found.right, format!("{path} {}", found.stated)),
+    };
+    Err(ManifestError::key(&file, found.key, value, &rule))
 }
 
 #[cfg(test)]
@@ -213,17 +364,20 @@ mod tests {
 
     use super::{check_config, check_generation, check_tokenizer};
     use crate::error::ManifestError;
-    use crate::schema::model::Model;
+    use crate::target::Target;
     use crate::testing::repository;
 
-    type Check = fn(&Model, &str, &str, &[u8]) -> Result<(), ManifestError>;
+    type Check = fn(&Target, &str, &[u8]) -> Result<(), ManifestError>;
 
     const CONFIG: &str = include_str!("../../../targets/_model/tiny/config.json");
 
     fn message(check: Check, content: &str) -> String {
-        let model = repository("cpu/tiny/nvfp4").model;
-        let error = check(&model, "model.toml", "a.json", content.as_bytes()).unwrap_err();
-        error.to_string()
+        let target = repository("cpu/tiny/nvfp4");
+        let error = check(&target, "a.json", content.as_bytes()).unwrap_err();
+        let text = error.to_string();
+        text.strip_prefix("targets/_model/tiny/")
+            .unwrap_or(&text)
+            .to_string()
     }
 
     /// The message for the configuration of `tiny` with one value replaced.
@@ -235,7 +389,8 @@ mod tests {
 
     #[test]
     fn another_width_is_refused() {
-        let expected = "model.toml: hidden = 256: a.json states 128 at /hidden_size";
+        let expected = "model.toml: hidden = 256: a.json states 128 at \
+                        /text_config/hidden_size";
         assert_eq!(
             config_with("/text_config/hidden_size", json!(128)),
             expected
@@ -246,7 +401,7 @@ mod tests {
     fn another_rotary_share_is_refused() {
         let pointer = "/text_config/rope_parameters/partial_rotary_factor";
         let expected = "model.toml: attention.rotary_dim = 0.25: a.json states 0.5 at \
-                        /rope_parameters/partial_rotary_factor";
+                        /text_config/rope_parameters/partial_rotary_factor";
         assert_eq!(config_with(pointer, json!(0.5)), expected);
     }
 
@@ -292,6 +447,126 @@ mod tests {
         assert_eq!(
             message(check_config, "{"),
             "a.json: EOF while parsing an object at line 1 column 1"
+        );
+    }
+
+    /// Edits of the configuration of `tiny`: where, what is written there, and what is right.
+    const EDITS: [(&str, &str, &str); 24] = [
+        (
+            "/text_config/rope_parameters/rope_type",
+            "\"yarn\"",
+            "\"default\"",
+        ),
+        (
+            "/text_config/rope_parameters/rope_type",
+            "\"linear\"",
+            "\"default\"",
+        ),
+        (
+            "/text_config/rope_parameters/rope_theta",
+            "10000",
+            "10000000.0",
+        ),
+        ("/text_config/rope_parameters/factor", "4.0", "1"),
+        (
+            "/text_config/rope_scaling",
+            r#"{"type": "linear", "factor": 2.0}"#,
+            "\"default\"",
+        ),
+        ("/rope_scaling", r#"{"rope_type": "yarn"}"#, "\"default\""),
+        ("/text_config/rope_theta", "10000", "10000000.0"),
+        ("/text_config/hidden_act", "\"gelu\"", "\"silu\""),
+        ("/text_config/attention_bias", "true", "false"),
+        ("/text_config/attn_output_gate", "false", "true"),
+        ("/text_config/norm_topk_prob", "false", "true"),
+        ("/text_config/routed_scaling_factor", "2.5", "1"),
+        ("/text_config/scoring_func", "\"sigmoid\"", "\"softmax\""),
+        ("/text_config/num_experts_per_tok", "4", "2"),
+        ("/text_config/rms_norm_eps", "0.00001", "1e-6"),
+        ("/text_config/sliding_window", "512", "none"),
+        ("/text_config/final_logit_softcapping", "30.0", "none"),
+        ("/text_config/mlp_only_layers", "[0]", "[]"),
+        ("/text_config/tie_word_embeddings", "true", "false"),
+        ("/text_config/model_type", "\"llama\"", "\"qwen3_5_moe\""),
+        ("/model_type", "\"llama\"", "\"qwen3_5_moe\""),
+        (
+            "/architectures",
+            "[\"LlamaForCausalLM\"]",
+            "[\"Qwen3_5MoeForConditionalGeneration\"]",
+        ),
+        (
+            "/quantization_config/quant_method",
+            "\"gptq\"",
+            "\"compressed-tensors\"",
+        ),
+        (
+            "/quantization_config/config_groups/group_0/weights/type",
+            "\"int\"",
+            "\"float\"",
+        ),
+    ];
+
+    /// The configuration of `tiny` with `value` at `pointer`, which may be there or not.
+    fn edited(pointer: &str, value: &str) -> Value {
+        let mut config: Value = serde_json::from_str(CONFIG).unwrap();
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        let parent = config.pointer_mut(parent).unwrap();
+        parent[name] = serde_json::from_str(value).unwrap();
+        config
+    }
+
+    #[test]
+    fn every_edit_that_changes_answers_is_refused_by_its_key() {
+        for (pointer, value, right) in EDITS {
+            let message = message(check_config, &edited(pointer, value).to_string());
+            let states = format!("states {}", value.split(['{', '}']).next().unwrap());
+            assert!(
+                message.contains(&states) && message.contains(pointer),
+                "{message}"
+            );
+            assert!(message.contains(right), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_hides_what_shapes_do_not_show_is_refused() {
+        for name in ["rms_norm_eps", "rope_parameters", "num_experts_per_tok"] {
+            let pointer = format!("/text_config/{name}");
+            let message = message(check_config, &edited(&pointer, "null").to_string());
+            assert!(message.contains("does not state"), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_changes_no_answer_may_be_stated() {
+        for (pointer, value) in [
+            ("/text_config/rope_scaling", "null"),
+            ("/text_config/rope_theta", "1e7"),
+            ("/text_config/rope_parameters/mrope_section", "[0, 0, 0]"),
+            ("/text_config/hidden_act", "\"swish\""),
+            ("/text_config/use_sliding_window", "false"),
+            ("/text_config/sliding_window", "null"),
+            ("/transformers_version", "\"9.9\""),
+            ("/eos_token_id", "[3063, 3065]"),
+            ("/quantization_config", "null"),
+        ] {
+            let target = repository("cpu/tiny/nvfp4");
+            let config = edited(pointer, value).to_string();
+            check_config(&target, "a.json", config.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_model_without_quantisation_has_no_description_of_one() {
+        let target = repository("cpu/random-ratio3/bf16");
+        let path = crate::testing::root().join("targets/_model/random-ratio3/config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        check_config(&target, "a.json", config.to_string().as_bytes()).unwrap();
+        config["quantization_config"] = json!({"quant_method": "awq"});
+        let error = check_config(&target, "a.json", config.to_string().as_bytes()).unwrap_err();
+        assert!(
+            error.to_string().contains("/quantization_config"),
+            "{error}"
         );
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::config::{config_facts, generation_facts};
 use crate::constants::{Constant, Value, constants};
+use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::{Format, KvFormat, Rows};
@@ -24,6 +26,7 @@ impl Target {
         self.write_chat(&mut out);
         self.write_ops(&mut out);
         self.write_files(&mut out, derived);
+        self.write_identity(&mut out);
         out
     }
 
@@ -294,6 +297,36 @@ impl Target {
         item(out, doc, &format!("TEXT_NLL: Option<f64> = {known:?}"));
     }
 
+    /// What a directory of weights must say of itself.
+    fn write_identity(&self, out: &mut String) {
+        let checkpoint = self.checkpoint();
+        let repository = checkpoint.and_then(|checkpoint| checkpoint.repository.as_ref());
+        let text = format!("REPOSITORY: Option<&str> = {repository:?}");
+        item(out, "Where the weights are published, `owner/name`.", &text);
+        let revision = checkpoint.and_then(|checkpoint| checkpoint.revision.as_ref());
+        let text = format!("REVISION: Option<&str> = {revision:?}");
+        item(out, "Commit of that repository.", &text);
+        let vision = self.model.vision.as_ref();
+        let (towers, tower) = vision.map_or((0, 0), |vision| (vision.tensors, vision.bytes));
+        let tensors = self.checkpoint_tensors() - towers;
+        let doc = "Tensors of the checkpoint without the vision tower.";
+        item(out, doc, &format!("TENSORS: u64 = {tensors}"));
+        let stated = checkpoint.and_then(|checkpoint| checkpoint.tensor_bytes);
+        let bytes = match stated.filter(|_| self.leaf.derive.is_none()) {
+            Some(stated) => stated..=stated,
+            None => self.checkpoint_bytes_range(),
+        };
+        let (least, most) = (bytes.start() - tower, bytes.end() - tower);
+        let text = format!("TENSOR_BYTES: std::ops::RangeInclusive<u64> = {least}..={most}");
+        item(out, "Their bytes, the least and the most.", &text);
+        let text = format!("VISION_TENSORS: [u64; 2] = [{towers}, {tower}]");
+        item(out, "Tensors of the vision tower, and their bytes.", &text);
+        let doc = "Facts that the checkpoint's `config.json` must not contradict.";
+        write_facts(out, doc, "CONFIG", &config_facts(self));
+        let doc = "Facts that its `generation_config.json` must not contradict.";
+        write_facts(out, doc, "GENERATION", &generation_facts(&self.model));
+    }
+
     /// The checkpoint's files, those that this target derives in place of their sources.
     fn files(&self, derived: &[DerivedFile]) -> Vec<File> {
         let mut files = self
@@ -307,6 +340,24 @@ impl Target {
         }
         files
     }
+}
+
+fn write_facts(out: &mut String, doc: &str, name: &str, facts: &[Fact]) {
+    let mut text = format!("{name}: &[Fact] = &[\n");
+    for Fact {
+        key,
+        pointer,
+        right,
+        required,
+    } in facts
+    {
+        let _ = writeln!(
+            text,
+            "    Fact {{ key: {key:?}, pointer: {pointer:?}, right: Cow::Borrowed(r#\"{right}\"#), \
+             required: {required} }},"
+        );
+    }
+    item(out, doc, &(text + "]"));
 }
 
 fn item(out: &mut String, doc: &str, text: &str) {

@@ -11,6 +11,11 @@ use crate::safetensors;
 use crate::schema::model::{Checkpoint, File};
 use crate::target::Target;
 
+/// The model's dimensions and the rest of what answers depend on.
+pub(crate) const CONFIG: &str = "config.json";
+/// Sampling and the tokens that end a reply.
+pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
+
 /// Lower-case hexadecimal SHA-256.
 pub(crate) fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
@@ -87,6 +92,7 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
     let Some(checkpoint) = target.checkpoint() else {
         return Ok(());
     };
+    verify_inside(target)?;
     let mut found = Tally::default();
     for file in &checkpoint.files {
         let path = target.model_path(&file.name);
@@ -101,7 +107,6 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
             }
         };
         verify_digest(target, file, &content)?;
-        verify_inside(target, file, &content)?;
         if file.name.ends_with(".safetensors") {
             found.add(&path, &content)?;
         }
@@ -112,20 +117,27 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
     }
 }
 
-/// Compares the configuration and the tokenizer with the facts of the model.
-fn verify_inside(target: &Target, file: &File, content: &[u8]) -> Result<(), ManifestError> {
-    let model = &target.model;
-    let (manifest, path) = (
-        target.model_path("model.toml"),
-        target.model_path(&file.name),
-    );
-    let tokenizer = model.chat.as_ref().map(|chat| chat.tokenizer.as_str());
-    match file.name.as_str() {
-        "config.json" => check_config(model, &manifest, &path, content),
-        "generation_config.json" => check_generation(model, &manifest, &path, content),
-        name if Some(name) == tokenizer => check_tokenizer(model, &manifest, &path, content),
-        _ => Ok(()),
+/// Compares what lies in the model's folder of configuration and tokenizer with the facts of the
+/// model, whether the manifest lists those files or not.
+fn verify_inside(target: &Target) -> Result<(), ManifestError> {
+    type Check = fn(&Target, &str, &[u8]) -> Result<(), ManifestError>;
+    let tokenizer = target
+        .model
+        .chat
+        .as_ref()
+        .map(|chat| chat.tokenizer.as_str());
+    let checks: [(&str, Check); 3] = [
+        (CONFIG, check_config),
+        (GENERATION_CONFIG, check_generation),
+        (tokenizer.unwrap_or_default(), check_tokenizer),
+    ];
+    for (name, check) in checks.into_iter().filter(|(name, _)| !name.is_empty()) {
+        let path = target.model_path(name);
+        if let Ok(content) = std::fs::read(target.root.join(&path)) {
+            check(target, &path, &content)?;
+        }
     }
+    Ok(())
 }
 
 fn verify_digest(target: &Target, file: &File, content: &[u8]) -> Result<(), ManifestError> {

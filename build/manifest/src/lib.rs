@@ -19,6 +19,7 @@ mod emit_cuda;
 mod emit_rust;
 mod error;
 mod expand;
+mod facts;
 mod files;
 #[cfg(test)]
 mod golden;

@@ -129,6 +129,12 @@ impl Target {
             .checkpoint()
             .map_or(&[][..], |checkpoint| &checkpoint.files);
         paths.extend(kept.iter().map(|file| self.model_path(&file.name)));
+        let read = [files::CONFIG, files::GENERATION_CONFIG].map(|name| self.model_path(name));
+        paths.extend(
+            read.into_iter()
+                .filter(|path| !paths.contains(path))
+                .collect::<Vec<_>>(),
+        );
         paths.retain(|path| self.root.join(path).is_file());
         paths.into_iter().map(PathBuf::from).collect()
     }

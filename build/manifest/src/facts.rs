@@ -1,0 +1,103 @@
+//! Facts as a checkpoint's configuration states them, and their comparison: the build compares a
+//! configuration that lies beside a manifest, and the server, which is compiled with the same file,
+//! the one beside the weights.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+/// What a configuration may say in one place.
+#[derive(Clone, Debug)]
+pub struct Fact {
+    /// Key of the manifest that the fact is stated or follows from.
+    pub key: &'static str,
+    /// JSON pointer; `*` stands for each member of an object.
+    pub pointer: &'static str,
+    /// JSON array of what is right, the usual first.
+    pub right: Cow<'static, str>,
+    /// A configuration must state it, here or where another fact of the key stands: shapes do not
+    /// show it, and there is no default to trust.
+    pub required: bool,
+}
+
+/// A fact that a configuration states differently, in words.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// As in [`Fact`].
+    pub key: &'static str,
+    /// `states VALUE at POINTER`, or `does not state POINTER`.
+    pub stated: String,
+    /// The usual value that is right.
+    pub right: String,
+}
+
+/// Where a multimodal configuration describes its text model.
+const TEXT: &str = "text_config";
+
+/// The first of `facts` that `config` contradicts, as a whole or in its description of the text
+/// model. What is null counts as not stated.
+pub fn contradiction(config: &Value, facts: &[Fact]) -> Option<Contradiction> {
+    facts
+        .iter()
+        .find_map(|fact| contradicted(config, fact, facts))
+}
+
+/// Everything that `config` states where the fact may stand, each with its whole pointer.
+fn stated<'a>(config: &'a Value, fact: &Fact) -> Vec<(String, &'a Value)> {
+    let mut stated = Vec::new();
+    collect(config, fact.pointer, String::new(), &mut stated);
+    if let Some(text) = config.get(TEXT) {
+        collect(text, fact.pointer, format!("/{TEXT}"), &mut stated);
+    }
+    stated
+}
+
+fn contradicted(config: &Value, fact: &Fact, facts: &[Fact]) -> Option<Contradiction> {
+    let right: Vec<Value> = serde_json::from_str(&fact.right).unwrap_or_default();
+    let found = stated(config, fact);
+    let is_right = |value: &Value| right.iter().any(|right| same(right, value));
+    let wrong = found.iter().find(|(_, value)| !is_right(value));
+    let of_key = |other: &&Fact| other.key == fact.key && !stated(config, other).is_empty();
+    let stated = match wrong {
+        Some((pointer, value)) => format!("states {value} at {pointer}"),
+        None if fact.required && !facts.iter().any(|other| of_key(&other)) => {
+            format!("does not state {}", fact.pointer)
+        }
+        None => return None,
+    };
+    let usual = right.first().filter(|value| !value.is_null());
+    Some(Contradiction {
+        key: fact.key,
+        stated,
+        right: usual.map_or_else(|| "none".to_string(), Value::to_string),
+    })
+}
+
+/// Adds what `config` states at `pointer`, each with its whole path.
+fn collect<'a>(config: &'a Value, pointer: &str, path: String, out: &mut Vec<(String, &'a Value)>) {
+    let Some(rest) = pointer.strip_prefix('/') else {
+        if !config.is_null() {
+            out.push((path, config));
+        }
+        return;
+    };
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (name, rest) = rest.split_at(end);
+    let members = config.as_object().into_iter().flatten();
+    for (key, value) in members.filter(|(key, _)| name == "*" || *key == name) {
+        collect(value, rest, format!("{path}/{key}"), out);
+    }
+}
+
+/// Numbers by their value, however they are written.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        _ => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => a == b,
+            _ => a == b,
+        },
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether tokenizer and chat template are those of the model: a stop or thinking token of another
+//! id would be text that is never noticed.
+
+use serde_json::json;
+
+use super::template::{Conversation, Template, TemplateError};
+use super::tokenizer::Tokenizer;
+use crate::target;
+
+/// Tokens of a conversation that must be those of the manifest: what ends a turn, and what is
+/// around thoughts. Each is its id and its text.
+fn framing() -> impl Iterator<Item = (u32, &'static str)> + Clone {
+    let counts = |(id, text): &(u32, &str)| {
+        target::STOP_TOKENS.contains(id) || [target::THINK_OPEN, target::THINK_CLOSE].contains(text)
+    };
+    target::ADDED_TOKENS.iter().copied().filter(counts)
+}
+
+/// Compares the tokens that frame a conversation with the tokenizer.
+///
+/// # Errors
+/// The first token that is another, in words without a fix.
+pub fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), String> {
+    let wrong = framing().find(|(id, text)| tokenizer.id_of(text) != Some(*id));
+    let Some((id, text)) = wrong else {
+        return Ok(());
+    };
+    let found = match tokenizer.id_of(text) {
+        Some(found) => format!("has {text} as token {found}"),
+        None => format!("has no token {text}"),
+    };
+    Err(format!(
+        "{found}, {} has it as {id}: this is the tokenizer of another model",
+        target::MODEL
+    ))
+}
+
+/// Compares the same tokens with what the template writes: a turn of the model ends with a stop
+/// token, and one that thinks knows how thoughts begin.
+///
+/// # Errors
+/// What the template does not write, in words without a fix.
+pub fn check_template(template: &Template) -> Result<(), String> {
+    let turns = turns(template).map_err(|error| error.to_string())?;
+    let stops = framing().filter(|(id, _)| target::STOP_TOKENS.contains(id));
+    let mut stops = stops.map(|(_, text)| text);
+    if !stops.clone().any(|stop| turns.contains(stop)) {
+        let usual = stops.next().unwrap_or_default();
+        return Err(of_another_model(usual));
+    }
+    let source = template.source();
+    let marks = [target::THINK_OPEN, target::THINK_CLOSE];
+    let missing = marks.into_iter().find(|mark| !source.contains(mark));
+    missing.map_or(Ok(()), |mark| Err(of_another_model(mark)))
+}
+
+fn of_another_model(mark: &str) -> String {
+    format!(
+        "writes no {mark}, which turns of {} have: this is the template of another model",
+        target::MODEL
+    )
+}
+
+/// A conversation in which the model's turn is complete.
+fn turns(template: &Template) -> Result<String, TemplateError> {
+    let messages = [("user", "a"), ("assistant", "b"), ("user", "c")];
+    template.render(&Conversation {
+        messages: messages
+            .map(|(role, content)| json!({"role": role, "content": content}))
+            .to_vec(),
+        tools: Vec::new(),
+        add_generation_prompt: false,
+        enable_thinking: false,
+    })
+}

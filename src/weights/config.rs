@@ -1,0 +1,57 @@
+//! The checkpoint's `config.json` against the facts that the binary was compiled with: what changes
+//! answers while every tensor keeps its shape.
+
+use serde_json::Value;
+
+use super::error::WeightsError;
+use super::folder::Folder;
+use super::{locate, sniff};
+use crate::target::{self, Fact, contradiction};
+
+pub(super) const FILE: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
+/// Largest configuration that is read.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// Compares the configuration in `folder`, and that of generation where there is one.
+///
+/// # Errors
+/// `Config` with the first fact that is stated differently, or a file that cannot be read.
+pub(super) fn check(folder: &Folder) -> Result<(), WeightsError> {
+    check_file(folder, FILE, target::CONFIG)?;
+    match folder.has(GENERATION) {
+        true => check_file(folder, GENERATION, target::GENERATION),
+        false => Ok(()),
+    }
+}
+
+fn check_file(folder: &Folder, name: &str, facts: &[Fact]) -> Result<(), WeightsError> {
+    let content = folder.read(name, BYTES_MAX)?;
+    compare(name, &content, facts).map_err(|problem| WeightsError::Config {
+        problem: format!("{}: {problem}", folder.path().join(name).display()),
+    })
+}
+
+/// What is wrong with the content, with the fix.
+fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<(), String> {
+    if let Some(problem) = sniff::foreign(content) {
+        return Err(problem.to_string());
+    }
+    let again = locate::download();
+    let config: Value =
+        serde_json::from_slice(content).map_err(|error| format!("is no JSON: {error}; {again}"))?;
+    match contradiction(&config, facts) {
+        None => Ok(()),
+        Some(found) => Err(format!(
+            "{}, this binary was built for {} ({} of its manifest); use the {name} of {}: {again}",
+            found.stated,
+            found.right,
+            found.key,
+            target::MODEL
+        )),
+    }
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;
