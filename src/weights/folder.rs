@@ -119,7 +119,7 @@ impl Folder {
     /// # Errors
     /// `Absent`, `Denied`, `NotRegular`, `Untrusted` or `Io`.
     pub(super) fn file(&self, name: &str) -> Result<Opened, WeightsError> {
-        Walk::new(self, name).and_then(Walk::to_file)
+        Walk::new(self, name).and_then(Walk::arrive)
     }
 
     /// The content of a file of at most `bytes_max` bytes.
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    fn to_file(mut self) -> Result<Opened, WeightsError> {
+    fn arrive(mut self) -> Result<Opened, WeightsError> {
         while let Some(name) = self.ahead.pop() {
             let path = self.at_path.join(&name);
             let seen = self.look(&name, &path)?;
