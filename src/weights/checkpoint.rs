@@ -40,8 +40,8 @@ pub struct Checkpoint {
     progress: Arc<Progress>,
 }
 
-/// Opens and checks the checkpoint in `directory`: that it is whole, of the sizes, the configuration
-/// and the revision that the target states, and holds its tensors. Reads headers only.
+/// Opens and checks the checkpoint in `directory`: that it is whole, of the sizes, configuration
+/// and revision that the target states, and holds its tensors. Reads headers only.
 ///
 /// # Errors
 /// The first thing that differs from what the target expects.

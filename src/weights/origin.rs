@@ -1,7 +1,7 @@
 //! What a download leaves beside the files: the revision that they are of, and their digests.
 //!
-//! - The hub's cache: `snapshots/<commit>/<file>` is a link into `blobs/`, whose name is the SHA-256
-//!   of a large file and git's SHA-1 of a small one; `trees/<commit>.json` lists them too.
+//! - The hub's cache: `snapshots/<commit>/<file>` is a link into `blobs/`, whose name is the
+//!   SHA-256 of a large file and git's SHA-1 of a small one; `trees/<commit>.json` lists them too.
 //! - `hf download --local-dir`: `.cache/huggingface/download/<file>.metadata` holds the commit and
 //!   that same digest in two lines, and `.cache/huggingface/trees/` the lists.
 //! - A git checkout: `.git/HEAD` leads to the commit, `.git/index` holds git's SHA-1 of each file,

@@ -447,7 +447,8 @@ fn a_broken_index_is_refused() {
     }
     let missing = index(r#"{"weight_map":{"a":"a1.safetensors","b":"a2.safetensors"}}"#);
     assert!(
-        matches!(&missing, WeightsError::Incomplete { names, .. } if names == "a[1-2].safetensors are"),
+        matches!(&missing, WeightsError::Incomplete { names, .. }
+            if names == "a[1-2].safetensors are"),
         "{missing}"
     );
 }
