@@ -99,6 +99,13 @@ const SERVED: &str = "served.jsonl";
 /// Percent of first drafts that must equal the served token in them.
 const ACCEPTANCE_LEAST: f64 = 70.0;
 
+/// What drives the chat page, in a browser.
+const CHAT_PAGE: &str = "scripts/chat_page.py";
+const BROWSER: &str = "chromium";
+/// What tries the files of `packaging/`, and the proxies that they are for.
+const PROXIES: &str = "scripts/proxies.py";
+const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
+
 /// Black-box tests. Compiled with `ATLAS_BINARY` they test that binary.
 const END_TO_END: &str = "ci/e2e";
 
@@ -237,7 +244,7 @@ fn some_test_passed(text: &str) -> Result<(), String> {
 }
 
 fn serving_steps(target: &'static str) -> Vec<Step> {
-    vec![
+    let mut steps = vec![
         binary_step(target),
         Step::new(
             "end to end",
@@ -249,6 +256,14 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
         )
         .turn(Turn::Alone),
         Step::new(
+            "chat page",
+            "the page in a real browser",
+            move |suite, name| match missing(CHAT_PAGE, &["python3", BROWSER], suite) {
+                Some(missing) => missing,
+                None => chat_page(suite, name, target).into(),
+            },
+        ),
+        Step::new(
             "tiny evaluation",
             "the served model really answers",
             move |suite, name| evaluation(suite, name, target),
@@ -258,7 +273,55 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             "the drafting layer is worth its weights",
             move |suite, name| drafts(suite, name, target),
         ),
-    ]
+    ];
+    steps.extend(PROXY_NAMES.map(|proxy| proxy_step(proxy, target)));
+    steps
+}
+
+/// The files of `packaging/` for one proxy, and what it does to streams and to the page.
+fn proxy_step(proxy: &'static str, target: &'static str) -> Step {
+    Step::new(
+        format!("proxy {proxy}"),
+        "streams, cancellation and the page behind it",
+        move |suite, name| match missing(PROXIES, &["python3", "openssl", proxy], suite) {
+            Some(missing) => missing,
+            None => try_proxy(suite, name, target, proxy).into(),
+        },
+    )
+}
+
+/// What keeps a step with a script from running: the script, or a program that it needs.
+fn missing(script: &str, programs: &[&str], suite: &Suite<'_>) -> Option<Outcome> {
+    if !suite.site.root.join(script).exists() {
+        return Some(absent(script));
+    }
+    let program = programs.iter().find(|program| on_path(program).is_none())?;
+    Some(Outcome::Skipped {
+        why: format!("{program} is missing; apt-get install {program}"),
+        installable: true,
+    })
+}
+
+fn chat_page(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let server = Server::start(&path, &[], &suite.log("chat page server"))?;
+    let mut command = python(suite, CHAT_PAGE);
+    command.arg(&server.url);
+    Ok(suite.run(name, &mut command).map(drop)?)
+}
+
+fn try_proxy(suite: &Suite<'_>, name: &str, target: &str, proxy: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let mut command = python(suite, PROXIES);
+    command.arg(proxy).arg("--binary").arg(path);
+    Ok(suite.run(name, &mut command).map(drop)?)
+}
+
+/// A script of the workspace; it leaves no compiled modules there.
+fn python(suite: &Suite<'_>, script: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-B", script]).current_dir(&suite.site.root);
+    command
 }
 
 /// Builds the binary and checks what it promises about itself.
@@ -297,30 +360,22 @@ fn absent(path: &str) -> Outcome {
 }
 
 fn evaluation(suite: &Suite<'_>, name: &str, target: &str) -> Outcome {
-    if !suite.site.root.join(EVALUATION).exists() {
-        return absent(EVALUATION);
-    }
-    match on_path("python3") {
-        Some(python) => evaluate(suite, name, target, &python).into(),
-        None => Outcome::Skipped {
-            why: "python3 is missing; apt-get install python3".to_string(),
-            installable: true,
-        },
+    match missing(EVALUATION, &["python3"], suite) {
+        Some(missing) => missing,
+        None => evaluate(suite, name, target).into(),
     }
 }
 
-fn evaluate(suite: &Suite<'_>, name: &str, target: &str, python: &Path) -> Result<(), Failure> {
+fn evaluate(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
     let server = Server::start(&path, &[], &suite.log("evaluation server"))?;
     let served = served(suite);
     let _ = std::fs::remove_file(&served);
-    let mut command = Command::new(python);
+    let mut command = python(suite, EVALUATION);
     command
-        .arg(EVALUATION)
         .args(["--url", &server.url, "--short", EVALUATION_QUESTIONS])
         .arg("--served")
-        .arg(served)
-        .current_dir(&suite.site.root);
+        .arg(served);
     Ok(suite.run(name, &mut command).map(drop)?)
 }
 
