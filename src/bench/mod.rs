@@ -26,6 +26,7 @@ use self::client::Endpoint;
 use self::report::Report;
 use self::scenario::Scenario;
 use crate::cli::Failure;
+use crate::target;
 
 /// As a file name.
 const STANDARD_OUTPUT: &str = "-";
@@ -55,9 +56,15 @@ pub struct Options {
     #[argh(option)]
     url: String,
 
-    /// run only this scenario: decode-1, decode-8 or prefill-200 (may be repeated)
+    /// run only this scenario: decode-1, decode-8 or prefill-200, or one of --large (may be
+    /// repeated)
     #[argh(option)]
     scenario: Vec<String>,
+
+    /// run the scenarios for a model of real size instead: first tokens of 128, 1,024 and 8,192,
+    /// and 1, 8, 32 and 64 streams; tells how to measure a peer the same way
+    #[argh(switch)]
+    large: bool,
 
     /// replies at once; this and the next three make a scenario of their own
     #[argh(option)]
@@ -166,6 +173,9 @@ fn serve(options: &Options) -> Result<(), BenchError> {
                 .map_or(Ok(()), |path| write(path, &report.json()))?;
         }
     }
+    if options.large {
+        eprint!("{}", peer());
+    }
     if let Some(path) = &options.svg {
         write(path, &chart::draw(&report.scenarios, goals.as_ref()))?;
     }
@@ -176,6 +186,17 @@ fn serve(options: &Options) -> Result<(), BenchError> {
             first,
         }),
     }
+}
+
+/// How a peer is measured by the same client.
+fn peer() -> String {
+    let model = target::REPOSITORY.unwrap_or("WEIGHTS_DIR");
+    format!(
+        "\nthe same of vLLM, in a machine's other hour:\n  \
+         vllm serve {model} --port 8001 --no-enable-prefix-caching\n  \
+         {} bench serve --large --url http://127.0.0.1:8001\n",
+        target::BINARY
+    )
 }
 
 fn measure(options: &Options) -> Result<Report, BenchError> {
@@ -209,9 +230,9 @@ fn scenarios(options: &Options) -> Result<Vec<Scenario>, BenchError> {
         return Err(BenchError::Option(text.to_owned()));
     }
     if numbers.iter().any(Option::is_some) {
-        if !options.scenario.is_empty() {
-            let text =
-                "--scenario already fixes streams, requests and tokens: give one or the other";
+        if options.large || !options.scenario.is_empty() {
+            let text = "--scenario and --large fix streams, requests and tokens already: give one \
+                        or the other";
             return Err(BenchError::Option(text.to_owned()));
         }
         return Ok(vec![Scenario::custom(
@@ -222,7 +243,10 @@ fn scenarios(options: &Options) -> Result<Vec<Scenario>, BenchError> {
         )]);
     }
     if options.scenario.is_empty() {
-        return Ok(scenario::SCENARIOS.to_vec());
+        return Ok(match options.large {
+            true => scenario::LARGE.to_vec(),
+            false => scenario::SCENARIOS.to_vec(),
+        });
     }
     options
         .scenario

@@ -38,6 +38,39 @@ pub(super) const SCENARIOS: [Scenario; 3] = [
     },
 ];
 
+/// A load of one prompt at a time, for the time to the first token.
+const fn first(name: &'static str, prompt_tokens: usize, requests: usize) -> Scenario {
+    Scenario {
+        name,
+        streams: 1,
+        requests,
+        prompt_tokens,
+        max_tokens: 1,
+    }
+}
+
+/// A load of replies behind short prompts.
+const fn streams(name: &'static str, streams: usize, requests: usize, tokens: usize) -> Scenario {
+    Scenario {
+        name,
+        streams,
+        requests,
+        prompt_tokens: 128,
+        max_tokens: tokens,
+    }
+}
+
+/// For a model of real size: what a first token takes, and what one to 64 readers get.
+pub(super) const LARGE: [Scenario; 7] = [
+    first("first-128", 128, 12),
+    first("first-1024", 1024, 8),
+    first("first-8192", 8192, 4),
+    streams("streams-1", 1, 4, 512),
+    streams("streams-8", 8, 16, 256),
+    streams("streams-32", 32, 64, 256),
+    streams("streams-64", 64, 128, 256),
+];
+
 impl Scenario {
     /// A scenario from the command line; what is not given is as in a chat with eight users.
     pub fn custom(
@@ -60,9 +93,11 @@ impl Scenario {
 /// # Errors
 /// Lists the names there are.
 pub(super) fn named(name: &str) -> Result<Scenario, String> {
-    let found = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let mut all = SCENARIOS.iter().chain(&LARGE);
+    let found = all.find(|scenario| scenario.name == name);
     found.cloned().ok_or_else(|| {
-        let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
+        let names = SCENARIOS.iter().chain(&LARGE).map(|scenario| scenario.name);
+        let names = names.collect::<Vec<_>>().join(", ");
         format!("--scenario {name}: there is no such scenario; choose from {names}")
     })
 }

@@ -175,3 +175,17 @@ fn a_server_that_is_not_there_is_named() {
     .to_string();
     assert!(error.contains("cannot reach http://127.0.0.1:1"), "{error}");
 }
+
+#[test]
+fn large_scenarios_are_run_when_asked_for() {
+    let names = |arguments: &[&str]| {
+        let found = scenarios(&options(arguments)).unwrap();
+        found
+            .iter()
+            .map(|scenario| scenario.name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["--large"]).last(), Some(&"streams-64"));
+    assert_eq!(names(&["--scenario", "first-8192"]), ["first-8192"]);
+    assert!(scenarios(&options(&["--large", "--streams", "2"])).is_err());
+}
