@@ -27,7 +27,7 @@ def keeps_to_itself(browser, front):
     """Nothing but the server was asked, and nothing was complained of."""
     asked = [event["params"]["request"]["url"] for event in browser.events
              if event["method"] == "Network.requestWillBeSent"]
-    own = (front.address, front.address.replace("http://", "http://any:"), "data:", "about:", "blob:")
+    own = (front.address, front.address.replace("http://", "http://any:secret@"), "data:", "about:", "blob:")
     outside = [url for url in asked if not url.startswith(own)]
     if not asked or outside:
         raise Failed(f"other servers are asked: {outside}")
