@@ -14,7 +14,7 @@ pub fn room() -> Option<u64> {
 }
 
 /// `MemAvailable` of `/proc/meminfo`, which counts caches that can be given up.
-fn available_bytes(meminfo: &str) -> Option<u64> {
+pub fn available_bytes(meminfo: &str) -> Option<u64> {
     let mut lines = meminfo.lines();
     let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

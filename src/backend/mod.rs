@@ -1,5 +1,6 @@
 //! Devices that run `crate::ops`.
 
+mod budget;
 pub mod clock;
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -7,11 +8,13 @@ pub mod cuda;
 mod host;
 pub mod parity;
 
-/// How the GPU's weights lie and come there, which is tested without one.
+/// How the GPU's weights lie and come there, and what is told of failures, which is tested without
+/// one.
 #[cfg(all(test, not(feature = "cuda")))]
 #[path = "cuda"]
 #[allow(dead_code, reason = "the GPU's backend is not there to use all of it")]
 mod weights {
+    mod failures;
     mod jobs;
     mod panels;
     mod storage;
@@ -49,6 +52,8 @@ mod device {
     /// There is no driver that takes memory.
     pub const CONTEXT_BYTES: u64 = 0;
     pub const GRAPH_LAYER_BYTES: u64 = 0;
+    /// Nothing is locked for a device.
+    pub const LOCKED_BYTES: u64 = 0;
 
     /// What a buffer of `bytes` takes of memory.
     pub fn buffer_bytes(bytes: u64) -> u64 {
@@ -81,7 +86,8 @@ mod device {
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, measure, parity, partition};
     pub use super::cuda::memory::{
-        CONTEXT_BYTES, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES, buffer_bytes, room,
+        CONTEXT_BYTES, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES, WORKSPACE_BYTES,
+        buffer_bytes, room,
     };
 
     /// What runs the model.
@@ -96,8 +102,10 @@ mod device {
     }
 }
 
+#[cfg(test)]
+pub use budget::simulated;
 pub use device::{
-    Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, RESERVE_BYTES, WORKSPACE_BYTES,
-    buffer_bytes, open, partition, room,
+    Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES,
+    WORKSPACE_BYTES, buffer_bytes, open, partition, room,
 };
 pub use host::room as host_room;

@@ -8,8 +8,9 @@ use std::iter;
 
 use super::{ROWS_MAX, parts};
 use crate::backend::{self, Backend};
-use crate::ops::Ops;
-use crate::target::{self, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::engine::executor::LOGITS_ROWS_MAX;
+use crate::ops::{Ops, RANKED};
+use crate::target::{self, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
 use crate::weights::{GDN_QKV, LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
 
 /// Pages that one sequence may fill: with fewer there is no server.
@@ -35,7 +36,7 @@ pub struct Plan {
     pub pages: usize,
     buffers: [Entry; 5],
     /// What the device's driver takes beside buffers, at most.
-    driver: [Entry; 2],
+    driver: [Entry; 3],
     /// What may be taken, if the system tells it.
     room: Option<u64>,
 }
@@ -86,6 +87,7 @@ impl Plan {
             driver: [
                 entry("graphs, at most", graphs(model)),
                 entry("context, at most", backend::CONTEXT_BYTES),
+                entry("locked, at most", locked()),
             ],
             room,
         }
@@ -242,6 +244,16 @@ fn activations() -> impl Iterator<Item = u64> {
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
     let buffers = tensors.chain(backend::WORKSPACE_BYTES);
     buffers.map(|bytes| bytes as u64)
+}
+
+/// Page-locked memory of the host where the device uses the same: what the backend takes, and the
+/// rows that the host reads.
+fn locked() -> u64 {
+    let rows = MAX_SEQUENCES * RANKED + (1 + LOGITS_ROWS_MAX) * VOCAB;
+    match backend::LOCKED_BYTES {
+        0 => 0,
+        bytes => bytes + (rows * size_of::<f32>()) as u64,
+    }
 }
 
 /// Steps of decoding of every size.

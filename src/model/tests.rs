@@ -10,11 +10,12 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
 use crate::backend::parity::Report;
-use crate::engine::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
+use crate::backend::simulated::Host;
+use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Ops};
 use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, VOCAB};
-use crate::weights::{self, LAYER_GROWTH, Progress};
+use crate::weights::{self, LAYER_GROWTH, Progress, WeightsError};
 
 pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -43,6 +44,25 @@ pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
     let plan = Plan::largest(checkpoint.spec());
     let runner = Runner::load(Cpu::new(threads), &checkpoint, &plan);
     Some(runner.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// A host whose memory the model shares refuses to take more than is free then, whatever was free
+/// when the model was planned; caches that can be given up are free.
+#[test]
+fn a_host_that_has_filled_up_meanwhile_is_refused() {
+    const RESERVE: u64 = 1 << 20;
+    let checkpoint = weights::open_seeded_layers(1, Arc::default());
+    let plan = Plan::largest(checkpoint.spec());
+    let host = Host::new("load", RESERVE);
+    host.caches(plan.bytes() + RESERVE);
+    Plan::within(host.budget.room(), checkpoint.spec()).unwrap();
+    Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
+    host.caches(2 * RESERVE);
+    let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();
+    let Some(WeightsError::Device(DeviceError::Memory(told))) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(told.contains("1 MiB may be taken now"), "{told}");
 }
 
 /// A sequence by hand: any slot, any pages.

@@ -3,17 +3,24 @@
 //!
 //! Weights are read once and kept elsewhere. Through the page cache they would push out what else
 //! the machine has there, and where host and device share memory they would take the room of the
-//! weights themselves.
+//! weights themselves. There nothing is left behind: what was read of the cache is dropped from it.
 
 use std::cell::RefCell;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// Reads below this go through the page cache: headers, scales, vectors.
+use crate::target;
+
+/// Whether weights lie in the memory that the page cache takes its own of.
+const SHARES_MEMORY: bool = target::HOST_RESERVE.is_some();
+/// Reads below this are small, as of scales and vectors. They go through the page cache, unless that
+/// would keep what the system reads ahead of them.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 /// Reads past the page cache for each that asks it in vain: asking may start a read-ahead.
 const ASKED_EVERY: u32 = 16;
@@ -90,24 +97,59 @@ impl WeightsFile {
     /// # Errors
     /// `UnexpectedEof` when the file ends before, or the operating system's.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<u64> {
+        let is_small = out.len() < DIRECT_BYTES_MIN;
         let direct = match &self.direct {
-            Ok(direct) if out.len() >= DIRECT_BYTES_MIN => direct,
-            _ => return self.file.read_exact_at(out, offset).map(|()| 0),
-        };
-        let mut had = 0;
-        match self.asked_in.load(Ordering::Relaxed) {
-            0 => {
-                had = cached(&self.file, offset, out)?;
-                let missed = had < out.len();
-                let next = if missed { ASKED_EVERY } else { 0 };
-                self.asked_in.store(next, Ordering::Relaxed);
+            Ok(direct) if SHARES_MEMORY || !is_small => direct,
+            _ => {
+                self.file.read_exact_at(out, offset)?;
+                self.drop_cached(offset, out.len());
+                return Ok(0);
             }
-            // Reads at the same time may count as one, which does no harm.
-            reads => self.asked_in.store(reads - 1, Ordering::Relaxed),
-        }
+        };
+        let had = match is_small {
+            true => 0,
+            false => self.cached_now_and_then(offset, out)?,
+        };
         let rest = &mut out[had..];
         read_direct(direct, offset + had as u64, rest)?;
         Ok(rest.len() as u64)
+    }
+
+    /// `cached`, unless there was something missing a few reads ago.
+    fn cached_now_and_then(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        // Reads at the same time may count as one, which does no harm.
+        let asked_in = self.asked_in.load(Ordering::Relaxed);
+        if asked_in > 0 {
+            self.asked_in.store(asked_in - 1, Ordering::Relaxed);
+            return Ok(0);
+        }
+        let had = cached(&self.file, offset, out)?;
+        // The last page may have gone with those of the read behind this one.
+        if had + ALIGN < out.len() {
+            self.asked_in.store(ASKED_EVERY, Ordering::Relaxed);
+        }
+        self.drop_cached(offset, out.len());
+        Ok(had)
+    }
+
+    /// Drops what was read of the page cache where that shares its memory with the weights: whole
+    /// pages, and the first one, whose other part is that of a read before. It is advice; what is
+    /// yet to be written to the disk stays.
+    fn drop_cached(&self, offset: u64, len: usize) {
+        let page = ALIGN as u64;
+        let (start, end) = (offset / page * page, (offset + len as u64) / page * page);
+        if let Some(pages) = NonZeroU64::new(end.saturating_sub(start)).filter(|_| SHARES_MEMORY) {
+            let _ = fadvise(&self.file, start, Some(pages), Advice::DontNeed);
+        }
+    }
+}
+
+impl Drop for WeightsFile {
+    /// Also edges of reads are dropped, and what the system has read ahead.
+    fn drop(&mut self) {
+        if SHARES_MEMORY {
+            let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
+        }
     }
 }
 
@@ -172,7 +214,6 @@ mod tests {
     use super::super::folder::Folder;
     use super::super::tests::Folder as Scratch;
     use super::*;
-    use rustix::fs::{Advice, fadvise};
 
     const BYTES: usize = 3 * DIRECT_BYTES + 123;
 
@@ -182,8 +223,44 @@ mod tests {
 
     fn file(folder: &Scratch) -> WeightsFile {
         std::fs::write(folder.0.join("weights"), content()).unwrap();
+        let file = opened(folder);
+        file.file.sync_all().unwrap(); // The page cache drops what is on the disk.
+        file
+    }
+
+    fn opened(folder: &Scratch) -> WeightsFile {
         let opened = Folder::open(&folder.0).unwrap().file("weights").unwrap();
         WeightsFile::of(opened.file, opened.direct).unwrap()
+    }
+
+    /// Bytes at the file's start that the page cache holds.
+    fn held(file: &WeightsFile) -> usize {
+        cached(&file.file, 0, &mut vec![0; BYTES]).unwrap_or(BYTES)
+    }
+
+    fn fill_cache(file: &WeightsFile) {
+        file.file.read_exact_at(&mut vec![0; BYTES], 0).unwrap();
+    }
+
+    #[test]
+    fn nothing_that_was_read_stays_in_the_cache() {
+        let folder = Scratch::new();
+        let mut file = file(&folder);
+        for direct in [true, false] {
+            if !direct {
+                file.direct = Err("a test wants it so");
+            }
+            for (offset, len) in [(0, BYTES), (3, 70_000)] {
+                fill_cache(&file);
+                file.asked_in.store(0, Ordering::Relaxed);
+                file.read(offset, &mut vec![0; len]).unwrap();
+                assert_eq!(held(&file), 0, "{offset} {len} {direct}");
+            }
+        }
+        fill_cache(&file);
+        let again = opened(&folder);
+        drop(file);
+        assert_eq!(held(&again), 0);
     }
 
     #[test]
@@ -191,7 +268,6 @@ mod tests {
         let (folder, content) = (Scratch::new(), content());
         let file = file(&folder);
         for asked_in in [0, u32::MAX] {
-            file.asked_in.store(asked_in, Ordering::Relaxed);
             let large = DIRECT_BYTES + 5000;
             for (offset, len) in [
                 (0, BYTES),
@@ -199,6 +275,8 @@ mod tests {
                 (4095, large),
                 (BYTES - 70_001, 70_001),
             ] {
+                fill_cache(&file);
+                file.asked_in.store(asked_in, Ordering::Relaxed);
                 let mut out = vec![0; len];
                 let direct = file.read(offset as u64, &mut out).unwrap();
                 assert!(out == content[offset..][..len], "{offset} {len}");

@@ -31,7 +31,7 @@ impl Rope {
     /// Extends the table to the positions of the batch.
     pub fn cover(&mut self, batch: &Batch) {
         let end = batch
-            .positions
+            .positions()
             .iter()
             .max()
             .map_or(0, |position| position + 1);
@@ -72,6 +72,11 @@ pub struct KvCache {
 }
 
 impl KvCache {
+    /// What a cache of so many pages takes.
+    pub fn bytes(pages: usize) -> u64 {
+        (pages * KV_HEADS * PAGE * (HEAD_DIM + VALUE_STRIDE) * size_of::<f32>()) as u64
+    }
+
     pub fn new(pages: usize) -> KvCache {
         let positions = pages * KV_HEADS * PAGE;
         KvCache {

@@ -21,6 +21,7 @@ mod wide;
 
 use std::ops::Range;
 
+use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::engine::executor::{DeviceError, Patience};
 use crate::ops::{Batch, GatedDelta, Ops, RANKED};
@@ -54,6 +55,7 @@ pub struct Cpu {
     sums: Tensor,
     /// Of all matrices loaded.
     matrix_bytes: u64,
+    budget: Budget,
 }
 
 /// Activations `[rows, width]`.
@@ -101,6 +103,16 @@ impl Cpu {
             gdn: gdn::Scratch::default(),
             sums: Tensor::default(),
             matrix_bytes: 0,
+            budget: Budget::default(),
+        }
+    }
+
+    /// One that takes its memory of a simulated host.
+    #[cfg(test)]
+    pub fn on(host: &crate::backend::simulated::Host) -> Cpu {
+        Cpu {
+            budget: host.budget.clone(),
+            ..Cpu::new(1)
         }
     }
 }
@@ -114,6 +126,16 @@ impl Default for Cpu {
 }
 
 impl Cpu {
+    fn matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
+        let values = parts
+            .iter()
+            .map(MatrixSource::read_f32)
+            .collect::<Result<Vec<_>, _>>()?;
+        let matrix = Matrix::new(parts[0].shape().1, &values);
+        self.matrix_bytes += matrix.bytes();
+        Ok(matrix)
+    }
+
     /// Norms and rotates heads in place, one every `stride` elements of a row.
     fn norm_rope(&mut self, x: &mut Tensor, stride: usize, w: &[f32], batch: &Batch) {
         self.rope.cover(batch);
@@ -124,11 +146,20 @@ impl Cpu {
                 // SAFETY: each row belongs to one task.
                 let row_values = unsafe { values.range(row * width..(row + 1) * width) };
                 for head in row_values.chunks_exact_mut(stride) {
-                    rope.norm_and_rotate(&mut head[..target::HEAD_DIM], w, batch.positions[row]);
+                    rope.norm_and_rotate(&mut head[..target::HEAD_DIM], w, batch.positions()[row]);
                 }
             }
         });
     }
+}
+
+/// What matrices of such parts take, at most.
+fn bytes_of(parts: &[MatrixSource<'_>]) -> u64 {
+    let bytes = |part: &MatrixSource<'_>| {
+        let (n, k) = part.shape();
+        Cpu::matrix_bytes_max(n, k, part.format())
+    };
+    parts.iter().map(bytes).sum()
 }
 
 /// Splits `count` equal items of `work` multiply-adds each over the pool.
@@ -172,29 +203,29 @@ impl Ops for Cpu {
     }
 
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
-        let values = parts
-            .iter()
-            .map(MatrixSource::read_f32)
-            .collect::<Result<Vec<_>, _>>()?;
-        let matrix = Matrix::new(parts[0].shape().1, &values);
-        self.matrix_bytes += matrix.bytes();
-        Ok(matrix)
+        self.budget.check(bytes_of(parts))?;
+        self.matrix(parts)
     }
 
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Vec<f32>, WeightsError> {
-        part.read_f32()
+        let values = part.read_f32()?;
+        self.budget.check(size_of_val(&values[..]) as u64)?;
+        Ok(values)
     }
 
     fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
+        self.budget.check(bytes_of(parts.as_flattened()))?;
         let mut experts = Experts::stored_as(parts[0][0].format().is_nvfp4());
         for [gate, up, down] in parts {
-            experts.gate_up.push(self.load_matrix(&[*gate, *up])?);
-            experts.down.push(self.load_matrix(&[*down])?);
+            experts.gate_up.push(self.matrix(&[*gate, *up])?);
+            experts.down.push(self.matrix(&[*down])?);
         }
         Ok(experts)
     }
 
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
+        self.budget
+            .check((rows * width * size_of::<f32>()) as u64)?;
         Ok(Tensor {
             rows: 0,
             width,
@@ -212,10 +243,12 @@ impl Ops for Cpu {
     }
 
     fn kv_cache(&self, pages: usize) -> Result<KvCache, DeviceError> {
+        self.budget.check(KvCache::bytes(pages))?;
         Ok(KvCache::new(pages))
     }
 
     fn gdn_state(&self) -> Result<GdnState, DeviceError> {
+        self.budget.check(GdnState::BYTES)?;
         Ok(GdnState::new())
     }
 
@@ -224,7 +257,7 @@ impl Ops for Cpu {
 
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
         out.shape(batch.rows(), table.k);
-        for (row, &token) in out.rows_mut().zip(&batch.tokens) {
+        for (row, &token) in out.rows_mut().zip(batch.tokens()) {
             table.row(token as usize, row);
         }
     }
@@ -263,7 +296,7 @@ impl Ops for Cpu {
         self.norm_rope(q, 2 * target::HEAD_DIM, norms[0], batch);
         self.norm_rope(k, target::HEAD_DIM, norms[1], batch);
         for row in 0..batch.rows() {
-            let position = batch.positions[row];
+            let position = batch.positions()[row];
             let page = batch.pages_of(row)[position / target::PAGE];
             cache.store(page, position % target::PAGE, k.row(row), v.row(row));
         }
@@ -272,7 +305,7 @@ impl Ops for Cpu {
     fn attend(&mut self, q: &Tensor, cache: &KvCache, batch: &Batch, out: &mut Tensor) {
         out.shape(q.rows, target::HEADS * target::HEAD_DIM);
         let longest = batch
-            .positions
+            .positions()
             .iter()
             .max()
             .map_or(0, |position| position + 1);
@@ -285,7 +318,7 @@ impl Ops for Cpu {
                 // SAFETY: each row and head belongs to one task.
                 let out = unsafe { out.range(range) };
                 let query = &q.row(row)[head * 2 * target::HEAD_DIM..][..target::HEAD_DIM];
-                let (pages, position) = (batch.pages_of(row), batch.positions[row]);
+                let (pages, position) = (batch.pages_of(row), batch.positions()[row]);
                 attention::attend(query, cache, head, pages, position, out);
                 let gate = &q.row(row)[(2 * head + 1) * target::HEAD_DIM..][..target::HEAD_DIM];
                 elementwise::mul_sigmoid(out, gate);
@@ -342,8 +375,8 @@ impl Ops for Cpu {
     }
 
     fn select(&mut self, x: &Tensor, batch: &Batch, out: &mut Tensor) {
-        out.shape(batch.wanted.len(), x.width);
-        for (out, &row) in out.rows_mut().zip(&batch.wanted) {
+        out.shape(batch.wanted().len(), x.width);
+        for (out, &row) in out.rows_mut().zip(batch.wanted()) {
             out.copy_from_slice(x.row(row));
         }
     }

@@ -2,7 +2,7 @@
 
 use ffi::{Device, DeviceBuf, Event, Stream, launched, ops};
 
-use super::{Cuda, count, refused};
+use super::{Cuda, count, memory, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::DeviceError;
 
@@ -28,7 +28,7 @@ impl Timed for Cuda {
 
     fn clock(&self) -> Result<DeviceClock, DeviceError> {
         let (device, stream) = (self.device.clone(), self.queue.stream.clone());
-        let mut lines = DeviceBuf::uninit(&device, LINES * LINE).map_err(refused)?;
+        let mut lines = memory::buffer(&device, LINES * LINE)?;
         lines.fill_bytes(0, &stream).map_err(refused)?;
         Ok(DeviceClock {
             device,

@@ -11,7 +11,8 @@ use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops}
 
 use super::jobs::{JOB_ROWS, Job, Place, Wanted};
 use super::step::RECORDS;
-use super::{WIDEST, count, least, most, refused};
+use super::{WIDEST, count, least, memory, most, refused};
+use crate::engine::executor::DeviceError;
 use crate::target::EXPERT_INTERMEDIATE;
 use crate::weights::{WeightsError, pipeline};
 
@@ -30,12 +31,17 @@ const _: () = assert!(
     "copies of slots lie in the records, aligned"
 );
 
-/// Threads that read, however many cores there are: one that waits for a disk needs none, and the
-/// disk is asked for as many parts at once. To read from the page cache is to copy, which more
-/// threads than there are cores do not hasten.
-const READERS: usize = 16;
+/// Page-locked memory that loading takes, at most, bytes. The system can neither move nor give up
+/// what is locked: a host that shares its memory with the GPU stands still when much of it is.
+pub const LOCKED_BYTES_MAX: usize = 64 << 20;
+/// Threads that read, if their slots fit, however many cores there are: one that waits for a disk
+/// needs none, and the disk is asked for as many parts at once. To read from the page cache is to
+/// copy, which more threads than there are cores do not hasten.
+const READERS_MAX: usize = 16;
+const READERS: usize = least(READERS_MAX, LOCKED_BYTES_MAX / SLOT_BYTES / 2);
 /// One that each reader fills, and one that is copied.
 const SLOTS: usize = 2 * READERS;
+const _: () = assert!(READERS > 0, "two slots may be locked");
 
 /// Page-locked memory, and when the device has copied it.
 struct Slot {
@@ -54,18 +60,17 @@ pub struct Loader {
 impl Loader {
     /// # Errors
     /// Too little page-locked memory.
-    pub fn new(device: &Device) -> Result<Loader, CudaError> {
+    pub fn new(device: &Device) -> Result<Loader, DeviceError> {
+        let event = || Event::open(device).map_err(refused);
         let slot = |_| {
-            let memory = PinnedBuf::zeroed(device, SLOT_BYTES)?;
-            let copied = Event::open(device)?;
+            let memory = memory::locked(device, SLOT_BYTES)?;
+            let copied = event()?;
             Ok(Slot { memory, copied })
         };
         Ok(Loader {
-            copies: Stream::open(device)?,
+            copies: Stream::open(device).map_err(refused)?,
             slots: (0..SLOTS).map(slot).collect::<Result<_, _>>()?,
-            packed: (0..PLACES)
-                .map(|_| Event::open(device))
-                .collect::<Result<_, _>>()?,
+            packed: (0..PLACES).map(|_| event()).collect::<Result<_, _>>()?,
         })
     }
 

@@ -1,11 +1,13 @@
 //! What the GPU's backend takes beside weights, caches and activations, and what it may take.
 
-use ffi::Device;
+use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
 use super::step::{RECORDS, Step};
 use super::{
-    ARRIVED, OPERAND_BYTES, PAIRS, PARTIAL, PARTS, PLACES, PLAN_BYTES, RELAY, TURNS, refused,
+    ARRIVED, NEEDED, OPERAND_BYTES, PAIRS, PARTIAL, PARTS, PLACES, PLAN_BYTES, RELAY, TURNS, load,
+    refused,
 };
+use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::engine::executor::DeviceError;
 use crate::target::{self, EXPERT_INTERMEDIATE, HIDDEN, MAX_CONTEXT};
@@ -37,6 +39,12 @@ pub const WORKSPACE_BYTES: [usize; 14] = {
 pub const CONTEXT_BYTES: u64 = 576 << 20;
 /// What the driver takes for a layer of a recorded step, at most.
 pub const GRAPH_LAYER_BYTES: u64 = 24 << 10;
+/// Page-locked memory of the host that counts: what loading and steps take of it, bytes, at most,
+/// where the GPU uses the same.
+pub const LOCKED_BYTES: u64 = match target::HOST_RESERVE {
+    Some(_) => (load::LOCKED_BYTES_MAX + Step::BYTES) as u64,
+    None => 0,
+};
 /// What is left to others, bytes: of the host's memory what the target states, of a GPU's own a
 /// little, because only its driver knows what it will want.
 pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
@@ -57,7 +65,7 @@ pub fn room() -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         return Ok(host::room());
     }
-    let device = Device::open(target::COMPUTE_CAPABILITY, target::PARTITION).map_err(refused)?;
+    let device = Device::open(&NEEDED).map_err(refused)?;
     room_of(&device)
 }
 
@@ -74,4 +82,22 @@ pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
         }
     };
     Ok(room.map(|room| room + CONTEXT_BYTES))
+}
+
+/// Takes memory of the GPU for `len` elements.
+///
+/// # Errors
+/// `DeviceError::Memory` when there is too little, also of the host's where the GPU uses that.
+pub fn buffer<T: Element>(device: &Device, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
+    Budget::default().check(buffer_bytes((len * size_of::<T>()) as u64))?;
+    DeviceBuf::uninit(device, len).map_err(refused)
+}
+
+/// Takes page-locked memory of the host for `len` elements.
+///
+/// # Errors
+/// As `buffer`.
+pub fn locked<T: Element>(device: &Device, len: usize) -> Result<PinnedBuf<T>, DeviceError> {
+    Budget::default().check((len * size_of::<T>()) as u64)?;
+    PinnedBuf::zeroed(device, len).map_err(refused)
 }
