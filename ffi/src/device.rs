@@ -67,6 +67,48 @@ pub struct DeviceInfo {
     pub multiprocessors: u32,
     /// Device memory, bytes.
     pub memory_bytes: u64,
+    /// Whether contexts share it with those of other processes (MPS).
+    pub shared: bool,
+}
+
+/// What kernels were compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// The one compute capability (major, minor).
+    pub compute_capability: (i32, i32),
+    /// Multiprocessors: no grid whose blocks wait for each other has more blocks.
+    pub multiprocessors: u32,
+    /// Whether the GPU has more, to which kernels must not come.
+    pub partition: bool,
+}
+
+impl DeviceInfo {
+    /// Whether kernels of `needed` can run here.
+    ///
+    /// # Errors
+    /// [`Error::OtherGpu`], [`Error::TooFew`] or [`Error::Shared`].
+    pub fn check(&self, needed: &Needed) -> Result<(), Error> {
+        if self.compute_capability != needed.compute_capability {
+            return Err(Error::OtherGpu {
+                name: self.name.clone(),
+                found: self.compute_capability,
+                needed: needed.compute_capability,
+            });
+        }
+        if self.multiprocessors < needed.multiprocessors {
+            return Err(Error::TooFew {
+                name: self.name.clone(),
+                found: self.multiprocessors,
+                needed: needed.multiprocessors,
+            });
+        }
+        if self.shared {
+            return Err(Error::Shared {
+                name: self.name.clone(),
+            });
+        }
+        Ok(())
+    }
 }
 
 /// Loads the driver and reads what GPU 0 is, without claiming any of its memory.
@@ -98,6 +140,7 @@ pub fn probe() -> Result<DeviceInfo, Error> {
         ),
         multiprocessors: read(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
         memory_bytes: memory_bytes as u64,
+        shared: read(Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED)? != 0,
     })
 }
 
@@ -161,6 +204,13 @@ impl Context {
     pub(crate) fn account(&self) -> &Account {
         &self.account
     }
+
+    /// Waits until nothing is under way in any stream, also of a partition, so that memory may go.
+    /// Where the device has failed nothing is.
+    pub(crate) fn settle(&self) {
+        // SAFETY: the context is current on the thread that opened it, which no owner of it leaves.
+        let _ = unsafe { sys::cuCtxSynchronize() };
+    }
 }
 
 impl Drop for Context {
@@ -180,21 +230,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens GPU 0 for kernels of exactly `compute_capability` (major, minor). They run on
-    /// `partition` of its multiprocessors, or on all of them if there is none.
+    /// Opens GPU 0 for kernels that need exactly `needed`. They run on a part of its
+    /// multiprocessors where that says so.
     ///
     /// # Errors
-    /// Those of [`probe`], [`Error::OtherGpu`], [`Error::NoPartition`], [`Error::OtherPartition`],
-    /// or the call that failed.
-    pub fn open(compute_capability: (i32, i32), partition: Option<u32>) -> Result<Device, Error> {
+    /// Those of [`probe`] and [`DeviceInfo::check`], [`Error::NoPartition`],
+    /// [`Error::OtherPartition`], or the call that failed.
+    pub fn open(needed: &Needed) -> Result<Device, Error> {
         let info = probe()?;
-        if info.compute_capability != compute_capability {
-            return Err(Error::OtherGpu {
-                name: info.name,
-                found: info.compute_capability,
-                needed: compute_capability,
-            });
-        }
+        info.check(needed)?;
         let device = first_gpu()?;
         let mut primary = ptr::null_mut();
         // SAFETY: the context is retained before it is made current, and released by `Context`.
@@ -211,8 +255,9 @@ impl Device {
             launched("cudaFree", cudaFree(ptr::null_mut()))?;
             context
         };
-        if let Some(sms) = partition {
-            context.partition = Some(Partition::open(device, sms, info.multiprocessors)?);
+        if needed.partition {
+            let (sms, of) = (needed.multiprocessors, info.multiprocessors);
+            context.partition = Some(Partition::open(device, sms, of)?);
         }
         Ok(Device {
             info: Rc::new(info),

@@ -57,6 +57,16 @@ pub enum Error {
         found: (i32, i32),
         needed: (i32, i32),
     },
+    /// The GPU, or the part of it that this process has, has fewer multiprocessors than grids have
+    /// blocks that wait for each other.
+    TooFew {
+        name: String,
+        found: u32,
+        needed: u32,
+    },
+    /// The GPU is shared by MPS: blocks that wait for each other may wait for a multiprocessor that
+    /// another process holds, whose blocks wait likewise.
+    Shared { name: String },
     /// The GPU's driver does not confine work to `sms` of its `of` multiprocessors.
     NoPartition { sms: u32, of: u32, why: CudaError },
     /// The driver gives a part of `found` multiprocessors of `of`, or none, where `sms` are needed.
@@ -103,6 +113,20 @@ impl fmt::Display for Error {
                  Download the binary for this GPU",
                 found.0, found.1, needed.0, needed.1
             ),
+            Error::TooFew {
+                name,
+                found,
+                needed,
+            } => write!(
+                f,
+                "{name} has {found} SMs for this process, this binary needs {needed}. Give it the \
+                 whole GPU (no MIG instance), or take the binary for this GPU"
+            ),
+            Error::Shared { name } => write!(
+                f,
+                "{name} is shared by MPS, under which kernels of two processes may wait for each \
+                 other's SMs for ever. Stop MPS (`echo quit | nvidia-cuda-mps-control`)"
+            ),
             Error::NoPartition { sms, of, why } => write!(
                 f,
                 "this binary runs on {sms} of the GPU's {of} SMs, and the driver does not keep it \
@@ -131,6 +155,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DeviceInfo, Needed};
 
     #[test]
     fn too_little_memory_of_the_gpu_is_told_with_the_fix() {
@@ -148,6 +173,40 @@ mod tests {
         }
         assert!(!told("cuMemHostAlloc", 2).contains("GPU"));
         assert!(!told("cuMemAlloc", 700).contains("memory. Stop"));
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_whole_is_refused_by_what_is_missing() {
+        let needed = Needed {
+            compute_capability: (9, 0),
+            multiprocessors: 132,
+            partition: false,
+        };
+        let whole = DeviceInfo {
+            name: "NVIDIA H200".to_string(),
+            driver_cuda: (13, 0),
+            compute_capability: (9, 0),
+            multiprocessors: 132,
+            memory_bytes: 1 << 37,
+            shared: false,
+        };
+        whole.check(&needed).unwrap();
+        let refused = |info: DeviceInfo| info.check(&needed).unwrap_err().to_string();
+        let other = refused(DeviceInfo {
+            compute_capability: (12, 1),
+            ..whole.clone()
+        });
+        assert!(other.contains("12.1"), "{other}");
+        let part = refused(DeviceInfo {
+            multiprocessors: 60,
+            ..whole.clone()
+        });
+        assert!(part.contains("60 SMs") && part.contains("132"), "{part}");
+        let shared = refused(DeviceInfo {
+            shared: true,
+            ..whole.clone()
+        });
+        assert!(shared.contains("shared by MPS"), "{shared}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub mod ops;
 mod partition;
 
 pub use account::buffer_bytes;
-pub use device::{Context, Device, DeviceInfo, Event, Stream, launched, probe};
+pub use device::{Context, Device, DeviceInfo, Event, Needed, Stream, launched, probe};
 pub use error::{CudaError, Error};
 pub use graph::Graph;
 pub use memory::{DeviceBuf, Element, PinnedBuf};

@@ -199,7 +199,8 @@ impl<T: Element> fmt::Debug for DeviceBuf<T> {
 
 impl<T: Element> Drop for DeviceBuf<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `uninit`; the call waits for work that still uses it.
+        self.context.settle();
+        // SAFETY: allocated in `uninit`; no work that uses it is under way.
         let _ = unsafe { sys::cuMemFree_v2(self.raw) };
         self.context.account().give_back(self.bytes());
     }
@@ -209,7 +210,7 @@ impl<T: Element> Drop for DeviceBuf<T> {
 pub struct PinnedBuf<T: Element> {
     raw: NonNull<T>,
     len: usize,
-    _context: Rc<Context>,
+    context: Rc<Context>,
 }
 
 impl<T: Element> PinnedBuf<T> {
@@ -232,11 +233,7 @@ impl<T: Element> PinnedBuf<T> {
             ptr::write_bytes(raw.cast::<u8>(), 0, bytes);
         }
         let raw = NonNull::new(raw.cast()).expect("a successful allocation has an address");
-        Ok(PinnedBuf {
-            raw,
-            len,
-            _context: context,
-        })
+        Ok(PinnedBuf { raw, len, context })
     }
 }
 
@@ -264,7 +261,8 @@ impl<T: Element> fmt::Debug for PinnedBuf<T> {
 
 impl<T: Element> Drop for PinnedBuf<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed`.
+        self.context.settle();
+        // SAFETY: allocated in `zeroed`; no copy of it is under way.
         let _ = unsafe { sys::cuMemFreeHost(self.raw.as_ptr().cast()) };
     }
 }

@@ -3,11 +3,12 @@
 //! Activations and recurrent states are F32, the KV pages and what attention multiplies BF16, other
 //! operands of tensor instructions, what an expert adds to a row and what cells hold F16. Weights
 //! are the checkpoint's values, in F16 where it has BF16.
-//! A launch that fails is remembered and reported by the next `read`, as `Ops` asks for. All memory
-//! is taken before the first step.
+//! A call that fails is remembered and reported by the next `read`, as `Ops` asks for; until then
+//! nothing more is launched. All memory is taken before the first step.
 
 pub mod check;
 mod clock;
+mod failures;
 mod jobs;
 mod load;
 pub mod memory;
@@ -21,7 +22,7 @@ use std::ptr;
 use std::time::Duration;
 
 use ffi::ops::{self, atlas_bf16, atlas_stream};
-use ffi::{CudaError, Device, DeviceBuf, Element, Graph, PinnedBuf, Stream, launched};
+use ffi::{CudaError, Device, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched};
 
 use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
@@ -35,10 +36,18 @@ use crate::target::{
 };
 use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
 
+use failures::Failures;
 use jobs::Wanted;
 use load::Loader;
 use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
 use storage::{Order, Storage};
+
+/// The GPU that kernels are compiled for, and how many SMs grids are sized for.
+const NEEDED: Needed = Needed {
+    compute_capability: target::COMPUTE_CAPABILITY,
+    multiprocessors: target::SMS,
+    partition: target::PARTITION.is_some(),
+};
 
 /// How long a call may take, but for a step with a prompt: a step of decoding reads all memory at
 /// most once, which takes a GB10 half a second.
@@ -72,6 +81,14 @@ const NOT_YET: u8 = 0xff;
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
 /// Longest sum of a product but those of experts.
 const WIDEST: usize = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
+/// Elements of the widest row of a step: of those that operations take, and of its turns.
+const WIDEST_ROW: usize = most(
+    most(2 * HEADS * HEAD_DIM, GDN_QKV),
+    most(
+        2 * HIDDEN,
+        (EXPERTS_PER_TOKEN + 1) * most(HIDDEN, EXPERT_INTERMEDIATE),
+    ),
+);
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
 /// those of two storages, or the places of `experts`.
 const WARPGROUP_BYTES: usize = if target::OPERANDS {
@@ -161,28 +178,31 @@ pub struct Cuda {
     sums: DeviceBuf<f32>,
 }
 
+// Kernels count the elements of a step's rows in 32 bits.
+const _: () = assert!(ROWS_MAX * WIDEST_ROW <= i32::MAX as usize);
+const _: () = assert!(MAX_SEQUENCES * VOCAB <= i32::MAX as usize);
+
 /// Where launches go.
 struct Queue {
     stream: Stream,
     /// Whether operations only shape their results, because a graph does their work.
     replays: bool,
-    /// The first call that failed since the last `read`.
-    failed: Option<CudaError>,
+    failures: Failures<CudaError>,
 }
 
 impl Queue {
-    /// Calls a launcher and remembers its error.
+    /// Calls a launcher, unless a call before it failed or a graph does its work.
     fn launch(&mut self, op: &'static str, launcher: impl FnOnce(*mut atlas_stream) -> c_int) {
-        if !self.replays {
+        if !self.replays && !self.failures.any() {
             let code = launcher(self.stream.launcher());
-            self.note(launched(op, code));
+            self.failures.queued(launched(op, code));
         }
     }
 
-    fn note(&mut self, result: Result<(), CudaError>) {
-        if let Err(error) = result {
-            self.failed.get_or_insert(error);
-        }
+    /// Waits for all that was queued.
+    fn wait(&mut self) {
+        let waited = self.stream.synchronize();
+        self.failures.waited(waited);
     }
 }
 
@@ -224,6 +244,15 @@ pub struct Routing {
 
 /// `[pages][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as `cuda/tile/pages.cuh` has it.
 pub struct KvCache(DeviceBuf<atlas_bf16>);
+
+/// Elements of a page of a `KvCache`.
+const PAGE_ELEMENTS: usize = KV_HEADS * 2 * PAGE * HEAD_DIM;
+
+impl KvCache {
+    fn pages(&self) -> usize {
+        self.0.len() / PAGE_ELEMENTS
+    }
+}
 
 /// State of one Gated DeltaNet layer.
 pub struct GdnState {
@@ -271,38 +300,37 @@ impl Cuda {
     /// # Errors
     /// Why it cannot be used, and what to do about it.
     pub fn open() -> Result<Cuda, DeviceError> {
-        let device =
-            Device::open(target::COMPUTE_CAPABILITY, target::PARTITION).map_err(refused)?;
+        let device = Device::open(&NEEDED).map_err(refused)?;
         let room = memory::room_of(&device)?;
         let stream = Stream::open(&device).map_err(refused)?;
-        let mut angles = DeviceBuf::uninit(&device, MAX_CONTEXT * 2 * PAIRS).map_err(refused)?;
+        let mut angles = memory::buffer(&device, MAX_CONTEXT * 2 * PAIRS)?;
         angles.upload(0, &rotations(), &stream).map_err(refused)?;
-        let mut relay = DeviceBuf::uninit(&device, RELAY).map_err(refused)?;
+        let mut relay = memory::buffer(&device, RELAY)?;
         relay.fill_bytes(NOT_YET, &stream).map_err(refused)?;
-        let mut arrived = DeviceBuf::uninit(&device, ARRIVED).map_err(refused)?;
+        let mut arrived = memory::buffer(&device, ARRIVED)?;
         arrived.fill_bytes(0, &stream).map_err(refused)?;
         Ok(Cuda {
             room,
-            step: Step::new(&device).map_err(refused)?,
+            step: Step::new(&device)?,
             loader: None,
             matrix_bytes: 0,
             begun: false,
             angles,
-            partial: DeviceBuf::uninit(&device, PARTIAL).map_err(refused)?,
+            partial: memory::buffer(&device, PARTIAL)?,
             arrived,
-            plan: DeviceBuf::uninit(&device, PLAN_BYTES).map_err(refused)?,
-            records: DeviceBuf::uninit(&device, RECORDS).map_err(refused)?,
-            operands: DeviceBuf::uninit(&device, OPERAND_BYTES).map_err(refused)?,
-            act: DeviceBuf::uninit(&device, PLACES * EXPERT_INTERMEDIATE).map_err(refused)?,
-            turns: DeviceBuf::uninit(&device, PLACES * HIDDEN / 2).map_err(refused)?,
+            plan: memory::buffer(&device, PLAN_BYTES)?,
+            records: memory::buffer(&device, RECORDS)?,
+            operands: memory::buffer(&device, OPERAND_BYTES)?,
+            act: memory::buffer(&device, PLACES * EXPERT_INTERMEDIATE)?,
+            turns: memory::buffer(&device, PLACES * HIDDEN / 2)?,
             relay,
-            orders: DeviceBuf::uninit(&device, PARTS).map_err(refused)?,
-            sums: DeviceBuf::uninit(&device, PARTS).map_err(refused)?,
+            orders: memory::buffer(&device, PARTS)?,
+            sums: memory::buffer(&device, PARTS)?,
             graphs: Vec::new(),
             queue: Queue {
                 stream,
                 replays: false,
-                failed: None,
+                failures: Failures::default(),
             },
             device,
         })
@@ -323,13 +351,13 @@ impl Cuda {
 
     /// Memory of zeros.
     fn zeroed<T: Element>(&self, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
-        let mut buffer = DeviceBuf::uninit(&self.device, len).map_err(refused)?;
+        let mut buffer = memory::buffer(&self.device, len)?;
         buffer.fill_bytes(0, &self.queue.stream).map_err(refused)?;
         Ok(buffer)
     }
 
     fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
-        let mut buffer = DeviceBuf::uninit(&self.device, values.len()).map_err(refused)?;
+        let mut buffer = memory::buffer(&self.device, values.len())?;
         buffer
             .upload(0, values, &self.queue.stream)
             .map_err(refused)?;
@@ -342,7 +370,7 @@ impl Cuda {
         storage: Storage,
         [gate_up, down]: [usize; 2],
     ) -> Result<Experts, DeviceError> {
-        let room = |bytes| DeviceBuf::uninit(&self.device, EXPERTS_ALL * bytes).map_err(refused);
+        let room = |bytes| memory::buffer(&self.device, EXPERTS_ALL * bytes);
         Ok(Experts {
             storage,
             gate_up: room(gate_up)?,
@@ -358,7 +386,7 @@ impl Cuda {
     ) -> Result<(), WeightsError> {
         let loader = match &mut self.loader {
             Some(loader) => loader,
-            none => none.insert(Loader::new(&self.device).map_err(refused)?),
+            none => none.insert(Loader::new(&self.device)?),
         };
         loader.load(matrices, buffers, &mut self.records, &self.queue.stream)
     }
@@ -433,7 +461,7 @@ impl Ops for Cuda {
             n: wanted.rows(),
             k: wanted.columns(),
             storage: wanted.storage,
-            bytes: DeviceBuf::uninit(&self.device, wanted.bytes()).map_err(refused)?,
+            bytes: memory::buffer(&self.device, wanted.bytes())?,
         };
         self.load(&[wanted], &mut [&mut matrix.bytes])?;
         self.matrix_bytes += matrix.bytes.bytes() as u64;
@@ -477,7 +505,7 @@ impl Ops for Cuda {
         Ok(Tensor {
             rows: 0,
             width,
-            values: DeviceBuf::uninit(&self.device, rows * width).map_err(refused)?,
+            values: memory::buffer(&self.device, rows * width)?,
             cells_f16: false,
             guard: 0,
         })
@@ -486,19 +514,18 @@ impl Ops for Cuda {
     fn routing(&self) -> Result<Routing, DeviceError> {
         Ok(Routing {
             rows: 0,
-            chosen: DeviceBuf::uninit(&self.device, TURNS).map_err(refused)?,
-            weights: DeviceBuf::uninit(&self.device, TURNS).map_err(refused)?,
+            chosen: memory::buffer(&self.device, TURNS)?,
+            weights: memory::buffer(&self.device, TURNS)?,
         })
     }
 
     fn host(&self, len: usize) -> Result<Host, DeviceError> {
-        let memory = PinnedBuf::zeroed(&self.device, len).map_err(refused)?;
+        let memory = memory::locked(&self.device, len)?;
         Ok(Host { memory, len: 0 })
     }
 
     fn kv_cache(&self, pages: usize) -> Result<KvCache, DeviceError> {
-        let elements = pages * KV_HEADS * 2 * PAGE * HEAD_DIM;
-        Ok(KvCache(self.zeroed(elements)?))
+        Ok(KvCache(self.zeroed(pages * PAGE_ELEMENTS)?))
     }
 
     fn gdn_state(&self) -> Result<GdnState, DeviceError> {
@@ -514,14 +541,18 @@ impl Ops for Cuda {
     }
 
     fn begin(&mut self, batch: &Batch) {
-        let waited = match self.begun {
-            true => self.queue.stream.synchronize(),
-            false => Ok(()),
-        };
+        if self.begun {
+            self.queue.wait();
+        }
         self.begun = true;
-        // SAFETY: the stream has passed the copy before: `begun` is only false behind a wait.
-        let copied = waited.and_then(|()| unsafe { self.step.begin(batch, &self.queue.stream) });
-        self.queue.note(copied);
+        if self.queue.failures.is_lost() {
+            self.step.lose();
+        } else {
+            // SAFETY: the stream has passed the copy before: `begun` is only false behind a wait,
+            // and no wait has failed.
+            let copied = unsafe { self.step.begin(batch, &self.queue.stream) };
+            self.queue.failures.queued(copied);
+        }
     }
 
     fn run(&mut self, program: Program, batch: &Batch, operations: impl FnOnce(&mut Cuda)) {
@@ -530,9 +561,12 @@ impl Ops for Cuda {
         let Some(graph) = recorded.filter(|_| batch.is_decode()) else {
             return operations(self);
         };
-        // SAFETY: the graph's memory belongs to this backend and to the model that it runs.
-        let launched = unsafe { graph.launch(&self.queue.stream) };
-        self.queue.note(launched);
+        if !self.queue.failures.any() {
+            // SAFETY: the graph's memory is this backend's and that of the one model it runs, as
+            // `record` asks for.
+            let launched = unsafe { graph.launch(&self.queue.stream) };
+            self.queue.failures.queued(launched);
+        }
         self.queue.replays = true;
         operations(self);
         self.queue.replays = false;
@@ -545,13 +579,13 @@ impl Ops for Cuda {
         operations: impl FnOnce(&mut Cuda),
     ) -> Result<(), DeviceError> {
         assert!(batch.is_decode());
+        let is_new = self.recorded(program, batch.rows()).is_none();
+        assert!(is_new, "a program is recorded once for a number of rows");
         self.loader = None;
         self.begin(batch);
         let (device, stream) = (self.device.clone(), self.queue.stream.clone());
         let graph = Graph::record(&device, &stream, || operations(self));
-        if let Some(error) = self.queue.failed.take() {
-            return Err(refused(error));
-        }
+        self.queue.failures.told().map_err(refused)?;
         let graph = graph.map_err(refused)?;
         self.graphs.push((program, batch.rows(), graph));
         Ok(())
@@ -568,10 +602,10 @@ impl Ops for Cuda {
         );
         let rows = batch.rows();
         let out = out.shape(rows, HIDDEN);
-        let (table, tokens) = (table.bytes.as_ptr(), self.step.tokens());
+        let (table, step) = (table.bytes.as_ptr(), self.step.of(batch));
         // SAFETY: `Batch` has checked the tokens; `shape` the room.
         self.queue.launch("embed", |stream| unsafe {
-            ops::atlas_embed(table, tokens, out, count(rows), stream)
+            ops::atlas_embed(table, step.tokens(), out, count(rows), stream)
         });
     }
 
@@ -658,7 +692,8 @@ impl Ops for Cuda {
         batch: &Batch,
     ) {
         check_projected([q, k, v], norms, batch.rows());
-        let step = &self.step;
+        assert!(batch.page_count() <= cache.pages());
+        let step = self.step.of(batch);
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
         // MAX_CONTEXT.
         self.queue.launch("store_kv", |stream| unsafe {
@@ -681,8 +716,9 @@ impl Ops for Cuda {
 
     fn attend(&mut self, q: &Tensor, cache: &KvCache, batch: &Batch, out: &mut Tensor) {
         assert_eq!((q.rows, q.width), (batch.rows(), HEADS * 2 * HEAD_DIM));
+        assert!(batch.page_count() <= cache.pages());
         let out = out.shape(q.rows, HEADS * HEAD_DIM);
-        let step = &self.step;
+        let step = self.step.of(batch);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
         // `arrived` have room for the splits of FEW_ROWS, and more rows behind cells use none.
         self.queue.launch("attend", |stream| unsafe {
@@ -721,13 +757,11 @@ impl Ops for Cuda {
         let (Qkv { q, k, v, norms }, rows) = (input, batch.rows());
         check_projected([q, k, v], norms, rows);
         let out = out.shape(rows, HEADS * HEAD_DIM);
-        let step = &self.step;
-        // Of decoding no cell takes a row, and each has a tile of its own.
-        let tiles = (step.cell_tiles, step.tiles, step.one_by_one);
-        assert_eq!(tiles, (0, rows, rows));
+        assert!(batch.page_count() <= cache.pages());
+        let step = self.step.of(batch);
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
-        // MAX_CONTEXT; `partial` and `arrived` have room for FEW_ROWS, and no step of decoding has
-        // more.
+        // MAX_CONTEXT; of decoding no cell takes a row, and each has a tile of its own; `partial`
+        // and `arrived` have room for FEW_ROWS, and no step of decoding has more.
         self.queue.launch("attention", |stream| unsafe {
             ops::atlas_attention(
                 q.as_ptr(),
@@ -762,8 +796,8 @@ impl Ops for Cuda {
         assert_eq!(w.0.len(), GDN_QKV * GDN_CONV);
         let to = out.shape(x.rows, GDN_QKV);
         out.cells_f16 = true;
-        let step = &self.step;
-        // SAFETY: shapes are checked; `Batch` has checked the slots.
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
         self.queue.launch("conv_silu", |stream| unsafe {
             ops::atlas_conv_silu(
                 x.as_ptr(),
@@ -804,9 +838,9 @@ impl Ops for Cuda {
         assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
         let to = out.shape(rows, GDN_VALUES);
         out.cells_f16 = true;
-        let step = &self.step;
-        // SAFETY: shapes are checked; `Batch` has checked the slots; `records` has room for all
-        // cells of a step.
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ; `records`
+        // has room for all cells of a step.
         self.queue.launch("gated_delta", |stream| unsafe {
             ops::atlas_gated_delta(
                 qkv.as_ptr(),
@@ -903,8 +937,8 @@ impl Ops for Cuda {
         assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
         assert_eq!(input.norm.0.len(), GDN_VALUE_DIM);
         let out = out.shape(rows, GDN_VALUES);
-        let step = &self.step;
-        // SAFETY: shapes are checked; `Batch` has checked that the slots differ.
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
         self.queue.launch("delta_net", |stream| unsafe {
             ops::atlas_delta_net(
                 qkv.as_ptr(),
@@ -1015,13 +1049,13 @@ impl Ops for Cuda {
     fn select(&mut self, x: &Tensor, batch: &Batch, out: &mut Tensor) {
         assert_eq!(x.rows, batch.rows());
         assert!(x.width.is_multiple_of(4));
-        let wanted = batch.wanted.len();
+        let wanted = batch.wanted().len();
         let out = out.shape(wanted, x.width);
         let (rows, width) = (count(wanted), count(x.width));
-        let list = self.step.wanted_rows();
-        // SAFETY: shapes are checked; wanted rows are rows of the batch.
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it.
         self.queue.launch("select", |stream| unsafe {
-            ops::atlas_select(x.as_ptr(), list, out, rows, width, stream)
+            ops::atlas_select(x.as_ptr(), step.wanted_rows(), out, rows, width, stream)
         });
     }
 
@@ -1077,19 +1111,25 @@ impl Ops for Cuda {
     }
 
     fn read(&mut self, x: &Tensor, rows: Range<usize>, out: &mut Host) -> Result<(), DeviceError> {
-        assert!(rows.end <= x.rows);
         out.len = rows.len() * x.width;
-        let (from, to) = (x.guard + rows.start * x.width, &mut out.memory[..out.len]);
         // Waits for all operations before, and tells their failures.
-        let done = match to.is_empty() {
-            true => self.queue.stream.synchronize(),
-            false => x.values.download(from, to, &self.queue.stream),
-        };
-        self.begun = false;
-        match self.queue.failed.take() {
-            Some(error) => Err(refused(error)),
-            None => done.map_err(refused),
+        if self.queue.failures.any() || out.len == 0 {
+            self.queue.wait();
+        } else {
+            assert!(rows.end <= x.rows);
+            let (from, to) = (x.guard + rows.start * x.width, &mut out.memory[..out.len]);
+            let read = x.values.download(from, to, &self.queue.stream);
+            self.queue.failures.waited(read);
         }
+        self.begun = false;
+        self.queue.failures.told().map_err(refused)
+    }
+}
+
+impl Drop for Cuda {
+    /// Nothing is under way any more when the memory goes that it works in, whoever has that.
+    fn drop(&mut self) {
+        self.queue.wait();
     }
 }
 

@@ -524,7 +524,7 @@ impl Reference {
         self.ops.rms_norm(&self.s.residual, &norm, &mut self.s.x);
         let (mut ends, mut errors, zero) = (Ends::default(), Vec::new(), vec![0.0; VOCAB]);
         for position in 0..tokens.len() {
-            self.batch.wanted = vec![position, tokens.len() + position];
+            self.batch.want(vec![position, tokens.len() + position])?;
             self.ops.select(&self.s.x, &self.batch, &mut self.s.last);
             self.ops.linear(&self.s.last, &head, &mut self.s.logits);
             self.ops.read(&self.s.logits, 0..2, &mut self.host)?;

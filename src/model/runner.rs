@@ -109,8 +109,7 @@ impl<B: Ops> Runner<B> {
     /// # Panics
     /// Unless the target has such a layer and `next` has one token per row.
     pub fn draft(&mut self, next: &[TokenId]) -> Result<(), DeviceError> {
-        assert_eq!(next.len(), self.batch.rows());
-        self.batch.tokens.copy_from_slice(next);
+        self.batch.replace_tokens(next)?;
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
         self.ops.run(Program::Draft, batch, |ops| {
             qwen3_5_moe::draft(ops, model, s, batch);
@@ -199,7 +198,7 @@ impl<B: Ops> Runner<B> {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.displaced = false;
         let rows = match B::RANKS {
-            true => self.batch.wanted.len(),
+            true => self.batch.wanted().len(),
             false => 0,
         };
         self.ops
@@ -280,18 +279,16 @@ impl<B: Ops> Executor for Runner<B> {
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        let known = self.batch.rows();
-        if rows.len() > LOGITS_ROWS_MAX || rows.iter().any(|&row| row >= known) {
-            let most = LOGITS_ROWS_MAX;
+        if rows.len() > LOGITS_ROWS_MAX {
+            let (asked, most) = (rows.len(), LOGITS_ROWS_MAX);
             return Err(DeviceError::Failed(format!(
-                "logits of {} rows of a step of {known}, at most {most} at once",
-                rows.len()
+                "logits of {asked} rows, at most {most} at once"
             )));
         }
-        let wanted = std::mem::replace(&mut self.batch.wanted, rows.to_vec());
+        let wanted = self.batch.want(rows.to_vec())?;
         self.ops.begin(&self.batch);
         qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
-        self.batch.wanted = wanted;
+        self.batch.want(wanted)?;
         self.displaced = true;
         let rows = 0..rows.len();
         self.ops

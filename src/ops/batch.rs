@@ -1,5 +1,6 @@
 //! The rows of one step, flattened for the operations.
 
+use std::mem;
 use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
@@ -37,21 +38,18 @@ impl Span {
     }
 }
 
-/// One step's rows. Storage is reused from step to step.
+/// One step's rows, all of them checked: operations read and write memory by what is here. Storage
+/// is reused from step to step.
 #[derive(Debug)]
 pub struct Batch {
     page_count: usize,
-    /// Token of each row.
-    pub tokens: Vec<TokenId>,
-    /// Position of each row in its sequence.
-    pub positions: Vec<usize>,
+    tokens: Vec<TokenId>,
+    positions: Vec<usize>,
     /// Index into `spans` of each row.
-    pub span_of: Vec<usize>,
-    pub spans: Vec<Span>,
-    /// Page tables of all spans, one after the other.
-    pub pages: Vec<PageId>,
-    /// Rows whose logits are wanted, ascending.
-    pub wanted: Vec<usize>,
+    span_of: Vec<usize>,
+    spans: Vec<Span>,
+    pages: Vec<PageId>,
+    wanted: Vec<usize>,
 }
 
 impl Batch {
@@ -71,14 +69,49 @@ impl Batch {
     /// Replaces the content by `rows`.
     ///
     /// # Errors
-    /// `DeviceError` naming the field when a token, slot, page or length is out of range.
+    /// `DeviceError` naming the field when a token, slot, page or length is out of range, or two
+    /// sequences have one slot. The batch has no rows then.
     pub fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.clear();
-        for sequence in rows {
+        let mut taken = [false; MAX_SEQUENCES];
+        let filled = rows.iter().try_for_each(|sequence| {
             self.check(sequence)?;
+            let slot = sequence.slot.0;
+            if mem::replace(&mut taken[slot as usize], true) {
+                return fail(format!("slot {slot}: two sequences of a step have it"));
+            }
             self.push(sequence);
+            Ok(())
+        });
+        if filled.is_err() {
+            self.clear();
         }
+        filled
+    }
+
+    /// Gives each row another token.
+    ///
+    /// # Errors
+    /// `DeviceError` naming a token that the vocabulary does not have.
+    ///
+    /// # Panics
+    /// Unless there is one token for each row.
+    pub fn replace_tokens(&mut self, tokens: &[TokenId]) -> Result<(), DeviceError> {
+        check_tokens(tokens).or_else(fail)?;
+        self.tokens.copy_from_slice(tokens);
         Ok(())
+    }
+
+    /// Has the logits of `rows` wanted, and of no others; which were wanted before.
+    ///
+    /// # Errors
+    /// `DeviceError` when they are not ascending rows of the batch.
+    pub fn want(&mut self, rows: Vec<usize>) -> Result<Vec<usize>, DeviceError> {
+        let ascend = rows.is_sorted_by(|a, b| a < b);
+        if !ascend || rows.last().is_some_and(|&row| row >= self.rows()) {
+            return fail(format!("logits of rows {rows:?} of {}", self.rows()));
+        }
+        Ok(mem::replace(&mut self.wanted, rows))
     }
 
     /// Whether every sequence has one row, whose logits are wanted: a step of decoding.
@@ -91,6 +124,31 @@ impl Batch {
         self.page_count
     }
 
+    /// Token of each row.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Position of each row in its sequence.
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
+    }
+
+    /// Each sequence's rows; no two have the same slot.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Rows whose logits are wanted, ascending.
+    pub fn wanted(&self) -> &[usize] {
+        &self.wanted
+    }
+
+    /// Page table of a sequence; it has all positions of its rows.
+    pub fn pages(&self, span: &Span) -> &[PageId] {
+        &self.pages[span.pages.clone()]
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.tokens.len()
@@ -98,38 +156,26 @@ impl Batch {
 
     /// Page table of the sequence that `row` belongs to.
     pub fn pages_of(&self, row: usize) -> &[PageId] {
-        &self.pages[self.spans[self.span_of[row]].pages.clone()]
+        self.pages(&self.spans[self.span_of[row]])
     }
 
     fn check(&self, rows: &Rows<'_>) -> Result<(), DeviceError> {
-        let fail = |what: String| Err(DeviceError::Failed(format!("slot {}: {what}", rows.slot.0)));
-        let end = rows.start + rows.tokens.len();
+        let fail = |what: String| fail(format!("slot {}: {what}", rows.slot.0));
+        let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
         if rows.slot.0 as usize >= MAX_SEQUENCES {
             return fail(format!("slots end at {MAX_SEQUENCES}"));
         }
         if rows.tokens.is_empty() || end > MAX_CONTEXT {
-            return fail(format!(
-                "rows {}..{end} of a context of {MAX_CONTEXT}",
-                rows.start
-            ));
+            return fail(format!("rows {start}..{end} of a context of {MAX_CONTEXT}"));
         }
-        if rows.pages.len() * PAGE < end {
-            return fail(format!(
-                "{} pages do not hold {end} tokens",
-                rows.pages.len()
-            ));
+        let (pages, count) = (rows.pages, self.page_count);
+        if pages.len() * PAGE < end {
+            return fail(format!("{} pages do not hold {end} tokens", pages.len()));
         }
-        if let Some(page) = rows
-            .pages
-            .iter()
-            .find(|page| page.0 as usize >= self.page_count)
-        {
-            return fail(format!("page {} of {}", page.0, self.page_count));
+        if let Some(page) = pages.iter().find(|page| page.0 as usize >= count) {
+            return fail(format!("page {} of {count}", page.0));
         }
-        if let Some(token) = rows.tokens.iter().find(|&&token| token as usize >= VOCAB) {
-            return fail(format!("token {token} of a vocabulary of {VOCAB}"));
-        }
-        Ok(())
+        check_tokens(rows.tokens).or_else(fail)
     }
 
     fn clear(&mut self) {
@@ -159,5 +205,89 @@ impl Batch {
         if sequence.logits {
             self.wanted.push(end - 1);
         }
+    }
+}
+
+fn fail<T>(what: String) -> Result<T, DeviceError> {
+    Err(DeviceError::Failed(what))
+}
+
+fn check_tokens(tokens: &[TokenId]) -> Result<(), String> {
+    match tokens.iter().find(|&&token| token as usize >= VOCAB) {
+        None => Ok(()),
+        Some(token) => Err(format!("token {token} of a vocabulary of {VOCAB}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: usize = 2;
+
+    fn rows(slot: u32, tokens: &[TokenId]) -> Rows<'_> {
+        Rows {
+            slot: Slot(slot),
+            start: 0,
+            tokens,
+            pages: &[PageId(PAGES as u32 - 1)],
+            logits: true,
+        }
+    }
+
+    fn filled(rows: &[Rows<'_>]) -> Result<Batch, String> {
+        let mut batch = Batch::new(PAGES);
+        let done = batch.fill(rows).map_err(|error| error.to_string());
+        done.map(|()| batch)
+    }
+
+    #[test]
+    fn two_sequences_of_a_step_have_two_slots() {
+        let twice = filled(&[rows(0, &[1]), rows(1, &[1]), rows(0, &[2])]);
+        assert!(twice.unwrap_err().contains("slot 0: two sequences"));
+        let mut batch = filled(&[rows(0, &[1]), rows(1, &[1])]).unwrap();
+        batch.fill(&[rows(1, &[1])]).unwrap();
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        let none = VOCAB as TokenId;
+        let beyond = |pages, start| Rows {
+            pages,
+            start,
+            ..rows(0, &[1])
+        };
+        let page = [PageId(PAGES as u32)];
+        for (rows, named) in [
+            (rows(MAX_SEQUENCES as u32, &[1]), "slots end"),
+            (rows(0, &[]), "rows 0..0"),
+            (rows(0, &[1, none]), "token"),
+            (beyond(&page, 0), "page 2 of 2"),
+            (beyond(&[], 0), "0 pages do not hold 1 "),
+            (beyond(&page, PAGE), "1 pages do not hold"),
+            (beyond(&page, usize::MAX), "of a context"),
+        ] {
+            let refused = filled(&[rows]).unwrap_err();
+            assert!(refused.contains(named), "{refused}");
+        }
+    }
+
+    #[test]
+    fn drafted_tokens_are_of_the_vocabulary() {
+        let mut batch = filled(&[rows(0, &[1, 2])]).unwrap();
+        batch.replace_tokens(&[3, VOCAB as TokenId - 1]).unwrap();
+        let refused = batch.replace_tokens(&[3, VOCAB as TokenId]).unwrap_err();
+        assert!(refused.to_string().contains("of a vocabulary of"));
+        assert_eq!(batch.tokens(), [3, VOCAB as TokenId - 1]);
+    }
+
+    #[test]
+    fn wanted_rows_are_rows_of_the_batch() {
+        let mut batch = filled(&[rows(0, &[1, 2, 3])]).unwrap();
+        assert_eq!(batch.want(vec![0, 2]).unwrap(), [2]);
+        for rows in [vec![3], vec![1, 1], vec![2, 0]] {
+            batch.want(rows).unwrap_err();
+        }
+        assert_eq!(batch.wanted(), [0, 2]);
     }
 }

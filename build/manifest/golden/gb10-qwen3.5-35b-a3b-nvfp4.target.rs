@@ -425,6 +425,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
+/// SMs that grids are sized for.
+pub const SMS: u32 = 48;
 /// Most rows of `moe` in one launch.
 pub const MOE_ROWS: usize = 64;
 /// Chunks of a row of logits: what each block of the head makes.

@@ -199,6 +199,8 @@ impl Target {
                 "The one that kernels are compiled for (major, minor).",
                 &text,
             );
+            let text = format!("SMS: u32 = {}", gpu.sms);
+            item(out, "SMs that grids are sized for.", &text);
             let rows = moe_rows(gpu.shared_bytes_per_block);
             let text = format!("MOE_ROWS: usize = {rows}");
             item(out, "Most rows of `moe` in one launch.", &text);

@@ -38,10 +38,15 @@ pub struct GdnState {
 }
 
 impl GdnState {
+    const TAILS: usize = MAX_SEQUENCES * TAIL * GDN_QKV;
+    const MATRICES: usize = MAX_SEQUENCES * GDN_VALUE_HEADS * HEAD_STATE;
+    /// What it takes.
+    pub const BYTES: u64 = ((Self::TAILS + Self::MATRICES) * size_of::<f32>()) as u64;
+
     pub fn new() -> GdnState {
         GdnState {
-            tails: vec![0.0; MAX_SEQUENCES * TAIL * GDN_QKV],
-            matrices: vec![0.0; MAX_SEQUENCES * GDN_VALUE_HEADS * HEAD_STATE],
+            tails: vec![0.0; Self::TAILS],
+            matrices: vec![0.0; Self::MATRICES],
         }
     }
 }
@@ -68,7 +73,7 @@ pub fn conv_silu(pool: &mut Pool, x: &mut Tensor, w: &[f32], state: &mut GdnStat
         for group in groups {
             let channels = group * LANES..GDN_QKV.min((group + 1) * LANES);
             let taps = taps(w, channels.start, channels.len());
-            for span in &batch.spans {
+            for span in batch.spans() {
                 // SAFETY: each group of channels belongs to one task.
                 let column = unsafe { Column::new(&values, &tails, span, channels.clone()) };
                 column.convolve(&taps);
@@ -169,19 +174,15 @@ pub fn gated_delta(
 ) {
     scratch.fill(&input);
     out.shape(batch.rows(), GDN_VALUES);
-    let longest = batch
-        .spans
-        .iter()
-        .map(|span| span.rows.len())
-        .max()
-        .unwrap_or(0);
+    let spans = batch.spans();
+    let longest = spans.iter().map(|span| span.rows.len()).max().unwrap_or(0);
     let (scratch, values) = (&*scratch, &input.qkv.values);
     let out = Shared::new(&mut out.values);
     let matrices = Shared::new(&mut state.matrices);
-    let items = batch.spans.len() * GDN_VALUE_HEADS;
+    let items = spans.len() * GDN_VALUE_HEADS;
     split(pool, items, longest * HEAD_STATE * 2, |items| {
         for item in items {
-            let (span, head) = (&batch.spans[item / GDN_VALUE_HEADS], item % GDN_VALUE_HEADS);
+            let (span, head) = (&spans[item / GDN_VALUE_HEADS], item % GDN_VALUE_HEADS);
             let start = (span.slot.0 as usize * GDN_VALUE_HEADS + head) * HEAD_STATE;
             // SAFETY: each sequence and head belongs to one task.
             let state = unsafe { matrices.range(start..start + HEAD_STATE) };

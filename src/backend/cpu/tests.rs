@@ -385,8 +385,7 @@ fn concatenation_and_selection() {
     let (mut pair, mut last) = (Tensor::default(), Tensor::default());
     cpu.concat(&a, &b, &mut pair);
     assert_eq!(pair.row(1), [a.row(1), b.row(1)].concat());
-    let mut batch = Batch::new(KV_PAGES);
-    batch.wanted = vec![2];
+    let batch = batch(0, 0, 3, &[PageId(0)]);
     cpu.select(&pair, &batch, &mut last);
     assert_eq!(last.values, pair.row(2));
 }

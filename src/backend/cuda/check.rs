@@ -6,11 +6,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ffi::Event;
 use ffi::ops::atlas_bf16;
-use ffi::{DeviceBuf, Event};
 
 use super::panels::Panels;
-use super::{Cuda, Experts, KvCache, Matrix, Tensor, Vector, refused};
+use super::{Cuda, Experts, KvCache, Matrix, NEEDED, Tensor, Vector, memory, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::backend::cpu::Cpu;
 use crate::backend::parity::{
@@ -52,7 +52,7 @@ impl Probe for Cuda {
 
     fn room(&mut self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
         let len = rows * width + 2 * GUARD;
-        let mut values = DeviceBuf::uninit(&self.device, len).map_err(refused)?;
+        let mut values = memory::buffer(&self.device, len)?;
         values
             .fill_bytes(POISON, &self.queue.stream)
             .map_err(refused)?;
@@ -198,20 +198,11 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         },
         Err(why) => return report.push("", "", "the GPU can be used", why.to_string(), false),
     };
-    pack::parity(report, random, &mut backends.cuda);
-    let matrices = matrices().into_iter();
-    let linear: Vec<_> = matrices
-        .map(|(n, k, format)| stored(random, n, k, format))
-        .flat_map(|matrix| {
-            // Nothing but the residual is added to.
-            let adds = (matrix.n == HIDDEN).then(|| Kind::LinearAdd(matrix.clone()));
-            adds.into_iter().chain([Kind::Linear(matrix)])
-        })
-        .collect();
-    for kind in kinds(random).iter().chain(&linear) {
-        if let Err(why) = backends.kind(report, random, kind) {
-            report.push("", "", "the GPU holds the weights", why.to_string(), false);
-        }
+    if report.wants("pack") {
+        pack::parity(report, random, &mut backends.cuda);
+    }
+    if report.wants_rows() {
+        backends.rows(report, random);
     }
     for memory in [
         Memory::ConvSilu,
@@ -220,14 +211,20 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         Memory::DeltaNetAdd,
         Memory::Attend,
         Memory::Attention,
-    ] {
+    ]
+    .into_iter()
+    .filter(|memory| report.wants(memory.op()))
+    .collect::<Vec<_>>()
+    {
         for steps in schedules() {
             backends.sequences(report, &Sequences::draw(random, memory, steps));
         }
         backends.chunkings(report, random, memory);
     }
-    backends.decoding(report, &Decoding::draw(random));
-    backends.long_context(report, &LongContext::draw(random));
+    if report.wants("attention") {
+        backends.decoding(report, &Decoding::draw(random));
+        backends.long_context(report, &LongContext::draw(random));
+    }
 }
 
 /// Steps of one and of several sequences, prefill and decode, at the edges of pages and splits.
@@ -261,6 +258,26 @@ struct Backends {
 }
 
 impl Backends {
+    /// Every op whose cases are by row.
+    fn rows(&mut self, report: &mut Report, random: &mut Random) {
+        let matrices = matrices().into_iter();
+        let linear: Vec<_> = matrices
+            .map(|(n, k, format)| stored(random, n, k, format))
+            .flat_map(|matrix| {
+                // Nothing but the residual is added to.
+                let adds = (matrix.n == HIDDEN).then(|| Kind::LinearAdd(matrix.clone()));
+                adds.into_iter().chain([Kind::Linear(matrix)])
+            })
+            .collect();
+        for kind in kinds(random).iter().chain(&linear) {
+            if report.wants(kind.op())
+                && let Err(why) = self.kind(report, random, kind)
+            {
+                report.push("", "", "the GPU holds the weights", why.to_string(), false);
+            }
+        }
+    }
+
     /// All numbers of rows of an op.
     fn kind(
         &mut self,
@@ -661,12 +678,8 @@ pub fn describe() -> Result<String, String> {
         driver.0,
         driver.1
     );
-    let (needed_major, needed_minor) = target::COMPUTE_CAPABILITY;
-    match info.compute_capability == target::COMPUTE_CAPABILITY {
-        true => Ok(text),
-        false => Err(format!(
-            "{text}; this binary is compiled for {needed_major}.{needed_minor} alone. Download \
-             the binary for this GPU"
-        )),
+    match info.check(&NEEDED) {
+        Ok(()) => Ok(text),
+        Err(why) => Err(format!("{text}; {why}")),
     }
 }

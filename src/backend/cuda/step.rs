@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
-use super::FEW_ROWS;
+use super::{FEW_ROWS, memory};
+use crate::engine::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::target::{
@@ -116,13 +117,22 @@ const LARGEST: Layout = Layout::of(ROWS_MAX);
 /// Numbers of the largest step.
 const NUMBERS: usize = LARGEST.pages.start + LARGEST.pages.len;
 
+/// Rows, sequences and wanted rows of a batch.
+type Shape = [usize; 3];
+
+fn shape_of(batch: &Batch) -> Shape {
+    [batch.rows(), batch.spans().len(), batch.wanted().len()]
+}
+
 /// The batch that operations read.
 pub struct Step {
     device: DeviceBuf<u32>,
     host: PinnedBuf<u32>,
     layout: &'static Layout,
-    pub rows: usize,
-    pub wanted: usize,
+    /// Of its batch, if there was one.
+    shape: Option<Shape>,
+    /// Whether nothing is launched any more, on whatever lists.
+    lost: bool,
     /// Spans whose rows `gated_delta` takes one by one.
     pub spans: usize,
     pub cells: usize,
@@ -141,13 +151,13 @@ impl Step {
     /// What a step takes of the device.
     pub const BYTES: usize = NUMBERS * size_of::<u32>();
 
-    pub fn new(device: &Device) -> Result<Step, CudaError> {
+    pub fn new(device: &Device) -> Result<Step, DeviceError> {
         Ok(Step {
-            device: DeviceBuf::uninit(device, NUMBERS)?,
-            host: PinnedBuf::zeroed(device, NUMBERS)?,
+            device: memory::buffer(device, NUMBERS)?,
+            host: memory::locked(device, NUMBERS)?,
             layout: &LARGEST,
-            rows: 0,
-            wanted: 0,
+            shape: None,
+            lost: false,
             spans: 0,
             cells: 0,
             runs: 0,
@@ -164,16 +174,16 @@ impl Step {
     /// # Safety
     /// The stream has passed the copy of the batch before.
     pub unsafe fn begin(&mut self, batch: &Batch, stream: &Stream) -> Result<(), CudaError> {
-        self.rows = batch.rows();
-        let layout = Layout::least(self.rows);
+        self.shape = Some(shape_of(batch));
+        let layout = Layout::least(batch.rows());
         self.layout = layout;
-        self.put(layout.tokens, batch.tokens.iter().copied());
-        self.put(layout.positions, numbers(&batch.positions));
-        self.wanted = self.put(layout.wanted, numbers(&batch.wanted));
-        let spans = batch.spans.iter();
+        self.put(layout.tokens, batch.tokens().iter().copied());
+        self.put(layout.positions, numbers(batch.positions()));
+        self.put(layout.wanted, numbers(batch.wanted()));
+        let spans = batch.spans().iter();
         self.spans = self.put(layout.spans, spans.clone().flat_map(one_by_one)) / 2;
         self.cells = self.put(layout.cells, spans.clone().flat_map(cells)) / 2;
-        self.runs = self.put(layout.runs, runs(&batch.spans)) / 2;
+        self.runs = self.put(layout.runs, runs(batch.spans())) / 2;
         self.chunks = self.put(layout.chunks, spans.clone().flat_map(chunks)) / 4;
         let in_cells = spans.clone().map(|span| (span.in_cells(), span.start));
         let in_cells = tiles(in_cells, CELL_TILE_TOKENS);
@@ -191,6 +201,21 @@ impl Step {
         }
     }
 
+    /// Takes no more batches: the device is lost, and nothing is launched any more.
+    pub fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    /// This step, for what goes by its lists.
+    ///
+    /// # Panics
+    /// If it was begun with a batch of another shape than `batch`.
+    pub fn of(&self, batch: &Batch) -> &Step {
+        let same = self.lost || self.shape == Some(shape_of(batch));
+        assert!(same, "operations get the batch that a step was begun with");
+        self
+    }
+
     /// Writes a list; returns its length.
     fn put(&mut self, section: Section, values: impl Iterator<Item = u32>) -> usize {
         let room = &mut self.host[section.start..][..section.len];
@@ -205,9 +230,9 @@ impl Step {
     /// Writes the pages in use of every sequence, and what its rows have in common.
     fn put_pages(&mut self, batch: &Batch) -> usize {
         let mut end = 0;
-        for span in &batch.spans {
+        for span in batch.spans() {
             let used = (span.start + span.rows.len()).div_ceil(PAGE);
-            let pages = &batch.pages[span.pages.clone()][..used];
+            let pages = &batch.pages(span)[..used];
             let room = &mut self.host[self.layout.pages.start + end..][..used];
             room.iter_mut()
                 .zip(pages)

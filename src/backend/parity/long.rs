@@ -141,7 +141,7 @@ impl LongContext {
         batch: &Batch,
     ) -> Result<(B::Tensor, B::Tensor), DeviceError> {
         let of = |all: &[f32]| -> Vec<f32> {
-            let rows = batch.positions.iter();
+            let rows = batch.positions().iter();
             rows.flat_map(|position| &all[position * KV..][..KV])
                 .copied()
                 .collect()

@@ -72,7 +72,7 @@ impl<T> Shaped<T> {
     /// Of a step's rows, a number of those in cells being of `cell_bytes`.
     fn shape_with_cells(&mut self, batch: &Batch, width: usize, cell_bytes: usize) {
         self.shape(batch.rows(), width);
-        let in_cells: usize = batch.spans.iter().map(|span| span.in_cells().len()).sum();
+        let in_cells: usize = batch.spans().iter().map(|span| span.in_cells().len()).sum();
         self.bytes -= (in_cells * width * (size_of::<f32>() - cell_bytes)) as u64;
     }
 }
@@ -384,7 +384,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
         out.shape_with_cells(batch, GDN_VALUES, B::CELL_BYTES);
         let (states, flops) = (
-            Cost::gated_delta().times(batch.spans.len()).bytes,
+            Cost::gated_delta().times(batch.spans().len()).bytes,
             Cost::gated_delta().times(batch.rows()).flops,
         );
         self.done("gated_delta", (0, 0), states + given + out.bytes(), flops);
@@ -437,7 +437,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner
             .delta_net(inner, room, state, batch, &mut out.inner);
         out.shape(batch.rows(), GDN_VALUES);
-        let states = Cost::gated_delta().times(batch.spans.len()).bytes;
+        let states = Cost::gated_delta().times(batch.spans().len()).bytes;
         let flops = Cost::gated_delta().times(batch.rows()).flops;
         let bytes = states + conv_bytes(batch) + given.iter().sum::<u64>() + out.bytes();
         self.done("delta_net", (0, 0), bytes, flops);
@@ -485,7 +485,7 @@ impl<B: Ops + Timed> Ops for Metered<B> {
 
     fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor) {
         self.inner.select(&x.inner, batch, &mut out.inner);
-        out.shape(batch.wanted.len(), x.width);
+        out.shape(batch.wanted().len(), x.width);
         self.done("select", (0, 0), 2 * out.bytes(), 0);
     }
 
@@ -559,7 +559,7 @@ fn experts_cost<T, M>(x: &Shaped<T>, experts: &Weighed<M>) -> Cost {
 /// those that it leaves.
 fn conv_bytes(batch: &Batch) -> u64 {
     let tap = GDN_QKV * size_of::<f32>();
-    let tails = 2 * batch.spans.len() * (target::GDN_CONV - 1);
+    let tails = 2 * batch.spans().len() * (target::GDN_CONV - 1);
     ((target::GDN_CONV + tails) * tap) as u64
 }
 
@@ -577,7 +577,7 @@ fn attend_cost(batch: &Batch) -> Cost {
     let of_span = |span: &Span| Cost::attend(span.start + span.rows.len(), element).bytes;
     let of_row = |position: &usize| Cost::attend(position + 1, element).flops;
     Cost {
-        bytes: batch.spans.iter().map(of_span).sum(),
-        flops: batch.positions.iter().map(of_row).sum(),
+        bytes: batch.spans().iter().map(of_span).sum(),
+        flops: batch.positions().iter().map(of_row).sum(),
     }
 }
