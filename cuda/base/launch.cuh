@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "base/probe.cuh"
 #include "ops.h"
 #include "target.cuh"
 
@@ -47,15 +48,10 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
-// Whether the device has an SM for each of `blocks`, which wait for each other.
+// Whether there is an SM for each of `blocks`, which wait for each other: no GPU, and no part of
+// one, is opened that has fewer than the target's, and none that others share.
 inline cudaError_t room_for_waiting(unsigned blocks) {
-  int device = 0, sms = 0;
-  cudaError_t failed = cudaGetDevice(&device);
-  if (failed == cudaSuccess) {
-    failed = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (failed != cudaSuccess) return failed;
-  return static_cast<unsigned>(sms) < blocks ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess;
+  return blocks <= unsigned{target::SMS} ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may
@@ -71,7 +67,8 @@ cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t
   if (refused != cudaSuccess) return refused;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
+  attributes[0].val.programmaticStreamSerializationAllowed =
+      shape.early && kProbe != Probe::serial;
   attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   attributes[1].val.sharedMemCarveout = kCarveout;
   cudaLaunchConfig_t config{};

@@ -1,6 +1,8 @@
 // PTX that C++ has no word for: one instruction per function.
 #pragma once
 
+#include "base/probe.cuh"
+
 namespace atlas::ptx {
 
 // Blocks until every kernel this one depends on has finished and its writes are visible.
@@ -9,6 +11,7 @@ __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait
 // Lets the next kernel of the stream start its prologue.
 __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if constexpr (kProbe == Probe::delayed) rest();
 }
 
 // D += A B for one 16x8x16 tile: A row-major BF16, B column-major BF16, D in F32.

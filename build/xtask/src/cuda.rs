@@ -17,6 +17,7 @@ mod compile;
 mod host;
 mod inspect;
 mod pins;
+mod probe;
 mod wheel;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use pins::Pins;
 use wheel::{Unpack, Wheels};
 
 pub use inspect::{block_scaled_fp4, check};
+pub use probe::Probe;
 
 /// Table of the launchers, from the root of the workspace.
 const OPS: &str = "ffi/ops.toml";
@@ -94,14 +96,16 @@ pub struct DeviceTarget {
     pub constants: String,
     /// Op and kernel, one for each op with a kernel.
     pub kernels: Vec<(String, String)>,
+    /// None for the product.
+    pub probe: Option<Probe>,
 }
 
 impl DeviceTarget {
-    /// The device side of a checked target.
+    /// The device side of a checked target, or of a probe of it.
     ///
     /// # Errors
     /// [`Error::Source`] if its hardware has no GPU or no host.
-    pub fn of(target: &Target) -> Result<DeviceTarget, Error> {
+    pub fn of(target: &Target, probe: Option<Probe>) -> Result<DeviceTarget, Error> {
         let hardware = &target.hardware;
         let (Some(gpu), Some(host)) = (&hardware.gpu, &hardware.host) else {
             return Err(Error::Source(format!(
@@ -119,7 +123,21 @@ impl DeviceTarget {
             host: host.clone(),
             constants: target.emit_cuda(),
             kernels: names.collect(),
+            probe,
         })
+    }
+
+    /// The probe that `op` is compiled as.
+    fn probe_of(&self, op: &str) -> Option<Probe> {
+        self.probe.filter(|probe| probe.changes(op))
+    }
+}
+
+/// A label of the target's, or of the probe's.
+pub fn labelled(label: String, probe: Option<Probe>) -> String {
+    match probe {
+        Some(probe) => format!("{label} {}", probe.name()),
+        None => label,
     }
 }
 
@@ -251,8 +269,12 @@ fn compile_action(
 ) -> Result<Action, Error> {
     let folder = format!("cuda/ops/{op}");
     let header = kernel_header(&toolchain.root, &folder, kernel, &target.arch)?;
-    let unit = compile::unit(table, op, &header, kernel).map_err(Error::Source)?;
-    let label = format!("nvcc {} {op}", target.name);
+    let mut unit = compile::unit(table, op, &header, kernel).map_err(Error::Source)?;
+    let probe = target.probe_of(op);
+    if let Some(probe) = probe {
+        unit = format!("#define ATLAS_PROBE {}\n{unit}", probe.name());
+    }
+    let label = labelled(format!("nvcc {} {op}", target.name), probe);
     let mut action = Action::built_in(label, "nvcc", compile::nvcc, compile::CODE)
         .input(folders.toolkit.clone(), compile::TOOLKIT)
         .input(folders.cutlass.clone(), compile::CUTLASS)
@@ -347,9 +369,8 @@ fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, Action
         ARCHIVE.to_string(),
     ];
     argv.extend(objects.iter().map(|(op, _)| format!("{op}.o")));
-    let mut action = Action::process(format!("archive {}", target.name), argv)
-        .tool(&host.ar)
-        .output(ARCHIVE);
+    let label = labelled(format!("archive {}", target.name), target.probe);
+    let mut action = Action::process(label, argv).tool(&host.ar).output(ARCHIVE);
     for (op, id) in objects {
         let object = format!("{op}.o");
         action = action.input(Source::Output(*id, object.clone()), &object);

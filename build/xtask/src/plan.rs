@@ -8,7 +8,7 @@ use manifest::Target;
 use manifest::schema::hardware::Backend;
 
 use crate::binary;
-use crate::cuda::{self, Device, DeviceTarget};
+use crate::cuda::{self, Device, DeviceTarget, Probe, labelled};
 use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
 use crate::toolchain::{CargoAdditions, Toolchain};
 
@@ -59,24 +59,41 @@ pub struct Plan {
     pub device: Option<Device>,
 }
 
-/// Plans `target`, with more features of the binary's crate.
+/// Of what is not the product: more features of the binary's crate, and a probe of the kernels.
+#[derive(Clone, Debug, Default)]
+pub struct Variant {
+    pub features: Vec<String>,
+    pub probe: Option<Probe>,
+}
+
+/// Plans a variant of `target`.
 ///
 /// # Errors
-/// If the device toolchain lacks something, or the sources cannot be listed.
-pub fn plan(target: &Target, toolchain: &Toolchain, features: &[String]) -> Result<Plan, Error> {
+/// If the device toolchain lacks something, the sources cannot be listed, or there are no kernels to
+/// probe.
+pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result<Plan, Error> {
     let mut graph = Graph::new();
     let device = match target.hardware.backend {
+        Backend::Cpu if variant.probe.is_some() => {
+            return Err(Error::Plan {
+                label: "--probe".to_string(),
+                what: format!("{} has no kernels to probe", target.name),
+            });
+        }
         Backend::Cpu => None,
         Backend::Cuda => Some(cuda::plan(
             &mut graph,
             toolchain,
-            &DeviceTarget::of(target)?,
+            &DeviceTarget::of(target, variant.probe)?,
         )?),
     };
     let nothing = CargoAdditions::default();
     let additions = device.as_ref().map_or(&nothing, |device| &device.cargo);
-    let cargo = graph.add(cargo(target, toolchain, additions, features)?)?;
-    let binary = target.binary();
+    let cargo = graph.add(cargo(target, toolchain, additions, variant)?)?;
+    let binary = match variant.probe {
+        Some(probe) => format!("{}.{}", target.binary(), probe.name()),
+        None => target.binary(),
+    };
     let last = graph.add(check(&graph, cargo, &binary, toolchain))?;
     let published = Path::new("out").join(&target.name).join(&binary);
     Ok(Plan {
@@ -93,9 +110,9 @@ fn cargo(
     target: &Target,
     toolchain: &Toolchain,
     additions: &CargoAdditions,
-    features: &[String],
+    variant: &Variant,
 ) -> Result<Action, Error> {
-    let label = format!("cargo {}", target.name);
+    let label = labelled(format!("cargo {}", target.name), variant.probe);
     // Also where the target is this host: only then has cargo one way to compile build scripts and
     // macros, without flags, and compiles them once for targets of all hosts.
     let triple = additions.triple.as_ref().unwrap_or(&toolchain.host);
@@ -110,6 +127,7 @@ fn cargo(
         CARGO_BINARY,
     ];
     let argv = argv.into_iter().map(String::from);
+    let features = &variant.features;
     let features = features.iter().flat_map(|name| ["--features", name]);
     let argv = argv
         .chain(additions.args.iter().cloned())
@@ -299,8 +317,11 @@ mod tests {
         let site = Site::here();
         let target = site.target(None).unwrap();
         let toolchain = Toolchain::find(&site.root).unwrap();
-        let features = ["tls".to_string()];
-        let action = cargo(&target, &toolchain, &CargoAdditions::default(), &features).unwrap();
+        let variant = Variant {
+            features: vec!["tls".to_string()],
+            probe: None,
+        };
+        let action = cargo(&target, &toolchain, &CargoAdditions::default(), &variant).unwrap();
         (target, action)
     }
 

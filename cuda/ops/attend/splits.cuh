@@ -348,7 +348,7 @@ cudaError_t launch_splits(const Params& params, const typename Source::Constants
   // The same blocks whatever the context, so that a recorded step can be replayed.
   const unsigned turns = max(1u, min(unsigned{kSplits}, target::SMS / (tiles * KV_HEADS)));
   const Launch shape{tiles, kThreads, sizeof(RingStorage<kSlots>), KV_HEADS, turns};
-  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(target::SMS);
+  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(tiles * KV_HEADS * turns);
   if (refused != cudaSuccess) return refused;
   return launch_chained(splits<Tile, Source>, shape, stream, params, constants);
 }

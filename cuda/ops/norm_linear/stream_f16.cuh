@@ -165,26 +165,32 @@ inline Params params_of(const float* residual, const float* gain, float* x,
 }
 
 // Bytes of a panel's codes.
-constexpr int panel_bytes(tile::Storage storage) {
-  const int bits = storage == tile::Storage::f16 ? 16 : storage == tile::Storage::nvfp4 ? 4 : 8;
+constexpr size_t panel_bytes(tile::Storage storage) {
+  const size_t bits = storage == tile::Storage::f16 ? 16 : storage == tile::Storage::nvfp4 ? 4 : 8;
   return tile::kPanelRows * HIDDEN * bits / 8;
 }
 
+// Blocks that have `bytes` of `all`, of which each of `blocks` has as many, rounded up.
+constexpr int blocks_of(size_t bytes, size_t all, int blocks) {
+  const size_t each = (all + blocks - 1) / blocks;
+  return static_cast<int>((bytes + each - 1) / each);
+}
+static_assert(blocks_of(size_t{3} << 31, size_t{4} << 31, 100) == 75, "beyond 32 bits");
+
 // Deals blocks to the weight formats by their bytes; the one with most has what others leave.
 inline unsigned deal(Params& params, int all_blocks) {
-  int panels[kStorages], bytes[kStorages], all = 0, main = 0;
+  int panels[kStorages], main = 0;
+  size_t bytes[kStorages], all = 0;
   for (int storage = 0; storage < kStorages; ++storage) {
     panels[storage] = panels_of(params, static_cast<tile::Storage>(storage));
     bytes[storage] = panels[storage] * panel_bytes(static_cast<tile::Storage>(storage));
     all += bytes[storage];
     if (bytes[storage] > bytes[main]) main = storage;
   }
-  const unsigned each = blocks_for(all, all_blocks);
   int others = 0;
   for (int storage = 0; storage < kStorages; ++storage) {
     if (storage == main) continue;
-    const auto blocks = static_cast<int>(blocks_for(bytes[storage], each));
-    params.blocks[storage] = min(panels[storage], blocks);
+    params.blocks[storage] = min(panels[storage], blocks_of(bytes[storage], all, all_blocks));
     others += params.blocks[storage];
   }
   params.blocks[main] = min(panels[main], max(1, all_blocks - others));

@@ -64,8 +64,13 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
   const auto ask = [&](int slot) {
     if (ahead < params.lines && ptx::elect()) {
       const unsigned bytes = min(kPieceLines, params.lines - ahead) * kLineBytes;
+      size_t from = size_t{line} * kLineBytes;
+      // Half of the first piece is behind the buffer.
+      if (kProbe == Probe::stray && ahead == 0) {
+        from = size_t{params.room} * kLineBytes - kPieceBytes / 2;
+      }
       ptx::mbarrier_expect(&shared.full[warp][slot], bytes);
-      ptx::copy_bulk(shared.ring[warp][slot], params.from + size_t{line} * kLineBytes, bytes,
+      ptx::copy_bulk(shared.ring[warp][slot], params.from + from, bytes,
                      &shared.full[warp][slot]);
     }
     ahead += stride, line += stride;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use argh::FromArgs;
 
-use crate::cuda;
+use crate::cuda::{self, Probe};
 use crate::graph::run::Summary;
 use crate::graph::{Options, Progress, Source, Store, run};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, Variant};
 use crate::site::{Failure, Site};
 use crate::toolchain::Toolchain;
 
@@ -24,6 +24,11 @@ pub struct Build {
     /// feature of the binary to compile in, such as tls (may be repeated)
     #[argh(option)]
     features: Vec<String>,
+    /// compile the kernels otherwise, into a binary of another name: serial (none starts before the
+    /// one before it has ended), delayed (of each two blocks rest where the next may start) or stray
+    /// (read_bytes reads beyond its buffer)
+    #[argh(option)]
+    probe: Option<Probe>,
     /// take the pinned wheels of the device toolchain from this folder, now and later
     #[argh(option)]
     wheels: Option<PathBuf>,
@@ -34,7 +39,11 @@ impl Build {
         if let Some(folder) = &self.wheels {
             cuda::give_wheels(&site.root, &site.atlas(), folder).map_err(|why| why.to_string())?;
         }
-        let plan = plan_with(site, self.target.as_deref(), &self.features)?;
+        let variant = Variant {
+            features: self.features,
+            probe: self.probe,
+        };
+        let plan = plan_with(site, self.target.as_deref(), &variant)?;
         let built = make(site, &plan, &[], self.explain)?;
         println!("{}", built.binary.display());
         Ok(())
@@ -46,13 +55,13 @@ impl Build {
 /// # Errors
 /// If there is no such target, or a program that its plan needs is missing.
 pub fn plan(site: &Site, target: Option<&str>) -> Result<Plan, Failure> {
-    plan_with(site, target, &[])
+    plan_with(site, target, &Variant::default())
 }
 
-fn plan_with(site: &Site, target: Option<&str>, features: &[String]) -> Result<Plan, Failure> {
+fn plan_with(site: &Site, target: Option<&str>, variant: &Variant) -> Result<Plan, Failure> {
     let target = site.target(target)?;
     let toolchain = Toolchain::find(&site.root)?;
-    Ok(plan::plan(&target, &toolchain, features)?)
+    Ok(plan::plan(&target, &toolchain, variant)?)
 }
 
 /// Builds a target; gives the path of its binary.

@@ -78,7 +78,7 @@ fn try_made(name: &str) -> Result<Made, String> {
 
 fn device_target(site: &Site, name: &str) -> Result<DeviceTarget, String> {
     let target = manifest::load(&site.root, name).map_err(|why| why.to_string())?;
-    DeviceTarget::of(&target).map_err(|why| why.to_string())
+    DeviceTarget::of(&target, None).map_err(|why| why.to_string())
 }
 
 /// Runs what `wanted` needs; gives the paths of what it made.
