@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use argh::FromArgs;
 
-use crate::backend::parity::{Line, Report};
+use crate::backend::parity::{Choice, Line, Report};
 use crate::backend::{self, parity};
 use crate::log;
 use crate::model;
+use crate::target;
 use crate::weights;
 
 use super::{Exit, Failure, boot, drafts, meter};
@@ -24,9 +25,21 @@ pub struct Selftest {
 
     /// run the whole model with drawn weights instead, and count the rows of logits that differ
     /// between a sequence alone and in every batch, recorded and eager steps, a prompt whole and in
-    /// chunks
+    /// chunks; ends with a digest of them all, by which two builds can be compared
     #[argh(switch)]
     bits: bool,
+
+    /// layers of the model for --bits; by default all
+    #[argh(option, default = "target::LAYERS")]
+    layers: usize,
+
+    /// compare this operation alone
+    #[argh(option)]
+    op: Option<String>,
+
+    /// draw the inputs of this seed, to see a failure again; by default from the clock
+    #[argh(option)]
+    seed: Option<u64>,
 
     /// count instead how many first drafts of the drafting layer equal the token that a server
     /// served, over the replies of this file: a JSON object per line, with the token ids
@@ -53,9 +66,18 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
             .iter()
             .try_for_each(|line| boot::print(&format!("{line}\n")));
     }
+    let choice = Choice {
+        seed: options.seed,
+        op: options.op.clone(),
+    };
+    let usage = |text: String| Failure::new(Exit::Usage, text);
+    choice.check().map_err(usage)?;
     let report = match options.bits {
-        true => bits()?,
-        false => parity::run(tell),
+        true if !(1..=target::LAYERS).contains(&options.layers) => {
+            return Err(usage(format!("--layers: 1 to {}", target::LAYERS)));
+        }
+        true => bits(choice, options.layers)?,
+        false => parity::run(choice, tell),
     };
     boot::print(&format!("{}\n", report.total()))?;
     if report.passed() {
@@ -67,10 +89,10 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
     ))
 }
 
-/// The promise of equal bits on the model of this binary.
-fn bits() -> Result<Report, Failure> {
+/// The promise of equal bits on the first layers of this binary's model.
+fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let internal = |error| Failure::new(Exit::Internal, error);
-    let checkpoint = weights::open_seeded(Arc::default());
+    let checkpoint = weights::open_seeded_layers(layers, Arc::default());
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =
         boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
@@ -81,8 +103,10 @@ fn bits() -> Result<Report, Failure> {
             told = Instant::now();
         }
     };
-    let mut report = Report::told(tell);
-    model::bit_rules(&mut runner, model::WHOLE, &mut report, trying).map_err(internal)?;
+    let mut report = Report::told(choice, tell);
+    let seen =
+        model::bit_rules(&mut runner, model::WHOLE, &mut report, trying).map_err(internal)?;
+    boot::print(&format!("{seen}\n"))?;
     Ok(report)
 }
 

@@ -5,6 +5,8 @@
 //! left. Rows beyond those of a step are tried op by op, where they are not numbers
 //! (`crate::backend::parity`).
 
+use std::fmt;
+
 use crate::backend::parity::{Random, Report};
 use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
@@ -58,6 +60,39 @@ enum Way {
     Eager,
 }
 
+/// Every row of logits that was seen, in order: equal for two builds that compute the same bits of
+/// the same inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    rows: usize,
+    digest: u64,
+}
+
+impl Seen {
+    fn nothing() -> Seen {
+        Seen {
+            rows: 0,
+            digest: FNV_OFFSET,
+        }
+    }
+
+    fn add(&mut self, trace: &Trace) {
+        self.rows += trace.len();
+        let words = trace.iter().map(|seen| seen.1);
+        self.digest = words.fold(self.digest, fold);
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "digest of {} rows of logits: {:016x}",
+            self.rows, self.digest
+        )
+    }
+}
+
 /// Tries the three rules and adds to `report`, on inputs of its seed, how many rows were compared
 /// and how many differed. `trying` is told before each trial how many are done, and of how many.
 ///
@@ -68,16 +103,17 @@ pub fn bit_rules<B: Ops>(
     extent: Extent,
     report: &mut Report,
     mut trying: impl FnMut(usize, usize),
-) -> Result<(), DeviceError> {
-    let mut done = 0;
+) -> Result<Seen, DeviceError> {
+    let (mut done, mut seen) = (0, Seen::nothing());
     let mut next = || {
         trying(done, extent.sequences + extent.cuts);
         done += 1;
     };
     let mut random = Random::seeded(report.seed);
     let sequences = sequences(&mut random, extent);
-    batches(runner, &sequences, extent, report, &mut next)?;
-    cuts(runner, &mut random, extent, report, &mut next)
+    batches(runner, &sequences, extent, (report, &mut seen), &mut next)?;
+    cuts(runner, &mut random, extent, (report, &mut seen), &mut next)?;
+    Ok(seen)
 }
 
 fn sequences(random: &mut Random, extent: Extent) -> Vec<Sequence> {
@@ -105,13 +141,14 @@ fn batches<B: Ops>(
     runner: &mut Runner<B>,
     sequences: &[Sequence],
     extent: Extent,
-    report: &mut Report,
+    (report, seen): (&mut Report, &mut Seen),
     next: &mut impl FnMut(),
 ) -> Result<(), DeviceError> {
     let alone = sequences
         .iter()
         .map(|sequence| Ok(replies(runner, &[sequence], extent.steps, Way::Recorded)?.remove(0)))
         .collect::<Result<Vec<_>, DeviceError>>()?;
+    alone.iter().for_each(|trace| seen.add(trace));
     let mut compared = [Compared::default(), Compared::default()];
     for size in 1..=sequences.len() {
         next();
@@ -121,6 +158,7 @@ fn batches<B: Ops>(
             let found = replies(runner, &batch, extent.steps, way)?;
             for (&member, found) in members.iter().zip(&found) {
                 compared.add(found, &alone[member]);
+                seen.add(found);
             }
         }
     }
@@ -136,7 +174,7 @@ fn cuts<B: Ops>(
     runner: &mut Runner<B>,
     random: &mut Random,
     extent: Extent,
-    report: &mut Report,
+    (report, seen): (&mut Report, &mut Seen),
     next: &mut impl FnMut(),
 ) -> Result<(), DeviceError> {
     let steps = 2;
@@ -151,6 +189,7 @@ fn cuts<B: Ops>(
     let mut compared = Compared::default();
     let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
     let whole = in_chunks(runner, &sequence, steps, || most * CELL)?;
+    seen.add(&whole);
     for cut in 0..extent.cuts {
         next();
         // First one cell at a time, then anything.
@@ -160,6 +199,7 @@ fn cuts<B: Ops>(
         };
         let found = in_chunks(runner, &sequence, steps, &mut chunk)?;
         compared.add(&found, &whole);
+        seen.add(&found);
     }
     let case = format!("{length} tokens, {} cuts", extent.cuts);
     compared.tell(report, &case, "a prompt in chunks = whole");
@@ -309,11 +349,14 @@ pub(super) fn digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
     if !all_finite(logits) {
         return Err(DeviceError::Failed("a logit is not finite".to_string()));
     }
-    let fold = |digest: u64, logit: &f32| {
-        (digest ^ u64::from(logit.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
-    };
-    let digest = logits.iter().fold(0xcbf2_9ce4_8422_2325, fold);
-    Ok((argmax(logits), digest))
+    let words = logits.iter().map(|logit| u64::from(logit.to_bits()));
+    Ok((argmax(logits), words.fold(FNV_OFFSET, fold)))
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fold(digest: u64, word: u64) -> u64 {
+    (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
 #[cfg(test)]
@@ -332,6 +375,21 @@ mod tests {
         compared.tell(&mut report, "", "one bit");
         assert!(!report.passed());
         assert_eq!(report.lines[1].found, "2 rows of logits, 1 different");
+    }
+
+    #[test]
+    fn other_bits_or_fewer_rows_have_another_digest() {
+        let told = |logits: &[f32]| {
+            let mut seen = Seen::nothing();
+            let rows = logits.iter().map(|&logit| digest(&[1.0, logit]).unwrap());
+            seen.add(&rows.collect());
+            seen.to_string()
+        };
+        assert_eq!(told(&[0.5, 0.25]), told(&[0.5, 0.25]));
+        for other in [&[0.5, 0.25f32.next_up()][..], &[0.25, 0.5], &[0.5]] {
+            assert_ne!(told(other), told(&[0.5, 0.25]));
+        }
+        assert!(told(&[0.5]).starts_with("digest of 1 rows of logits: "));
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod tests;
 mod text_check;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
-pub use bits::{Extent, WHOLE, bit_rules};
+pub use bits::{Extent, Seen, WHOLE, bit_rules};
 pub use keep::keep_golden;
 pub use ledger::{Plan, TooLittle};
 pub use measure::measure;

@@ -134,6 +134,23 @@ pub enum Loaded<B: Ops> {
 }
 
 impl Kind {
+    pub fn op(&self) -> &'static str {
+        match self {
+            Kind::Embed(_) => "embed",
+            Kind::RmsNorm(_) => "rms_norm",
+            Kind::Linear(_) => "linear",
+            Kind::LinearAdd(_) => "linear_add",
+            Kind::NormLinear(..) => "norm_linear",
+            Kind::GatedRmsNorm(_) => "gated_rms_norm",
+            Kind::GatedLinearAdd(..) => "gated_linear_add",
+            Kind::Moe(_) => "moe",
+            Kind::Concat => "concat",
+            Kind::Select => "select",
+            Kind::TopK => "top_k",
+            Kind::LmHead(..) => "lm_head",
+        }
+    }
+
     /// Whether a step may have as many rows for it.
     pub fn takes(&self, rows: usize) -> bool {
         !matches!(self, Kind::TopK | Kind::LmHead(..)) || rows <= MAX_SEQUENCES
@@ -217,20 +234,7 @@ impl<'a> Rowwise<'a> {
     }
 
     pub fn op(&self) -> &'static str {
-        match self.kind {
-            Kind::Embed(_) => "embed",
-            Kind::RmsNorm(_) => "rms_norm",
-            Kind::Linear(_) => "linear",
-            Kind::LinearAdd(_) => "linear_add",
-            Kind::NormLinear(..) => "norm_linear",
-            Kind::GatedRmsNorm(_) => "gated_rms_norm",
-            Kind::GatedLinearAdd(..) => "gated_linear_add",
-            Kind::Moe(_) => "moe",
-            Kind::Concat => "concat",
-            Kind::Select => "select",
-            Kind::TopK => "top_k",
-            Kind::LmHead(..) => "lm_head",
-        }
+        self.kind.op()
     }
 
     pub fn case(&self) -> String {
@@ -569,6 +573,19 @@ pub enum Memory {
     DeltaNetAdd,
 }
 
+impl Memory {
+    pub fn op(self) -> &'static str {
+        match self {
+            Memory::Attend => "attend",
+            Memory::Attention => "attention",
+            Memory::ConvSilu => "conv_silu",
+            Memory::GatedDelta => "gated_delta",
+            Memory::DeltaNet => "delta_net",
+            Memory::DeltaNetAdd => "gated_linear_add",
+        }
+    }
+}
+
 /// Sequences of random rows, and the steps that they are run in.
 pub struct Sequences {
     pub memory: Memory,
@@ -634,14 +651,7 @@ impl Sequences {
     }
 
     pub fn op(&self) -> &'static str {
-        match self.memory {
-            Memory::Attend => "attend",
-            Memory::Attention => "attention",
-            Memory::ConvSilu => "conv_silu",
-            Memory::GatedDelta => "gated_delta",
-            Memory::DeltaNet => "delta_net",
-            Memory::DeltaNetAdd => "gated_linear_add",
-        }
+        self.memory.op()
     }
 
     pub fn case(&self) -> String {
