@@ -187,9 +187,9 @@ pub trait Ops {
         operations(self);
     }
 
-    /// Prepares `run` for batches like this one, without running anything. It keeps the addresses of
-    /// all storage that `operations` use: weights, caches and tensors must stay where they are, and
-    /// `run` of this program on so many rows must get the same ones, for as long as there is a
+    /// Prepares `run` for batches like this one, without running anything. It keeps the addresses
+    /// of all storage that `operations` use: weights, caches and tensors must stay where they are,
+    /// and `run` of this program on so many rows must get the same ones, for as long as there is a
     /// backend. So a program is recorded once for each number of rows.
     ///
     /// # Errors

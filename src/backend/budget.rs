@@ -51,8 +51,8 @@ impl Budget {
             return Ok(());
         };
         Err(DeviceError::Memory(format!(
-            "memory: {} MiB more are needed, and {} MiB may be taken now beside the {} MiB that are \
-             left to other programs: less is free than when the model was planned. Stop other \
+            "memory: {} MiB more are needed, and {} MiB may be taken now beside the {} MiB that \
+             are left to other programs: less is free than when the model was planned. Stop other \
              programs, or take a smaller model's binary",
             bytes.div_ceil(MEBIBYTE),
             room / MEBIBYTE,

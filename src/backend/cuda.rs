@@ -839,8 +839,8 @@ impl Ops for Cuda {
         let to = out.shape(rows, GDN_VALUES);
         out.cells_f16 = true;
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ; `records`
-        // has room for all cells of a step.
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ;
+        // `records` has room for all cells of a step.
         self.queue.launch("gated_delta", |stream| unsafe {
             ops::atlas_gated_delta(
                 qkv.as_ptr(),

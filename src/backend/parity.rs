@@ -208,9 +208,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Compares the chosen ops that this binary has with their reference, which takes minutes at a large
-/// model's shapes: `tell` hears of each line when it is found. The inputs of one op alone are not
-/// those that it gets among all.
+/// Compares the chosen ops that this binary has with their reference, which takes minutes at a
+/// large model's shapes: `tell` hears of each line when it is found. The inputs of one op alone are
+/// not those that it gets among all.
 pub fn run(choice: Choice, tell: fn(&Line)) -> Report {
     fill(Report::told(choice, tell))
 }

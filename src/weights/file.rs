@@ -19,8 +19,8 @@ use crate::target;
 
 /// Whether weights lie in the memory that the page cache takes its own of.
 const SHARES_MEMORY: bool = target::HOST_RESERVE.is_some();
-/// Reads below this are small, as of scales and vectors. They go through the page cache, unless that
-/// would keep what the system reads ahead of them.
+/// Reads below this are small, as of scales and vectors. They go through the page cache, unless
+/// that would keep what the system reads ahead of them.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 /// Reads past the page cache for each that asks it in vain: asking may start a read-ahead.
 const ASKED_EVERY: u32 = 16;

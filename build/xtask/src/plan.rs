@@ -69,8 +69,8 @@ pub struct Variant {
 /// Plans a variant of `target`.
 ///
 /// # Errors
-/// If the device toolchain lacks something, the sources cannot be listed, or there are no kernels to
-/// probe.
+/// If the device toolchain lacks something, the sources cannot be listed, or there are no kernels
+/// to probe.
 pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result<Plan, Error> {
     let mut graph = Graph::new();
     let device = match target.hardware.backend {

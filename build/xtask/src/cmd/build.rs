@@ -25,8 +25,8 @@ pub struct Build {
     #[argh(option)]
     features: Vec<String>,
     /// compile the kernels otherwise, into a binary of another name: serial (none starts before the
-    /// one before it has ended), delayed (of each two blocks rest where the next may start) or stray
-    /// (read_bytes reads beyond its buffer)
+    /// one before it has ended), delayed (of each two blocks rest where the next may start) or
+    /// stray (read_bytes reads beyond its buffer)
     #[argh(option)]
     probe: Option<Probe>,
     /// take the pinned wheels of the device toolchain from this folder, now and later

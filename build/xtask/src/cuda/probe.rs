@@ -1,7 +1,7 @@
 //! Builds whose kernels do one thing otherwise, to be compared with the product or seen by a tool.
 //!
-//! `cuda/base/probe.cuh` says what each does. A probe is another build of the same target: its units
-//! begin with its name, so their keys differ, and its binary has a name of its own.
+//! `cuda/base/probe.cuh` says what each does. A probe is another build of the same target: its
+//! units begin with its name, so their keys differ, and its binary has a name of its own.
 
 use std::str::FromStr;
 
