@@ -246,12 +246,12 @@ const CASES: [Case; 20] = [
     (
         "directory",
         |model| fs::create_dir(model.remove(WEIGHTS)).unwrap(),
-        &[WEIGHTS, "no regular file", "remove it"],
+        &[WEIGHTS, "no regular file", "in its place"],
     ),
     (
         "device",
         |model| symlink("/dev/zero", model.remove(TOKENIZER)).unwrap(),
-        &[TOKENIZER, "no regular file", "remove it"],
+        &[TOKENIZER, "no regular file", "in its place"],
     ),
     (
         "dangling",

@@ -52,10 +52,11 @@ impl Files {
                 Exit::Usage,
                 format!(
                     "{} needs the weights of {}: give the directory that holds them, as in \
-                     `{} serve WEIGHTS_DIR`",
+                     `{} serve WEIGHTS_DIR`; {}",
                     target::BINARY,
                     target::MODEL_ID,
-                    target::BINARY
+                    target::BINARY,
+                    weights::download()
                 ),
             )),
             None => Ok(Files::Embedded),

@@ -81,9 +81,13 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
 fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let opened = files.open(progress.clone());
     opened.map_err(|error| weights_failure(&error))?;
-    let count = target::CHECKPOINT.len();
+    let sizes = match target::CHECKPOINT.len() {
+        0 => String::new(),
+        count => format!(", sizes of {count} files"),
+    };
     boot::print(&format!(
-        "ok   sizes of {count} files, names and shapes of all tensors\n"
+        "ok   configuration, names, shapes and types of {} tensors{sizes}\n",
+        target::TENSORS
     ))
 }
 

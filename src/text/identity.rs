@@ -9,11 +9,20 @@ use crate::target;
 
 /// Tokens of a conversation that must be those of the manifest: what ends a turn, and what is
 /// around thoughts. Each is its id and its text.
-fn framing() -> impl Iterator<Item = (u32, &'static str)> + Clone {
+fn framing() -> impl Iterator<Item = (u32, &'static str)> {
     let counts = |(id, text): &(u32, &str)| {
         target::STOP_TOKENS.contains(id) || [target::THINK_OPEN, target::THINK_CLOSE].contains(text)
     };
     target::ADDED_TOKENS.iter().copied().filter(counts)
+}
+
+/// Texts of the tokens that end a turn, the usual one first.
+fn stops() -> impl Iterator<Item = &'static str> {
+    let text = |stop: &u32| {
+        let mut tokens = target::ADDED_TOKENS.iter();
+        tokens.find(|(id, _)| id == stop).map(|(_, text)| *text)
+    };
+    target::STOP_TOKENS.iter().filter_map(text)
 }
 
 /// Compares the tokens that frame a conversation with the tokenizer.
@@ -42,11 +51,8 @@ pub fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), String> {
 /// What the template does not write, in words without a fix.
 pub fn check_template(template: &Template) -> Result<(), String> {
     let turns = turns(template).map_err(|error| error.to_string())?;
-    let stops = framing().filter(|(id, _)| target::STOP_TOKENS.contains(id));
-    let mut stops = stops.map(|(_, text)| text);
-    if !stops.clone().any(|stop| turns.contains(stop)) {
-        let usual = stops.next().unwrap_or_default();
-        return Err(of_another_model(usual));
+    if !stops().any(|stop| turns.contains(stop)) {
+        return Err(of_another_model(stops().next().unwrap_or_default()));
     }
     let source = template.source();
     let marks = [target::THINK_OPEN, target::THINK_CLOSE];
@@ -72,4 +78,34 @@ fn turns(template: &Template) -> Result<String, TemplateError> {
         add_generation_prompt: false,
         enable_thinking: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::template::special::SpecialTokens;
+    use super::super::testing::chat_model;
+    use super::*;
+
+    #[test]
+    fn the_tokenizer_of_another_model_is_refused() {
+        if target::ADDED_TOKENS.is_empty() {
+            return;
+        }
+        let said = check_tokenizer(&chat_model().tokenizer).unwrap_err();
+        assert!(said.contains("of another model"), "{said}");
+    }
+
+    #[test]
+    fn a_template_that_ends_no_turn_or_knows_no_thoughts_is_refused() {
+        let turns = "{% for message in messages %}{{ message.content }}END{% endfor %}";
+        let Some(stop) = stops().next() else {
+            return;
+        };
+        for (end, missing) in [("</s>", stop), (stop, target::THINK_OPEN)] {
+            let source = turns.replace("END", end);
+            let template = Template::load(&source, SpecialTokens::default()).unwrap();
+            let said = check_template(&template).unwrap_err();
+            assert!(said.contains(&format!("writes no {missing}")), "{said}");
+        }
+    }
 }

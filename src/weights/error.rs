@@ -170,7 +170,7 @@ impl fmt::Display for WeightsError {
             ),
             WeightsError::NotRegular { path } => write!(
                 f,
-                "{}: is no regular file; remove it, then {}",
+                "{}: is no regular file; put the file itself in its place: {}",
                 path.display(),
                 locate::download()
             ),

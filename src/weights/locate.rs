@@ -38,6 +38,12 @@ pub struct Located {
 /// How the files come onto this machine.
 pub fn download() -> String {
     match (target::REPOSITORY, target::REVISION) {
+        _ if !target::EMBEDDED.is_empty() => {
+            format!(
+                "or give none: the binary holds the files of {}",
+                target::MODEL
+            )
+        }
         (None, _) => format!("take it from where the files of {} are", target::MODEL),
         (Some(repository), None) => format!("`hf download {repository}` brings it"),
         (Some(repository), Some(revision)) => {
