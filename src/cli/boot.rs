@@ -17,6 +17,7 @@ use crate::model::{Plan, Runner, TooLittle, ledger};
 use crate::ops::Ops;
 use crate::target;
 use crate::text::chat::ChatModel;
+use crate::text::framing;
 use crate::text::grammar::Grammars;
 use crate::text::identity;
 use crate::text::template::Template;
@@ -177,6 +178,8 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     let template =
         Template::load(source, special).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
     identity::check_template(&template).map_err(|why| foreign(target::TEMPLATE_FILE, &why))?;
+    framing::apply(&mut tokenizer, &template)
+        .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     let tags = (target::THINK_OPEN, target::THINK_CLOSE);
     tokenizer.show(&[tags.0, tags.1]);
     tokenizer.show(target::ToolSyntax::MARKS);
@@ -186,9 +189,9 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     Ok(ChatModel {
         tokenizer,
         grammars,
+        calls_tools: target::CALLS_TOOLS && template.abilities().tools,
         template,
         think: (!tags.0.is_empty()).then_some(tags),
-        calls_tools: target::CALLS_TOOLS,
         stop_tokens: target::STOP_TOKENS.to_vec(),
     })
 }

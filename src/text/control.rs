@@ -1,9 +1,13 @@
-//! Control tokens: those that structure a prompt, and that nothing inside a message may forge.
+//! Control tokens: those that structure a prompt, and that nothing inside a message may forge. They
+//! are the special tokens of the tokenizer and what [`super::framing`] finds in the template.
 //!
 //! A template writes control tokens as text, and so may whoever writes a message. Before rendering,
 //! their texts inside the conversation are broken by a mark, a character that occurs nowhere in it;
 //! what then reads as a control token was written by the template. The marks go away before the
 //! text between control tokens is encoded, in which none is recognised.
+//!
+//! Some the template itself looks for in what the assistant has said, as the end of its reasoning;
+//! those are left whole there.
 //!
 //! A template may complete a token that a message begins or ends, but not one that has only its
 //! middle in a string: a template that writes `<|`, a role and `|>` means the token.
@@ -25,6 +29,9 @@ pub struct ControlTokens {
     finder: Option<DoubleArrayAhoCorasick<TokenId>>,
     /// Their texts, the longest first.
     texts: Vec<String>,
+    ids: Vec<TokenId>,
+    /// Those that the template looks for in what the assistant has said.
+    looked_for: Vec<TokenId>,
     /// Bytes that a control token begins with, and those that one ends with.
     begins: [bool; 256],
     ends: [bool; 256],
@@ -59,7 +66,9 @@ impl ControlTokens {
         };
         Ok(ControlTokens {
             finder: finder.transpose().map_err(|error| error.to_string())?,
+            ids: tokens.iter().map(|(_, id)| *id).collect(),
             texts: tokens.into_iter().map(|(text, _)| text).collect(),
+            looked_for: Vec::new(),
             begins,
             ends,
         })
@@ -79,6 +88,16 @@ impl ControlTokens {
             end: from + skipped + found.end(),
             id: found.value(),
         })
+    }
+
+    /// Leaves tokens whole in what the assistant has said.
+    pub fn look_for(&mut self, tokens: Vec<TokenId>) {
+        self.looked_for = tokens;
+    }
+
+    /// Whether `id` is one of them.
+    pub fn holds(&self, id: TokenId) -> bool {
+        self.ids.contains(&id)
     }
 
     fn longest(&self) -> usize {
@@ -103,8 +122,9 @@ impl ControlTokens {
         let mark = MARKS.into_iter().find(unused);
         let mark = mark.ok_or("it holds every character that this server needs one of")?;
         let hidden = |value: &Value| self.hidden_value(value, mark);
+        let message = |message: &Value| self.hidden_message(message, mark);
         let hidden = Conversation {
-            messages: conversation.messages.iter().map(hidden).collect(),
+            messages: conversation.messages.iter().map(message).collect(),
             tools: conversation.tools.iter().map(hidden).collect(),
             ..*conversation
         };
@@ -145,16 +165,26 @@ impl ControlTokens {
         texts.take_while(|text| text.len() > bytes).any(holds)
     }
 
+    fn hidden_message(&self, message: &Value, mark: char) -> Value {
+        let mut hidden = self.hidden_value(message, mark);
+        if message["role"] == "assistant"
+            && let Some(said) = message["content"].as_str()
+        {
+            hidden["content"] = Value::String(self.hidden(said, mark, &self.looked_for));
+        }
+        hidden
+    }
+
     fn hidden_value(&self, value: &Value, mark: char) -> Value {
         match value {
-            Value::String(text) => Value::String(self.hidden(text, mark)),
+            Value::String(text) => Value::String(self.hidden(text, mark, &[])),
             Value::Array(items) => {
                 let hidden = items.iter().map(|item| self.hidden_value(item, mark));
                 Value::Array(hidden.collect())
             }
             Value::Object(map) => {
                 let hidden = |(key, value): (&String, &Value)| {
-                    (self.hidden(key, mark), self.hidden_value(value, mark))
+                    (self.hidden(key, mark, &[]), self.hidden_value(value, mark))
                 };
                 Value::Object(map.iter().map(hidden).collect::<Map<_, _>>())
             }
@@ -162,9 +192,9 @@ impl ControlTokens {
         }
     }
 
-    /// `text` with a mark behind the first character of each control token, and at its own ends
-    /// where the template could complete one.
-    fn hidden(&self, text: &str, mark: char) -> String {
+    /// `text` with a mark behind the first character of each control token but the `whole` ones, and
+    /// at its own ends where the template could complete one.
+    fn hidden(&self, text: &str, mark: char, whole: &[TokenId]) -> String {
         let mut out = String::with_capacity(text.len() + mark.len_utf8());
         let body = text.trim_end();
         if body.is_empty() {
@@ -177,6 +207,11 @@ impl ControlTokens {
         }
         let mut from = lead;
         while let Some(found) = self.find(body, from) {
+            if whole.contains(&found.id) {
+                out.push_str(&body[from..found.end]);
+                from = found.end;
+                continue;
+            }
             let first = body[found.start..].chars().next().map_or(0, char::len_utf8);
             out.push_str(&body[from..found.start + first]);
             out.push(mark);
@@ -246,7 +281,7 @@ mod tests {
     fn hiding_takes_time_linear_in_the_text() {
         let control = control();
         for unit in ["<|end|>", "<|end", "<", ">", "<|", "a"] {
-            assert_linear(unit, |text| drop(control.hidden(text, '\u{fdd0}')));
+            assert_linear(unit, |text| drop(control.hidden(text, '\u{fdd0}', &[])));
         }
     }
 
@@ -254,6 +289,24 @@ mod tests {
     fn ordinary_conversations_are_left_alone() {
         let plain = conversation(json!([{"role": "user", "content": "a < b\n"}]), json!([]));
         assert!(control().hide(&plain).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_the_template_looks_for_is_left_to_what_the_assistant_has_said() {
+        let mut control = control();
+        control.look_for(vec![3]);
+        let text = "a<s>b<|end|>c";
+        let talk =
+            json!([{"role": "user", "content": text}, {"role": "assistant", "content": text}]);
+        let (hidden, _) = control
+            .hide(&conversation(talk, json!([])))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            hidden.messages[0]["content"],
+            "a<\u{fdd0}s>b<\u{fdd0}|end|>"
+        );
+        assert_eq!(hidden.messages[1]["content"], "a<s>b<\u{fdd0}|end|>c");
     }
 
     #[test]
@@ -280,7 +333,7 @@ mod tests {
         for _ in 0..20_000 {
             let parts = 0..random.below(6);
             let text: String = parts.map(|_| PARTS[random.below(11)]).collect();
-            let hidden = control.hidden(&text, '\u{fdd0}');
+            let hidden = control.hidden(&text, '\u{fdd0}', &[]);
             assert_eq!(hidden.replace('\u{fdd0}', ""), text);
             let trimmed = random.below(2) == 0;
             let shown = if trimmed { hidden.trim() } else { &hidden };

@@ -1,16 +1,63 @@
 //! Bytes of tokens to text, as they come: only complete UTF-8 leaves.
 
+use super::spelling::TextStart;
+
 /// Joins byte runs that may split a character. What is never completed becomes U+FFFD, in the way
 /// of `String::from_utf8_lossy`, so that the pieces concatenate to the decoding of all bytes.
 #[derive(Debug, Default)]
 pub struct Detokenizer {
     /// The start of a character, at most three bytes.
     pending: Vec<u8>,
+    /// What is still to be taken away from the start of the text.
+    start: TextStart,
 }
 
 impl Detokenizer {
+    /// For a text of its own, which loses what the tokenizer says at its start. The default is for one
+    /// that goes on with another.
+    pub fn of_text(start: TextStart) -> Detokenizer {
+        Detokenizer {
+            start,
+            ..Detokenizer::default()
+        }
+    }
+
     /// Appends to `out` the text that `bytes` complete.
     pub fn push(&mut self, bytes: &[u8], out: &mut String) {
+        match self.start {
+            TextStart::Whole => self.append(bytes, out),
+            _ => {
+                let bytes = self.begun(bytes);
+                self.append(&bytes, out);
+            }
+        }
+    }
+
+    /// Bytes of a token at the start of the text, without the blanks that it loses.
+    fn begun(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let is_blank = |byte: &&u8| **byte == b' ';
+        match self.start {
+            TextStart::Whole => bytes.to_vec(),
+            TextStart::Blanks(most) => {
+                let blanks = bytes.iter().take(most).take_while(is_blank).count();
+                self.start = match blanks == bytes.len() && blanks < most {
+                    true => TextStart::Blanks(most - blanks),
+                    false => TextStart::Whole,
+                };
+                bytes[blanks..].to_vec()
+            }
+            TextStart::FirstToken => {
+                self.start = TextStart::Whole;
+                bytes
+                    .iter()
+                    .filter(|byte| **byte != b' ')
+                    .copied()
+                    .collect()
+            }
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8], out: &mut String) {
         if self.pending.is_empty() {
             self.pending = decode(bytes, out);
         } else {
@@ -78,6 +125,22 @@ mod tests {
         assert_eq!(out, "");
         detokenizer.push(&[0xa6, 0x80], &mut out);
         assert_eq!(out, "🦀");
+    }
+
+    #[test]
+    fn a_text_of_its_own_loses_blanks_at_its_start_alone() {
+        let shown = |start, pieces: &[&[u8]]| {
+            let (mut detokenizer, mut out) = (Detokenizer::of_text(start), String::new());
+            pieces
+                .iter()
+                .for_each(|piece| detokenizer.push(piece, &mut out));
+            out
+        };
+        assert_eq!(shown(TextStart::Blanks(1), &[b"  a", b" b"]), " a b");
+        assert_eq!(shown(TextStart::Blanks(2), &[b" ", b" ", b" a"]), " a");
+        assert_eq!(shown(TextStart::Blanks(2), &[b"a", b" b"]), "a b");
+        assert_eq!(shown(TextStart::FirstToken, &[b"  ", b" a"]), " a");
+        assert_eq!(shown(TextStart::Whole, &[b" a"]), " a");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
 //!
-//! Prompt: [`control`] keeps messages from forging the structure, [`template`] renders them,
+//! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds, [`template`] renders them,
 //! [`tokenizer`] encodes what [`segments`] does not remember. Reply: [`reply`] chains
-//! [`detokenize`] (complete UTF-8), [`reasoning`], [`stop`] and [`tools`]. Every stage is
+//! [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]), [`reasoning`], [`stop`] and [`tools`]. Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
 //! [`grammar`] compiles what a reply must obey.
 
@@ -10,11 +10,13 @@ pub mod chat;
 pub mod control;
 pub mod detokenize;
 pub mod drawn;
+pub mod framing;
 pub mod grammar;
 pub mod identity;
 pub mod reasoning;
 pub mod reply;
 pub mod segments;
+pub mod spelling;
 pub mod stop;
 pub mod template;
 #[cfg(test)]

@@ -103,7 +103,11 @@ impl<S: Syntax> Reply<S> {
         Reply {
             stop_tokens: format.stop_tokens,
             raw: format.raw,
-            detokenizer: Detokenizer::default(),
+            // What is told raw goes on with the prompt.
+            detokenizer: match format.raw {
+                true => Detokenizer::default(),
+                false => Detokenizer::of_text(model.tokenizer.text_start()),
+            },
             reasoning,
             stop: StopMatcher::new(&format.stops),
             stopped_by: None,

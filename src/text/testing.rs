@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
 use super::chat::ChatModel;
+use super::framing;
 use super::grammar::Grammars;
 use super::template::Template;
 use super::template::special::SpecialTokens;
@@ -98,7 +99,7 @@ pub const END_OF_TURN: u32 = 257;
 pub fn byte_tokenizer() -> Vec<u8> {
     let mut vocabulary = serde_json::Map::new();
     for byte in 0..=255u8 {
-        let symbol = super::tokenizer::byte_symbol(byte).to_string();
+        let symbol = super::spelling::byte_symbol(byte).to_string();
         vocabulary.insert(symbol, json!(byte));
     }
     let added = |id: u32, content: &str, special: bool| {
@@ -118,6 +119,117 @@ pub fn byte_tokenizer() -> Vec<u8> {
         "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
                     "use_regex": false},
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}
+    })
+    .to_string()
+    .into_bytes()
+}
+
+/// Which family a tokenizer of pieces follows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PieceKind {
+    /// Blanks are replaced before the vocabulary sees them.
+    Gemma,
+    /// And one is put before each text.
+    Llama2,
+    /// One is put before the first text of a document.
+    Mistral,
+}
+
+pub const PIECE_KINDS: [PieceKind; 3] = [PieceKind::Gemma, PieceKind::Llama2, PieceKind::Mistral];
+
+/// The `tokenizer.json` of a small vocabulary of pieces, with tokens for single bytes: ids 3 to 258 are
+/// bytes, those of [`byte_tokenizer`]'s added tokens follow.
+pub fn piece_tokenizer(kind: PieceKind) -> Vec<u8> {
+    const PIECES: [&str; 32] = [
+        "▁",
+        "t",
+        "h",
+        "e",
+        "c",
+        "a",
+        "p",
+        "i",
+        "l",
+        "o",
+        "f",
+        "x",
+        "1",
+        "2",
+        "é",
+        "<",
+        ">",
+        "/",
+        "k",
+        "n",
+        "▁▁",
+        "▁▁▁▁",
+        "th",
+        "the",
+        "▁t",
+        "▁the",
+        "ca",
+        "▁o",
+        "▁of",
+        "12",
+        "in",
+        "▁x",
+    ];
+    const MERGES: [[&str; 2]; 12] = [
+        ["▁", "▁"],
+        ["▁▁", "▁▁"],
+        ["t", "h"],
+        ["th", "e"],
+        ["▁", "t"],
+        ["▁", "the"],
+        ["c", "a"],
+        ["▁", "o"],
+        ["▁o", "f"],
+        ["1", "2"],
+        ["i", "n"],
+        ["▁", "x"],
+    ];
+    let added = |id: usize, content: &str, special: bool| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+               "rstrip": false, "normalized": false, "special": special})
+    };
+    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+    let special = ["<unk>", "<s>", "</s>"].map(str::to_string);
+    let all = special
+        .into_iter()
+        .chain(bytes)
+        .chain(PIECES.map(str::to_string));
+    let vocabulary: serde_json::Map<_, _> =
+        all.zip(0..).map(|(piece, id)| (piece, json!(id))).collect();
+    let next = vocabulary.len();
+    let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first",
+        "split": false});
+    let normalizer = match kind {
+        PieceKind::Gemma => replace(" ", "▁"),
+        PieceKind::Llama2 => json!({"type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]}),
+        PieceKind::Mistral => serde_json::Value::Null,
+    };
+    let mut decoders = vec![
+        replace("▁", " "),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if kind != PieceKind::Gemma {
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    json!({
+        "version": "1.0",
+        "added_tokens": [
+            added(0, "<unk>", true), added(1, "<s>", true), added(2, "</s>", true),
+            added(next, "<|im_end|>", true), added(next + 1, "<|im_start|>", true),
+            added(next + 2, "<think>", false), added(next + 3, "</think>", false)
+        ],
+        "normalizer": normalizer,
+        "pre_tokenizer": if kind == PieceKind::Mistral { metaspace } else { serde_json::Value::Null },
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+            "vocab": vocabulary, "merges": MERGES}
     })
     .to_string()
     .into_bytes()
@@ -145,11 +257,14 @@ pub fn chat_model() -> ChatModel {
 
 /// A model of bytes with a template.
 pub fn chat_model_with(template: &str) -> ChatModel {
-    let tokenizer = Arc::new(Tokenizer::from_bytes(&byte_tokenizer(), VOCAB).unwrap());
+    let template = Template::load(template, SpecialTokens::default()).unwrap();
+    let mut tokenizer = Tokenizer::from_bytes(&byte_tokenizer(), VOCAB).unwrap();
+    framing::apply(&mut tokenizer, &template).unwrap();
+    let tokenizer = Arc::new(tokenizer);
     ChatModel {
         grammars: Grammars::new(&tokenizer, VOCAB, &[END_OF_TURN]).unwrap(),
         tokenizer,
-        template: Template::load(template, SpecialTokens::default()).unwrap(),
+        template,
         think: Some(("<think>", "</think>")),
         calls_tools: true,
         stop_tokens: vec![END_OF_TURN],

@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokenizers::DecoderWrapper;
-
 use crate::engine::request::TokenId;
 
 use super::control::ControlTokens;
 use super::segments::{SEGMENTS_BYTES_MAX, Segments};
+use super::spelling::{Spelling, TextStart};
 
 /// Why a tokenizer cannot be used.
 #[derive(Debug)]
@@ -42,16 +41,20 @@ impl fmt::Display for TokenizerError {
 
 impl std::error::Error for TokenizerError {}
 
-/// A byte-level BPE tokenizer with the bytes of every token at hand.
+/// A tokenizer with the bytes of every token at hand.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// The same, for text that does not begin the document, where the definition makes a difference.
+    further: Option<tokenizers::Tokenizer>,
+    text_start: TextStart,
     /// Bytes of all tokens, one after the other.
     bytes: Vec<u8>,
     /// `ends[id]`: where token `id` ends in `bytes`; it starts where the one before it ends.
     ends: Vec<u32>,
     /// Tokens that structure the prompt and never show in a reply's text.
     special: Vec<bool>,
-    /// Those of `special` that have a text; `inner` takes their texts for any other text.
+    /// Those of `special` that have a text, and the framing of the template; `inner` takes their
+    /// texts for any other text.
     control: ControlTokens,
     /// Tokens that the definition puts before and behind a document.
     frame: (Vec<TokenId>, Vec<TokenId>),
@@ -63,17 +66,15 @@ impl Tokenizer {
     /// Reads `tokenizer.json`; `vocabulary` is the number of rows of the model's output.
     ///
     /// # Errors
-    /// When the file is malformed, decodes by another rule than `ByteLevel`, or names a token
-    /// outside the vocabulary.
+    /// When the file is malformed, decodes by a rule that [`Spelling`] does not follow, or names a
+    /// token outside the vocabulary.
     pub fn from_bytes(file: &[u8], vocabulary: usize) -> Result<Tokenizer, TokenizerError> {
         let mut inner = tokenizers::Tokenizer::from_bytes(file)
             .map_err(|error| TokenizerError::Invalid(error.to_string()))?;
-        if !matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
-            return Err(TokenizerError::Unsupported(
-                "the decoder is not ByteLevel".to_string(),
-            ));
-        }
-        let (tokens, special) = token_table(&inner, vocabulary)?;
+        let decoder = serde_json::to_value(inner.get_decoder());
+        let decoder = decoder.map_err(|error| TokenizerError::Invalid(error.to_string()))?;
+        let spelling = Spelling::of(&decoder).map_err(TokenizerError::Unsupported)?;
+        let (tokens, special) = token_table(&inner, &spelling, vocabulary)?;
         let longest_token_bytes = tokens.iter().map(Vec::len).max().unwrap_or(1).max(1);
         let ends = tokens
             .iter()
@@ -86,6 +87,8 @@ impl Tokenizer {
         inner.set_encode_special_tokens(true);
         Ok(Tokenizer {
             frame: document_frame(&inner)?,
+            further: further(&inner, file)?,
+            text_start: spelling.start(),
             control,
             segments: Mutex::new(Segments::new(SEGMENTS_BYTES_MAX)),
             inner,
@@ -94,6 +97,45 @@ impl Tokenizer {
             special,
             longest_token_bytes,
         })
+    }
+
+    /// Makes added tokens with these texts control tokens: no message can hold them. Replies show them
+    /// as before. Those that depend on the text around them stay as they are.
+    ///
+    /// # Errors
+    /// When the library refuses one.
+    pub fn guard(&mut self, texts: &[String]) -> Result<(), TokenizerError> {
+        let added = self.inner.get_added_tokens_decoder();
+        let guarded = added
+            .into_values()
+            .filter(|token| texts.contains(&token.content));
+        let guarded: Vec<_> = guarded
+            .filter(|token| !depends_on_text_around(token))
+            .map(|token| tokenizers::AddedToken {
+                special: true,
+                ..token
+            })
+            .collect();
+        for inner in std::iter::once(&mut self.inner).chain(&mut self.further) {
+            inner
+                .add_special_tokens(guarded.clone())
+                .map_err(|error| TokenizerError::Invalid(error.to_string()))?;
+        }
+        self.control = control_tokens(&self.inner)?;
+        Ok(())
+    }
+
+    /// Leaves control tokens whole in what the assistant has said, where the template looks for
+    /// them.
+    pub fn look_for(&mut self, texts: &[String]) {
+        let ids = texts.iter().filter_map(|text| self.inner.token_to_id(text));
+        self.control.look_for(ids.collect());
+    }
+
+    /// Texts of added tokens.
+    pub fn added(&self) -> Vec<String> {
+        let added = self.inner.get_added_tokens_decoder();
+        added.into_values().map(|token| token.content).collect()
     }
 
     /// Lets control tokens show in replies, which are read by them. Messages can forge them as
@@ -135,19 +177,20 @@ impl Tokenizer {
         let mut ids = Vec::new();
         let mut from = 0;
         while let Some(found) = self.control.find(text, from) {
-            self.encode_segment(&text[from..found.start], mark, &mut ids)?;
+            self.encode_segment(&text[from..found.start], from == 0, mark, &mut ids)?;
             ids.push(found.id);
             from = found.end;
         }
-        self.encode_segment(&text[from..], mark, &mut ids)?;
+        self.encode_segment(&text[from..], from == 0, mark, &mut ids)?;
         Ok(ids)
     }
 
     /// Appends the ids of the text between two control tokens. No token reaches over one, so they
-    /// depend on nothing else.
+    /// depend on nothing else than whether the text is the `first` of the document.
     fn encode_segment(
         &self,
         text: &str,
+        first: bool,
         mark: Option<char>,
         out: &mut Vec<TokenId>,
     ) -> Result<(), TokenizerError> {
@@ -158,11 +201,17 @@ impl Tokenizer {
             Some(mark) if text.contains(mark) => Cow::Owned(text.replace(mark, "")),
             _ => Cow::Borrowed(text),
         };
+        // A document has one first text; where that is special, it is not remembered.
+        if first && self.further.is_some() {
+            out.extend(encode_plain(&self.inner, &text, false)?);
+            return Ok(());
+        }
         if let Some(ids) = self.remembered().get(&text) {
             out.extend_from_slice(&ids);
             return Ok(());
         }
-        let ids: Arc<[TokenId]> = encode_plain(&self.inner, &text, false)?.into();
+        let inner = self.further.as_ref().unwrap_or(&self.inner);
+        let ids: Arc<[TokenId]> = encode_plain(inner, &text, false)?.into();
         out.extend_from_slice(&ids);
         self.remembered().put(&text, &ids);
         Ok(())
@@ -205,6 +254,11 @@ impl Tokenizer {
         &self.bytes[start as usize..end as usize]
     }
 
+    /// What a text of its own loses at its start.
+    pub fn text_start(&self) -> TextStart {
+        self.text_start
+    }
+
     /// Whether a token structures the prompt and never shows in a reply's text.
     pub fn is_special(&self, id: TokenId) -> bool {
         self.special.get(id as usize).copied().unwrap_or(true)
@@ -216,12 +270,16 @@ impl Tokenizer {
     }
 }
 
+fn depends_on_text_around(token: &tokenizers::AddedToken) -> bool {
+    token.single_word || token.lstrip || token.rstrip
+}
+
 /// The control tokens of a definition.
 fn control_tokens(inner: &tokenizers::Tokenizer) -> Result<ControlTokens, TokenizerError> {
     let added = inner.get_added_tokens_decoder();
     let mut tokens = Vec::new();
     for (id, token) in added.into_iter().filter(|(_, token)| token.special) {
-        if token.single_word || token.lstrip || token.rstrip {
+        if depends_on_text_around(&token) {
             let problem = format!(
                 "the control token {:?} depends on the text around it",
                 token.content
@@ -260,9 +318,45 @@ fn encode_plain(
         .map_err(|error| TokenizerError::Encode(error.to_string()))
 }
 
+/// The tokenizer of text that does not begin its document: a definition may put a blank before the
+/// first word of a document alone.
+fn further(
+    inner: &tokenizers::Tokenizer,
+    file: &[u8],
+) -> Result<Option<tokenizers::Tokenizer>, TokenizerError> {
+    let invalid = |error: String| TokenizerError::Invalid(error);
+    let rule = serde_json::to_value(inner.get_pre_tokenizer());
+    let mut rule = rule.map_err(|error| invalid(error.to_string()))?;
+    if !begin_no_document(&mut rule) {
+        return Ok(None);
+    }
+    let mut further =
+        tokenizers::Tokenizer::from_bytes(file).map_err(|e| invalid(e.to_string()))?;
+    let rule: tokenizers::PreTokenizerWrapper =
+        serde_json::from_value(rule).map_err(|error| invalid(error.to_string()))?;
+    further.with_pre_tokenizer(Some(rule));
+    further.set_encode_special_tokens(true);
+    Ok(Some(further))
+}
+
+/// Takes away what a rule does for the first word of a document alone; whether there was any.
+fn begin_no_document(rule: &mut serde_json::Value) -> bool {
+    if let Some(rules) = rule["pretokenizers"].as_array_mut() {
+        return rules
+            .iter_mut()
+            .fold(false, |any, rule| begin_no_document(rule) || any);
+    }
+    let first = rule["type"] == "Metaspace" && rule["prepend_scheme"] == "first";
+    if first {
+        rule["prepend_scheme"] = serde_json::Value::from("never");
+    }
+    first
+}
+
 /// Bytes and special flags of all ids below `vocabulary`.
 fn token_table(
     inner: &tokenizers::Tokenizer,
+    spelling: &Spelling,
     vocabulary: usize,
 ) -> Result<(Vec<Vec<u8>>, Vec<bool>), TokenizerError> {
     let mut tokens = vec![Vec::new(); vocabulary];
@@ -274,61 +368,24 @@ fn token_table(
             .ok_or(TokenizerError::OutsideVocabulary { id, vocabulary })?;
         *entry = match added.get(&id) {
             Some(added) => added.content.clone().into_bytes(),
-            None => symbol_bytes(&token),
+            None => spelling.bytes(&token),
         };
         special[id as usize] = added.get(&id).is_some_and(|added| added.special);
     }
     Ok((tokens, special))
 }
 
-/// The bytes that a token's printable symbols stand for.
-fn symbol_bytes(token: &str) -> Vec<u8> {
-    let bytes: Option<Vec<u8>> = token.chars().map(symbol_byte).collect();
-    bytes.unwrap_or_else(|| token.as_bytes().to_vec())
-}
-
-/// The printable character that stands for `byte` in a byte-level vocabulary (GPT-2's table):
-/// printable Latin-1 stands for itself, the others follow each other from U+0100.
-pub fn byte_symbol(byte: u8) -> char {
-    let code = u32::from(byte);
-    let shifted = match byte {
-        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => code,
-        0x00..=0x20 => 0x100 + code,
-        0x7f..=0xa0 => 0x121 + code - 0x7f,
-        0xad => 0x143,
-    };
-    char::from_u32(shifted).unwrap_or(char::REPLACEMENT_CHARACTER)
-}
-
-fn symbol_byte(symbol: char) -> Option<u8> {
-    let code = u32::from(symbol);
-    let byte = match code {
-        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => code,
-        0x100..=0x120 => code - 0x100,
-        0x121..=0x142 => code - 0x121 + 0x7f,
-        0x143 => 0xad,
-        _ => return None,
-    };
-    u8::try_from(byte).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::target;
-    use crate::text::testing::{END_OF_TURN, Random, byte_tokenizer};
+    use crate::text::detokenize::Detokenizer;
+    use crate::text::testing::{
+        END_OF_TURN, PIECE_KINDS, PieceKind, Random, byte_tokenizer, piece_tokenizer,
+    };
 
     fn tokenizer() -> Tokenizer {
         Tokenizer::from_bytes(&byte_tokenizer(), 512).unwrap()
-    }
-
-    #[test]
-    fn byte_symbols_are_a_bijection() {
-        for byte in 0..=255 {
-            assert_eq!(symbol_byte(byte_symbol(byte)), Some(byte));
-        }
-        assert_eq!(byte_symbol(b' '), 'Ġ');
-        assert_eq!(byte_symbol(b'\n'), 'Ċ');
     }
 
     #[test]
@@ -395,7 +452,9 @@ mod tests {
         let embedded = target::EMBEDDED.iter();
         let own = embedded.filter(|(name, _)| *name == target::TOKENIZER_FILE);
         let own = own.map(|(_, file)| (file.to_vec(), target::VOCAB));
+        let pieces = PIECE_KINDS.map(|kind| (piece_tokenizer(kind), 512));
         std::iter::once((byte_tokenizer(), 512))
+            .chain(pieces)
             .chain(own)
             .collect()
     }
@@ -430,6 +489,68 @@ mod tests {
             assert!(!plain.contains(&end));
             assert!(plain.contains(&tokenizer.id_of("<think>").unwrap()));
         }
+    }
+
+    /// The text of `ids`, one by one.
+    fn streamed(tokenizer: &Tokenizer, ids: &[TokenId]) -> String {
+        let mut detokenizer = Detokenizer::of_text(tokenizer.text_start());
+        let mut text = String::new();
+        for &id in ids.iter().filter(|&&id| !tokenizer.is_special(id)) {
+            detokenizer.push(tokenizer.token_bytes(id), &mut text);
+        }
+        detokenizer.finish(&mut text);
+        text
+    }
+
+    #[test]
+    fn pieces_are_streamed_as_the_library_decodes_them() {
+        for kind in PIECE_KINDS {
+            let file = piece_tokenizer(kind);
+            let tokenizer = Tokenizer::from_bytes(&file, 512).unwrap();
+            let inner = tokenizers::Tokenizer::from_bytes(&file).unwrap();
+            let mut random = Random::new(21);
+            for at in 0..1000 {
+                let ids = match at % 2 {
+                    0 => tokenizer.encode(&random_text(&mut random)).unwrap(),
+                    // Of pieces in any order, which no text becomes.
+                    _ => (0..random.below(8))
+                        .map(|_| 259 + random.below(32) as TokenId)
+                        .collect(),
+                };
+                let whole = inner.decode(&ids, true).unwrap();
+                assert_eq!(streamed(&tokenizer, &ids), whole, "{kind:?} {ids:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_character_wait_for_each_other() {
+        let file = piece_tokenizer(PieceKind::Gemma);
+        let tokenizer = Tokenizer::from_bytes(&file, 512).unwrap();
+        let ids = tokenizer.encode("🦀").unwrap();
+        assert_eq!(ids.len(), 4, "one token a byte");
+        let (mut detokenizer, mut out) = (Detokenizer::default(), String::new());
+        for (at, &id) in ids.iter().enumerate() {
+            assert_eq!(out.is_empty(), at < 4);
+            detokenizer.push(tokenizer.token_bytes(id), &mut out);
+        }
+        assert_eq!(out, "🦀");
+    }
+
+    #[test]
+    fn the_first_text_of_a_document_alone_is_given_a_blank() {
+        let encode = |kind, text: &str| {
+            let tokenizer = Tokenizer::from_bytes(&piece_tokenizer(kind), 512).unwrap();
+            let ids = tokenizer.encode(text).unwrap();
+            let bytes = ids
+                .iter()
+                .flat_map(|&id| tokenizer.token_bytes(id).to_vec());
+            String::from_utf8(bytes.collect()).unwrap()
+        };
+        let text = "the<|im_end|>the";
+        assert_eq!(encode(PieceKind::Gemma, text), text);
+        assert_eq!(encode(PieceKind::Llama2, text), " the<|im_end|> the");
+        assert_eq!(encode(PieceKind::Mistral, text), " the<|im_end|>the");
     }
 
     #[test]

@@ -71,7 +71,9 @@ fn tokens(conversation: &Conversation) -> Option<Vec<TokenId>> {
 
 fn controls(tokens: Vec<TokenId>) -> Vec<TokenId> {
     let tokenizer = &model::chat().tokenizer;
-    let controls = tokens.into_iter().filter(|&id| tokenizer.is_special(id));
+    let controls = tokens
+        .into_iter()
+        .filter(|&id| tokenizer.control().holds(id));
     controls.collect()
 }
 

@@ -79,7 +79,8 @@ struct Told {
 
 /// The text of a prompt as the model saw it, control tokens included.
 fn prompt_text(model: &ChatModel, prompt: &[TokenId]) -> String {
-    let (mut detokenizer, mut text) = (Detokenizer::default(), String::new());
+    let start = model.tokenizer.text_start();
+    let (mut detokenizer, mut text) = (Detokenizer::of_text(start), String::new());
     for &id in prompt {
         detokenizer.push(model.tokenizer.token_bytes(id), &mut text);
     }

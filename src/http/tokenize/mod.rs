@@ -113,7 +113,8 @@ fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<Tok
 /// `{tokens}` to `{prompt}`: their bytes, with U+FFFD where these are no text.
 fn detokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError> {
     let fields = object.require("tokens")?.list(JSON_VALUES_MAX)?;
-    let (mut detokenizer, mut text) = (Detokenizer::default(), String::new());
+    let start = service.chat.tokenizer.text_start();
+    let (mut detokenizer, mut text) = (Detokenizer::of_text(start), String::new());
     for field in &fields {
         let bytes = service.chat.tokenizer.token_bytes(token(field)?);
         detokenizer.push(bytes, &mut text);
