@@ -9,7 +9,7 @@ use crate::engine::request::TokenId;
 use crate::engine::thinking::ThinkingBudget;
 
 use super::grammar::Grammars;
-use super::template::{Conversation, Template, TemplateError};
+use super::template::{CallIds, Conversation, Template, TemplateError};
 use super::tokenizer::{Tokenizer, TokenizerError};
 
 /// What a reply says when its thinking budget is used up, for its reader and for the model, before
@@ -143,6 +143,11 @@ impl ChatModel {
             close: encode(close)?,
             ending: encode(&format!("{BUDGET_USED_UP}{close}\n\n"))?,
         }))
+    }
+
+    /// The form of the ids that replies give to calls, which come back in later requests.
+    pub fn call_ids(&self) -> CallIds {
+        self.template.abilities().call_ids
     }
 
     /// Puts system messages where the template takes them: those at the head become one, those

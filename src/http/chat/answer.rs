@@ -80,8 +80,10 @@ impl Identity {
     }
 }
 
-fn call_id() -> String {
-    format!("call_{}", &random::hex()[..24])
+/// An id for a call, in the form that the model's template takes.
+fn call_id(model: &ChatModel) -> String {
+    let id = format!("call_{}", &random::hex()[..24]);
+    model.call_ids().shaped(&id).into_owned()
 }
 
 /// One position in the form of the API.
@@ -130,7 +132,7 @@ fn choice_json(
     }
     if !calls.is_empty() {
         let call = |(name, arguments)| {
-            json!({"id": call_id(), "type": "function",
+            json!({"id": call_id(model), "type": "function",
                    "function": {"name": name, "arguments": arguments}})
         };
         message["tool_calls"] = calls.into_iter().map(call).collect();
@@ -257,7 +259,7 @@ impl Writer for ChunkWriter {
             logprobs[index].extend(positions);
         }
         for delta in &settled.deltas {
-            self.chunk(index, None, out, |out| write_delta(delta, out));
+            self.chunk(index, None, out, |out| write_delta(model, delta, out));
         }
         let held_back = settled.deltas.is_empty() && settled.tokens > 0;
         if held_back && settled.finish.is_none() && self.tally.is_running() {
@@ -282,7 +284,7 @@ impl Writer for ChunkWriter {
 }
 
 /// The fields of a chunk's delta.
-fn write_delta(delta: &Delta, out: &mut Vec<u8>) {
+fn write_delta(model: &ChatModel, delta: &Delta, out: &mut Vec<u8>) {
     let text = |out: &mut Vec<u8>, name: &str, text: &str| {
         let _ = write!(out, "\"{name}\":");
         let _ = serde_json::to_writer(out, text);
@@ -291,7 +293,7 @@ fn write_delta(delta: &Delta, out: &mut Vec<u8>) {
         Delta::Reasoning(piece) => text(out, "reasoning_content", piece),
         Delta::Content(piece) => text(out, "content", piece),
         Delta::ToolCall { index, name } => {
-            let call = json!([{"index": index, "id": call_id(), "type": "function",
+            let call = json!([{"index": index, "id": call_id(model), "type": "function",
                                "function": {"name": name, "arguments": ""}}]);
             let _ = write!(out, "\"tool_calls\":{call}");
         }
