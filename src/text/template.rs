@@ -20,6 +20,7 @@ use self::special::SpecialTokens;
 pub use self::trial::{Abilities, CallIds};
 
 mod context;
+pub mod digits;
 mod filters;
 mod methods;
 mod python;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::http::error::ApiError;
 use crate::http::fields::Field;
 use crate::http::json;
+use crate::text::template::digits;
 use crate::text::tools::NAME_BYTES_MAX;
 
 /// The one argument of a tool that takes free text.
@@ -69,7 +70,7 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match json::parse(text.as_bytes()) {
+    match json::parse(digits::kept(text).as_bytes()) {
         Ok(Value::Object(map)) => Ok(map),
         _ => Ok(Map::from_iter([(
             "arguments".to_string(),

@@ -3,6 +3,7 @@
 use minijinja::value::Value;
 use serde_json::{Map, Value as Json};
 
+use super::digits;
 use super::{Abilities, CallIds, Conversation};
 
 /// Names of a message's reasoning; templates read either. The first is the one of the routes.
@@ -92,7 +93,7 @@ fn value(json: &Json) -> Value {
             (None, Some(number), _) => Value::from(number),
             (None, None, number) => Value::from(number.unwrap_or(f64::NAN)),
         },
-        Json::String(text) => Value::from(text.as_str()),
+        Json::String(text) => digits::value(text).unwrap_or_else(|| Value::from(text.as_str())),
         Json::Array(items) => items.iter().map(value).collect(),
         Json::Object(fields) => Value::from_pairs(
             fields

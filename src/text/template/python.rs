@@ -7,6 +7,8 @@ use minijinja::Value;
 use minijinja::value::{Tuple, ValueKind};
 use regex::Regex;
 
+use super::digits::Digits;
+
 /// How deep values may be nested that are written; writing recurses.
 pub(super) const NESTING_MAX: usize = 256;
 
@@ -181,6 +183,7 @@ impl Json {
             ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
                 self.list(out, value, depth)?
             }
+            _ if value.downcast_object_ref::<Digits>().is_some() => write!(out, "{value}")?,
             kind => return Err(JsonError::Kind(kind.to_string())),
         }
         Ok(())

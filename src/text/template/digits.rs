@@ -1,0 +1,125 @@
+//! Whole numbers beyond 64 bits, which JSON's values here cannot hold: on the way to a template they
+//! are texts that begin with a sign, and become numbers there, as in Python.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::Value;
+use minijinja::value::{Object, ObjectRepr};
+
+/// Begins the text of such a number: a character that Unicode reserves for use inside a program.
+const SIGN: char = '\u{fdef}';
+/// Digits that fit into 64 bits whatever they are.
+const DIGITS_SAFE: usize = 18;
+
+/// A number of any size.
+#[derive(Debug)]
+pub(super) struct Digits(String);
+
+impl Object for Digits {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The text of JSON in which whole numbers beyond 64 bits are such texts.
+pub fn kept(json: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let (mut copied, mut at) = (0, 0);
+    let bytes = json.as_bytes();
+    while at < bytes.len() {
+        let start = at;
+        at = match bytes[at] {
+            b'"' => past_string(bytes, at),
+            b'-' | b'0'..=b'9' => past_number(bytes, at),
+            _ => at + 1,
+        };
+        let number = &json[start..at];
+        if bytes[start] != b'"' && is_beyond(number) {
+            out.push_str(&json[copied..start]);
+            out.extend(['"', SIGN]);
+            out.push_str(number);
+            out.push('"');
+            copied = at;
+        }
+    }
+    match copied {
+        0 => Cow::Borrowed(json),
+        _ => Cow::Owned(out + &json[copied..]),
+    }
+}
+
+fn past_string(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() && bytes[at] != b'"' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(bytes.len())
+}
+
+fn past_number(bytes: &[u8], start: usize) -> usize {
+    let is_part = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    let length = bytes[start..]
+        .iter()
+        .take_while(|byte| is_part(byte))
+        .count();
+    start + length
+}
+
+/// Whether `number` is a whole number of JSON that 64 bits cannot hold.
+fn is_beyond(number: &str) -> bool {
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+    let is_held = || number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
+    digits.len() > DIGITS_SAFE && is_whole && !is_held()
+}
+
+/// The number that `text` was made of by [`kept`].
+pub(super) fn value(text: &str) -> Option<Value> {
+    let number = text.strip_prefix(SIGN).filter(|number| is_beyond(number))?;
+    Some(match number.parse::<i128>() {
+        Ok(number) => Value::from(number),
+        Err(_) => Value::from_object(Digits(number.to_string())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_64_bits_become_texts() {
+        let long = "123456789012345678901234567890";
+        for (json, expected) in [
+            ("[1, -2.5e30, 18446744073709551615]", None),
+            (
+                "{\"a\": \"18446744073709551616\\\" 99999999999999999999\"}",
+                None,
+            ),
+            (
+                "99999999999999999999.5 00000000000000000000 1e99999999999999999999",
+                None,
+            ),
+            (
+                "[18446744073709551616]",
+                Some("[\"\u{fdef}18446744073709551616\"]"),
+            ),
+            (
+                "{\"é\":-9223372036854775809}",
+                Some("{\"é\":\"\u{fdef}-9223372036854775809\"}"),
+            ),
+            ("\"\\", None),
+        ] {
+            assert_eq!(kept(json), expected.unwrap_or(json));
+        }
+        let shown = |number: &str| value(&format!("{SIGN}{number}")).unwrap().to_string();
+        assert_eq!(shown(long), long);
+        assert_eq!(shown(&long.repeat(3)), long.repeat(3));
+        assert!(value(long).is_none() && value("\u{fdef}12").is_none());
+    }
+}
