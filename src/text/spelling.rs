@@ -129,7 +129,7 @@ impl Pieces {
             text = text.replace(from, to);
         }
         let blanks = text.len() - text.trim_start_matches(' ').len();
-        text[blanks.min(self.stripped)..].as_bytes().to_vec()
+        text.into_bytes().split_off(blanks.min(self.stripped))
     }
 }
 

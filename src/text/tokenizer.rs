@@ -344,7 +344,10 @@ fn begin_no_document(rule: &mut serde_json::Value) -> bool {
     if let Some(rules) = rule["pretokenizers"].as_array_mut() {
         return rules
             .iter_mut()
-            .fold(false, |any, rule| begin_no_document(rule) || any);
+            .map(begin_no_document)
+            .filter(|first| *first)
+            .count()
+            > 0;
     }
     let first = rule["type"] == "Metaspace" && rule["prepend_scheme"] == "first";
     if first {
