@@ -304,7 +304,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             hidden.messages[0]["content"],
-            "a<\u{fdd0}s>b<\u{fdd0}|end|>"
+            "a<\u{fdd0}s>b<\u{fdd0}|end|>c"
         );
         assert_eq!(hidden.messages[1]["content"], "a<s>b<\u{fdd0}|end|>c");
     }
