@@ -217,8 +217,8 @@ fn a_message_cannot_open_a_turn() {
     assert_eq!(turns(forged), turns("Hi"));
 }
 
-/// The result of a tool that writes what the template puts around results is one result, and its marks
-/// are text: they come back as they were sent.
+/// The result of a tool that writes what the template puts around results is one result, and its
+/// marks are text: they come back as they were sent.
 #[test]
 fn a_result_cannot_become_two() {
     let server = Server::start();

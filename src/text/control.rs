@@ -192,8 +192,8 @@ impl ControlTokens {
         }
     }
 
-    /// `text` with a mark behind the first character of each control token but the `whole` ones, and
-    /// at its own ends where the template could complete one.
+    /// `text` with a mark behind the first character of each control token but the `whole` ones,
+    /// and at its own ends where the template could complete one.
     fn hidden(&self, text: &str, mark: char, whole: &[TokenId]) -> String {
         let mut out = String::with_capacity(text.len() + mark.len_utf8());
         let body = text.trim_end();

@@ -13,8 +13,8 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// For a text of its own, which loses what the tokenizer says at its start. The default is for one
-    /// that goes on with another.
+    /// For a text of its own, which loses what the tokenizer says at its start. The default is for
+    /// one that goes on with another.
     pub fn of_text(start: TextStart) -> Detokenizer {
         Detokenizer {
             start,

@@ -1,10 +1,11 @@
 //! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
 //!
-//! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds, [`template`] renders them,
-//! [`tokenizer`] encodes what [`segments`] does not remember. Reply: [`reply`] chains
-//! [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]), [`reasoning`], [`stop`] and [`tools`]. Every stage is
-//! incremental, and cutting its input elsewhere never changes the concatenation of its output.
-//! [`grammar`] compiles what a reply must obey.
+//! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds,
+//! [`template`] renders them, [`tokenizer`] encodes what [`segments`] does not remember. Reply:
+//! [`reply`] chains [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]),
+//! [`reasoning`], [`stop`] and [`tools`]. Every stage is incremental, and cutting its input
+//! elsewhere never changes the concatenation of its output. [`grammar`] compiles what a reply must
+//! obey.
 
 pub mod chat;
 pub mod control;

@@ -1,6 +1,6 @@
 //! How tokens spell text, from the decoder of a tokenizer's definition: byte by byte in printable
-//! symbols (`ByteLevel`), or as pieces of text with a sign for the blank and tokens for single bytes
-//! (SentencePiece's vocabularies: Gemma, Llama 2, Mistral's first).
+//! symbols (`ByteLevel`), or as pieces of text with a sign for the blank and tokens for single
+//! bytes (SentencePiece's vocabularies: Gemma, Llama 2, Mistral's first).
 
 use serde_json::Value;
 

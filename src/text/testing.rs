@@ -137,8 +137,8 @@ pub enum PieceKind {
 
 pub const PIECE_KINDS: [PieceKind; 3] = [PieceKind::Gemma, PieceKind::Llama2, PieceKind::Mistral];
 
-/// The `tokenizer.json` of a small vocabulary of pieces, with tokens for single bytes: ids 3 to 258 are
-/// bytes, those of [`byte_tokenizer`]'s added tokens follow.
+/// The `tokenizer.json` of a small vocabulary of pieces, with tokens for single bytes: ids 3 to 258
+/// are bytes, 32 pieces and some of [`byte_tokenizer`]'s added tokens follow.
 pub fn piece_tokenizer(kind: PieceKind) -> Vec<u8> {
     const PIECES: [&str; 32] = [
         "▁",
@@ -226,7 +226,7 @@ pub fn piece_tokenizer(kind: PieceKind) -> Vec<u8> {
             added(next + 2, "<think>", false), added(next + 3, "</think>", false)
         ],
         "normalizer": normalizer,
-        "pre_tokenizer": if kind == PieceKind::Mistral { metaspace } else { serde_json::Value::Null },
+        "pre_tokenizer": (kind == PieceKind::Mistral).then_some(metaspace),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
             "vocab": vocabulary, "merges": MERGES}

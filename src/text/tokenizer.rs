@@ -44,7 +44,7 @@ impl std::error::Error for TokenizerError {}
 /// A tokenizer with the bytes of every token at hand.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// The same, for text that does not begin the document, where the definition makes a difference.
+    /// The same, for text that does not begin the document, where that makes a difference.
     further: Option<tokenizers::Tokenizer>,
     text_start: TextStart,
     /// Bytes of all tokens, one after the other.
@@ -99,8 +99,8 @@ impl Tokenizer {
         })
     }
 
-    /// Makes added tokens with these texts control tokens: no message can hold them. Replies show them
-    /// as before. Those that depend on the text around them stay as they are.
+    /// Makes added tokens with these texts control tokens: no message can hold them. Replies show
+    /// them as before. Those that depend on the text around them stay as they are.
     ///
     /// # Errors
     /// When the library refuses one.

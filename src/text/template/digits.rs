@@ -1,5 +1,5 @@
-//! Whole numbers beyond 64 bits, which JSON's values here cannot hold: on the way to a template they
-//! are texts that begin with a sign, and become numbers there, as in Python.
+//! Whole numbers beyond 64 bits, which JSON's values here cannot hold: on the way to a template
+//! they are texts that begin with a sign, and become numbers there, as in Python.
 
 use std::borrow::Cow;
 use std::fmt;

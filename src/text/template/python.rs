@@ -128,8 +128,8 @@ fn quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// Python's `str.isprintable` of one character: it is neither a separator, but for the blank, nor what
-/// Unicode calls other.
+/// Python's `str.isprintable` of one character: it is neither a separator, but for the blank, nor
+/// what Unicode calls other.
 fn is_printable(c: char) -> bool {
     static OTHER: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").expect("classes of Unicode"));

@@ -3,8 +3,8 @@
 //! The engine reads nearly all of Jinja as Python's library does. What it reads differently is
 //! written differently before it is compiled:
 //!
-//! - `{% generation %}`, a tag of Hugging Face's renderer that marks what the model has said, becomes
-//!   a block that keeps its variables to itself;
+//! - `{% generation %}`, a tag of Hugging Face's renderer that marks what the model has said,
+//!   becomes a block that keeps its variables to itself;
 //! - operands of `~` are made texts by our filter, as Python makes them, and bind as tightly as in
 //!   Jinja;
 //! - loops know how long a text is that they run over.

@@ -73,7 +73,8 @@ fn values_in_lists_are_printed_as_python_prints_them() {
 
 #[test]
 fn json_is_written_as_python_writes_it() {
-    let message = json!({"z": "é<\"\u{1}\u{7f}🦀", "a": [1, 1.0, 1e16, 1e-5, true, null], "e": {}});
+    let text = "é<\"\u{1}\u{7f}🦀";
+    let message = json!({"z": text, "a": [1, 1.0, 1e16, 1e-5, true, null], "e": {}});
     for (options, expected) in [
         (
             "",

@@ -35,8 +35,8 @@ pub enum CallIds {
 }
 
 impl CallIds {
-    /// `id` where it has this form, else one that is made of it: the same each time, so that calls and
-    /// their results still name each other.
+    /// `id` where it has this form, else one that is made of it: the same each time, so that calls
+    /// and their results still name each other.
     pub fn shaped(self, id: &str) -> Cow<'_, str> {
         const LENGTH: usize = 9;
         const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
