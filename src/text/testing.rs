@@ -201,7 +201,10 @@ pub fn piece_tokenizer(kind: PieceKind) -> Vec<u8> {
     let vocabulary: serde_json::Map<_, _> =
         all.zip(0..).map(|(piece, id)| (piece, json!(id))).collect();
     let next = vocabulary.len();
-    let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let replace = |from: &str, to: &str| {
+        let pattern = json!({"String": from});
+        json!({"type": "Replace", "pattern": pattern, "content": to})
+    };
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first",
         "split": false});
     let normalizer = match kind {
