@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::tokenizer::byte_symbol;
+use super::spelling::byte_symbol;
 use crate::target;
 
 /// Conversations framed as ChatML, tools and reasoning included.
