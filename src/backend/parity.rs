@@ -1,10 +1,12 @@
 //! Ops against their reference: one case table for every backend.
 //!
-//! The CPU's ops are compared with their formula in F64, and the device's ops, if this binary has a
-//! device, with the CPU's. Inputs are drawn anew for each run; the report names the seed.
+//! The CPU's norms, products and attention are compared with their formulas in F64, and all of the
+//! device's ops, if this binary has a device, with the CPU's. Inputs are drawn anew for each run;
+//! the report names the seed.
 
 mod cases;
 mod decode;
+mod formula;
 mod long;
 mod reference;
 
@@ -12,11 +14,9 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::cpu::{Cpu, Tensor};
 use super::device;
 use crate::engine::executor::DeviceError;
-use crate::ops::Ops;
-use crate::target::{HIDDEN, MAX_SEQUENCES, NORM_EPS, PREFILL_TOKENS};
+use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
 pub use cases::{
     Calls, Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, matrices, stored,
@@ -208,9 +208,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Compares the chosen ops that this binary has with their reference, which takes minutes at a
-/// large model's shapes: `tell` hears of each line when it is found. The inputs of one op alone are
-/// not those that it gets among all.
+/// Compares the chosen ops of this binary with their reference, which takes minutes at a large
+/// model's shapes: `tell` hears of each line when it is found. The inputs of one op alone are not
+/// those that it gets among all.
 pub fn run(choice: Choice, tell: fn(&Line)) -> Report {
     fill(Report::told(choice, tell))
 }
@@ -219,8 +219,14 @@ fn fill(mut report: Report) -> Report {
     let mut random = Random(report.seed);
     for rows in [1, MAX_SEQUENCES, PREFILL_TOKENS] {
         if report.wants("rms_norm") {
-            reference(&mut report, &mut random, rows);
+            formula::norms(&mut report, &mut random, rows);
         }
+        if report.wants("linear") {
+            formula::products(&mut report, &mut random, rows);
+        }
+    }
+    if report.wants("attention") {
+        formula::attention(&mut report, &mut random);
     }
     device::parity(&mut report, &mut random);
     report
@@ -322,29 +328,6 @@ pub fn round_f16(x: f32) -> f32 {
     let binade = f32::from_bits(x.to_bits() & 0x7f80_0000);
     let unit = binade.max(SMALLEST_NORMAL) / 1024.0;
     (x / unit).round_ties_even() * unit
-}
-
-/// The CPU's `rms_norm` against its formula in F64.
-fn reference(report: &mut Report, random: &mut Random, rows: usize) {
-    // Rows of different magnitude: the residual grows with depth, and each row has its own norm.
-    let x = (0..rows).flat_map(|row| random.bf16(HIDDEN, (1 + row % 9) as f32));
-    let (x, weight): (Vec<f32>, _) = (x.collect(), random.bf16(HIDDEN, 0.5));
-    let formula = x.chunks_exact(HIDDEN).flat_map(|row| norm(row, &weight));
-    let formula: Vec<f32> = formula.collect();
-    let (mut cpu, mut out, mut found) = (Cpu::new(1), Tensor::default(), Vec::new());
-    cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out);
-    cpu.read(&out, 0..rows, &mut found)
-        .expect("the CPU's memory can be read");
-    let shape = format!("{rows} x {HIDDEN}");
-    let error = distance(&found, &formula);
-    report.within("rms_norm", &shape, "cpu = formula in f64", error, F32_CHAIN);
-}
-
-fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
-    let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    let scale = 1.0 / (squares / HIDDEN as f64 + f64::from(NORM_EPS)).sqrt();
-    let weighted = row.iter().zip(weight);
-    weighted.map(move |(&x, &w)| (f64::from(x) * scale * (1.0 + f64::from(w))) as f32)
 }
 
 /// `|found - wanted| / |wanted|`, at least 0.

@@ -1,4 +1,4 @@
-//! `selftest`: the operations of this binary against their reference.
+//! `selftest`: operations of this binary against their reference.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use crate::weights;
 
 use super::{Exit, Failure, boot, drafts, meter};
 
-/// compare every operation of this binary with its reference
+/// compare operations with their reference: norms, products and attention of the CPU, far into a
+/// context, with their formulas, and every operation of the GPU, if this binary has one, with the
+/// CPU's
 #[derive(FromArgs, Debug)]
 #[argh(subcommand, name = "selftest", help_triggers("--help"))]
 pub struct Selftest {
@@ -52,6 +54,10 @@ pub struct Selftest {
     weights: Option<PathBuf>,
 }
 
+/// What a binary without a device does not compare.
+const REFERENCE: &str = "the CPU's other operations are the reference that devices are compared \
+                         with; `verify` compares all of them together with golden tokens\n";
+
 /// Prints a line per comparison, or per measurement.
 ///
 /// # Errors
@@ -80,6 +86,9 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
         false => parity::run(choice, tell),
     };
     boot::print(&format!("{}\n", report.total()))?;
+    if cfg!(not(feature = "cuda")) && !options.bits {
+        boot::print(REFERENCE)?;
+    }
     if report.passed() {
         return Ok(());
     }

@@ -1,0 +1,219 @@
+//! The CPU's norms, products and attention against their formulas in F64.
+
+use super::{F32_CHAIN, Random, Report, distance};
+use crate::backend::cpu::{Cpu, Matrix, Tensor};
+use crate::engine::executor::{PageId, Rows, Slot};
+use crate::ops::{Batch, Ops};
+use crate::target::{
+    HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, NORM_EPS, PAGE, ROPE_THETA, ROTARY_DIM,
+};
+
+/// Rows of the matrix of a product.
+const PRODUCTS: usize = 64;
+/// Positions of the sequence that attends, at most: a table or a sum that wraps shows behind 1,024.
+const POSITIONS_MAX: usize = 2048;
+/// Positions where pages, splits of a context, or tables may end: both sides are compared.
+const EDGES: [usize; 5] = [PAGE, 256, 512, 1024, 1536];
+
+/// `rms_norm` of rows of different magnitude: the residual grows with depth, and each row has its
+/// own norm.
+pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
+    let x = (0..rows).flat_map(|row| random.bf16(HIDDEN, (1 + row % 9) as f32));
+    let (x, weight): (Vec<f32>, _) = (x.collect(), random.bf16(HIDDEN, 0.5));
+    let formula = x.chunks_exact(HIDDEN).flat_map(|row| norm(row, &weight));
+    let formula: Vec<f32> = formula.map(|value| value as f32).collect();
+    let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
+    cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out);
+    let found = seen(&mut cpu, &out);
+    let shape = format!("{rows} x {HIDDEN}");
+    compare(report, "rms_norm", &shape, &found, &formula);
+}
+
+/// `linear` with a matrix of a few rows.
+pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
+    let (x, w) = (
+        random.bf16(rows * HIDDEN, 1.0),
+        random.bf16(PRODUCTS * HIDDEN, 1.0),
+    );
+    let dot = |x: &[f32], w: &[f32]| -> f64 {
+        let pairs = x.iter().zip(w);
+        pairs.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum()
+    };
+    let of_row = |x| w.chunks_exact(HIDDEN).map(move |w| dot(x, w) as f32);
+    let formula: Vec<f32> = x.chunks_exact(HIDDEN).flat_map(of_row).collect();
+    let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
+    let matrix = Matrix::new(HIDDEN, std::slice::from_ref(&w));
+    cpu.linear(&Tensor::of(HIDDEN, x), &matrix, &mut out);
+    let found = seen(&mut cpu, &out);
+    let shape = format!("{rows} x {PRODUCTS}");
+    compare(report, "linear", &shape, &found, &formula);
+}
+
+/// `store_kv` and `attend` of rows far into a sequence.
+pub(super) fn attention(report: &mut Report, random: &mut Random) {
+    let positions = POSITIONS_MAX.min(MAX_CONTEXT);
+    let sequence = Sequence::drawn(random, positions);
+    let near = EDGES.iter().flat_map(|edge| edge - 1..=edge + 1);
+    let wanted = near.filter(|&at| at + 1 < positions);
+    let wanted: Vec<usize> = [0]
+        .into_iter()
+        .chain(wanted)
+        .chain([positions - 1])
+        .collect();
+    let keys = sequence.keys();
+    for (position, found) in wanted.iter().zip(sequence.attended(&wanted)) {
+        let formula = sequence.formula(&keys, *position);
+        let case = format!("position {position}");
+        compare(report, "attention", &case, &found, &formula);
+    }
+}
+
+fn compare(report: &mut Report, op: &'static str, case: &str, found: &[f32], formula: &[f32]) {
+    let error = distance(found, formula);
+    report.within(op, case, "cpu = formula in f64", error, F32_CHAIN);
+}
+
+fn seen(cpu: &mut Cpu, tensor: &Tensor) -> Vec<f32> {
+    let mut found = Vec::new();
+    let read = cpu.read(tensor, 0..tensor.rows, &mut found);
+    read.expect("the CPU's memory can be read");
+    found
+}
+
+/// `x * rsqrt(mean(x^2) + NORM_EPS) * (1 + w)`.
+fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
+    let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    let scale = 1.0 / (squares / row.len() as f64 + f64::from(NORM_EPS)).sqrt();
+    let weighted = row.iter().zip(weight);
+    weighted.map(move |(&x, &w)| f64::from(x) * scale * (1.0 + f64::from(w)))
+}
+
+/// A normed head at its position. Angles are those of F32 factors, as models were trained.
+fn turned(head: &[f32], weight: &[f32], position: usize) -> Vec<f64> {
+    let mut head: Vec<f64> = norm(head, weight).collect();
+    let pairs = ROTARY_DIM / 2;
+    for pair in 0..pairs {
+        let exponent = -((2 * pair) as f64) / ROTARY_DIM as f64;
+        let frequency = ROPE_THETA.powf(exponent) as f32;
+        let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+        let (low, high) = (head[pair], head[pair + pairs]);
+        head[pair] = low * cos - high * sin;
+        head[pair + pairs] = high * cos + low * sin;
+    }
+    head
+}
+
+/// One sequence whose rows all ask the same.
+struct Sequence {
+    /// A query and a gate per head.
+    query: Vec<f32>,
+    /// `[positions][KV_HEADS * HEAD_DIM]`.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// Weights of the norms of queries and of keys.
+    norms: [Vec<f32>; 2],
+}
+
+impl Sequence {
+    fn drawn(random: &mut Random, positions: usize) -> Sequence {
+        Sequence {
+            query: random.bf16(HEADS * 2 * HEAD_DIM, 1.0),
+            keys: random.bf16(positions * KV_HEADS * HEAD_DIM, 1.0),
+            values: random.bf16(positions * KV_HEADS * HEAD_DIM, 1.0),
+            norms: [random.bf16(HEAD_DIM, 0.5), random.bf16(HEAD_DIM, 0.5)],
+        }
+    }
+
+    fn positions(&self) -> usize {
+        self.keys.len() / (KV_HEADS * HEAD_DIM)
+    }
+
+    /// What the CPU's rows at the `wanted` positions attend to.
+    fn attended(&self, wanted: &[usize]) -> Vec<Vec<f32>> {
+        let pages = self.positions().div_ceil(PAGE);
+        let mut cpu = Cpu::new(1);
+        let mut cache = cpu.kv_cache(pages).expect("the CPU's memory can be taken");
+        let (mut out, mut found) = (Tensor::default(), Vec::new());
+        let queries: Vec<Tensor> = (0..pages)
+            .map(|page| self.store(&mut cpu, &mut cache, page))
+            .collect();
+        for &position in wanted {
+            let (page, row) = (position / PAGE, position % PAGE);
+            let mut query = Vec::new();
+            let read = cpu.read(&queries[page], row..row + 1, &mut query);
+            read.expect("the CPU's memory can be read");
+            let query = Tensor::of(query.len(), query);
+            cpu.attend(
+                &query,
+                &cache,
+                &batch(position..position + 1, pages),
+                &mut out,
+            );
+            found.push(seen(&mut cpu, &out));
+        }
+        found
+    }
+
+    /// Stores the positions of a page; their queries at their positions.
+    fn store(&self, cpu: &mut Cpu, cache: &mut <Cpu as Ops>::KvCache, page: usize) -> Tensor {
+        let rows = page * PAGE..self.positions().min((page + 1) * PAGE);
+        let width = KV_HEADS * HEAD_DIM;
+        let of = |values: &[f32]| {
+            let part = &values[rows.start * width..rows.end * width];
+            Tensor::of(width, part.to_vec())
+        };
+        let (mut keys, values) = (of(&self.keys), of(&self.values));
+        let mut queries = Tensor::of(self.query.len(), self.query.repeat(rows.len()));
+        let norms = self.norms.each_ref();
+        let pages = self.positions().div_ceil(PAGE);
+        let batch = batch(rows, pages);
+        cpu.store_kv(&mut queries, &mut keys, &values, norms, cache, &batch);
+        queries
+    }
+
+    /// Normed and turned keys, `[positions][KV_HEADS]`.
+    fn keys(&self) -> Vec<Vec<f64>> {
+        let heads = self.keys.chunks_exact(HEAD_DIM).enumerate();
+        let turn = |(at, head)| turned(head, &self.norms[1], at / KV_HEADS);
+        heads.map(turn).collect()
+    }
+
+    /// `sigmoid(gate) * sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head.
+    fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
+        let mut out = Vec::new();
+        for (head, query) in self.query.chunks_exact(2 * HEAD_DIM).enumerate() {
+            let (query, gate) = query.split_at(HEAD_DIM);
+            let query = turned(query, &self.norms[0], position);
+            let at = |j: usize| j * KV_HEADS + head / (HEADS / KV_HEADS);
+            let weight = |j| {
+                let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();
+                (dot / (HEAD_DIM as f64).sqrt()).exp()
+            };
+            let weights: Vec<f64> = (0..=position).map(weight).collect();
+            let sum: f64 = weights.iter().sum();
+            for (dim, &gate) in gate.iter().enumerate() {
+                let value = |j| f64::from(self.values[at(j) * HEAD_DIM + dim]);
+                let parts = weights.iter().enumerate();
+                let mixed: f64 = parts.map(|(j, weight)| weight * value(j)).sum();
+                out.push((mixed / sum / (1.0 + (-f64::from(gate)).exp())) as f32);
+            }
+        }
+        out
+    }
+}
+
+/// Rows of one sequence in pages that ascend.
+fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
+    let tokens = vec![0; rows.len()];
+    let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
+    let mut batch = Batch::new(pages);
+    let rows = Rows {
+        slot: Slot(0),
+        start: rows.start,
+        tokens: &tokens,
+        pages: &table,
+        logits: true,
+    };
+    batch.fill(&[rows]).expect("the rows fit");
+    batch
+}
