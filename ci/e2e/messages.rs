@@ -339,7 +339,7 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"max_tokens": 1e300}), "max_tokens"),
         (json!({"temperature": 2.5}), "temperature"),
-        (json!({"top_p": 0}), "top_p"),
+        (json!({"top_p": 1.5}), "top_p"),
         (json!({"top_k": -2}), "top_k"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"stop_sequences": "x"}), "stop_sequences"),

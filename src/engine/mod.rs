@@ -22,7 +22,7 @@ mod handle;
 mod kv;
 mod limits;
 pub mod request;
-mod rng;
+pub mod rng;
 pub(crate) mod sampler;
 mod scheduler;
 mod sequence;

@@ -36,6 +36,26 @@ pub fn uniform(seed: u64, position: u64) -> f64 {
     bits as f64 / (1_u64 << 53) as f64
 }
 
+/// The seed of one reply among those to a request with the seed `seed`: a hash of the three, so that
+/// no two replies share one, nor do those to requests with neighbouring seeds. The first reply to
+/// the first prompt is that of the seed itself.
+pub fn seed_of(seed: u64, prompt: u64, choice: u64) -> u64 {
+    if (prompt, choice) == (0, 0) {
+        return seed;
+    }
+    let [low, high, ..] = philox4x32(
+        [
+            low_word(prompt),
+            high_word(prompt),
+            low_word(choice),
+            // No position of `uniform` has a counter like this one.
+            high_word(choice) | 1 << 31,
+        ],
+        [low_word(seed), high_word(seed)],
+    );
+    u64::from(high) << 32 | u64::from(low)
+}
+
 fn multiply(a: u32, b: u32) -> (u32, u32) {
     let product = u64::from(a) * u64::from(b);
     (high_word(product), low_word(product))
@@ -88,6 +108,20 @@ mod tests {
         assert_ne!(at, uniform(1 | 1 << 40, 1));
         assert_ne!(at, uniform(1, 1 | 1 << 40));
         assert_eq!(at, uniform(1, 1));
+    }
+
+    #[test]
+    fn replies_share_no_seed_whatever_the_seeds_of_their_requests() {
+        let mut seeds = std::collections::HashSet::new();
+        for seed in 70..80 {
+            assert_eq!(seed_of(seed, 0, 0), seed);
+            for prompt in 0..20 {
+                for choice in 0..20 {
+                    assert_eq!(seed_of(seed, prompt, choice), seed_of(seed, prompt, choice));
+                    assert!(seeds.insert(seed_of(seed, prompt, choice)));
+                }
+            }
+        }
     }
 
     #[test]

@@ -40,9 +40,19 @@ pub struct ServerFigures {
 }
 
 impl ServerFigures {
+    /// What is not offered here is the client's mistake, not the server's failure.
     pub fn count_response(&self, status: hyper::StatusCode) {
-        let class = usize::from(status.as_u16() / 100).clamp(1, 5);
+        let class = match status {
+            hyper::StatusCode::NOT_IMPLEMENTED => 4,
+            status => usize::from(status.as_u16() / 100).clamp(1, 5),
+        };
         self.responses[class - 1].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Responses by the class of their status.
+    fn by_class(&self) -> [(&'static str, u64); 5] {
+        let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+        std::array::from_fn(|at| (classes[at], self.responses[at].load(Ordering::Relaxed)))
     }
 }
 
@@ -65,6 +75,8 @@ pub struct Times {
     pub inference: Histogram,
     pub prompt_tokens: Histogram,
     pub reply_tokens: Histogram,
+    /// Those of the longest reply to a request.
+    pub most_tokens: Histogram,
     /// Replies wanted to each prompt.
     pub choices: Histogram,
     /// The length that each reply may have.
@@ -84,6 +96,7 @@ impl Default for Times {
             inference: Histogram::of_seconds(),
             prompt_tokens: Histogram::of_tokens(),
             reply_tokens: Histogram::of_tokens(),
+            most_tokens: Histogram::of_tokens(),
             choices: Histogram::of_tokens(),
             max_tokens: Histogram::of_tokens(),
         }
@@ -139,12 +152,10 @@ fn server(page: &mut Page, state: &State) {
         "Connections refused because too many were open.",
         figures.connections_refused.load(Ordering::Relaxed),
     );
-    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| format!("{{class=\"{class}\"}}"));
-    let responses: Vec<(&str, f64)> = classes
-        .iter()
-        .zip(&figures.responses)
-        .map(|(label, count)| (label.as_str(), count.load(Ordering::Relaxed) as f64))
-        .collect();
+    let classes = figures.by_class();
+    let classes = classes.map(|(class, count)| (format!("{{class=\"{class}\"}}"), count as f64));
+    let responses = classes.each_ref();
+    let responses = responses.map(|(label, count)| (label.as_str(), *count));
     let name = "atlas_http_responses_total";
     page.series("counter", name, "Responses by class.", &responses);
     let settings = &state.settings;

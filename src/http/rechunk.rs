@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{TokenId, TokenLogprobs};
+use crate::engine::request::{FinishReason, TokenId, TokenLogprobs};
 use crate::text::chat::ChatModel;
 use crate::text::reply::{Flow, Reply, ReplyFormat};
 use crate::text::testing::{END_OF_TURN, Random, chat_model};
@@ -87,7 +87,8 @@ fn in_parts() -> ReplyFormat {
         reasoning_opened: true,
         stops: vec![STOP.to_string()],
         stop_tokens: vec![END_OF_TURN],
-        tools: Some(schemas()),
+        tools: Some(schemas().into()),
+        slips: true,
         ..ReplyFormat::default()
     }
 }
@@ -129,14 +130,13 @@ fn settled<S: Written>(
     }
     let last = pieces.last_mut().unwrap();
     if flow == Flow::Continue {
-        reply.finish(at_length, &mut last.deltas);
+        flow = reply.finish(at_length, &mut last.deltas);
     }
-    last.finish = Some(match reply.stopped_by() {
-        None if at_length => Finish::Length,
-        _ if reply.calls() > 0 => Finish::ToolCalls,
-        Some(at) => Finish::StopString(at),
-        None => Finish::Stop,
-    });
+    let reason = match flow {
+        Flow::Continue if at_length => FinishReason::Length,
+        _ => FinishReason::Stop,
+    };
+    last.finish = Some(Finish::of(reason, false, &reply));
     pieces
 }
 

@@ -170,10 +170,21 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 /// What a client of the Messages API asks for beside the published version.
 const ANTHROPIC_BETA: &str = "anthropic-beta";
 
+/// Whether a client of the Messages API sends these; where its path is none, they tell its dialect.
+fn speaks_anthropic(headers: &HeaderMap) -> bool {
+    headers.contains_key("anthropic-version")
+}
+
 /// Answers one request; errors become their JSON.
 pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<ResponseBody> {
     let path = request.uri().path();
-    let (dialect, route) = (Route::dialect(path), Route::find(path).map(Route::pattern));
+    let route = Route::find(path).map(Route::pattern);
+    let dialect = match Route::dialect(path) {
+        Dialect::OpenAi if route.is_none() && speaks_anthropic(request.headers()) => {
+            Dialect::Anthropic
+        }
+        dialect => dialect,
+    };
     let origin = request.headers().get(ORIGIN).cloned();
     let method = request.method().clone();
     for beta in request.headers().get_all(ANTHROPIC_BETA) {
@@ -508,9 +519,36 @@ fn not_found(path: &str) -> ApiError {
             "{shown:?} is of an API that is not served; point the client at /v1 and choose its \
              OpenAI mode: this server has {OFFERED}"
         ),
-        _ => format!("there is nothing at {shown:?}; this server has {OFFERED}"),
+        _ => match meant(path) {
+            Some((advice, there)) => {
+                format!("there is nothing at {shown:?}; {advice}: it is {there} here")
+            }
+            None => format!("there is nothing at {shown:?}; this server has {OFFERED}"),
+        },
     };
     ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+/// What a path that leads nowhere was meant to be: base URLs are given with `/v1` or without, or
+/// end with a slash.
+fn meant(path: &str) -> Option<(&'static str, String)> {
+    let plain = path.trim_end_matches('/');
+    let mut once = plain;
+    while let Some(rest) = once
+        .strip_prefix("/v1")
+        .filter(|rest| rest.starts_with("/v1/"))
+    {
+        once = rest;
+    }
+    let bare = once.strip_prefix("/v1").unwrap_or_default();
+    let candidates = [
+        ("drop the slash at its end", plain.to_string()),
+        ("drop the second /v1 of the URL", once.to_string()),
+        ("add /v1 to the base URL", format!("/v1{plain}")),
+        ("drop /v1", bare.to_string()),
+    ];
+    let mut found = candidates.into_iter();
+    found.find(|(_, there)| there != path && !there.is_empty() && Route::find(there).is_some())
 }
 
 /// The chat page.

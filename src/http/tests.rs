@@ -50,6 +50,91 @@ fn a_whole_answer_has_content_finish_and_usage() {
     );
 }
 
+/// What the client sees of a reply that breaks off in a call says so, in every dialect.
+#[test]
+fn a_stop_string_in_a_call_says_that_it_broke_off() {
+    let server = TestServer::start(Script::text(CALLS));
+    let answer = server.chat(json!({"tools": tools(), "stop": ["y"]}));
+    assert_eq!(finish(&answer), "length");
+    let call = &message(&answer)["tool_calls"][0]["function"];
+    assert_eq!(call["arguments"], "{\"a\":\"x ");
+    for stop in ["\n", ">", "<", "}", "function"] {
+        let answer = server.chat(json!({"tools": tools(), "stop": [stop]}));
+        assert_eq!(finish(&answer), "tool_calls", "{stop:?}");
+        assert_eq!(message(&answer)["tool_calls"].as_array().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn log_probabilities_are_of_the_content_and_on_request_of_the_reasoning() {
+    let server = TestServer::start(Script::text(&format!("why</think>\n\n{CALLS}")));
+    let fields = json!({"tools": tools(), "logprobs": true, "reasoning_effort": "low"});
+    let joined = |answer: &Answer, name: &str| -> String {
+        let told = answer.json()["choices"][0]["logprobs"][name].clone();
+        let positions = told.as_array().into_iter().flatten();
+        positions
+            .map(|position| position["token"].as_str().unwrap().to_string())
+            .collect()
+    };
+    let answer = server.chat(fields.clone());
+    let content = message(&answer)["content"].clone();
+    assert_eq!(joined(&answer, "content").trim(), content.as_str().unwrap());
+    assert_eq!(joined(&answer, "reasoning_content"), "");
+    let mut fields = fields;
+    fields["reasoning_logprobs"] = json!(true);
+    let answer = server.chat(fields);
+    assert_eq!(joined(&answer, "content").trim(), content.as_str().unwrap());
+    assert!(joined(&answer, "reasoning_content").starts_with("why"));
+}
+
+/// A tag that opens no call is content, with the log-probabilities of its tokens.
+#[test]
+fn log_probabilities_of_what_seemed_a_call_are_told() {
+    let text = "a <tool_call> b <function=f> c";
+    let server = TestServer::start(Script::text(text));
+    let answer = server.chat(json!({"tools": tools(), "logprobs": true}));
+    assert_eq!(message(&answer)["content"], text);
+    let told = answer.json()["choices"][0]["logprobs"]["content"].clone();
+    let told = told.as_array().unwrap().iter();
+    let joined: String = told
+        .map(|position| position["token"].as_str().unwrap())
+        .collect();
+    assert_eq!(joined, text);
+}
+
+#[test]
+fn what_is_not_offered_counts_as_no_failure_of_the_server() {
+    let server = TestServer::start(Script::text("x"));
+    assert_eq!(server.get("/v1/embeddings").status, 501);
+    let page = server.get("/metrics").body;
+    assert!(
+        page.contains("atlas_http_responses_total{class=\"5xx\"} 0"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_wrong_path_says_what_was_meant_in_the_dialect_of_its_client() {
+    let server = TestServer::start(Script::text("x"));
+    for (path, told) in [
+        (
+            "/chat/completions",
+            "add /v1 to the base URL: it is /v1/chat/completions",
+        ),
+        (
+            "/v1/v1/v1/models",
+            "drop the second /v1 of the URL: it is /v1/models",
+        ),
+        ("/v1/models/", "drop the slash at its end: it is /v1/models"),
+        ("/v1/tokenize", "drop /v1: it is /tokenize"),
+        ("/v1/nothing", "this server has"),
+    ] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.body.contains(told), "{path}: {}", answer.body);
+    }
+}
+
 #[test]
 fn a_streamed_answer_concatenates_to_the_whole_one() {
     let server = TestServer::start(Script::text("Hé 🦀!"));

@@ -1,6 +1,16 @@
 //! Splits `<think>…</think>` at the head of a reply from what follows it.
+//!
+//! Models that are to call tools sometimes do so while they think, and never close their reasoning.
+//! Where that is looked for, a complete call of a tool that there is ends the reasoning. From an
+//! opening tag on reasoning is held back until it shows whether it is such a call.
+
+use std::sync::Arc;
+
+use crate::target;
 
 use super::held_prefix;
+use super::reply::Delta;
+use super::tools::{Syntax, ToolParser, ToolSchemas};
 
 /// Newlines between reasoning and a tag that belong to the format rather than to the text.
 const NEWLINES_DROPPED_MAX: usize = 8;
@@ -23,22 +33,27 @@ enum State {
     Inside,
     /// Behind the closing tag, before the first character that is no newline.
     Closed,
+    /// In what follows a call that has ended the reasoning: the model may still close it.
+    Called,
     Content,
 }
 
 /// Follows one reply. Reasoning is recognised at the head of the reply only; a tag further on is
 /// text of the model.
 #[derive(Debug)]
-pub struct ReasoningSplitter {
+pub struct ReasoningSplitter<S = target::ToolSyntax> {
     open: &'static str,
     close: &'static str,
     state: State,
     held: String,
+    calls: Option<Trial<S>>,
+    /// The end of what was passed on behind a call.
+    tail: String,
 }
 
-impl ReasoningSplitter {
+impl<S: Syntax> ReasoningSplitter<S> {
     /// `opened`: the prompt already ends with the opening tag.
-    pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter {
+    pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter<S> {
         let state = if opened {
             State::Opened
         } else {
@@ -49,17 +64,23 @@ impl ReasoningSplitter {
             close,
             state,
             held: String::new(),
+            calls: None,
+            tail: String::new(),
         }
     }
 
     /// A splitter for a model without reasoning: everything is content.
-    pub fn none() -> ReasoningSplitter {
+    pub fn none() -> ReasoningSplitter<S> {
         ReasoningSplitter {
-            open: "",
-            close: "",
             state: State::Content,
-            held: String::new(),
+            ..ReasoningSplitter::new("", "", false)
         }
+    }
+
+    /// The same, where a call of one of these tools ends the reasoning.
+    pub fn ended_by_calls_of(mut self, tools: Option<Arc<ToolSchemas>>) -> ReasoningSplitter<S> {
+        self.calls = tools.map(Trial::new);
+        self
     }
 
     /// Whether the text so far ends inside reasoning.
@@ -88,6 +109,9 @@ impl ReasoningSplitter {
         if self.state == State::Inside {
             self.reason(out);
         }
+        if self.state == State::Called {
+            self.pass_on(out);
+        }
         if self.state == State::Closed && self.drop_newlines() {
             self.state = State::Content;
         }
@@ -96,11 +120,17 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Appends to `out` what was held back.
-    pub fn finish(&mut self, out: &mut Split) {
+    /// Appends to `out` what was held back. `cut`: the reply ends at its length and not by itself.
+    pub fn finish(&mut self, cut: bool, out: &mut Split) {
+        if self.state == State::Inside
+            && let Some(calls) = &mut self.calls
+            && let Some(at) = calls.ended(&self.held, cut)
+        {
+            self.end_by_call(at, out);
+        }
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Undecided | State::Content => out.content.push_str(&held),
+            State::Undecided | State::Called | State::Content => out.content.push_str(&held),
             State::Opened | State::Inside => out.reasoning.push_str(&held),
             State::Closed => {}
         }
@@ -126,20 +156,137 @@ impl ReasoningSplitter {
         !self.held.is_empty()
     }
 
-    /// Releases reasoning up to the closing tag, or up to what may be its start.
+    /// Releases reasoning up to the closing tag, or up to what may be its start, or a call.
     fn reason(&mut self, out: &mut Split) {
-        if let Some(at) = self.held.find(self.close) {
-            let text = &self.held[..at];
-            out.reasoning
-                .push_str(&text[..text.len() - newlines_at_end(text)]);
-            self.held.drain(..at + self.close.len());
-            self.state = State::Closed;
-            return;
+        let close = self.held.find(self.close);
+        let end = close.unwrap_or_else(|| self.held.len() - held_prefix(&self.held, self.close));
+        let mut free = end;
+        if let Some(calls) = &mut self.calls {
+            let found = match close {
+                Some(_) => calls.ended(&self.held[..end], false),
+                None => calls.follow(&self.held[..end]),
+            };
+            if let Some(at) = found {
+                return self.end_by_call(at, out);
+            }
+            free = if close.is_some() { end } else { calls.settled };
         }
-        let text = &self.held[..self.held.len() - held_prefix(&self.held, self.close)];
-        let free = text.len() - newlines_at_end(text);
+        self.release(free, out);
+        if close.is_some() {
+            let rest = self
+                .held
+                .find(self.close)
+                .map_or(0, |at| at + self.close.len());
+            self.held.drain(..rest);
+            self.state = State::Closed;
+        }
+    }
+
+    /// Releases the first `free` bytes as reasoning, without the newlines at their end.
+    fn release(&mut self, free: usize, out: &mut Split) {
+        let free = free - newlines_at_end(&self.held[..free]);
         out.reasoning.push_str(&self.held[..free]);
         self.held.drain(..free);
+        if let Some(calls) = &mut self.calls {
+            calls.released(free);
+        }
+    }
+
+    /// A call begins at byte `at`, and what is held from there on is content.
+    fn end_by_call(&mut self, at: usize, out: &mut Split) {
+        self.release(at, out);
+        self.calls = None;
+        self.state = State::Called;
+    }
+
+    /// Passes on what follows a call; the tag that closes the reasoning is dropped behind a call.
+    fn pass_on(&mut self, out: &mut Split) {
+        let close = self.held.find(self.close);
+        let end = close.unwrap_or_else(|| self.held.len() - held_prefix(&self.held, self.close));
+        let text: String = self.held.drain(..end).collect();
+        self.tail.push_str(&text);
+        out.content.push_str(&text);
+        if close.is_some() && self.tail.trim_end().ends_with(S::END) {
+            self.held.drain(..self.close.len());
+            self.state = State::Closed;
+        } else if close.is_some() {
+            self.state = State::Content;
+        }
+        let long = self.tail.len().saturating_sub(TAIL_BYTES);
+        let long = self.tail.ceil_char_boundary(long);
+        self.tail.drain(..long);
+    }
+}
+
+/// Bytes that are remembered behind a call: its closing tag and some blanks.
+const TAIL_BYTES: usize = 128;
+
+/// Reads reasoning as if it were content, to find a complete call in it.
+#[derive(Debug)]
+struct Trial<S> {
+    tools: Arc<ToolSchemas>,
+    parser: ToolParser<S>,
+    /// Bytes of the held reasoning that the parser has read, and those of them that are no call.
+    read: usize,
+    settled: usize,
+    /// What may be a call begins behind those that are settled.
+    called: bool,
+}
+
+impl<S: Syntax> Trial<S> {
+    fn new(tools: Arc<ToolSchemas>) -> Trial<S> {
+        Trial {
+            parser: ToolParser::new(tools.clone(), true)
+                .forgiving(false)
+                .of_known(),
+            tools,
+            read: 0,
+            settled: 0,
+            called: false,
+        }
+    }
+
+    /// Reads on in the reasoning so far; returns where a call begins, once one is complete.
+    fn follow(&mut self, held: &str) -> Option<usize> {
+        let mut deltas = Vec::new();
+        self.parser.push(&held[self.read..], &mut deltas);
+        self.read = held.len();
+        self.judge(deltas)
+    }
+
+    /// The same where the reasoning ends; the next one is another one.
+    fn ended(&mut self, held: &str, cut: bool) -> Option<usize> {
+        let mut deltas = Vec::new();
+        self.parser.push(&held[self.read..], &mut deltas);
+        self.parser.finish(cut, &mut deltas);
+        let found = self.judge(deltas);
+        *self = Trial::new(self.tools.clone());
+        found
+    }
+
+    fn judge(&mut self, deltas: Vec<Delta>) -> Option<usize> {
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) if !self.called => self.settled += text.len(),
+                Delta::ToolCall { .. } => self.called = true,
+                _ => {}
+            }
+        }
+        if self.parser.completed() > 0 {
+            return Some(self.settled);
+        }
+        if self.called && !self.parser.is_inside() {
+            // It has broken off.
+            self.called = false;
+            self.settled = self.read - self.parser.held();
+        }
+        None
+    }
+
+    /// The first bytes are held no more.
+    fn released(&mut self, length: usize) {
+        self.read = self.read.saturating_sub(length);
+        self.settled = self.settled.saturating_sub(length);
     }
 }
 
@@ -155,19 +302,107 @@ fn newlines_at_end(text: &str) -> usize {
 mod tests {
     use super::*;
     use crate::text::testing::{Random, assert_linear, rechunk_text};
+    use crate::text::tools::qwen3_coder::Qwen3Coder;
+    use crate::text::tools::tests::schemas;
 
     fn streamed(opened: bool, pieces: &[&str]) -> (String, String) {
-        let mut splitter = ReasoningSplitter::new("<think>", "</think>", opened);
+        let splitter = ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", opened);
+        streamed_by(splitter, pieces)
+    }
+
+    fn streamed_by(
+        mut splitter: ReasoningSplitter<Qwen3Coder>,
+        pieces: &[&str],
+    ) -> (String, String) {
         let mut out = Split::default();
         for piece in pieces {
             splitter.push(piece, &mut out);
         }
-        splitter.finish(&mut out);
+        splitter.finish(false, &mut out);
         (out.reasoning, out.content)
     }
 
     fn pair(reasoning: &str, content: &str) -> (String, String) {
         (reasoning.to_string(), content.to_string())
+    }
+
+    const CALL: &str = "<tool_call>\n<function=edit>\n<parameter=path>\nx\n</parameter>\n\
+        </function>\n</tool_call>";
+
+    fn called(text: &str) -> (String, String) {
+        called_by(&[text])
+    }
+
+    fn called_by(pieces: &[&str]) -> (String, String) {
+        let splitter = ReasoningSplitter::new("<think>", "</think>", true);
+        streamed_by(splitter.ended_by_calls_of(Some(schemas().into())), pieces)
+    }
+
+    #[test]
+    fn a_complete_call_ends_the_reasoning() {
+        for (text, reasoning, content) in [
+            ("I act.\nCALL", "I act.", "\nCALL"),
+            ("I act.\nCALL\n</think>\n\n", "I act.", "\nCALL\n"),
+            ("CALL\nCALL</think>\nDone.", "", "CALL\nCALLDone."),
+            ("a CALL b</think>c", "a ", "CALL b</think>c"),
+            ("a\n\nCALL</think>b</think>", "a", "\n\nCALLb</think>"),
+        ] {
+            let [text, content] = [text, content].map(|text| text.replace("CALL", CALL));
+            assert_eq!(called(&text), pair(reasoning, &content), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_complete_call_of_a_tool_stays_reasoning() {
+        let half = &CALL[..CALL.len() / 2];
+        let unknown = CALL.replace("edit", "unheard");
+        for text in [
+            half.to_string(),
+            unknown,
+            format!("{half}<tool_call> is how it begins"),
+            "<tool_call> or <function=edit> <tool".to_string(),
+            CALL.replace("<tool_call>\n", ""),
+        ] {
+            let reasoning = format!("a\n{text}");
+            assert_eq!(called(&reasoning), pair(&reasoning, ""));
+            let closed = format!("{reasoning}\n</think>\nb");
+            assert_eq!(called(&closed), pair(&reasoning, "b"));
+        }
+    }
+
+    #[test]
+    fn reasoning_behind_what_is_no_call_is_told_at_once() {
+        let splitter = ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", true);
+        let mut splitter = splitter.ended_by_calls_of(Some(schemas().into()));
+        let mut out = Split::default();
+        splitter.push("a <tool_call> b <", &mut out);
+        assert_eq!(out.reasoning, "a <tool_call> b ");
+    }
+
+    #[test]
+    fn the_cut_never_changes_where_calls_end_the_reasoning() {
+        let mut random = Random::new(6);
+        let parts = [
+            CALL,
+            "</think>",
+            "\n",
+            "a",
+            "<tool_call>",
+            "\n<function=edit>\n",
+            "<parameter=path>\n",
+            "</parameter>",
+            "\n</function>",
+            "</tool_call>",
+            "<",
+        ];
+        for _ in 0..3000 {
+            let text: String = (0..random.below(12))
+                .map(|_| parts[random.below(11)])
+                .collect();
+            let whole = called(&text);
+            let cut = called_by(&rechunk_text(&text, &mut random));
+            assert_eq!(cut, whole, "{text:?}");
+        }
     }
 
     #[test]
@@ -238,7 +473,8 @@ mod tests {
     fn time_is_linear_in_the_reply() {
         for unit in ["\n", "<", "</think", "</thin>"] {
             assert_linear(unit, |text| {
-                let mut splitter = ReasoningSplitter::new("<think>", "</think>", true);
+                let mut splitter =
+                    ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", true);
                 let mut out = Split::default();
                 for at in (0..text.len()).step_by(4) {
                     splitter.push(&text[at..(at + 4).min(text.len())], &mut out);

@@ -1,12 +1,14 @@
 //! From the tokens of one reply to what the client is told, piece by piece.
 
+use std::sync::Arc;
+
 use crate::engine::request::TokenId;
 use crate::target;
 
 use super::chat::ChatModel;
 use super::detokenize::Detokenizer;
 use super::reasoning::{ReasoningSplitter, Split};
-use super::stop::StopMatcher;
+use super::stopping::StopFilter;
 use super::tools::{Syntax, ToolParser, ToolSchemas};
 
 /// A piece of a reply. Pieces of one kind that follow each other belong together.
@@ -53,14 +55,17 @@ pub struct ReplyFormat {
     pub reasoning_opened: bool,
     /// The text is content as it is: nothing in it is reasoning.
     pub raw: bool,
-    /// Strings that end the reply and are not part of it; they are looked for in the content.
+    /// Strings that end the reply and are not part of it; they are looked for in what is told of its
+    /// content and of the values in its calls.
     pub stops: Vec<String>,
     /// Tokens that end the reply and are not part of it.
     pub stop_tokens: Vec<TokenId>,
     /// Present when tool calls are wanted.
-    pub tools: Option<ToolSchemas>,
+    pub tools: Option<Arc<ToolSchemas>>,
     /// End the reply behind its first tool call.
     pub one_call: bool,
+    /// Read calls that the model has written with small slips, and one in its reasoning.
+    pub slips: bool,
 }
 
 /// What the end of a reply so far is part of.
@@ -70,6 +75,8 @@ pub enum Part {
     /// Blank between reasoning and what follows, which is told as neither.
     Between,
     Text,
+    /// What may be the beginning of a call, or text.
+    Opening,
     Call,
 }
 
@@ -81,25 +88,27 @@ pub enum Flow {
     Complete,
 }
 
-/// The text side of one reply: bytes, reasoning, stop strings, tool calls, in this order.
+/// The text side of one reply: bytes, reasoning, tool calls, stop strings, in this order.
 #[derive(Debug)]
 pub struct Reply<S = target::ToolSyntax> {
     stop_tokens: Vec<TokenId>,
     raw: bool,
     detokenizer: Detokenizer,
-    reasoning: ReasoningSplitter,
-    stop: StopMatcher,
-    stopped_by: Option<usize>,
+    reasoning: ReasoningSplitter<S>,
     tools: Option<ToolParser<S>>,
+    stops: StopFilter,
+    stopped_by: Option<usize>,
 }
 
 impl<S: Syntax> Reply<S> {
     pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply<S> {
-        let reasoning = match model.think {
-            _ if format.raw => ReasoningSplitter::none(),
+        let tags = model.think.filter(|_| !format.raw);
+        let reasoning = match tags {
             Some((open, close)) => ReasoningSplitter::new(open, close, format.reasoning_opened),
             None => ReasoningSplitter::none(),
         };
+        let called = format.tools.as_ref().filter(|_| format.slips);
+        let one_call = format.one_call;
         Reply {
             stop_tokens: format.stop_tokens,
             raw: format.raw,
@@ -108,12 +117,12 @@ impl<S: Syntax> Reply<S> {
                 true => Detokenizer::default(),
                 false => Detokenizer::of_text(model.tokenizer.text_start()),
             },
-            reasoning,
-            stop: StopMatcher::new(&format.stops),
-            stopped_by: None,
+            reasoning: reasoning.ended_by_calls_of(called.cloned()),
             tools: format
                 .tools
-                .map(|schemas| ToolParser::new(schemas, format.one_call)),
+                .map(|schemas| ToolParser::new(schemas, one_call).forgiving(format.slips)),
+            stops: StopFilter::new(&format.stops),
+            stopped_by: None,
         }
     }
 
@@ -147,16 +156,18 @@ impl<S: Syntax> Reply<S> {
             return Flow::Complete;
         }
         let mut split = Split::default();
-        self.reasoning.finish(&mut split);
+        self.reasoning.finish(cut, &mut split);
         if self.push_split(split, out) == Flow::Complete {
             return Flow::Complete;
         }
-        let mut content = String::new();
-        self.stop.finish(&mut content);
-        self.push_content(content, out);
+        let mut deltas = Vec::new();
         if let Some(tools) = &mut self.tools {
-            tools.finish(cut, out);
+            tools.finish(cut, &mut deltas);
         }
+        if self.tell(deltas, out) == Flow::Complete {
+            return Flow::Complete;
+        }
+        self.stops.finish(out);
         Flow::Continue
     }
 
@@ -170,6 +181,7 @@ impl<S: Syntax> Reply<S> {
         match &self.tools {
             _ if self.reasoning.is_inside() => Part::Reasoning,
             _ if self.reasoning.is_between() => Part::Between,
+            Some(tools) if tools.is_opening() => Part::Opening,
             Some(tools) if tools.is_inside() => Part::Call,
             _ => Part::Text,
         }
@@ -182,7 +194,17 @@ impl<S: Syntax> Reply<S> {
 
     /// Complete tool calls so far.
     pub fn calls(&self) -> usize {
-        self.tools.as_ref().map_or(0, ToolParser::<S>::completed)
+        self.stops.calls()
+    }
+
+    /// Calls that were told of so far.
+    pub fn begun_calls(&self) -> usize {
+        self.stops.begun()
+    }
+
+    /// Whether a call was told of that is not complete.
+    pub fn has_half_a_call(&self) -> bool {
+        self.stops.has_half_a_call()
     }
 
     fn push_text(&mut self, text: &str, out: &mut Vec<Delta>) -> Flow {
@@ -193,13 +215,12 @@ impl<S: Syntax> Reply<S> {
 
     fn push_split(&mut self, split: Split, out: &mut Vec<Delta>) -> Flow {
         append(out, Delta::Reasoning(split.reasoning));
-        let mut content = String::new();
-        self.stopped_by = self.stop.push(&split.content, &mut content);
-        self.push_content(content, out);
-        if self.stopped_by.is_some() {
-            if let Some(tools) = &mut self.tools {
-                tools.finish(true, out);
-            }
+        let mut deltas = Vec::new();
+        match &mut self.tools {
+            Some(tools) => tools.push(&split.content, &mut deltas),
+            None => append(&mut deltas, Delta::Content(split.content)),
+        }
+        if self.tell(deltas, out) == Flow::Complete {
             return Flow::Complete;
         }
         match &self.tools {
@@ -208,11 +229,15 @@ impl<S: Syntax> Reply<S> {
         }
     }
 
-    fn push_content(&mut self, content: String, out: &mut Vec<Delta>) {
-        match &mut self.tools {
-            Some(tools) => tools.push(&content, out),
-            None => append(out, Delta::Content(content)),
+    /// Appends to `out` what is told of `deltas`, up to a stop string.
+    fn tell(&mut self, deltas: Vec<Delta>, out: &mut Vec<Delta>) -> Flow {
+        for delta in deltas {
+            self.stopped_by = self.stops.push(delta, out);
+            if self.stopped_by.is_some() {
+                return Flow::Complete;
+            }
         }
+        Flow::Continue
     }
 }
 
@@ -233,7 +258,8 @@ mod tests {
             reasoning_opened: true,
             stops: stops.iter().map(|stop| stop.to_string()).collect(),
             stop_tokens: vec![END_OF_TURN],
-            tools: Some(ToolSchemas::new(&[tool])),
+            tools: Some(ToolSchemas::new(&[tool]).into()),
+            slips: true,
             ..ReplyFormat::default()
         }
     }
@@ -277,14 +303,41 @@ mod tests {
     }
 
     #[test]
-    fn a_call_in_the_reasoning_is_none() {
+    fn a_call_in_the_reasoning_ends_it() {
         let call = &REPLY[REPLY.find("<tool_call>").unwrap()..];
-        let (deltas, _) = run(format(&[]), &ids(&format!("{call}</think>Done.")));
-        let Delta::Reasoning(thought) = &deltas[0] else {
-            panic!("{deltas:?}");
+        let text = format!("why\n{call}\n</think>\n\nDone.");
+        let (deltas, _) = run(format(&[]), &ids(&text));
+        let told = &run(format(&[]), &ids(REPLY)).0;
+        let expected = [
+            &told[..1],
+            &told[2..],
+            &[Delta::Content("Done.".to_string())],
+        ];
+        assert_eq!(deltas, expected.concat());
+        let held_to_form = ReplyFormat {
+            slips: false,
+            ..format(&[])
         };
-        assert!(thought.starts_with("<tool_call>"), "{thought}");
+        let (deltas, _) = run(held_to_form, &ids(&text));
+        let reasoning = format!("why\n{call}");
+        assert_eq!(deltas[0], Delta::Reasoning(reasoning));
         assert_eq!(deltas[1..], [Delta::Content("Done.".to_string())]);
+    }
+
+    /// The markup of a call is never seen, so that nothing in it ends a reply.
+    #[test]
+    fn stop_strings_are_looked_for_in_what_is_told() {
+        let stops = ["\n<", ">", "tool_call", "function", "=", "\"", "}", "1\n"];
+        let (deltas, _) = run(format(&stops), &ids(REPLY));
+        assert_eq!(deltas, run(format(&[]), &ids(REPLY)).0);
+        let mut reply = Reply::<Qwen3Coder>::new(&chat_model(), format(&["1"]));
+        let mut out = Vec::new();
+        let mut tokens = ids(REPLY).into_iter();
+        let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Complete);
+        let stopped = stopped || reply.finish(false, &mut out) == Flow::Complete;
+        assert!(stopped && reply.has_half_a_call() && reply.calls() == 0);
+        let json = "{\"a\":\"".to_string();
+        assert_eq!(out.last(), Some(&Delta::Arguments { index: 0, json }));
     }
 
     #[test]

@@ -29,35 +29,61 @@ impl StopMatcher {
         let scanned = self.held.len();
         self.held.push_str(text);
         for (offset, byte) in text.bytes().enumerate() {
-            let (mut completed, mut which) = (0, 0);
-            for (at, pattern) in self.patterns.iter_mut().enumerate() {
-                let length = pattern.advance(byte);
-                if length > completed {
-                    (completed, which) = (length, at);
-                }
-            }
-            if completed > 0 {
-                out.push_str(&self.held[..scanned + offset + 1 - completed]);
+            if let Some(found) = self.advance(byte) {
+                out.push_str(&self.held[..scanned + offset + 1 - found.length]);
                 self.held.clear();
-                return Some(which);
+                return Some(found.which);
             }
         }
-        let begun = self
-            .patterns
-            .iter()
-            .map(|pattern| pattern.matched)
-            .max()
-            .unwrap_or(0);
-        let free = self.held.len() - begun;
+        let free = self.held.len() - self.begun();
         out.push_str(&self.held[..free]);
         self.held.drain(..free);
         None
+    }
+
+    /// Follows one byte of text that is held elsewhere; returns the longest stop string that it
+    /// completes.
+    pub fn advance(&mut self, byte: u8) -> Option<Found> {
+        let patterns = self.patterns.iter_mut().enumerate();
+        let lengths = patterns.map(|(which, pattern)| Found {
+            length: pattern.advance(byte),
+            which,
+        });
+        // The first of those of one length.
+        let longest = lengths.rev().max_by_key(|found| found.length);
+        longest.filter(|found| found.length > 0)
+    }
+
+    /// Bytes at the end of the text so far with which a stop string may have begun.
+    pub fn begun(&self) -> usize {
+        let begun = self.patterns.iter().map(|pattern| pattern.matched);
+        begun.max().unwrap_or(0)
+    }
+
+    /// Whether there is a stop string to look for.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Forgets the text so far, none of which is held: what follows is another text.
+    pub fn restart(&mut self) {
+        debug_assert!(self.held.is_empty());
+        self.patterns
+            .iter_mut()
+            .for_each(|pattern| pattern.matched = 0);
     }
 
     /// Appends to `out` what was held back for a stop string that never came.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&std::mem::take(&mut self.held));
     }
+}
+
+/// A stop string that is complete: its length in bytes, and which of them it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub length: usize,
+    pub which: usize,
 }
 
 /// One stop string as a Knuth-Morris-Pratt automaton over bytes.

@@ -89,7 +89,8 @@ pub fn reply(input: &[u8]) {
     let format = ReplyFormat {
         reasoning_opened: choices.flag(),
         raw: choices.flag(),
-        tools: choices.flag().then(schemas),
+        tools: choices.flag().then(|| schemas().into()),
+        slips: true,
         one_call: choices.flag(),
         stops: vec![STOP.to_string()],
         ..ReplyFormat::default()
@@ -162,12 +163,12 @@ pub fn reasoning(input: &[u8]) {
     let mut choices = Choices::of(input);
     let (opened, cut) = (choices.flag(), choices.cut());
     let text = String::from_utf8_lossy(choices.rest());
-    let splitter = || ReasoningSplitter::new("<think>", "</think>", opened);
+    let splitter = || ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", opened);
     let (mut whole, mut pieces) = (splitter(), splitter());
     let (mut expected, mut found) = (Split::default(), Split::default());
     whole.push(&text, &mut expected);
-    whole.finish(&mut expected);
+    whole.finish(false, &mut expected);
     cut.text(&text, |piece| pieces.push(piece, &mut found));
-    pieces.finish(&mut found);
+    pieces.finish(false, &mut found);
     assert_eq!(found, expected);
 }

@@ -137,9 +137,18 @@ fn choice_json(
         };
         message["tool_calls"] = calls.into_iter().map(call).collect();
     }
-    let position = |(id, logprobs): &(TokenId, TokenLogprobs)| logprob_json(model, *id, logprobs);
-    let positions = || reply.logprobs.iter().map(position).collect::<Value>();
-    let logprobs = logprobs_wanted.then(|| json!({"content": positions()}));
+    let positions = |scored: &[(TokenId, TokenLogprobs)]| -> Vec<Value> {
+        let positions = scored.iter();
+        let positions = positions.map(|(id, logprobs)| logprob_json(model, *id, logprobs));
+        positions.collect()
+    };
+    let logprobs = logprobs_wanted.then(|| {
+        let mut told = json!({"content": positions(&reply.logprobs)});
+        if !reply.reasoning_logprobs.is_empty() {
+            told["reasoning_content"] = json!(positions(&reply.reasoning_logprobs));
+        }
+        told
+    });
     let finish = reply.finish.map(|finish| identity.finish_name(finish));
     json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
 }
@@ -170,15 +179,66 @@ pub fn whole_answer(
     answer
 }
 
+/// Positions that wait for a chunk.
+#[derive(Clone, Debug, Default)]
+struct Waiting {
+    content: Vec<Value>,
+    reasoning: Vec<Value>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.content.is_empty() && self.reasoning.is_empty()
+    }
+
+    fn add(&mut self, model: &ChatModel, settled: &Settled) {
+        let position =
+            |(id, logprobs): &(TokenId, TokenLogprobs)| logprob_json(model, *id, logprobs);
+        self.content.extend(settled.logprobs.iter().map(position));
+        let reasoning = settled.reasoning_logprobs.iter();
+        self.reasoning.extend(reasoning.map(position));
+    }
+
+    fn json(self) -> Value {
+        let mut told = json!({"content": self.content});
+        if !self.reasoning.is_empty() {
+            told["reasoning_content"] = Value::Array(self.reasoning);
+        }
+        told
+    }
+}
+
+/// Appends the head of a chunk, up to the opening of its choices; the first one of a stream also
+/// says what of the request is not enforced.
+pub fn write_head(head: &str, warnings: &mut String, out: &mut Vec<u8>) {
+    let warnings = std::mem::take(warnings);
+    let choices = head.len()
+        - if warnings.is_empty() {
+            0
+        } else {
+            CHOICES.len()
+        };
+    out.extend_from_slice(&head.as_bytes()[..choices]);
+    if !warnings.is_empty() {
+        out.extend_from_slice(warnings.as_bytes());
+        out.extend_from_slice(CHOICES.as_bytes());
+    }
+}
+
+/// What the head of a chunk ends with.
+const CHOICES: &str = "\"choices\":[";
+
 /// Writes the events of a streamed answer.
 #[derive(Debug)]
 pub struct ChunkWriter {
     identity: Identity,
     /// From `data: {` to the opening of `choices`.
     head: String,
+    /// What the first chunk says beside that, if it is still to come.
+    warnings: String,
     replies: usize,
     /// Per reply: positions that wait for the next chunk; None when they are not wanted.
-    logprobs: Option<Vec<Vec<Value>>>,
+    logprobs: Option<Vec<Waiting>>,
     tally: Tally,
 }
 
@@ -189,10 +249,9 @@ impl ChunkWriter {
         logprobs_wanted: bool,
         tally: Tally,
     ) -> ChunkWriter {
-        let warnings = identity.warnings_member();
         let head = format!(
             "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\
-             {warnings}\"choices\":[",
+             \"choices\":[",
             json!(identity.id),
             identity.created,
             json!(identity.model)
@@ -200,8 +259,9 @@ impl ChunkWriter {
         ChunkWriter {
             identity: identity.clone(),
             head,
+            warnings: identity.warnings_member(),
             replies,
-            logprobs: logprobs_wanted.then(|| vec![Vec::new(); replies]),
+            logprobs: logprobs_wanted.then(|| vec![Waiting::default(); replies]),
             tally,
         }
     }
@@ -214,7 +274,7 @@ impl ChunkWriter {
         out: &mut Vec<u8>,
         write_fields: impl FnOnce(&mut Vec<u8>),
     ) {
-        out.extend_from_slice(self.head.as_bytes());
+        write_head(&self.head, &mut self.warnings, out);
         let _ = write!(out, "{{\"index\":{index},\"delta\":{{");
         write_fields(out);
         out.extend_from_slice(b"},\"logprobs\":");
@@ -223,8 +283,8 @@ impl ChunkWriter {
             .as_mut()
             .map(|logprobs| std::mem::take(&mut logprobs[index]))
         {
-            Some(positions) if !positions.is_empty() => {
-                let _ = write!(out, "{}", json!({"content": positions}));
+            Some(waiting) if !waiting.is_empty() => {
+                let _ = write!(out, "{}", waiting.json());
             }
             _ => out.extend_from_slice(b"null"),
         }
@@ -252,11 +312,7 @@ impl Writer for ChunkWriter {
         let index = settled.index;
         self.tally.add(&settled);
         if let Some(logprobs) = &mut self.logprobs {
-            let positions = settled
-                .logprobs
-                .iter()
-                .map(|(id, logprobs)| logprob_json(model, *id, logprobs));
-            logprobs[index].extend(positions);
+            logprobs[index].add(model, &settled);
         }
         for delta in &settled.deltas {
             self.chunk(index, None, out, |out| write_delta(model, delta, out));
@@ -425,7 +481,11 @@ mod tests {
     fn positions_wait_for_a_chunk_to_carry_them() {
         let mut writer = ChunkWriter::new(&identity(), 1, true, never());
         assert!(events(&mut writer, settled(vec![], None)).is_empty());
-        let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
+        let mut last = settled(vec![], Some(Finish::Stop));
+        last.reasoning_logprobs = last.logprobs.clone();
+        let chunks = events(&mut writer, last);
+        let reasoning = &chunks[0]["choices"][0]["logprobs"]["reasoning_content"];
+        assert_eq!(reasoning.as_array().unwrap().len(), 1);
         let positions = chunks[0]["choices"][0]["logprobs"]["content"]
             .as_array()
             .unwrap();
@@ -443,11 +503,9 @@ mod tests {
         };
         let mut writer = ChunkWriter::new(&identity, 1, false, never());
         let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
-        assert!(
-            chunks
-                .iter()
-                .all(|chunk| chunk["warnings"] == json!(identity.warnings))
-        );
+        assert_eq!(chunks[0]["warnings"], json!(identity.warnings));
+        let more = events(&mut writer, settled(vec![], Some(Finish::Stop)));
+        assert_eq!(more[0].get("warnings"), None, "they are told once");
         let usage = Usage {
             prompt: 1,
             completion: 1,

@@ -125,6 +125,9 @@ mod tests {
             json!({"guided_regex": "a|b"}),
             json!({"guided_choice": ["a"]}),
             json!({"guided_grammar": "start: \"a\""}),
+            json!({"structured_outputs": {"grammar": "root ::= \"a\" root?"}}),
+            json!({"ebnf": "root ::= [a-z]+"}),
+            json!({"grammar": "root ::= \"a\""}),
             json!({"json_schema": schema.to_string()}),
             json!({"regex": "a|b"}),
             json!({"tools": [tool("f", false)], "tool_choice": "required"}),
@@ -186,15 +189,15 @@ mod tests {
                 "structured_outputs",
             ),
             (
-                json!({"structured_outputs": {"grammar": "root ::= \"a\""}}),
+                json!({"structured_outputs": {"grammar": "root ::= <think>"}}),
                 "structured_outputs.grammar",
             ),
             (json!({"guided_json": "[1"}), "guided_json"),
             (json!({"guided_json": set}), "guided_json"),
             (json!({"guided_choice": []}), "guided_choice"),
             (json!({"guided_regex": "a", "regex": "b"}), "regex"),
-            (json!({"ebnf": "root ::= \"a\""}), "ebnf"),
-            (json!({"grammar": "root ::= \"a\""}), "grammar"),
+            (json!({"ebnf": "root ::= other"}), "ebnf"),
+            (json!({"grammar": "root ::= \"a"}), "grammar"),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (
                 json!({"tools": [tool("f", false)], "tool_choice": "f"}),
@@ -237,7 +240,7 @@ mod tests {
         };
         for (schema, keyword) in [
             (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
-            (json!({"type": "string", "format": "email"}), "email"),
+            (json!({"type": "string", "format": "phone"}), "phone"),
             (json!({"type": "string", "pattern": "^a|b$"}), "^a|b$"),
             (json!({"allOf": [{"type": "string"}]}), "allOf"),
         ] {

@@ -59,7 +59,7 @@ pub async fn answer(
 }
 
 fn identity(model_id: &str, request: &ChatRequest) -> Identity {
-    let identity = Identity::new("chatcmpl", model_id).with_warnings(request.ask.warnings());
+    let identity = Identity::new("chatcmpl", model_id).with_warnings(&request.ask.warnings());
     match request.call_named {
         true => identity.with_named_call(),
         false => identity,

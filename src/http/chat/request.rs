@@ -8,10 +8,11 @@ use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
 use crate::http::generate::Ask;
+use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
-    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
+    Length, check_least_length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
 };
 use crate::http::thinking;
 use crate::target;
@@ -48,7 +49,10 @@ impl ChatRequest {
         let rule = constraint::rule(&object, &offer, parallel_tool_calls)?;
         let stream = object.boolean("stream", false)?;
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
+        check_least_length(&object)?;
         let ask = Ask {
+            left_out: Vec::new(),
+            slips: offer.forgives_slips(),
             messages,
             messages_field: "messages",
             tools: offer.tools,
@@ -64,7 +68,10 @@ impl ChatRequest {
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object)?,
-            logprobs_of_text: false,
+            scored: match object.boolean("reasoning_logprobs", false)? {
+                true => ScoredPart::TextAndReasoning,
+                false => ScoredPart::Text,
+            },
             prompt_logprobs: prompt_logprobs(&object, stream)?,
             choices: choices(&object)?,
             raw: false,

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use crate::engine::request::{Scored, TokenId, TokenLogprobs};
-use crate::http::chat::answer::Identity;
+use crate::http::chat::answer::{Identity, write_head};
 use crate::http::chat::usage::{Tally, usage_json};
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
@@ -155,6 +155,8 @@ pub struct ChunkWriter {
     shape: Shape,
     /// From `data: {` to the opening of `choices`.
     head: String,
+    /// What the first chunk says beside that, if it is still to come.
+    warnings: String,
     tally: Tally,
     texts: Vec<Told>,
 }
@@ -164,17 +166,18 @@ impl ChunkWriter {
         let identity = &shape.identity;
         let head = format!(
             "data: {{\"id\":{},\"object\":\"text_completion\",\"created\":{},\"model\":{},\
-             {}\"choices\":[",
+             \"choices\":[",
             json!(identity.id),
             identity.created,
-            json!(identity.model),
-            identity.warnings_member()
+            json!(identity.model)
         );
+        let warnings = identity.warnings_member();
         let mut texts = Vec::new();
         texts.resize_with(shape.prompts.len() * shape.choices, Told::default);
         ChunkWriter {
             shape,
             head,
+            warnings,
             tally,
             texts,
         }
@@ -187,7 +190,7 @@ impl ChunkWriter {
             "logprobs": self.texts[index].positions.take(),
             "finish_reason": finish.map(Finish::name),
         });
-        out.extend_from_slice(self.head.as_bytes());
+        write_head(&self.head, &mut self.warnings, out);
         // Writing to memory does not fail.
         let _ = write!(out, "{choice}");
         self.tally.end_chunk(out);

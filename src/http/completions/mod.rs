@@ -38,7 +38,7 @@ pub async fn answer(
     let (request, prompts) = parse(move || read(&body, &reader)).await?;
     let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
-        identity: Identity::new("cmpl", &state.model_id).with_warnings(request.ask.warnings()),
+        identity: Identity::new("cmpl", &state.model_id).with_warnings(&request.ask.warnings()),
         prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
         choices: request.ask.choices,
         echo: request.echo,

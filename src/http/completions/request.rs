@@ -8,9 +8,11 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::constraint::Rule;
 use crate::http::generate::form;
+use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::parameters::{
-    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops, token,
+    Length, check_least_length, check_model, choices, prompt_logprobs, sampling, stop_tokens,
+    stops, token,
 };
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -53,7 +55,10 @@ impl CompletionRequest {
         let wanted = if echo { logprobs } else { None };
         // A request without a reply is answered by the scores' end, whether they are told or not.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
+        check_least_length(&object)?;
         let ask = Ask {
+            left_out: Vec::new(),
+            slips: false,
             messages: Vec::new(),
             messages_field: "prompt",
             tools: Vec::new(),
@@ -68,7 +73,7 @@ impl CompletionRequest {
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs,
-            logprobs_of_text: false,
+            scored: ScoredPart::All,
             prompt_logprobs: wanted.max(prompt_logprobs).max(scored),
             choices: choices(&object)?,
             raw: true,

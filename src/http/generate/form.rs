@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::text::grammar::limits::ALTERNATIVES_MAX;
-use crate::text::grammar::{Grammar, JsonGrammar};
+use crate::text::grammar::{Grammar, JsonGrammar, gbnf, standard};
 
 /// The fields that each say what the whole answer must be.
 const FIELDS: &[&str] = &[
@@ -16,6 +16,8 @@ const FIELDS: &[&str] = &[
     "guided_regex",
     "guided_choice",
     "guided_grammar",
+    "grammar",
+    "ebnf",
     "json_schema",
     "regex",
 ];
@@ -36,7 +38,9 @@ pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, Api
             "guided_json" | "json_schema" => Some(json_of(&field, true)?),
             "guided_regex" | "regex" => Some(Grammar::Regex(field.string()?.to_string())),
             "guided_choice" => Some(choice(&field)?),
-            _ => Some(lark(&field)?),
+            // By these names clients send GBNF; an empty one is none.
+            "grammar" if field.value == "" => None,
+            _ => Some(grammar(&field)?),
         };
         match (&found, grammar) {
             (_, None) => {}
@@ -94,7 +98,7 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
             "json" => json_of(&field, true)?,
             "regex" => Grammar::Regex(field.string()?.to_string()),
             "choice" => choice(&field)?,
-            _ => lark(&field)?,
+            _ => grammar(&field)?,
         });
     }
     if object.boolean("json_object", false)? {
@@ -119,12 +123,14 @@ fn choice(field: &Field<'_>) -> Result<Grammar, ApiError> {
     Ok(Grammar::Choice(choices?))
 }
 
-fn lark(field: &Field<'_>) -> Result<Grammar, ApiError> {
+/// A grammar in Lark, or in GBNF, which becomes Lark.
+fn grammar(field: &Field<'_>) -> Result<Grammar, ApiError> {
     let text = field.string()?;
-    if text.contains("::=") {
-        return Err(field.error("is GBNF, which is not served; send Lark"));
+    if !gbnf::is_gbnf(text) {
+        return Ok(Grammar::Lark(text.to_string()));
     }
-    Ok(Grammar::Lark(text.to_string()))
+    let lark = gbnf::to_lark(text).map_err(|problem| field.error(problem))?;
+    Ok(Grammar::Lark(lark))
 }
 
 /// A schema, as an object or as the text of one.
@@ -141,7 +147,7 @@ pub fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
         return Err(field.error("must be a JSON schema: an object"));
     }
     Ok(Grammar::Json(JsonGrammar {
-        schema,
+        schema: standard(&schema),
         strict,
         whitespace: true,
     }))

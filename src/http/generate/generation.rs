@@ -13,6 +13,7 @@ use crate::http::error::ApiError;
 use crate::http::limits::EVENTS_MAX;
 use crate::http::state::Service;
 use crate::text::reply::{Delta, Flow, Part, Reply};
+use crate::text::tools::Syntax;
 
 use super::internal;
 
@@ -22,6 +23,10 @@ pub enum Finish {
     Stop,
     /// By the request's stop string of this number.
     StopString(usize),
+    /// The same in a value of a call, which is cut there.
+    StopInCall(usize),
+    /// By itself, though a call is not complete.
+    HalfCall,
     /// At the length that was asked for.
     Length,
     /// The context is full; more was asked for, or no length.
@@ -30,12 +35,34 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// In the words of the chat completions API.
+    /// Of a reply that the engine ended for `reason`.
+    pub fn of<S: Syntax>(reason: FinishReason, fills_context: bool, reply: &Reply<S>) -> Finish {
+        match (reason, reply.stopped_by()) {
+            (FinishReason::Length, _) if fills_context => Finish::ContextFull,
+            (FinishReason::Length, _) => Finish::Length,
+            (FinishReason::Stop, Some(at)) if reply.has_half_a_call() => Finish::StopInCall(at),
+            (FinishReason::Stop, None) if reply.has_half_a_call() => Finish::HalfCall,
+            (FinishReason::Stop, _) if reply.calls() > 0 => Finish::ToolCalls,
+            (FinishReason::Stop, stopped_by) => stopped_by.map_or(Finish::Stop, Finish::StopString),
+        }
+    }
+
+    /// Whether the reply says less than it was going to: half a call is not one.
+    pub fn is_incomplete(self) -> bool {
+        match self {
+            Finish::Length | Finish::ContextFull | Finish::StopInCall(_) | Finish::HalfCall => true,
+            Finish::Stop | Finish::StopString(_) | Finish::ToolCalls => false,
+        }
+    }
+
+    /// In the words of the chat completions API, which has one for all that is incomplete.
     pub fn name(self) -> &'static str {
         match self {
             Finish::Stop | Finish::StopString(_) => "stop",
-            Finish::Length | Finish::ContextFull => "length",
             Finish::ToolCalls => "tool_calls",
+            Finish::Length | Finish::ContextFull | Finish::StopInCall(_) | Finish::HalfCall => {
+                "length"
+            }
         }
     }
 }
@@ -52,6 +79,8 @@ pub struct Settled {
     pub tokens: usize,
     pub reasoning_tokens: usize,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
+    /// The same of tokens of the reasoning, where they are wanted by themselves.
+    pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Set with the last piece.
     pub finish: Option<Finish>,
 }
@@ -64,6 +93,17 @@ impl Settled {
             ..Settled::default()
         }
     }
+}
+
+/// Which tokens of a reply the log-probabilities are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScoredPart {
+    #[default]
+    All,
+    /// Those of the answer's text; each comes with what its token settles.
+    Text,
+    /// Also those of the reasoning, by themselves.
+    TextAndReasoning,
 }
 
 /// One reply.
@@ -79,8 +119,9 @@ pub struct Choice {
     /// Those of them that are reasoning, tags included.
     reasoning_tokens: usize,
     finish: Option<Finish>,
-    /// Log-probabilities are of the answer's text alone, and each token settles for itself.
-    text_alone: bool,
+    scored: ScoredPart,
+    /// Log-probabilities of text that may be the beginning of a call.
+    unsettled: Vec<(TokenId, TokenLogprobs)>,
 }
 
 impl Choice {
@@ -98,15 +139,20 @@ impl Choice {
             tokens: 0,
             reasoning_tokens: 0,
             finish: None,
-            text_alone: false,
+            scored: ScoredPart::All,
+            unsettled: Vec::new(),
         }
     }
 
-    /// The same; `alone`: log-probabilities are of the answer's text alone, and each of them comes
-    /// with what its token settles.
-    pub fn telling_text_alone(mut self, alone: bool) -> Choice {
-        self.text_alone = alone;
+    /// The same, with log-probabilities of that part.
+    pub fn scoring(mut self, scored: ScoredPart) -> Choice {
+        self.scored = scored;
         self
+    }
+
+    /// Whether each token settles for itself.
+    fn is_apart(&self) -> bool {
+        self.scored != ScoredPart::All
     }
 
     /// Takes one event.
@@ -126,13 +172,10 @@ impl Choice {
                 out.tokens += 1;
                 out.reasoning_tokens += reasoning;
                 let has_text = self.reply.tells_all() || self.reply.is_text(&service.chat, id);
-                let before = self.reply.part();
+                let before = (self.reply.part(), self.reply.begun_calls());
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
-                let in_text =
-                    matches!(before, Part::Text | Part::Between) && self.reply.part() == Part::Text;
-                if has_text && (in_text || !self.text_alone) {
-                    out.logprobs
-                        .extend(logprobs.map(|logprobs| (id, *logprobs)));
+                if let Some(logprobs) = logprobs.filter(|_| has_text) {
+                    self.score((id, *logprobs), before, out);
                 }
                 if flow == Flow::Complete {
                     self.end(FinishReason::Stop, out);
@@ -141,10 +184,15 @@ impl Choice {
             }
             Event::Done(reason) => {
                 let cut = reason == FinishReason::Length;
+                let calls = self.reply.begun_calls();
                 let reason = match self.reply.finish(cut, &mut out.deltas) {
                     Flow::Complete => FinishReason::Stop,
                     Flow::Continue => reason,
                 };
+                // What was no call after all is text.
+                if self.reply.begun_calls() == calls && !cut {
+                    out.logprobs.append(&mut self.unsettled);
+                }
                 self.end(reason, out);
                 Ok(())
             }
@@ -156,15 +204,37 @@ impl Choice {
         }
     }
 
+    /// Tells the log-probabilities of a token with the part that it belongs to; `before`: the part
+    /// and the calls so far as they were without it.
+    fn score(
+        &mut self,
+        logprobs: (TokenId, TokenLogprobs),
+        before: (Part, usize),
+        out: &mut Settled,
+    ) {
+        let (part, calls) = before;
+        if self.reply.begun_calls() > calls {
+            self.unsettled.clear();
+        }
+        match (self.scored, self.reply.part()) {
+            (ScoredPart::All, _) => out.logprobs.push(logprobs),
+            (ScoredPart::TextAndReasoning, Part::Reasoning) => {
+                out.reasoning_logprobs.push(logprobs);
+            }
+            (_, Part::Opening) => self.unsettled.push(logprobs),
+            (_, Part::Text) if part != Part::Reasoning && part != Part::Call => {
+                out.logprobs.append(&mut self.unsettled);
+                if self.reply.begun_calls() == calls {
+                    out.logprobs.push(logprobs);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn end(&mut self, reason: FinishReason, out: &mut Settled) {
         self.events = None;
-        let stopped_by = self.reply.stopped_by();
-        self.finish = Some(match reason {
-            FinishReason::Length if self.fills_context => Finish::ContextFull,
-            FinishReason::Length => Finish::Length,
-            FinishReason::Stop if self.reply.calls() > 0 => Finish::ToolCalls,
-            FinishReason::Stop => stopped_by.map_or(Finish::Stop, Finish::StopString),
-        });
+        self.finish = Some(Finish::of(reason, self.fills_context, &self.reply));
         out.finish = self.finish;
     }
 
@@ -189,14 +259,14 @@ impl Choice {
             };
             self.take(service, event, &mut piece)?;
             taken += 1;
-            if apart || self.text_alone {
+            if apart || self.is_apart() {
                 each(service, std::mem::replace(&mut piece, Settled::of(index)));
             }
         }
         if taken == 0 {
             return Poll::Pending;
         }
-        if !(apart || self.text_alone) {
+        if !(apart || self.is_apart()) {
             each(service, piece);
         }
         Poll::Ready(Ok(()))
@@ -330,6 +400,8 @@ impl Generation {
         times.request.record(now - self.submitted, 1);
         times.prompt_tokens.record_tokens(usage.prompt);
         times.reply_tokens.record_tokens(usage.completion);
+        let longest = self.choices.iter().map(|choice| choice.tokens).max();
+        times.most_tokens.record_tokens(longest.unwrap_or(0));
         let Some(admitted) = self.admitted() else {
             return;
         };

@@ -71,7 +71,7 @@ const LENGTH: Words = [
     "send max_output_tokens",
     "send max_tokens",
 ];
-const LEAST: Words = all("a least length is not served");
+const LEAST: Words = all("a least length is not served, but where ignore_eos makes it hold");
 const STOP: Words = ["send stop", "send stop", "send stop", "send stop_sequences"];
 const STOP_TEXT: Words = all("stop strings are no part of a reply");
 const SCHEMA: &str = "send output_config.format";
@@ -81,8 +81,6 @@ const FORM: Words = [
     "send text.format",
     SCHEMA,
 ];
-const LARK: &str = "send structured_outputs.grammar in Lark";
-const GRAMMAR: Words = [LARK, LARK, LARK, SCHEMA];
 const COMPACT: &str = "send structured_outputs.disable_any_whitespace";
 const WHITESPACE: Words = [COMPACT, COMPACT, COMPACT, SCHEMA];
 const TOOLS: Words = ["send tools", CHAT[1], "send tools", "send tools"];
@@ -154,7 +152,8 @@ const FIELDS: &[Known] = &[
     // Refused by the parser of messages with a code of its own.
     ("thread",                            b"---+", "", KEPT),
     ("preset",                            b"----", "", SYSTEM),
-    ("truncation",                        b"----", r#""disabled""#, SHORTER),
+    // A prompt that fits is left as it is in either case, and one that does not is refused.
+    ("truncation",                        b"----", r#""disabled", "auto""#, SHORTER),
     ("truncate_prompt_tokens",            b"----", "", SHORTER),
     ("transforms",                        b"----", "[]", SHORTER),
     ("context_management",                b"---+", "[], {}", SHORTER),
@@ -199,8 +198,8 @@ const FIELDS: &[Known] = &[
     ("output_config.format",              b"---+", "", FORM),
     ("output_config.task_budget",         b"----", "", LENGTH),
     ("structural_tag",                    b"----", "", FORM),
-    ("grammar",                           b"----", r#""""#, GRAMMAR),
-    ("ebnf",                              b"----", "", GRAMMAR),
+    ("grammar",                           b"+++-", r#""""#, FORM),
+    ("ebnf",                              b"+++-", "", FORM),
     ("guided_whitespace_pattern",         b"----", "", WHITESPACE),
     ("guided_decoding_backend",           b"....", "", all("there is one")),
     ("modalities",                        b"----", r#"["text"]"#, TEXT),
@@ -257,7 +256,7 @@ const FIELDS: &[Known] = &[
     ("n_predict",                         b"++--", "-1", LENGTH),
     ("num_predict",                       b"----", "-1", LENGTH),
     ("t_max_predict_ms",                  b"----", "-1, 0", LENGTH),
-    ("min_tokens",                        b"----", "0", LEAST),
+    ("min_tokens",                        b"+++-", "0", LEAST),
     ("min_new_tokens",                    b"----", "0", LEAST),
     ("stop",                              b"+++-", "[]", STOP),
     ("stop_sequences",                    b"---+", "[]", STOP),
@@ -281,6 +280,7 @@ const FIELDS: &[Known] = &[
     ("background",                        b"----", "false", all("send stream to see it grow")),
     ("logprobs",                          b"++--", "false", SCORES),
     ("top_logprobs",                      b"+-+-", "0", SCORES),
+    ("reasoning_logprobs",                b"+---", "false", SCORES),
     ("prompt_logprobs",                   b"++--", "", all(SCORES_ELSEWHERE)),
     ("n_probs",                           b"----", "0", SCORES),
     ("post_sampling_probs",               b"----", "false", all("they are of the model alone")),
@@ -297,11 +297,11 @@ const FIELDS: &[Known] = &[
 
     // Reasoning.
     ("thinking",                          b"+-++", "", CHAT),
-    ("thinking.display",                  b"---+", r#""summarized""#, REPORTED),
+    ("thinking.display",                  b"---+", r#""summarized", "updates""#, REPORTED),
     ("reasoning",                         b"+-++", "{}", CHAT),
     ("reasoning.exclude",                 b"----", "false", REPORTED),
-    ("reasoning.summary",                 b"....", "", SUMMARY),
-    ("reasoning.generate_summary",        b"....", "", SUMMARY),
+    ("reasoning.summary",                 b"..+.", "", SUMMARY),
+    ("reasoning.generate_summary",        b"..+.", "", SUMMARY),
     ("reasoning_effort",                  b"+-++", r#""none""#, CHAT),
     ("enable_thinking",                   b"+-++", "false", CHAT),
     ("think",                             b"+-++", "false", CHAT),

@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::request::{Admitted, Event, Request, Sampling, Scored, TokenId, TokenLogprobs};
+use crate::engine::rng;
 use crate::engine::thinking::ThinkingBudget;
 use crate::engine::{Phase, Rejected};
 use crate::text::chat::{ENCODED_TOKENS_MAX, Prompt, PromptError};
@@ -28,7 +29,7 @@ use crate::text::template::{Conversation, TemplateError};
 use crate::text::tools::ToolSchemas;
 
 use self::constraint::Rule;
-use self::generation::{Choice, Finish, Generation, Settled, Usage};
+use self::generation::{Choice, Finish, Generation, ScoredPart, Settled, Usage};
 use self::stream::ReplyStream;
 use super::call::Call;
 use super::error::ApiError;
@@ -49,6 +50,8 @@ pub struct Ask {
     pub loaded_tools: Vec<Value>,
     /// False: the reply ends behind its first call.
     pub parallel_tool_calls: bool,
+    /// Calls are read with the model's small slips in them; not where they must keep to something.
+    pub slips: bool,
     pub thinking: bool,
     /// Tokens of reasoning after which it is ended.
     pub thinking_budget: Option<usize>,
@@ -61,8 +64,8 @@ pub struct Ask {
     pub stop_tokens: Vec<TokenId>,
     pub ignore_eos: bool,
     pub logprobs: Option<usize>,
-    /// True: `logprobs` are of the answer's text alone, and no event tells more than one token.
-    pub logprobs_of_text: bool,
+    /// Which tokens `logprobs` are of.
+    pub scored: ScoredPart,
     /// As `logprobs`, of the prompt's tokens.
     pub prompt_logprobs: Option<usize>,
     /// Replies to each prompt.
@@ -71,6 +74,8 @@ pub struct Ask {
     pub raw: bool,
     /// What the replies must obey.
     pub rule: Option<Rule>,
+    /// What of the request is left out, for the answer to tell.
+    pub left_out: Vec<String>,
 }
 
 impl Ask {
@@ -78,9 +83,10 @@ impl Ask {
         !self.tools.is_empty() || !self.loaded_tools.is_empty()
     }
 
-    /// What of the request is not enforced; known once its prompt is.
-    pub fn warnings(&self) -> &[String] {
-        self.rule.as_ref().map_or(&[], Rule::warnings)
+    /// What of the request is left out or not enforced; known once its prompt is.
+    pub fn warnings(&self) -> Vec<String> {
+        let rule = self.rule.as_ref().map_or(&[][..], Rule::warnings);
+        [&self.left_out, rule].concat()
     }
 }
 
@@ -214,16 +220,18 @@ pub fn submit_all(
     let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     check_scores(ask, prompt_tokens)?;
     let submitted = Instant::now();
+    let tools = tool_schemas(ask);
     let mut choices = Vec::with_capacity(prompts.len() * ask.choices);
-    for prompt in prompts {
+    for (at, prompt) in prompts.iter().enumerate() {
         let room = service.engine.context() - prompt.tokens.len();
         let fills_context = ask.max_tokens.is_none_or(|(wanted, _)| wanted > room);
         for index in 0..ask.choices {
-            let format = reply_format(service, ask, prompt);
+            let format = reply_format(service, ask, tools.as_ref(), prompt);
             let (sender, events) = mpsc::channel(EVENTS_MAX);
             let mut wanted = engine_request(ask, prompt, &format, room, sender);
-            // Replies to one prompt differ.
-            wanted.sampling.seed = wanted.sampling.seed.wrapping_add(index as u64);
+            // Replies to one prompt differ, and so do those to equal prompts.
+            let seed = ask.sampling.seed;
+            wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);
             let rule = ask.rule.as_ref();
             wanted.constraint = rule.and_then(|rule| rule.start(&service.chat, prompt));
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
@@ -236,8 +244,8 @@ pub fn submit_all(
             service.times.max_tokens.record_tokens(max_tokens);
             let reply = Reply::new(&service.chat, format);
             let choice = Choice::new(events, admitted, reply, fills_context);
-            let alone = ask.logprobs_of_text && ask.logprobs.is_some();
-            choices.push(choice.telling_text_alone(alone));
+            let scored = ask.logprobs.map_or(ScoredPart::All, |_| ask.scored);
+            choices.push(choice.scoring(scored));
         }
     }
     service.times.choices.record_tokens(ask.choices);
@@ -287,7 +295,12 @@ fn thinking_budget(
     Ok(budget.flatten())
 }
 
-fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
+fn reply_format(
+    service: &Service,
+    ask: &Ask,
+    tools: Option<&Arc<ToolSchemas>>,
+    prompt: &Prompt,
+) -> ReplyFormat {
     let mut stop_tokens = ask.stop_tokens.clone();
     if !ask.ignore_eos {
         stop_tokens.extend(&service.chat.stop_tokens);
@@ -297,14 +310,15 @@ fn reply_format(service: &Service, ask: &Ask, prompt: &Prompt) -> ReplyFormat {
         stops: ask.stops.clone(),
         stop_tokens,
         raw: ask.raw,
-        tools: tool_schemas(ask),
+        tools: tools.cloned(),
         one_call: !ask.parallel_tool_calls,
+        slips: ask.slips,
     }
 }
 
-fn tool_schemas(ask: &Ask) -> Option<ToolSchemas> {
+fn tool_schemas(ask: &Ask) -> Option<Arc<ToolSchemas>> {
     let tools = ask.tools.iter().chain(&ask.loaded_tools);
-    ask.calls_tools().then(|| ToolSchemas::new(tools))
+    ask.calls_tools().then(|| Arc::new(ToolSchemas::new(tools)))
 }
 
 fn engine_request(
@@ -341,6 +355,8 @@ pub struct Gathered {
     /// No two neighbours are of one kind and place: pieces are joined.
     pub deltas: Vec<Delta>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
+    /// The same of its reasoning, where they are wanted.
+    pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Scores of the prompt's tokens from the second on, where they are wanted.
     pub prompt: Vec<Scored>,
     /// Set once the reply is complete.
@@ -353,6 +369,7 @@ impl Gathered {
             append(&mut self.deltas, delta);
         }
         self.logprobs.extend(settled.logprobs);
+        self.reasoning_logprobs.extend(settled.reasoning_logprobs);
         self.prompt.extend(settled.prompt);
         self.finish = self.finish.or(settled.finish);
     }

@@ -32,14 +32,13 @@ pub fn check_model(object: &Object<'_>) -> Result<(), ApiError> {
 pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
     let temperature = f64::from(target::DEFAULT_TEMPERATURE);
     let top_k = object.integer("top_k", -1..=i64::from(i32::MAX))?;
-    // A small positive value must stay positive as a float of fewer bits.
-    let smallest = f64::from(f32::MIN_POSITIVE);
-    let top_p = object.number("top_p", smallest..=1.0, f64::from(target::DEFAULT_TOP_P))?;
+    // Of nothing the most likely token is left, as of the smallest share.
+    let top_p = object.number("top_p", 0.0..=1.0, f64::from(target::DEFAULT_TOP_P))?;
     let repetition = object.number("repetition_penalty", 0.01..=100.0, 1.0)?;
     Ok(Sampling {
         temperature: object.number("temperature", 0.0..=2.0, temperature)? as f32,
         top_k: top_k.map_or(target::DEFAULT_TOP_K, |k| k.max(0) as u32),
-        top_p: top_p as f32,
+        top_p: (top_p as f32).max(f32::MIN_POSITIVE),
         min_p: object.number("min_p", 0.0..=1.0, 0.0)? as f32,
         presence_penalty: object.number("presence_penalty", -2.0..=2.0, 0.0)? as f32,
         frequency_penalty: object.number("frequency_penalty", -2.0..=2.0, 0.0)? as f32,
@@ -124,6 +123,27 @@ impl Length {
             Length::Tokens(tokens, name) => Some((tokens, name)),
             Length::Unstated | Length::Unlimited => None,
         }
+    }
+}
+
+/// `min_tokens`, where it changes nothing: a reply that nothing ends early has its full length.
+///
+/// # Errors
+/// When something may end the reply before.
+pub fn check_least_length(object: &Object<'_>) -> Result<(), ApiError> {
+    let Some(least) = object.get("min_tokens") else {
+        return Ok(());
+    };
+    let wanted = least.integer(0..=i64::MAX)?;
+    let endless = object.boolean("ignore_eos", false)?
+        && stops(object)?.is_empty()
+        && stop_tokens(object)?.is_empty();
+    match wanted == 0 || endless {
+        true => Ok(()),
+        false => Err(ApiError {
+            code: Some("unsupported_parameter"),
+            ..least.error("is not served, but with ignore_eos and nothing else that ends a reply")
+        }),
     }
 }
 

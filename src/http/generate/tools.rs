@@ -79,6 +79,49 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     }
 }
 
+/// Characters of a type that are compared.
+const TYPE_CHARS_MAX: usize = 40;
+/// Characters that a misspelt type adds, leaves out or changes.
+const SLIPS_MAX: usize = 2;
+
+/// The one of the types `known` that `kind` is a slip of the pen for, if there is one.
+pub fn misspelt(kind: &str, known: &[&'static str]) -> Option<&'static str> {
+    let near = |known: &&&str| kind != **known && distance(kind, known) <= SLIPS_MAX;
+    known.iter().find(near).copied()
+}
+
+/// Characters to be added, left out or changed between two texts (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (
+        one.chars().take(TYPE_CHARS_MAX).collect(),
+        other.chars().take(TYPE_CHARS_MAX).collect(),
+    );
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, char) in one.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], at + 1);
+        for (place, found) in other.iter().enumerate() {
+            let changed = before + usize::from(char != found);
+            before = row[place + 1];
+            row[place + 1] = changed.min(before + 1).min(row[place] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// What the answer says of a tool that another server would run itself.
+pub fn not_run_here(kind: &str) -> String {
+    let shown: String = kind.chars().take(TYPE_CHARS_MAX).collect();
+    format!("tools of the type {shown:?} are not run here: it is left out")
+}
+
+/// Why a call is required where none can be made. `left_out`: warnings of what there was.
+pub fn needs_tools(left_out: &[String]) -> String {
+    match left_out {
+        [] => "needs tools".to_string(),
+        [first, ..] => format!("needs tools that the client runs; {first}"),
+    }
+}
+
 /// What stands in a tool's result for what this server cannot read. The user's agent put it there,
 /// and sends it again with every turn: refused, it would end the conversation.
 pub fn left_out(kind: &str) -> String {
@@ -116,6 +159,23 @@ mod tests {
             (json!({"required": [1]}), "p.required"),
         ] {
             assert_eq!(checked(schema), Err(at.to_string()));
+        }
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_is_told_from_another_type() {
+        let known = ["function", "custom"];
+        for (kind, meant) in [
+            ("fucntion", Some("function")),
+            ("Function", Some("function")),
+            ("functions", Some("function")),
+            ("custm", Some("custom")),
+            ("function", None),
+            ("web_search", None),
+            ("computer", None),
+            ("", None),
+        ] {
+            assert_eq!(misspelt(kind, &known), meant, "{kind}");
         }
     }
 

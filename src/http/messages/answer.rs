@@ -39,7 +39,7 @@ impl Identity {
             request_id: request_id.to_string(),
             stops: request.ask.stops.clone(),
             show_thinking: request.show_thinking,
-            warnings: request.ask.warnings().to_vec(),
+            warnings: request.ask.warnings(),
         }
     }
 
@@ -64,13 +64,14 @@ impl Identity {
     /// `stop_reason` and `stop_sequence`.
     fn end(&self, finish: Finish) -> Value {
         let sequence = match finish {
-            Finish::StopString(at) => self.stops.get(at),
+            Finish::StopString(at) | Finish::StopInCall(at) => self.stops.get(at),
             _ => None,
         };
         let reason = match finish {
             Finish::Stop => "end_turn",
-            Finish::StopString(_) => "stop_sequence",
-            Finish::Length => "max_tokens",
+            Finish::StopString(_) | Finish::StopInCall(_) => "stop_sequence",
+            // The word that makes clients ask anew rather than run half a call.
+            Finish::Length | Finish::HalfCall => "max_tokens",
             Finish::ContextFull => "model_context_window_exceeded",
             Finish::ToolCalls => "tool_use",
         };

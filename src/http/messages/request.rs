@@ -8,6 +8,7 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::form::json_of;
+use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
 use crate::http::generate::parameters::{check_model, sampling};
@@ -84,6 +85,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     let messages = content::conversation(object, &mut told)?;
     let calls = tools::calls(object, told)?;
     let rule = offer::combined(&calls.tools.offer, format(object)?, calls.parallel)?;
+    let slips = calls.tools.offer.forgives_slips();
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
@@ -92,6 +94,8 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         tools: calls.tools.head,
         loaded_tools: calls.tools.loaded,
         parallel_tool_calls: calls.parallel,
+        slips,
+        left_out: calls.left_out,
         thinking: thinking.on,
         thinking_budget: thinking.budget,
         sampling: sampling(object)?,
@@ -103,7 +107,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         stop_tokens: Vec::new(),
         ignore_eos: false,
         logprobs: None,
-        logprobs_of_text: false,
+        scored: ScoredPart::All,
         prompt_logprobs: None,
         choices: 1,
         rule,
@@ -152,9 +156,10 @@ fn show_thinking(object: &Object<'_>) -> Result<bool, ApiError> {
         return Ok(true);
     };
     match display.string()? {
-        "summarized" => Ok(true),
+        // Thinking is told as it comes, which is what updates are of.
+        "summarized" | "updates" => Ok(true),
         "omitted" => Ok(false),
-        _ => Err(display.error("must be summarized or omitted")),
+        _ => Err(display.error("must be summarized, updates or omitted")),
     }
 }
 

@@ -8,9 +8,8 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, place_of};
 use crate::http::generate::told::{Presented, ToldTools};
-use crate::http::generate::tools::{check_name, check_parameters};
+use crate::http::generate::tools::{check_name, check_parameters, needs_tools, not_run_here};
 use crate::http::limits::TOOLS_MAX;
-use crate::log;
 
 use super::typed;
 
@@ -31,6 +30,8 @@ const SERVER_TOOLS: &[&str] = &[
 #[derive(Debug)]
 pub struct Calls {
     pub tools: Presented,
+    /// Tools that another server would run itself.
+    pub left_out: Vec<String>,
     /// Whether there may be more than one.
     pub parallel: bool,
 }
@@ -42,24 +43,57 @@ pub struct Calls {
 /// Names the first field that is not served.
 pub fn calls(object: &Object<'_>, told: ToldTools) -> Result<Calls, ApiError> {
     let tools = told.callable();
+    let mut left_out = left_out(object)?;
     let choice = object.optional_object("tool_choice")?;
     let (offer, parallel) = match choice {
         None => (Offer::of(tools, ToolChoice::Auto), true),
         Some(choice) => {
             let single = choice.boolean("disable_parallel_tool_use", false)?;
-            (offer(&choice, tools, &told)?, !single)
+            (offer(&choice, tools, &told, &left_out)?, !single)
         }
     };
+    if offer.choice == ToolChoice::Never {
+        left_out.clear();
+    }
     let tools = told.present(offer);
-    Ok(Calls { tools, parallel })
+    Ok(Calls {
+        tools,
+        left_out,
+        parallel,
+    })
 }
 
-fn offer(choice: &Object<'_>, tools: Vec<Value>, told: &ToldTools) -> Result<Offer, ApiError> {
+/// What the answer says of the tools that another server would run.
+fn left_out(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
+    let Some(field) = object.get("tools") else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for item in field.list(TOOLS_MAX)? {
+        let kind = item.value["type"].as_str().unwrap_or_default();
+        let warning = not_run_here(kind);
+        if is_servers(kind) && !found.contains(&warning) {
+            found.push(warning);
+        }
+    }
+    Ok(found)
+}
+
+fn is_servers(kind: &str) -> bool {
+    SERVER_TOOLS.iter().any(|start| kind.starts_with(start))
+}
+
+fn offer(
+    choice: &Object<'_>,
+    tools: Vec<Value>,
+    told: &ToldTools,
+    left_out: &[String],
+) -> Result<Offer, ApiError> {
     let kind = choice.require("type")?;
     Ok(match kind.string()? {
         "auto" => Offer::of(tools, ToolChoice::Auto),
         "none" => Offer::withheld(&tools),
-        "any" if tools.is_empty() => return Err(kind.error("needs tools")),
+        "any" if tools.is_empty() => return Err(kind.error(needs_tools(left_out))),
         "any" => Offer::of(tools, ToolChoice::Required),
         "tool" => {
             let at = named(choice, &tools, told)?;
@@ -123,11 +157,7 @@ fn is_server_search(object: &Object<'_>) -> bool {
 pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, ApiError> {
     let kind = object.get("type");
     let kind_name = kind.as_ref().map_or(Ok("custom"), |kind| kind.string())?;
-    if SERVER_TOOLS
-        .iter()
-        .any(|start| kind_name.starts_with(start))
-    {
-        log::debug(format_args!("messages: the tool {kind_name:?} is left out"));
+    if is_servers(kind_name) {
         return Ok(None);
     }
     let typed = typed::function(kind_name);
@@ -193,7 +223,14 @@ mod tests {
     fn tools_of_other_servers_are_left_out() {
         let tools = json!([{"type": "web_search_20250305", "name": "web_search"},
             {"type": "custom", "name": "f", "input_schema": {}}]);
-        assert_eq!(read(json!({"tools": tools})).unwrap().len(), 1);
+        let calls = read_calls(&json!({"tools": tools})).unwrap();
+        assert_eq!(
+            (calls.tools.offer.tools.len(), calls.left_out.len()),
+            (1, 1)
+        );
+        assert!(calls.left_out[0].contains("web_search_20250305"));
+        let any = json!({"tools": [tools[0]], "tool_choice": {"type": "any"}});
+        assert!(read_calls(&any).unwrap_err().message.contains("web_search"));
         let unknown = json!([{"type": "computer_20250124", "name": "computer"}]);
         assert_eq!(refused(json!({"tools": unknown})), "tools[0].type");
     }

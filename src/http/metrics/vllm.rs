@@ -84,6 +84,21 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     let help = "Sequences by how they ended.";
     page.series("counter", "vllm:request_success_total", help, &finished);
     histograms(&mut page.text, service, &labels);
+    requests(page, state);
+}
+
+/// Responses by class, as vLLM's page has them of its routes.
+fn requests(page: &mut Page, state: &State) {
+    let counts = state.figures.by_class();
+    let counts = counts.map(|(class, count)| (format!("{{status=\"{class}\"}}"), count as f64));
+    let counts = counts.each_ref();
+    let counts = counts.map(|(labels, count)| (labels.as_str(), *count));
+    page.series(
+        "counter",
+        "http_requests_total",
+        "Requests by the class of their status.",
+        &counts,
+    );
 }
 
 fn histograms(out: &mut String, service: &Service, labels: &str) {
@@ -148,6 +163,11 @@ fn histograms(out: &mut String, service: &Service, labels: &str) {
             &times.max_tokens,
             "vllm:request_params_max_tokens",
             "The length that each reply may have.",
+        ),
+        (
+            &times.most_tokens,
+            "vllm:request_max_num_generation_tokens",
+            "Tokens generated for the longest reply to a request.",
         ),
         (
             &service.engine.stats().step_tokens.0,

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::http::chat::answer::logprob_json;
@@ -115,11 +116,31 @@ impl Call {
     }
 }
 
-fn reasoning_item(id: &str, text: Option<&str>, encrypted: bool, status: &str) -> Value {
-    let part = |text: &str| json!({"type": "reasoning_text", "text": text});
-    let content: Vec<Value> = text.map(part).into_iter().collect();
-    let mut item = json!({"id": id, "type": "reasoning", "status": status, "summary": [],
-        "content": content});
+/// The one part of a reasoning item.
+fn thought_part(text: &str, summarized: bool) -> Value {
+    let kind = if summarized {
+        "summary_text"
+    } else {
+        "reasoning_text"
+    };
+    json!({"type": kind, "text": text})
+}
+
+fn reasoning_item(
+    id: &str,
+    text: Option<&str>,
+    (encrypted, summarized): (bool, bool),
+    status: &str,
+) -> Value {
+    let parts: Vec<Value> = text
+        .map(|text| thought_part(text, summarized))
+        .into_iter()
+        .collect();
+    let (told, other) = match summarized {
+        true => ("summary", "content"),
+        false => ("content", "summary"),
+    };
+    let mut item = json!({"id": id, "type": "reasoning", "status": status, other: [], told: parts});
     if let Some(text) = text.filter(|_| encrypted) {
         item["encrypted_content"] = Value::from(items::encrypted(text));
     }
@@ -174,6 +195,10 @@ pub struct Composer {
     place: Option<Place>,
     names: ToolNames,
     encrypted_reasoning: bool,
+    /// Reasoning is told as its own summary, which clients show.
+    summarized: bool,
+    /// What of the request is not enforced; the last event tells it.
+    warnings: Vec<String>,
     /// JSON of the conversation to be stored with the response, and where.
     history: Option<(String, Arc<State>)>,
     open: Option<Open>,
@@ -186,12 +211,8 @@ pub struct Composer {
 }
 
 impl Composer {
-    pub fn new(state: &Arc<State>, mut request: ResponsesRequest) -> Composer {
-        let warnings = [request.ask.warnings(), &request.names.warnings].concat();
-        if !warnings.is_empty() {
-            let warnings = json!(warnings);
-            request.repeated.insert("warnings".to_string(), warnings);
-        }
+    pub fn new(state: &Arc<State>, request: ResponsesRequest) -> Composer {
+        let warnings = [request.ask.warnings(), request.names.warnings.clone()].concat();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let history = request.history.map(|history| (history, state.clone()));
         let head = Arc::new(Head {
@@ -205,6 +226,8 @@ impl Composer {
             head,
             names: request.names,
             encrypted_reasoning: request.encrypted_reasoning,
+            summarized: request.summarized,
+            warnings,
             history,
             open: None,
             logprobs: Vec::new(),
@@ -290,16 +313,20 @@ impl Composer {
         self.open = Some(open);
     }
 
-    /// Begins the one part of an item.
+    /// Begins the one part of an item: of its content, or of its summary.
     fn begin_part(&mut self, id: &str, part: Value, out: &mut Vec<u8>) {
-        let data = json!({"item_id": id, "output_index": self.output.len(), "content_index": 0,
-            "part": part});
-        self.event("response.content_part.added", data, out);
+        let (kind, index) = match part["type"] == "summary_text" {
+            true => ("response.reasoning_summary_part.added", "summary_index"),
+            false => ("response.content_part.added", "content_index"),
+        };
+        let data =
+            json!({"item_id": id, "output_index": self.output.len(), index: 0, "part": part});
+        self.event(kind, data, out);
     }
 
     fn begin_reasoning(&mut self, out: &mut Vec<u8>) {
         let id = new_id("rs");
-        let item = reasoning_item(&id, None, false, "in_progress");
+        let item = reasoning_item(&id, None, (false, self.summarized), "in_progress");
         let text = String::new();
         self.begin(
             Open::Reasoning {
@@ -309,7 +336,7 @@ impl Composer {
             item,
             out,
         );
-        self.begin_part(&id, json!({"type": "reasoning_text", "text": ""}), out);
+        self.begin_part(&id, thought_part("", self.summarized), out);
     }
 
     fn begin_message(&mut self, out: &mut Vec<u8>) {
@@ -337,9 +364,12 @@ impl Composer {
             None => return,
             Some(Open::Reasoning { id, text }) => {
                 text.push_str(piece);
-                let data = json!({"item_id": id, "output_index": at, "content_index": 0,
-                    "delta": piece});
-                ("response.reasoning_text.delta", data)
+                let (kind, index) = match self.summarized {
+                    true => ("response.reasoning_summary_text.delta", "summary_index"),
+                    false => ("response.reasoning_text.delta", "content_index"),
+                };
+                let data = json!({"item_id": id, "output_index": at, index: 0, "delta": piece});
+                (kind, data)
             }
             Some(Open::Message { id, text, logprobs }) => {
                 text.push_str(piece);
@@ -370,9 +400,13 @@ impl Composer {
         };
         let item = match open {
             Open::Reasoning { id, text } => {
-                let part = json!({"type": "reasoning_text", "text": text});
-                self.end_part("response.reasoning_text.done", &id, part, out);
-                reasoning_item(&id, Some(&text), self.encrypted_reasoning, status)
+                let kind = match self.summarized {
+                    true => "response.reasoning_summary_text.done",
+                    false => "response.reasoning_text.done",
+                };
+                self.end_part(kind, &id, thought_part(&text, self.summarized), out);
+                let form = (self.encrypted_reasoning, self.summarized);
+                reasoning_item(&id, Some(&text), form, status)
             }
             Open::Message { id, text, logprobs } => {
                 let part = text_part(&text, &logprobs);
@@ -381,7 +415,8 @@ impl Composer {
             }
             Open::Call(call) => {
                 self.end_call(&call, out);
-                call.item(status)
+                let complete = serde_json::from_str::<&RawValue>(&call.arguments).is_ok();
+                call.item(if complete { status } else { "incomplete" })
             }
         };
         let data = json!({"output_index": self.output.len(), "item": item});
@@ -390,7 +425,11 @@ impl Composer {
     }
 
     fn end_part(&mut self, kind: &str, id: &str, part: Value, out: &mut Vec<u8>) {
-        let place = json!({"item_id": id, "output_index": self.output.len(), "content_index": 0});
+        let (ended, index) = match part["type"] == "summary_text" {
+            true => ("response.reasoning_summary_part.done", "summary_index"),
+            false => ("response.content_part.done", "content_index"),
+        };
+        let place = json!({"item_id": id, "output_index": self.output.len(), index: 0});
         let mut done = place.clone();
         done["text"] = part["text"].clone();
         if let Some(logprobs) = part.get("logprobs") {
@@ -399,7 +438,7 @@ impl Composer {
         self.event(kind, done, out);
         let mut done = place;
         done["part"] = part;
-        self.event("response.content_part.done", done, out);
+        self.event(ended, done, out);
     }
 
     fn end_call(&mut self, call: &Call, out: &mut Vec<u8>) {
@@ -428,9 +467,9 @@ impl Composer {
     /// The reply is complete.
     fn settle(&mut self, finish: Finish, out: &mut Vec<u8>) {
         self.finish = finish;
-        let status = match finish {
-            Finish::Length | Finish::ContextFull => "incomplete",
-            Finish::Stop | Finish::StopString(_) | Finish::ToolCalls => "completed",
+        let status = match finish.is_incomplete() {
+            true => "incomplete",
+            false => "completed",
         };
         self.close(status, out);
     }
@@ -441,7 +480,7 @@ impl Composer {
         if self.place.as_ref().is_some_and(Place::complete) {
             return self.cancel(out);
         }
-        let incomplete = matches!(self.finish, Finish::Length | Finish::ContextFull);
+        let incomplete = self.finish.is_incomplete();
         let (kind, status) = match incomplete {
             true => ("response.incomplete", "incomplete"),
             false => ("response.completed", "completed"),
@@ -449,7 +488,7 @@ impl Composer {
         let mut response = self.response(status);
         response["usage"] = usage_json(usage);
         if incomplete {
-            // The API has no other word for a full context.
+            // The API has no other word for a full context or for half a call.
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
         self.finally(kind, response, out)
@@ -462,7 +501,10 @@ impl Composer {
         self.finally("response.cancelled", response, out)
     }
 
-    fn finally(&mut self, kind: &str, response: Value, out: &mut Vec<u8>) -> Value {
+    fn finally(&mut self, kind: &str, mut response: Value, out: &mut Vec<u8>) -> Value {
+        if !self.warnings.is_empty() {
+            response["warnings"] = json!(self.warnings);
+        }
         self.event(kind, json!({"response": response}), out);
         let stored = self.stored(&response);
         let keep = || {

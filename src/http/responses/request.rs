@@ -9,9 +9,12 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::form::{self, any_object, json_of};
+use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{Length, check_model, sampling, stop_tokens, stops};
+use crate::http::generate::parameters::{
+    Length, check_least_length, check_model, sampling, stop_tokens, stops,
+};
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
@@ -37,6 +40,8 @@ pub struct ResponsesRequest {
     pub names: ToolNames,
     /// Reasoning items also hold their text in the field that is opaque to clients.
     pub encrypted_reasoning: bool,
+    /// Reasoning is told as its own summary.
+    pub summarized: bool,
     /// Fields of the response that repeat the request.
     pub repeated: Map<String, Value>,
 }
@@ -57,7 +62,10 @@ impl ResponsesRequest {
         let rule = offer::combined(&tools.offer, form(&object)?, parallel_tool_calls)?;
         let included = included(&object)?;
         let stored = object.boolean("store", true)?;
+        check_least_length(&object)?;
         let ask = Ask {
+            left_out: Vec::new(),
+            slips: tools.offer.forgives_slips(),
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
             tools: tools.head,
@@ -72,7 +80,7 @@ impl ResponsesRequest {
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object, &included)?,
-            logprobs_of_text: true,
+            scored: ScoredPart::Text,
             prompt_logprobs: None,
             choices: 1,
             raw: false,
@@ -82,6 +90,7 @@ impl ResponsesRequest {
             repeated: repeated(&object, &ask, stored)?,
             stream: object.boolean("stream", false)?,
             encrypted_reasoning: included.encrypted_reasoning,
+            summarized: summary(&object)?.is_some(),
             history: stored.then(|| Value::from(history).to_string()),
             names,
             ask,
@@ -192,6 +201,24 @@ fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, A
     }
 }
 
+/// The length of the summary that `reasoning` asks for, by either name. The reasoning itself is
+/// told in its place: clients that ask for a summary show no other.
+fn summary(object: &Object<'_>) -> Result<Option<String>, ApiError> {
+    let reasoning = object.optional_object("reasoning")?;
+    let asked = reasoning.and_then(|reasoning| {
+        let names = ["summary", "generate_summary"];
+        names.iter().find_map(|name| reasoning.get(name))
+    });
+    let Some(asked) = asked else {
+        return Ok(None);
+    };
+    match asked.string()? {
+        "none" => Ok(None),
+        length @ ("auto" | "concise" | "detailed") => Ok(Some(length.to_string())),
+        _ => Err(asked.error("must be auto, concise, detailed or none")),
+    }
+}
+
 /// What each form of the response says of its request.
 fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, Value>, ApiError> {
     let given = |name: &str, absent: Value| {
@@ -209,16 +236,16 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         "metadata": given("metadata", json!({})),
         "parallel_tool_calls": ask.parallel_tool_calls,
         "previous_response_id": given("previous_response_id", Value::Null),
-        "reasoning": {"effort": effort, "summary": null},
+        "reasoning": {"effort": effort, "summary": summary(object)?},
         "service_tier": "default",
         "store": stored,
-        "temperature": ask.sampling.temperature,
+        "temperature": given("temperature", plain(ask.sampling.temperature)),
         "text": repeated_text(given("text", json!({}))),
         "tool_choice": given("tool_choice", json!("auto")),
         "tools": given("tools", json!([])),
         "top_logprobs": ask.logprobs.unwrap_or(0),
-        "top_p": ask.sampling.top_p,
-        "truncation": "disabled",
+        "top_p": given("top_p", plain(ask.sampling.top_p)),
+        "truncation": given("truncation", json!("disabled")),
     });
     let mut fields = match fields {
         Value::Object(map) => map,
@@ -229,6 +256,11 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         fields.insert("max_tool_calls".to_string(), Value::from(most));
     }
     Ok(fields)
+}
+
+/// A number as it is written with the fewest digits, which one of more bits has more of.
+fn plain(number: f32) -> Value {
+    serde_json::from_str(&number.to_string()).unwrap_or(Value::Null)
 }
 
 /// A response always names its format, though a request need not.
@@ -288,6 +320,7 @@ mod tests {
             ("model", json!("gpt-any")),
             ("reasoning", json!({"effort": "medium", "summary": "auto"})),
             ("include", json!(["reasoning.encrypted_content"])),
+            ("truncation", json!("auto")),
             ("prompt_cache_key", json!("k")),
             ("client_metadata", json!({"a": "b"})),
             (
@@ -371,6 +404,14 @@ mod tests {
         );
         let bounded = parsed("max_tool_calls", json!(2)).repeated;
         assert_eq!(bounded["max_tool_calls"], 2);
+        let sampled = parsed("temperature", json!(0.7)).repeated;
+        assert_eq!(sampled["temperature"].to_string(), "0.7");
+        let by_default = plain(target::DEFAULT_TOP_P);
+        assert_eq!(sampled["top_p"].to_string(), by_default.to_string());
+        assert!(by_default.to_string().len() < 8, "{by_default}");
+        assert_eq!(parsed("top_p", json!(1)).repeated["top_p"].to_string(), "1");
+        let auto = parsed("reasoning", json!({"summary": "auto"}));
+        assert!(auto.summarized && auto.repeated["reasoning"]["summary"] == "auto");
         assert!(parsed("include", json!(["reasoning.encrypted_content"])).encrypted_reasoning);
     }
 

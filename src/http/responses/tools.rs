@@ -8,9 +8,10 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::offer::{Offer, ToolChoice, allowed, place_of};
 use crate::http::generate::told::{Presented, ToldTools, functions};
-use crate::http::generate::tools::{CUSTOM_ARGUMENT, check_name, check_parameters};
+use crate::http::generate::tools::{
+    CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, needs_tools, not_run_here,
+};
 use crate::http::limits::{MESSAGES_MAX, TOOLS_MAX};
-use crate::log;
 
 /// The type of an item of the input that is no part of the conversation but brings tools.
 pub const ADDITIONAL_TOOLS: &str = "additional_tools";
@@ -19,6 +20,9 @@ pub const ADDITIONAL_TOOLS: &str = "additional_tools";
 pub const TOOL_SEARCH: &str = "tool_search";
 /// The field of a message of the conversation with the tools that a search found.
 pub const FOUND_TOOLS: &str = "found_tools";
+
+/// The types of tools that are served.
+const SERVED: &[&str] = &["function", "custom", "namespace", TOOL_SEARCH];
 
 /// What the answer says of the tools that take text of a grammar.
 const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
@@ -48,6 +52,8 @@ pub struct ToolNames {
     tools: HashMap<String, Tool>,
     /// What of the tools that may be called is not enforced.
     pub warnings: Vec<String>,
+    /// Tools that another server would run itself.
+    pub left_out: Vec<String>,
 }
 
 impl ToolNames {
@@ -124,9 +130,10 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
     for message in history {
         names.add_found(message, &mut told)?;
     }
-    let offer = offer(object, told.callable())?;
-    if offer.choice == ToolChoice::Never {
-        names.warnings.clear();
+    let offer = offer(object, told.callable(), &names.left_out)?;
+    match offer.choice {
+        ToolChoice::Never => names.warnings.clear(),
+        _ => names.warnings.extend(names.left_out.iter().cloned()),
     }
     let tools = told.present(offer);
     Ok(Offered { tools, names })
@@ -159,14 +166,14 @@ fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
 }
 
 /// What `tool_choice` makes of the tools.
-fn offer(object: &Object<'_>, tools: Vec<Value>) -> Result<Offer, ApiError> {
+fn offer(object: &Object<'_>, tools: Vec<Value>, left_out: &[String]) -> Result<Offer, ApiError> {
     let Some(choice) = object.get("tool_choice") else {
         return Ok(Offer::of(tools, ToolChoice::Auto));
     };
     match choice.value.as_str() {
         Some("auto") => Ok(Offer::of(tools, ToolChoice::Auto)),
         Some("none") => Ok(Offer::withheld(&tools)),
-        Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
+        Some("required") if tools.is_empty() => Err(choice.error(needs_tools(left_out))),
         Some("required") => Ok(Offer::of(tools, ToolChoice::Required)),
         Some(_) => Err(choice.error("must be auto, none, required or a tool by its name")),
         None => chosen(&choice.object()?, tools),
@@ -203,7 +210,8 @@ impl List {
     fn add_all(&mut self, list: &Field<'_>, namespace: Option<&str>) -> Result<(), ApiError> {
         for item in list.list(TOOLS_MAX)? {
             let object = item.object()?;
-            let kind = object.require("type")?.string()?;
+            let named = object.require("type")?;
+            let kind = named.string()?;
             match kind {
                 "function" => self.add_named(&object, namespace, Kind::Function)?,
                 "custom" => self.add_named(&object, namespace, Kind::Custom)?,
@@ -219,12 +227,22 @@ impl List {
                 }
                 // Clients offer what the first server of this API runs itself beside their own
                 // tools, and do without where it is not called.
-                _ => log::debug(format_args!("the tool of type {kind:?} is left out")),
+                _ => match misspelt(kind, SERVED) {
+                    Some(meant) => return Err(named.error(format!("must be {meant}"))),
+                    None => self.leave_out(kind),
+                },
             }
         }
         match self.tools.len() {
             0..=TOOLS_MAX => Ok(()),
             _ => Err(list.error(too_many())),
+        }
+    }
+
+    fn leave_out(&mut self, kind: &str) {
+        let warning = not_run_here(kind);
+        if !self.names.left_out.contains(&warning) {
+            self.names.left_out.push(warning);
         }
     }
 
@@ -422,6 +440,28 @@ mod tests {
         assert_eq!(refused(odd), "tools[0].execution");
         let twice = json!({"tools": [search("client"), search("client")]});
         assert_eq!(refused(twice), "tools[1].type");
+    }
+
+    #[test]
+    fn what_another_server_runs_is_left_out_and_told() {
+        let hosted = json!({"type": "file_search", "vector_store_ids": ["v"]});
+        let mut body = json!({"tools": [hosted, hosted, function("f")]});
+        let names = |body: &Value| {
+            let offered = offered(&Object::root(body).unwrap(), &[]).unwrap();
+            offered.names.warnings
+        };
+        let told = names(&body);
+        assert!(
+            told.len() == 1 && told[0].contains("file_search"),
+            "{told:?}"
+        );
+        body["tool_choice"] = json!("none");
+        assert_eq!(names(&body), [""; 0]);
+        let alone = json!({"tools": [hosted], "tool_choice": "required"});
+        let error = offered(&Object::root(&alone).unwrap(), &[]).unwrap_err();
+        assert!(error.message.contains("file_search"), "{}", error.message);
+        let slip = json!({"tools": [hosted, {"type": "fucntion", "name": "f"}]});
+        assert_eq!(refused(slip), "tools[1].type");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn searched(pattern: &str) -> Result<String, String> {
     let Some(rewritten) = rewritten(pattern) else {
         return Err("brackets and doubled signs in a class must be escaped".to_string());
     };
-    expression::check_searched(pattern)?;
+    expression::check_searched(&rewritten)?;
     Ok(rewritten)
 }
 
@@ -86,6 +86,7 @@ fn push_escaped(out: &mut String, sign: Option<char>, place: Place) {
     match SETS.iter().find(|(set, _)| Some(*set) == sign) {
         Some((_, ranges)) if place == Place::Outside => out.extend(["[", ranges, "]"]),
         Some((_, ranges)) => out.push_str(ranges),
+        None if sign == Some('0') => out.push_str(r"\x00"),
         None => {
             out.push('\\');
             out.extend(sign);
@@ -130,6 +131,7 @@ mod tests {
             (r"[\d.]", "[0-9.]"),
             (r"[^\w-]", "[^0-9A-Z_a-z-]"),
             (".", r"[^\n\r\u{2028}\u{2029}]"),
+            (r"\0", r"\x00"),
             (r"\.\\d\n", r"\.\\d\n"),
             (r"\\.", r"\\[^\n\r\u{2028}\u{2029}]"),
             (r"[\]]\D", r"[\]][\x00-/:-\u{10ffff}]"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::text::tools::{REFERENCES_MAX, Root};
 
@@ -43,6 +43,106 @@ const COMPARED_MAX: usize = 100;
 
 pub fn is_type(name: &str) -> bool {
     TYPES.contains(&name)
+}
+
+/// Keywords of [`SILENT`] whose values are no schemas and lead nowhere.
+const ANNOTATIONS: &[&str] = &[
+    "$comment",
+    "default",
+    "deprecated",
+    "description",
+    "example",
+    "examples",
+    "externalDocs",
+    "markdownDescription",
+    "readOnly",
+    "title",
+    "writeOnly",
+];
+/// Keywords whose members are schemas by names that are no keywords.
+const NAMED: &[&str] = &[
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+    "patternProperties",
+    "properties",
+];
+
+/// A schema without what says nothing of a value: nothing in there is looked at, nor counted.
+/// Extensions stay where something may refer to them. `nullable`, which is OpenAPI's, is said as the
+/// standard says it.
+pub fn standard(schema: &Value) -> Value {
+    let extensions = schema.to_string().contains("/x-");
+    plain(schema, extensions)
+}
+
+fn plain(schema: &Value, extensions: bool) -> Value {
+    let inner = |value: &Value| plain(value, extensions);
+    match schema {
+        Value::Array(items) => items.iter().map(inner).collect(),
+        Value::Object(entries) => {
+            let said = entries.iter().filter(|(name, _)| {
+                let extension = name.starts_with(EXTENSION) && !extensions;
+                !ANNOTATIONS.contains(&name.as_str()) && !extension
+            });
+            let written = said.map(|(name, value)| match (name.as_str(), value) {
+                ("const" | "enum" | "required", _) => (name.clone(), value.clone()),
+                (keyword, Value::Object(members)) if NAMED.contains(&keyword) => {
+                    let members = members
+                        .iter()
+                        .map(|(name, value)| (name.clone(), inner(value)));
+                    (name.clone(), Value::Object(members.collect()))
+                }
+                _ => (name.clone(), inner(value)),
+            });
+            let mut written: Map<String, Value> = written.collect();
+            if written.remove("nullable") == Some(Value::Bool(true)) {
+                allow_null(&mut written);
+            }
+            Value::Object(written)
+        }
+        other => other.clone(),
+    }
+}
+
+/// Adds null to the types of a schema, where it has any, and to the values that it lists.
+fn allow_null(schema: &mut Map<String, Value>) {
+    match schema.get_mut("type") {
+        Some(Value::Array(names)) => names.push(Value::from("null")),
+        Some(name) => *name = Value::from(vec![name.take(), Value::from("null")]),
+        None => {}
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.push(Value::Null);
+    }
+}
+
+/// What is wrong with a `type` that names no types.
+pub fn unknown_type(names: &Value) -> Option<String> {
+    let listed = names.as_array().map(Vec::as_slice);
+    let names = listed.unwrap_or(std::slice::from_ref(names));
+    let known = |name: &Value| name.as_str().is_some_and(is_type);
+    match names.iter().find(|name| !known(name)) {
+        Some(name) => Some(format!("the type {name} is not known")),
+        None if names.is_empty() => Some("type names none".to_string()),
+        None => None,
+    }
+}
+
+/// What of an object's schema is not enforced beside its members: references that lead nowhere, and
+/// alternatives of which a value may fit two.
+pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
+    if let Some(reference) = schema.get("$ref")
+        && reference
+            .as_str()
+            .and_then(|name| root.target(name))
+            .is_none()
+    {
+        return Some(leads_nowhere(reference));
+    }
+    let options = schema["oneOf"].as_array()?;
+    let options: Vec<&Value> = options.iter().collect();
+    check_apart(&options, root).err()
 }
 
 /// Whether a keyword says nothing of a value.
@@ -130,6 +230,9 @@ pub fn leads_nowhere(reference: &Value) -> String {
 pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
     let (keyword, values) = match (schema.get("const"), &schema["enum"]) {
         (Some(value), _) => ("const", std::slice::from_ref(value)),
+        (None, Value::Array(values)) if values.is_empty() => {
+            return Err("enum lists no value, so that nothing fits".to_string());
+        }
         (None, Value::Array(values)) => ("enum", values.as_slice()),
         (None, Value::Null) => return Ok(None),
         (None, _) => return Err("enum must be a list".to_string()),

@@ -8,6 +8,8 @@
 pub mod calls;
 mod ecma;
 mod expression;
+mod formats;
+pub mod gbnf;
 mod guide;
 mod keywords;
 pub mod limits;
@@ -38,6 +40,7 @@ use super::tools::{Root, Syntax};
 use self::calls::CallSchema;
 use self::guide::Guide;
 pub use self::guide::Scope;
+pub use self::keywords::standard;
 use self::plain::Part;
 use self::unopened::Barrier;
 use self::vocabulary::Vocabulary;
@@ -104,7 +107,7 @@ impl JsonGrammar {
             place: "",
             strict: self.strict,
             whitespace: self.whitespace,
-            of_type: None,
+            of_types: &[],
         };
         let (schema, mut problems) = part.written()?;
         problems.extend(limits::inexact_number(&self.schema));

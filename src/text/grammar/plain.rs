@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::text::tools::Root;
 
+use super::formats::{self, Format};
 use super::limits::{self, GRAMMAR_BYTES_MAX, SCHEMA_VALUES_MAX};
 use super::{JSON_WHITESPACE, ecma, explained, keywords, panics};
 
@@ -49,20 +50,6 @@ const PARTS: &[&str] = &[
     "properties",
 ];
 
-/// Formats of text that are enforced.
-const FORMATS: &[&str] = &[
-    "date",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "time",
-    "uri",
-    "uuid",
-];
-
 /// Characters that may be escaped in texts where `u` may not: written by its number, the name of a
 /// member would pass for another one.
 const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
@@ -77,8 +64,8 @@ pub struct Part<'r, 'v> {
     pub strict: bool,
     /// Whether white space may stand between the parts of the text.
     pub whitespace: bool,
-    /// The type that the value has in any case.
-    pub of_type: Option<&'r str>,
+    /// The types that the value has in any case; none where nothing more is said.
+    pub of_types: &'r [&'r str],
 }
 
 impl<'v> Part<'_, 'v> {
@@ -102,8 +89,10 @@ impl<'v> Part<'_, 'v> {
         if schema == true {
             schema = json!({});
         }
-        if let Some(name) = self.of_type {
-            schema["type"] = Value::from(name);
+        match self.of_types {
+            [] => {}
+            [name] => schema["type"] = Value::from(*name),
+            names => schema["type"] = Value::from(names),
         }
         if let Some(map) = schema.as_object_mut() {
             map.insert("x-guidance".to_string(), options);
@@ -225,6 +214,9 @@ impl<'r, 'v> Writer<'r, 'v> {
                 written.insert(keyword.clone(), value);
             }
         }
+        if let Some(format) = keywords.get("format") {
+            self.format(format, &mut written, place)?;
+        }
         Ok(Value::Object(written))
     }
 
@@ -268,10 +260,13 @@ impl<'r, 'v> Writer<'r, 'v> {
                 Ok(pattern) => return self.copied(&Value::from(pattern)).map(Some),
                 Err(problem) => not_enforced(pattern, &problem),
             },
-            ("format", Value::String(name)) if FORMATS.contains(&name.as_str()) => {
-                return Ok(Some(value.clone()));
+            // It is written as what it allows.
+            ("format", _) => return Ok(None),
+            ("uniqueItems", Value::Bool(true)) if at_most_one(beside) => return Ok(None),
+            ("enum", Value::Array(values)) if values.is_empty() => {
+                "enum lists no value, so that nothing fits".to_string()
             }
-            ("format", Value::String(name)) => format!("the format {name:?} is not enforced"),
+            (keyword, value) if let Some(problem) = misfit(keyword, value) => problem,
             ("minProperties", _) if may_repeat(value, beside) => {
                 "minProperties is not enforced where names may repeat".to_string()
             }
@@ -281,6 +276,33 @@ impl<'r, 'v> Writer<'r, 'v> {
         };
         self.tell(place, &problem);
         Ok(None)
+    }
+
+    /// Adds what a format allows.
+    fn format(
+        &mut self,
+        format: &Value,
+        written: &mut Map<String, Value>,
+        place: &Place<'_>,
+    ) -> Result<(), String> {
+        let Some(name) = format.as_str() else {
+            self.tell(place, "format must be a string");
+            return Ok(());
+        };
+        let allowed = match formats::find(name) {
+            None => {
+                self.tell(place, &format!("the format {name:?} is not enforced"));
+                return Ok(());
+            }
+            Some(Format::Anything) => return Ok(()),
+            Some(Format::Number(least, most)) => json!({"minimum": least, "maximum": most}),
+            Some(Format::Text(texts)) => json!({"pattern": format!("^(?:{texts})$")}),
+        };
+        let all = written.entry("allOf").or_insert_with(|| json!([]));
+        if let Value::Array(parts) = all {
+            parts.push(self.copied(&allowed)?);
+        }
+        Ok(())
     }
 
     fn members(
@@ -360,6 +382,41 @@ impl<'r, 'v> Writer<'r, 'v> {
 
 fn not_enforced(pattern: &str, problem: &str) -> String {
     format!("the pattern {pattern:?} is not enforced: {problem}")
+}
+
+/// What is wrong with the value of a keyword that is enforced, as far as no other keyword matters.
+fn misfit(keyword: &str, value: &Value) -> Option<String> {
+    let wanted = match keyword {
+        "exclusiveMaximum" | "exclusiveMinimum" | "maximum" | "minimum" | "multipleOf"
+            if !value.is_number() =>
+        {
+            "a number"
+        }
+        "maxItems" | "maxLength" | "maxProperties" | "minItems" | "minLength" | "minProperties"
+            if value
+                .as_f64()
+                .is_none_or(|found| found < 0.0 || found.fract() != 0.0) =>
+        {
+            "a whole number from 0"
+        }
+        "required"
+            if !value
+                .as_array()
+                .is_some_and(|names| names.iter().all(Value::is_string)) =>
+        {
+            "a list of names"
+        }
+        "type" if keywords::unknown_type(value).is_some() => {
+            return keywords::unknown_type(value);
+        }
+        _ => return None,
+    };
+    Some(format!("{keyword} must be {wanted}, not {value}"))
+}
+
+fn at_most_one(beside: &Map<String, Value>) -> bool {
+    let most = beside.get("maxItems").and_then(Value::as_u64);
+    most.is_some_and(|most| most <= 1)
 }
 
 /// Whether as many members as are asked for may be one that is written several times.

@@ -4,7 +4,9 @@
 
 use super::markup::{Named, named};
 use super::schemas::Types;
-use super::{Head, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front};
+use super::{
+    End, Head, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front,
+};
 use crate::text::held_prefix;
 
 pub const CALL: (&str, &str) = ("<|tool_call>", "<tool_call|>");
@@ -57,6 +59,7 @@ pub struct Gemma {
 
 impl Syntax for Gemma {
     const OPEN: &'static str = CALL.0;
+    const END: &'static str = CALL.1;
     const MARKS: &'static [&'static str] = &[CALL.0, CALL.1, QUOTE];
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
@@ -76,7 +79,7 @@ impl Syntax for Gemma {
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: bool) -> Step {
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
         if matches!(self.place, Place::Key | Place::Value | Place::Behind) {
             let blank = held.len() - held.trim_start().len();
             held.drain(..blank);

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::json::{Arguments, Scan};
 use super::markup::{Named, named};
-use super::{Head, Opening, Sink, Step, Syntax, close, head, is_name};
+use super::{End, Head, Opening, Sink, Step, Syntax, close, head, is_name};
 
 pub const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
@@ -40,6 +40,7 @@ pub struct Hermes {
 
 impl Syntax for Hermes {
     const OPEN: &'static str = CALL.0;
+    const END: &'static str = CALL.1;
     const MARKS: &'static [&'static str] = &[CALL.0, CALL.1];
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
@@ -62,7 +63,7 @@ impl Syntax for Hermes {
         opening
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: bool) -> Step {
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
         match self.state {
             State::Arguments => {
                 if !self.arguments.read(held, sink) {

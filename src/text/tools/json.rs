@@ -71,14 +71,18 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Passes on what `held` has of them; returns whether they are at their end.
+    /// Passes on what `held` has of them; returns whether they are at their end. What is not JSON
+    /// was passed on already, and its last bracket is not: nobody takes the call for complete then.
     pub fn read(&mut self, held: &mut String, sink: &mut Sink<'_>) -> bool {
         let end = self.scan.push(held);
-        let piece = take_front(held, end.unwrap_or(held.len()));
+        let mut piece = take_front(held, end.unwrap_or(held.len()));
         self.text.push_str(&piece);
+        let complete = end.is_some() && is_json(&self.text);
+        if end.is_some() && !complete {
+            piece.pop();
+        }
         sink.arguments(piece);
-        // What is not JSON was passed on already; the call does not count then.
-        if end.is_some() && is_json(&self.text) {
+        if complete {
             sink.complete();
         }
         end.is_some()

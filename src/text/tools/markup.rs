@@ -7,16 +7,24 @@
 //! such a tag is held back until that is known: behind the end of a call one token shows it, unless
 //! the model writes on.
 //!
+//! Where slips are forgiven, a value that has opened no function itself also ends where its own
+//! closing tag is missing: at the end of the function or of the call, unless a proper end follows;
+//! and at the tag, on a line of its own, of another argument that the function has and the call does
+//! not have yet, with a value of the type that the schema wants. The end of a function may be missing before that of the call, before
+//! another function, and where the model ends its reply.
+//!
 //! What stays ambiguous: text in a value that looks like the end of a call and the beginning of
 //! another, or like the end of this value and the beginning of another argument.
 
 use super::json::Scan;
-use super::schemas::Types;
+use super::schemas::{ToolSchemas, Types};
 use super::{
-    Head, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, drop_newlines, escaped, head,
+    End, Head, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, drop_newlines, escaped, head,
     name_at, quoted, take_front,
 };
-use crate::text::held_prefix;
+
+/// Longest name of an argument that no schema knows.
+pub const UNKNOWN_NAME_BYTES_MAX: usize = 512;
 
 /// The tags of one syntax.
 pub trait Tags: Default + std::fmt::Debug + Send + 'static {
@@ -47,7 +55,24 @@ pub enum Named<'t> {
     Other,
 }
 
-/// Looks for `before`, a name and `behind`.
+impl<'t> Named<'t> {
+    /// The same with what `more` finds behind it, which must be there.
+    fn and(self, text: &str, more: impl FnOnce(&str) -> Head) -> Named<'t> {
+        let Named::Found { name, length } = self else {
+            return self;
+        };
+        match more(&text[length..]) {
+            Head::Found(more) => Named::Found {
+                name,
+                length: length + more,
+            },
+            Head::Unfinished => Named::Unfinished,
+            Head::Other => Named::Other,
+        }
+    }
+}
+
+/// Looks for `before`, the name of a function and `behind`.
 pub fn named<'t>(text: &'t str, before: &str, behind: &str) -> Named<'t> {
     let start = match head(text, before) {
         Head::Found(start) => start,
@@ -60,33 +85,30 @@ pub fn named<'t>(text: &'t str, before: &str, behind: &str) -> Named<'t> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Named::Other;
     }
-    let rest = &text[start + name.len()..];
-    if rest.starts_with(behind) {
-        let length = start + name.len() + behind.len();
-        Named::Found { name, length }
-    } else if behind.starts_with(rest) {
-        Named::Unfinished
+    let length = start + name.len();
+    Named::Found { name, length }.and(text, |rest| next(rest, behind))
+}
+
+/// Looks for `expected` at the very head of a text.
+fn next(text: &str, expected: &str) -> Head {
+    if text.starts_with(expected) {
+        Head::Found(expected.len())
+    } else if expected.starts_with(text) {
+        Head::Unfinished
     } else {
-        Named::Other
+        Head::Other
     }
 }
 
-/// Looks for the tag of an argument, up to its value.
-fn argument<T: Tags>(text: &str) -> Named<'_> {
-    let found = named(text, T::ARGUMENT.0, T::ARGUMENT.1);
-    let Named::Found { name, length } = found else {
-        return found;
-    };
-    if T::VALUE_OPEN.is_empty() {
-        return found;
-    }
-    match head(&text[length..], T::VALUE_OPEN) {
-        Head::Found(more) => Named::Found {
-            name,
-            length: length + more,
+/// The first of two looks that finds something; else whether one of them may.
+fn either(first: Head, second: impl FnOnce() -> Head) -> Head {
+    match first {
+        Head::Found(_) => first,
+        Head::Unfinished => match second() {
+            Head::Other => Head::Unfinished,
+            found => found,
         },
-        Head::Unfinished => Named::Unfinished,
-        Head::Other => Named::Other,
+        Head::Other => second(),
     }
 }
 
@@ -102,30 +124,279 @@ enum Behind {
     Other,
 }
 
-/// Looks behind a closing tag, with which a value may end.
-fn behind<T: Tags>(text: &str) -> Behind {
-    match argument::<T>(text) {
-        Named::Found { .. } => return Behind::More,
-        Named::Unfinished => return Behind::Unfinished,
-        Named::Other => {}
+/// A tag inside a value.
+#[derive(Debug, PartialEq)]
+enum Tag {
+    /// Closes the value, if what stands behind the tag says so.
+    Closing(Behind),
+    /// Stands where the value's closing tag is missing.
+    Missing(Behind),
+    /// Opens a function inside the value.
+    Opens,
+    /// None, but it may become one.
+    Unfinished,
+    Other,
+}
+
+/// How the tags of one function are read.
+struct Reader<'r, T> {
+    tags: std::marker::PhantomData<T>,
+    schemas: &'r ToolSchemas,
+    function: &'r str,
+    /// Whether slips are forgiven.
+    slips: bool,
+}
+
+impl<T: Tags> Reader<'_, T> {
+    /// What opens a function, or the call around it.
+    const OPENS: &'static str = match T::FUNCTION.0.is_empty() {
+        true => T::CALL.0,
+        false => T::FUNCTION.0,
+    };
+
+    /// Looks for the tag of an argument, up to its value.
+    fn argument<'t>(&self, text: &'t str) -> Named<'t> {
+        let start = match head(text, T::ARGUMENT.0) {
+            Head::Found(start) => start,
+            Head::Unfinished => return Named::Unfinished,
+            Head::Other => return Named::Other,
+        };
+        let name = match self.name(&text[start..]) {
+            Named::Found { name, length } => Named::Found {
+                name,
+                length: start + length,
+            },
+            other => other,
+        };
+        match T::VALUE_OPEN {
+            "" => name,
+            tag => name.and(text, |rest| head(rest, tag)),
+        }
     }
-    let length = match head(text, T::FUNCTION.2) {
-        Head::Found(length) => length,
-        Head::Unfinished => return Behind::Unfinished,
-        Head::Other => return Behind::Other,
-    };
-    let rest = &text[length..];
-    let next = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
-    // Blanks that are still to come must not undo an end that is told by nothing more.
-    let call = match T::CALL.1 {
-        "" => Head::Found(0),
-        tag => head(rest, tag),
-    };
-    match (call, head(rest, next)) {
-        (Head::Found(end), _) => Behind::End(length + end),
-        (_, Head::Found(_)) => Behind::More,
-        (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
-        (Head::Other, Head::Other) => Behind::Other,
+
+    /// Looks for the name of an argument and what stands behind it. A name that the function has
+    /// may hold that too.
+    fn name<'t>(&self, text: &'t str) -> Named<'t> {
+        for known in self.schemas.arguments_of(self.function) {
+            let behind = |rest: &str| next(rest, T::ARGUMENT.1);
+            let found = match next(text, known) {
+                Head::Found(length) => Named::Found {
+                    name: &text[..length],
+                    length,
+                }
+                .and(text, behind),
+                Head::Unfinished => Named::Unfinished,
+                Head::Other => Named::Other,
+            };
+            if found != Named::Other {
+                return found;
+            }
+        }
+        let found = text.find(T::ARGUMENT.1);
+        let name = &text[..found.unwrap_or(text.len())];
+        let odd = name.len() > UNKNOWN_NAME_BYTES_MAX || name.contains(['\n', '\r', '<']);
+        match found {
+            Some(0) => Named::Other,
+            Some(length) if !odd => Named::Found {
+                name,
+                length: length + T::ARGUMENT.1.len(),
+            },
+            // What closes a name may itself begin so.
+            None if !odd || T::ARGUMENT.1.starts_with('<') => Named::Unfinished,
+            _ => Named::Other,
+        }
+    }
+
+    /// Looks for a function's name with what shows that it begins a call: an argument or its end.
+    fn function<'t>(&self, text: &'t str) -> Named<'t> {
+        let found = T::function(text);
+        let Named::Found { length, .. } = found else {
+            return found;
+        };
+        let rest = &text[length..];
+        let end = || either(head(rest, T::FUNCTION.2), || self.call_end(rest));
+        match either(head(rest, T::ARGUMENT.0), end) {
+            Head::Found(_) => found,
+            Head::Unfinished => Named::Unfinished,
+            Head::Other => Named::Other,
+        }
+    }
+
+    /// Looks for the end of a call whose function has none.
+    fn call_end(&self, text: &str) -> Head {
+        match T::CALL.1 {
+            tag if self.slips && !tag.is_empty() => head(text, tag),
+            _ => Head::Other,
+        }
+    }
+
+    /// Looks for another function in the same call, which the last one may not have ended before.
+    fn other_function(&self, text: &str) -> Head {
+        if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.slips) {
+            return Head::Other;
+        }
+        match self.function(text) {
+            Named::Found { .. } => Head::Found(0),
+            Named::Unfinished => Head::Unfinished,
+            Named::Other => Head::Other,
+        }
+    }
+
+    /// Looks for another call.
+    fn other_call(&self, text: &str) -> Head {
+        let tag = head(text, T::CALL.0);
+        let Head::Found(length) = tag else {
+            return tag;
+        };
+        match T::function(&text[length..]) {
+            Named::Found { .. } => Head::Found(0),
+            Named::Unfinished => Head::Unfinished,
+            Named::Other => Head::Other,
+        }
+    }
+
+    /// Looks behind a closing tag, with which a value may end.
+    fn behind(&self, text: &str) -> Behind {
+        match self.argument(text) {
+            Named::Found { .. } => return Behind::More,
+            Named::Unfinished => return Behind::Unfinished,
+            Named::Other => {}
+        }
+        self.behind_arguments(text)
+    }
+
+    /// Looks behind all arguments, where a function ends.
+    fn behind_arguments(&self, text: &str) -> Behind {
+        let length = match head(text, T::FUNCTION.2) {
+            Head::Found(length) => length,
+            Head::Unfinished => return Behind::Unfinished,
+            Head::Other if self.slips => return self.behind_unended(text),
+            Head::Other => return Behind::Other,
+        };
+        let rest = &text[length..];
+        // Blanks that are still to come must not undo an end that is told by nothing more.
+        let call = match T::CALL.1 {
+            "" => Head::Found(0),
+            tag => head(rest, tag),
+        };
+        let tag = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
+        let next = || either(head(rest, tag), || self.other_function(rest));
+        match (call, next()) {
+            (Head::Found(end), _) => Behind::End(length + end),
+            (_, Head::Found(_)) => Behind::More,
+            (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
+            (Head::Other, Head::Other) => Behind::Other,
+        }
+    }
+
+    /// The same where the function's own end is missing.
+    fn behind_unended(&self, text: &str) -> Behind {
+        let next = either(self.other_function(text), || self.other_call(text));
+        match (self.call_end(text), next) {
+            (Head::Found(end), _) => Behind::End(end),
+            (_, Head::Found(_)) => Behind::More,
+            (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
+            (Head::Other, Head::Other) => Behind::Other,
+        }
+    }
+
+    /// Looks at what begins with `<` inside the value of `argument`. `at_line`: it begins a line.
+    fn tag(&self, rest: &str, argument: &Argument, said: &[String], at_line: bool) -> Tag {
+        if let Some(behind) = rest.strip_prefix(T::ARGUMENT.2) {
+            return Tag::Closing(self.behind(behind));
+        }
+        let slips = self.slips && !argument.opened;
+        // Where nothing marks its name, any word may seem to begin the call behind such an end.
+        let marked = !T::FUNCTION.0.is_empty();
+        if slips && marked && rest.starts_with(T::FUNCTION.2) {
+            return Tag::Missing(self.behind_arguments(rest));
+        }
+        if slips && rest.starts_with(Self::OPENS) {
+            return Tag::Opens;
+        }
+        if slips && let Head::Found(length) = self.call_end(rest) {
+            return Tag::Missing(Behind::End(length));
+        }
+        if slips && at_line && rest.starts_with(T::ARGUMENT.0) {
+            return self.next_argument(rest, said);
+        }
+        let tags = [
+            T::ARGUMENT.2,
+            T::FUNCTION.2,
+            Self::OPENS,
+            T::CALL.1,
+            T::ARGUMENT.0,
+        ];
+        let may_become = if slips { &tags[..] } else { &tags[..1] };
+        match may_become.iter().any(|tag| tag.starts_with(rest)) {
+            true => Tag::Unfinished,
+            false => Tag::Other,
+        }
+    }
+
+    /// Looks for an argument that the function has and the call does not have yet, with a value of
+    /// its type.
+    fn next_argument(&self, rest: &str, said: &[String]) -> Tag {
+        let (name, length) = match self.argument(rest) {
+            Named::Found { name, length } => (name, length),
+            Named::Unfinished => return Tag::Unfinished,
+            Named::Other => return Tag::Other,
+        };
+        let types = self.schemas.types(self.function, name);
+        let Some(types) = types.filter(|_| said.iter().all(|said| said != name)) else {
+            return Tag::Other;
+        };
+        let value = &rest[length..];
+        match value.chars().next() {
+            None => return Tag::Unfinished,
+            Some(first) if T::OWN_LINES && first != '\n' => return Tag::Other,
+            Some(_) if types.is_text() => return Tag::Missing(Behind::More),
+            Some(_) => {}
+        }
+        let ends = [T::ARGUMENT.2, T::FUNCTION.2, T::ARGUMENT.0];
+        let end = ends.iter().filter_map(|tag| value.find(tag)).min();
+        match end.map(|end| types.to_json(&value[..end])) {
+            None => Tag::Unfinished,
+            Some(json) if json.starts_with('"') => Tag::Other,
+            Some(_) => Tag::Missing(Behind::More),
+        }
+    }
+
+    /// Looks from byte `from` of a text on, somewhere behind the end of a call, for another end
+    /// before the next call begins.
+    fn is_last(&self, text: &str, mut from: usize, end: End) -> Last {
+        // An end is another one where nothing of it is missing.
+        let whole = Reader {
+            slips: false,
+            ..*self
+        };
+        // All tags begin so.
+        while let Some(found) = text[from..].find('<') {
+            let at = from + found;
+            let rest = &text[at..];
+            let (open, close) = (
+                rest.strip_prefix(T::CALL.0),
+                rest.strip_prefix(T::ARGUMENT.2),
+            );
+            let cut = T::CALL.0.starts_with(rest) || T::ARGUMENT.2.starts_with(rest);
+            let unfinished = match (open.map(T::function), close.map(|rest| whole.behind(rest))) {
+                (Some(Named::Found { .. }), _) => return Last::Yes,
+                (_, Some(Behind::More | Behind::End(_))) => return Last::No(at),
+                // Of a reply that was cut short the value goes on to the last tag there is.
+                (_, Some(Behind::Unfinished)) if end.is_end() => return Last::No(at),
+                (Some(Named::Unfinished), _) | (_, Some(Behind::Unfinished)) => true,
+                (Some(Named::Other), _) | (_, Some(Behind::Other)) => false,
+                (None, None) => cut,
+            };
+            if unfinished && !end.is_end() {
+                return Last::Unknown(at);
+            }
+            from = at + 1;
+        }
+        match end.is_end() {
+            true => Last::Yes,
+            false => Last::Unknown(text.len()),
+        }
     }
 }
 
@@ -137,38 +408,6 @@ enum Last {
     No(usize),
     /// Known once there is more text; nothing stands before this place.
     Unknown(usize),
-}
-
-/// Looks from byte `from` of a text on, somewhere behind the end of a call, for another end before
-/// the next call begins. `end`: there will be no more text.
-fn is_last<T: Tags>(text: &str, mut from: usize, end: bool) -> Last {
-    // All tags begin so.
-    while let Some(found) = text[from..].find('<') {
-        let at = from + found;
-        let rest = &text[at..];
-        let (open, close) = (
-            rest.strip_prefix(T::CALL.0),
-            rest.strip_prefix(T::ARGUMENT.2),
-        );
-        let cut = T::CALL.0.starts_with(rest) || T::ARGUMENT.2.starts_with(rest);
-        let unfinished = match (open.map(T::function), close.map(behind::<T>)) {
-            (Some(Named::Found { .. }), _) => return Last::Yes,
-            (_, Some(Behind::More | Behind::End(_))) => return Last::No(at),
-            // Of a reply that was cut short the value goes on to the last tag there is.
-            (_, Some(Behind::Unfinished)) if end => return Last::No(at),
-            (Some(Named::Unfinished), _) | (_, Some(Behind::Unfinished)) => true,
-            (Some(Named::Other), _) | (_, Some(Behind::Other)) => false,
-            (None, None) => cut,
-        };
-        if unfinished && !end {
-            return Last::Unknown(at);
-        }
-        from = at + 1;
-    }
-    match end {
-        true => Last::Yes,
-        false => Last::Unknown(text.len()),
-    }
 }
 
 #[derive(Debug, Default)]
@@ -193,10 +432,25 @@ struct Argument {
     streaming: bool,
     /// The value so far, while it is not streamed.
     value: String,
+    /// What comes next begins a line of the value.
+    at_line: bool,
+    /// The value has opened a function itself.
+    opened: bool,
     /// Behind an end of the call that is held: where the search for another one goes on.
     searched: usize,
     /// Follows a value that is JSON.
     scan: Option<Scan>,
+}
+
+/// What is found in a value.
+#[derive(Debug, PartialEq)]
+enum Found {
+    /// Its end, and the length of its closing tag.
+    End { at: usize, length: usize },
+    /// So much of it is no tag.
+    Free(usize),
+    /// It is not the JSON that it should be.
+    NotJson,
 }
 
 /// Reads calls between tags.
@@ -213,25 +467,40 @@ pub struct Markup<T> {
 
 impl<T: Tags> Syntax for Markup<T> {
     const OPEN: &'static str = T::CALL.0;
+    const BARE: &'static str = T::FUNCTION.0;
+    const END: &'static str = match T::CALL.1.is_empty() {
+        true => T::FUNCTION.2,
+        false => T::CALL.1,
+    };
     const MARKS: &'static [&'static str] = &[T::CALL.0, T::CALL.1];
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
-        match T::function(text) {
-            Named::Found { name, length } => {
+        match reader::<T>("", sink).function(text) {
+            Named::Found { name, length } if sink.takes(name) => {
                 self.begin(name, sink);
                 Opening::Call { length }
             }
             Named::Unfinished => Opening::Unfinished,
-            Named::Other => Opening::Other,
+            Named::Found { .. } | Named::Other => Opening::Other,
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: bool) -> Step {
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
         match std::mem::take(&mut self.state) {
-            State::Arguments => self.between(held, sink),
+            State::Arguments => self.between(held, sink, end),
             State::Value(argument) => self.value(argument, held, sink, end),
             State::Closing => self.closing(held, sink),
         }
+    }
+}
+
+/// What reads the tags of `function`.
+fn reader<'s, T>(function: &'s str, sink: &Sink<'s>) -> Reader<'s, T> {
+    Reader {
+        tags: std::marker::PhantomData,
+        schemas: sink.schemas,
+        function,
+        slips: sink.forgives(),
     }
 }
 
@@ -244,27 +513,51 @@ impl<T: Tags> Markup<T> {
     }
 
     /// Reads the next argument's tag or the end of the function.
-    fn between(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn between(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
         let blank = held.len() - held.trim_start().len();
         held.drain(..blank);
+        let reader = reader::<T>(&self.function, sink);
         if held.starts_with(T::FUNCTION.2) {
             held.drain(..T::FUNCTION.2.len());
-            let end = if self.arguments.is_empty() { "{}" } else { "}" };
-            sink.arguments(end.to_string());
-            sink.complete();
-            self.state = State::Closing;
-            return Step::Again;
+            return self.complete(sink);
         }
-        match argument::<T>(held) {
+        match reader.argument(held) {
             Named::Found { name, length } => {
                 let argument = self.open_argument(name.to_string(), sink);
                 held.drain(..length);
                 self.state = State::Value(argument);
-                Step::Again
+                return Step::Again;
             }
-            Named::Other if !T::FUNCTION.2.starts_with(held.as_str()) => Step::Broken,
-            Named::Unfinished | Named::Other => Step::Wait,
+            Named::Unfinished if !(held.is_empty() && end == End::Itself) => return Step::Wait,
+            Named::Unfinished | Named::Other => {}
         }
+        // The model has ended its reply behind an argument.
+        let unended = held.is_empty() && !self.arguments.is_empty();
+        if !reader.slips {
+            return self.broken_unless(T::FUNCTION.2.starts_with(held.as_str()));
+        }
+        match reader.behind_unended(held) {
+            Behind::More | Behind::End(_) => self.complete(sink),
+            _ if unended && end == End::Itself => self.complete(sink),
+            Behind::Other => self.broken_unless(T::FUNCTION.2.starts_with(held.as_str())),
+            Behind::Unfinished => Step::Wait,
+        }
+    }
+
+    fn broken_unless(&self, may_go_on: bool) -> Step {
+        match may_go_on {
+            true => Step::Wait,
+            false => Step::Broken,
+        }
+    }
+
+    /// The arguments are complete.
+    fn complete(&mut self, sink: &mut Sink<'_>) -> Step {
+        let end = if self.arguments.is_empty() { "{}" } else { "}" };
+        sink.arguments(end.to_string());
+        sink.complete();
+        self.state = State::Closing;
+        Step::Again
     }
 
     fn open_argument(&mut self, name: String, sink: &mut Sink<'_>) -> Argument {
@@ -281,6 +574,8 @@ impl<T: Tags> Markup<T> {
             started: !T::OWN_LINES,
             streaming: false,
             value: String::new(),
+            at_line: true,
+            opened: false,
             searched: 0,
             scan: (!types.is_text() && !self.plain).then(Scan::default),
         }
@@ -292,7 +587,7 @@ impl<T: Tags> Markup<T> {
         mut argument: Argument,
         held: &mut String,
         sink: &mut Sink<'_>,
-        end: bool,
+        end: End,
     ) -> Step {
         if !argument.started && !held.is_empty() {
             argument.started = true;
@@ -300,73 +595,95 @@ impl<T: Tags> Markup<T> {
                 held.remove(0);
             }
         }
-        let tag = T::ARGUMENT.2;
+        let reader = reader::<T>(&self.function, sink);
+        match self.look(&mut argument, held, &reader, end) {
+            Found::NotJson => self.read_again(argument, held),
+            Found::End { at, length } => {
+                let piece = held[..without_line_break::<T>(&held[..at])].to_string();
+                held.drain(..at + length);
+                argument.close(piece, sink);
+                self.state = State::Arguments;
+                Step::Again
+            }
+            Found::Free(_) if end.is_end() && argument.ends_in_string(held) => {
+                self.read_again(argument, held)
+            }
+            Found::Free(free) => {
+                let free = without_line_break::<T>(&held[..free]);
+                argument.searched = argument.searched.saturating_sub(free);
+                argument.extend(take_front(held, free), sink);
+                self.state = State::Value(argument);
+                Step::Wait
+            }
+        }
+    }
+
+    /// Looks for the end of a value.
+    fn look(&self, argument: &mut Argument, held: &str, reader: &Reader<'_, T>, end: End) -> Found {
         let mut scan = argument.scan.clone();
-        let (mut from, mut scanned) = (0, 0);
-        let free = loop {
-            let Some(found) = held[from..].find(tag) else {
-                break held.len() - held_prefix(&held[from..], tag);
-            };
+        // `inside`: up to there all is part of the value.
+        let (mut from, mut scanned, mut inside) = (0, 0, 0);
+        while let Some(found) = held[from..].find('<') {
             let at = from + found;
-            let after = at + tag.len();
+            from = at + 1;
             if let Some(scan) = &mut scan {
                 scan.push(&held[scanned..at]);
                 scanned = at;
                 if scan.is_in_string() {
-                    from = after;
                     continue;
                 }
             }
-            let length = match behind::<T>(&held[after..]) {
-                Behind::Other => {
-                    from = after;
+            let open = scan.as_ref().is_some_and(Scan::is_open);
+            let at_line = match at {
+                0 => argument.at_line,
+                _ => held[..at].ends_with('\n'),
+            };
+            let (behind, length) = match reader.tag(&held[at..], argument, &self.arguments, at_line)
+            {
+                Tag::Unfinished if !end.is_end() => return Found::Free(at),
+                Tag::Closing(behind) => (behind, T::ARGUMENT.2.len()),
+                Tag::Missing(Behind::Unfinished) if end == End::Cut => continue,
+                Tag::Missing(behind) if at >= inside && !open => (behind, 0),
+                Tag::Opens => {
+                    argument.opened = true;
                     continue;
                 }
-                Behind::Unfinished if !end => break at,
-                Behind::End(length) => Some(length),
+                Tag::Missing(_) | Tag::Unfinished | Tag::Other => continue,
+            };
+            let call_end = match behind {
+                Behind::Other => continue,
+                Behind::Unfinished if !end.is_end() => return Found::Free(at),
+                Behind::End(more) => Some(at + length + more),
                 Behind::More | Behind::Unfinished => None,
             };
             // An object without an end is no JSON: its tags count wherever they stand.
-            if scan.as_ref().is_some_and(Scan::is_open) {
-                return self.read_again(argument, held);
+            if open {
+                return Found::NotJson;
             }
             // JSON is complete here; its strings, where such tags may stand, were passed over.
-            if let Some(length) = length.filter(|_| scan.is_none()) {
-                let searched = argument.searched.max(after + length);
-                match is_last::<T>(held, searched, end) {
+            if let Some(call_end) = call_end.filter(|_| scan.is_none()) {
+                match reader.is_last(held, argument.searched.max(call_end), end) {
                     Last::Yes => {}
                     Last::No(next) => {
-                        argument.searched = 0;
-                        from = next;
+                        (argument.searched, inside) = (0, next);
                         continue;
                     }
                     Last::Unknown(searched) => {
                         argument.searched = searched;
-                        break at;
+                        return Found::Free(at);
                     }
                 }
             }
-            let piece = held[..without_line_break::<T>(&held[..at])].to_string();
-            held.drain(..after);
-            argument.close(piece, sink);
-            self.state = State::Arguments;
-            return Step::Again;
-        };
-        if end && argument.ends_in_string(held) {
-            return self.read_again(argument, held);
+            return Found::End { at, length };
         }
-        let free = without_line_break::<T>(&held[..free]);
-        argument.searched = argument.searched.saturating_sub(free);
-        argument.extend(take_front(held, free), sink);
-        self.state = State::Value(argument);
-        Step::Wait
+        Found::Free(held.len())
     }
 
     /// Reads a value from its beginning as what is not JSON.
     fn read_again(&mut self, mut argument: Argument, held: &mut String) -> Step {
         self.plain = true;
         argument.scan = None;
-        argument.searched = 0;
+        (argument.searched, argument.opened, argument.at_line) = (0, false, true);
         held.insert_str(0, &std::mem::take(&mut argument.value));
         self.state = State::Value(argument);
         Step::Again
@@ -374,27 +691,35 @@ impl<T: Tags> Markup<T> {
 
     /// Drops the end of a call, or begins its next function; a missing end is forgiven.
     fn closing(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        if T::SEVERAL {
-            // However many come, and whether together or one by one.
-            drop_newlines(held);
-            match T::function(held) {
-                Named::Found { name, length } => {
-                    self.begin(name, sink);
-                    held.drain(..length);
-                    return Step::Again;
-                }
-                Named::Unfinished => {
-                    self.state = State::Closing;
-                    return Step::Wait;
-                }
-                Named::Other => {}
+        let reader = reader::<T>("", sink);
+        // However many come, and whether together or one by one.
+        drop_newlines(held);
+        match reader.other_function(held) {
+            Head::Found(_) => return self.next_function(&reader, held, sink),
+            Head::Unfinished => {
+                self.state = State::Closing;
+                return Step::Wait;
             }
+            Head::Other => {}
         }
         let step = close(held, T::CALL.1);
         if step == Step::Wait {
             self.state = State::Closing;
         }
         step
+    }
+
+    fn next_function(
+        &mut self,
+        reader: &Reader<'_, T>,
+        held: &mut String,
+        sink: &mut Sink<'_>,
+    ) -> Step {
+        if let Named::Found { name, length } = reader.function(held) {
+            self.begin(name, sink);
+            held.drain(..length);
+        }
+        Step::Again
     }
 }
 
@@ -413,6 +738,9 @@ impl Argument {
     }
 
     fn extend(&mut self, piece: String, sink: &mut Sink<'_>) {
+        if let Some(last) = piece.chars().last() {
+            self.at_line = last == '\n';
+        }
         if let Some(scan) = &mut self.scan {
             scan.push(&piece);
         }

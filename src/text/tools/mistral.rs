@@ -3,7 +3,7 @@
 
 use super::json::Arguments;
 use super::markup::{Named, named};
-use super::{Head, Opening, Sink, Step, Syntax, head};
+use super::{End, Head, Opening, Sink, Step, Syntax, head};
 
 pub const CALL: &str = "[TOOL_CALLS]";
 pub const ARGUMENTS: &str = "[ARGS]";
@@ -16,6 +16,7 @@ pub struct Mistral {
 
 impl Syntax for Mistral {
     const OPEN: &'static str = CALL;
+    const END: &'static str = "}";
     const MARKS: &'static [&'static str] = &[CALL, ARGUMENTS];
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
@@ -36,7 +37,7 @@ impl Syntax for Mistral {
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: bool) -> Step {
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
         match self.arguments.read(held, sink) {
             true => Step::Closed,
             false => Step::Wait,

@@ -13,12 +13,15 @@ pub mod glm;
 pub mod hermes;
 mod json;
 pub mod markup;
+mod members;
 pub mod minimax_xml;
 pub mod mistral;
 pub mod qwen3_coder;
 mod schemas;
 #[cfg(test)]
 pub mod tests;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -28,9 +31,10 @@ use crate::target;
 use super::held_prefix;
 use super::reply::{Delta, append};
 
+pub use members::{Member, Members};
 pub use schemas::{REFERENCES_MAX, Root, SCHEMA_DEPTH_MAX, ToolSchemas, Types};
 
-/// Longest name of a function or argument that is taken for one.
+/// Longest name of a function that is taken for one.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Blank text around a tag that belongs to the format rather than to the text.
 const BLANK_BYTES_MAX: usize = 8;
@@ -40,14 +44,35 @@ const BLANK_BYTES_MAX: usize = 8;
 pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
     /// What a call begins with.
     const OPEN: &'static str;
+    /// What a call begins with where that was forgotten, and [`Syntax::open`] looks at; empty where
+    /// no call can be told from text then.
+    const BARE: &'static str = "";
+    /// What a call ends with.
+    const END: &'static str;
     /// Tokens that calls are made of, where a tokenizer has them as control tokens.
     const MARKS: &'static [&'static str];
 
     /// Looks at what follows [`Syntax::OPEN`]; `text` is the same as in the last look, or longer.
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening;
 
-    /// Reads on in a call, and takes out of `held` what it is done with. `end`: nothing follows.
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: bool) -> Step;
+    /// Reads on in a call, and takes out of `held` what it is done with.
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
+}
+
+/// Whether a reply ends behind its text so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    No,
+    /// At its length: the model would have gone on.
+    Cut,
+    /// The model has ended it.
+    Itself,
+}
+
+impl End {
+    pub fn is_end(self) -> bool {
+        self != End::No
+    }
 }
 
 /// What stands behind an opening tag.
@@ -78,6 +103,9 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Sink<'a> {
     schemas: &'a ToolSchemas,
+    slips: bool,
+    /// The function must be one that there is.
+    known: bool,
     counts: &'a mut Counts,
     out: &'a mut Vec<Delta>,
 }
@@ -91,6 +119,16 @@ struct Counts {
 }
 
 impl Sink<'_> {
+    /// Whether slips of the model are forgiven.
+    pub fn forgives(&self) -> bool {
+        self.slips
+    }
+
+    /// Whether what looks like a call of `function` is one.
+    pub fn takes(&self, function: &str) -> bool {
+        !self.known || self.schemas.has(function)
+    }
+
     /// A call begins.
     pub fn announce(&mut self, name: &str) {
         let index = self.counts.announced;
@@ -121,7 +159,8 @@ enum State {
     /// Outside a call. `after_call`: newlines are dropped until text comes.
     Text { after_call: bool },
     /// Behind an opening tag; the held text starts with it and the blank before, `tag_end` bytes.
-    Opening { tag_end: usize },
+    /// `bare`: there is none, and the held text goes on with [`Syntax::BARE`].
+    Opening { tag_end: usize, bare: bool },
     /// In a call.
     Call,
     /// All wanted calls are complete: what follows is dropped.
@@ -131,26 +170,46 @@ enum State {
 /// Follows one reply.
 #[derive(Debug)]
 pub struct ToolParser<S = target::ToolSyntax> {
-    schemas: ToolSchemas,
+    schemas: Arc<ToolSchemas>,
     syntax: S,
     state: State,
     held: String,
     counts: Counts,
     /// Calls that are read at most.
     calls_max: usize,
+    /// Whether slips of the model are forgiven.
+    slips: bool,
+    /// Functions that there are not are not called.
+    known: bool,
 }
 
 impl<S: Syntax> ToolParser<S> {
-    /// `one_call`: what follows the first complete call is dropped.
-    pub fn new(schemas: ToolSchemas, one_call: bool) -> ToolParser<S> {
+    /// A reader of calls as models write them, small slips among them. `one_call`: what follows the
+    /// first complete call is dropped.
+    pub fn new(schemas: impl Into<Arc<ToolSchemas>>, one_call: bool) -> ToolParser<S> {
         ToolParser {
-            schemas,
+            schemas: schemas.into(),
             syntax: S::default(),
             state: State::Text { after_call: false },
             held: String::new(),
             counts: Counts::default(),
             calls_max: if one_call { 1 } else { usize::MAX },
+            slips: true,
+            known: false,
         }
+    }
+
+    /// The same, of functions alone that there are: calls of others are text.
+    pub fn of_known(mut self) -> ToolParser<S> {
+        self.known = true;
+        self
+    }
+
+    /// The same; where slips are not `forgiven`, as where a grammar keeps calls to their form, only
+    /// what has that form is a call.
+    pub fn forgiving(mut self, forgiven: bool) -> ToolParser<S> {
+        self.slips = forgiven;
+        self
     }
 
     /// Calls whose arguments are complete.
@@ -163,6 +222,16 @@ impl<S: Syntax> ToolParser<S> {
         !matches!(self.state, State::Text { .. })
     }
 
+    /// Whether the text so far ends in what may be the beginning of a call.
+    pub fn is_opening(&self) -> bool {
+        matches!(self.state, State::Opening { .. })
+    }
+
+    /// Bytes of the text so far of which nothing is told yet.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether no further call is read.
     pub fn has_enough(&self) -> bool {
         self.counts.completed >= self.calls_max
@@ -171,16 +240,17 @@ impl<S: Syntax> ToolParser<S> {
     /// Appends to `out` what `text` settles.
     pub fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
         self.held.push_str(text);
-        self.run(out, false);
+        self.run(out, End::No);
     }
 
     /// Appends to `out` what was held back. `cut`: the reply was to go on, and an opening tag at
-    /// its end may have been that of a call.
+    /// its end, or the beginning of one, may have been that of a call.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) {
-        self.run(out, true);
+        self.run(out, if cut { End::Cut } else { End::Itself });
         let held = std::mem::take(&mut self.held);
         match self.state {
             State::Opening { .. } if cut => {}
+            State::Text { .. } if cut && begins_tag(&held) => {}
             State::Text { .. } | State::Opening { .. } => append(out, Delta::Content(held)),
             // All that a call holds back may be markup.
             State::Call | State::Enough => {}
@@ -188,23 +258,25 @@ impl<S: Syntax> ToolParser<S> {
         self.state = State::Text { after_call: false };
     }
 
-    fn parts<'a>(&'a mut self, out: &'a mut Vec<Delta>) -> (&'a mut S, Sink<'a>) {
+    fn parts<'a>(&'a mut self, out: &'a mut Vec<Delta>, bare: bool) -> (&'a mut S, Sink<'a>) {
         let sink = Sink {
             schemas: &self.schemas,
+            slips: self.slips,
+            known: self.known || bare,
             counts: &mut self.counts,
             out,
         };
         (&mut self.syntax, sink)
     }
 
-    fn run(&mut self, out: &mut Vec<Delta>, end: bool) {
+    fn run(&mut self, out: &mut Vec<Delta>, end: End) {
         loop {
             if self.has_enough() {
                 self.state = State::Enough;
             }
             let goes_on = match self.state {
                 State::Text { after_call } => self.text(after_call, out),
-                State::Opening { tag_end } => self.opening(tag_end, out),
+                State::Opening { tag_end, bare } => self.opening(tag_end, bare, out),
                 State::Call => self.call(out, end),
                 State::Enough => {
                     self.held.clear();
@@ -223,25 +295,48 @@ impl<S: Syntax> ToolParser<S> {
             let kept = self.held.trim_start_matches('\n').len();
             self.held.drain(..self.held.len() - kept);
         }
-        let found = self.held.find(S::OPEN);
-        let end = found.unwrap_or_else(|| self.held.len() - held_prefix(&self.held, S::OPEN));
+        let found = self.next_tag();
+        let end = found.map_or_else(
+            || self.held.len() - held_prefix(&self.held, S::OPEN).max(self.held_bare()),
+            |(at, _)| at,
+        );
         let free = end - newlines_at_end(&self.held[..end]);
         let text = take_front(&mut self.held, free);
         let after_call = after_call && text.is_empty();
         append(out, Delta::Content(text));
         self.state = match found {
-            Some(_) => State::Opening {
-                tag_end: end - free + S::OPEN.len(),
+            Some((_, bare)) => State::Opening {
+                tag_end: end - free + if bare { 0 } else { S::OPEN.len() },
+                bare,
             },
             None => State::Text { after_call },
         };
         found.is_some()
     }
 
+    /// The place of the next tag that may open a call, and whether it does so without being meant to.
+    fn next_tag(&self) -> Option<(usize, bool)> {
+        let open = self.held.find(S::OPEN).map(|at| (at, false));
+        let bare = self.forgives_bare().then(|| self.held.find(S::BARE));
+        let bare = bare.flatten().map(|at| (at, true));
+        open.into_iter().chain(bare).min()
+    }
+
+    fn held_bare(&self) -> usize {
+        match self.forgives_bare() {
+            true => held_prefix(&self.held, S::BARE),
+            false => 0,
+        }
+    }
+
+    fn forgives_bare(&self) -> bool {
+        self.slips && !S::BARE.is_empty()
+    }
+
     /// Reads up to the call's name, and announces the call; or gives the tag back as text.
-    fn opening(&mut self, tag_end: usize, out: &mut Vec<Delta>) -> bool {
+    fn opening(&mut self, tag_end: usize, bare: bool, out: &mut Vec<Delta>) -> bool {
         let held = std::mem::take(&mut self.held);
-        let (syntax, mut sink) = self.parts(out);
+        let (syntax, mut sink) = self.parts(out, bare);
         let opening = syntax.open(&held[tag_end..], &mut sink);
         self.held = held;
         match opening {
@@ -252,6 +347,7 @@ impl<S: Syntax> ToolParser<S> {
             }
             Opening::Unfinished => false,
             Opening::Other => {
+                let tag_end = tag_end + if bare { S::BARE.len() } else { 0 };
                 let text = take_front(&mut self.held, tag_end);
                 append(out, Delta::Content(text));
                 self.state = State::Text { after_call: false };
@@ -260,9 +356,9 @@ impl<S: Syntax> ToolParser<S> {
         }
     }
 
-    fn call(&mut self, out: &mut Vec<Delta>, end: bool) -> bool {
+    fn call(&mut self, out: &mut Vec<Delta>, end: End) -> bool {
         let mut held = std::mem::take(&mut self.held);
-        let (syntax, mut sink) = self.parts(out);
+        let (syntax, mut sink) = self.parts(out, false);
         let step = syntax.step(&mut held, &mut sink, end);
         self.held = held;
         match step {
@@ -277,7 +373,12 @@ impl<S: Syntax> ToolParser<S> {
     }
 }
 
-/// Whether calls can name a function or an argument so.
+/// Whether a text that was held back begins a tag rather than anything: one sign of it shows little.
+fn begins_tag(held: &str) -> bool {
+    held.trim_start_matches('\n').len() > 1
+}
+
+/// Whether calls can name a function so.
 pub fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| is_name_byte(&byte))
 }

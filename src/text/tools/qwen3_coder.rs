@@ -31,7 +31,8 @@ impl Tags for Qwen3CoderTags {
 mod tests {
     use super::*;
     use crate::text::reply::Delta;
-    use crate::text::tools::tests::{calls, content, streamed};
+    use crate::text::tools::tests::{calls, content, schemas, streamed};
+    use crate::text::tools::{ToolParser, ToolSchemas};
     use serde_json::{Value, json};
 
     fn call(arguments: &[(&str, &str)]) -> String {
@@ -130,6 +131,125 @@ mod tests {
         assert!(serde_json::from_str::<Value>(&list).is_ok());
         let expected = json!({"path": page, "line": 7, "tags": tags, "note": page});
         assert_eq!(arguments(&text), expected);
+    }
+
+    /// Models leave out what they have written a thousand times.
+    #[test]
+    fn small_slips_lose_no_call() {
+        let whole = "<tool_call>\n<function=edit>\n<parameter=path>\nx\n</parameter>\n\
+            <parameter=line>\n7\n</parameter>\n</function>\n</tool_call>";
+        for missing in [
+            "<tool_call>\n",
+            "\n</parameter>\n</function>",
+            "\n</parameter>\n<parameter=line>",
+            "</function>\n",
+            "\n</tool_call>",
+            "</function>\n</tool_call>",
+            "\n</function>\n</tool_call>",
+        ] {
+            let left = match missing.split_once("\n</parameter>") {
+                Some((_, rest)) => whole.replace(missing, rest),
+                None => whole.replace(missing, ""),
+            };
+            assert_ne!(left, whole);
+            for (before, behind) in [("", ""), ("I edit.", ""), ("I edit.\n", "\n")] {
+                let (deltas, completed) =
+                    streamed::<Qwen3Coder>(&[&format!("{before}{left}{behind}")]);
+                let expected = [("edit".to_string(), Some(json!({"path": "x", "line": 7})))];
+                assert_eq!(
+                    (calls(&deltas), completed),
+                    (expected.to_vec(), 1),
+                    "{left}"
+                );
+            }
+        }
+        let text = call(&[("path", "x")]).replace("\n</parameter>", "");
+        assert_eq!(arguments(&text), json!({"path": "x"}));
+        let text = text.replace("\n</function>", "");
+        assert_eq!(arguments(&text), json!({"path": "x"}));
+    }
+
+    #[test]
+    fn several_functions_in_one_call_are_several_calls() {
+        let two =
+            call(&[("path", "a")]).replace("\n</tool_call>", "") + &call(&[("line", "1")])[11..];
+        for between in ["</function>\n", "\n</parameter>"] {
+            let text = two.replacen(between, "", 1);
+            for text in [&two, &text] {
+                let (deltas, completed) = streamed::<Qwen3Coder>(&[text]);
+                assert_eq!((calls(&deltas).len(), completed), (2, 2), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_writes_of_calls_is_not_read_as_slips() {
+        let inside = "<function=edit>\n</function>\n</tool_call>";
+        for value in [
+            inside.to_string(),
+            format!("{inside}\n<tool_call>\n{inside}"),
+            "the end: </function>\n</tool_call>\n".to_string(),
+            "as in <parameter=line> or\n<parameter=path>\nor\n<parameter=new>\n".to_string(),
+            "or\n<parameter=line>\nno number\n".to_string(),
+        ] {
+            let text = call(&[("path", &value), ("note", "n")]);
+            assert_eq!(arguments(&text), json!({"path": value, "note": "n"}));
+        }
+    }
+
+    /// Where a grammar holds the reply to the form, what looks like a slip is part of a value.
+    #[test]
+    fn slips_are_not_looked_for_where_they_are_not_forgiven() {
+        let bare = &call(&[("path", "a")])["<tool_call>".len()..];
+        for text in [bare, "<tool_call>\n<function=edit>\n</tool_call>"] {
+            let mut parser = ToolParser::<Qwen3Coder>::new(schemas(), false).forgiving(false);
+            let mut deltas = Vec::new();
+            parser.push(text, &mut deltas);
+            parser.finish(false, &mut deltas);
+            assert_eq!(deltas, [content(text)]);
+        }
+    }
+
+    #[test]
+    fn text_about_calls_is_text() {
+        for text in [
+            "Write `<function=edit>` first.",
+            "<function=unheard>\n<parameter=a>\nx\n</parameter>\n</function>",
+            "<function=edit>\n<parameter",
+            "<tool_call>\n<function=edit>\nSee?",
+        ] {
+            assert_eq!(streamed::<Qwen3Coder>(&[text]), (vec![content(text)], 0));
+        }
+    }
+
+    #[test]
+    fn an_argument_may_have_any_name_of_the_schema_and_unknown_ones_of_one_line() {
+        let names = [
+            "起点",
+            "$top",
+            "@type",
+            "a b",
+            "x>y",
+            "<z>",
+            "two\nlines",
+            "\"q\"",
+            "",
+        ];
+        let one = |name: &&str| (name.to_string(), json!({"type": "integer"}));
+        let properties: Value = names.iter().map(one).collect();
+        let tool = json!({"function": {"name": "edit", "parameters": {"properties": properties}}});
+        let pairs: Vec<(&str, &str)> = names.iter().map(|name| (*name, "1")).collect();
+        let text = call(&[&pairs[..], &[("new one", "2"), ("も", "3")]].concat());
+        let pieces: Vec<String> = text.chars().map(String::from).collect();
+        let mut parser = ToolParser::<Qwen3Coder>::new(ToolSchemas::new([&tool]), false);
+        let mut deltas = Vec::new();
+        for piece in pieces {
+            parser.push(&piece, &mut deltas);
+        }
+        parser.finish(false, &mut deltas);
+        let mut expected: Value = names.iter().map(|name| (*name, json!(1))).collect();
+        (expected["new one"], expected["も"]) = (json!("2"), json!("3"));
+        assert_eq!(calls(&deltas), [("edit".to_string(), Some(expected))]);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
+use super::members::Members;
 use super::{is_json, quoted};
 
 /// Depth to which a schema's alternatives are looked into.
@@ -15,7 +16,14 @@ pub const REFERENCES_MAX: usize = 8;
 /// What the tools of a request say about the types of arguments.
 #[derive(Debug, Default)]
 pub struct ToolSchemas {
-    functions: HashMap<String, HashMap<String, Types>>,
+    functions: HashMap<String, Function>,
+}
+
+#[derive(Debug, Default)]
+struct Function {
+    members: Members<Types>,
+    /// Names of the arguments that are described, the longest first.
+    names: Vec<String>,
 }
 
 impl ToolSchemas {
@@ -25,21 +33,31 @@ impl ToolSchemas {
         let functions = tools.into_iter().filter_map(|tool| {
             let function = &tool["function"];
             let root = Root::new(&function["parameters"]);
-            let parameters = root.resolved(root.value)["properties"].as_object();
-            let types = parameters
-                .into_iter()
-                .flatten()
-                .map(|(name, schema)| (name.clone(), root.types(schema)));
-            Some((function["name"].as_str()?.to_string(), types.collect()))
+            let members = Members::of(&root, root.value).typed(&root);
+            let mut names = members.names();
+            names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+            let name = function["name"].as_str()?.to_string();
+            Some((name, Function { members, names }))
         });
         ToolSchemas {
             functions: functions.collect(),
         }
     }
 
+    /// Whether there is a function of this name.
+    pub fn has(&self, function: &str) -> bool {
+        self.functions.contains_key(function)
+    }
+
+    /// Names of the arguments that a function is known to have, the longest first.
+    pub fn arguments_of(&self, function: &str) -> &[String] {
+        let function = self.functions.get(function);
+        function.map_or(&[], |function| &function.names)
+    }
+
     /// The types of an argument, if they are known.
     pub fn types(&self, function: &str, argument: &str) -> Option<Types> {
-        self.functions.get(function)?.get(argument).copied()
+        self.functions.get(function)?.members.types(argument)
     }
 }
 
@@ -47,7 +65,9 @@ impl ToolSchemas {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Types {
     string: bool,
-    number: bool,
+    /// Numbers that are not whole.
+    fraction: bool,
+    integer: bool,
     boolean: bool,
     null: bool,
     array: bool,
@@ -63,12 +83,31 @@ impl Types {
     /// What is read as text and as nothing else.
     pub const TEXT: Types = Types {
         string: true,
-        number: false,
+        fraction: false,
+        integer: false,
         boolean: false,
         null: false,
         array: false,
         object: false,
     };
+
+    /// Lists and objects.
+    pub const CONTAINERS: Types = Types {
+        string: false,
+        fraction: false,
+        integer: false,
+        boolean: false,
+        null: false,
+        array: true,
+        object: true,
+    };
+
+    /// The type of a value.
+    pub fn of(value: &Value) -> Types {
+        let mut types = Types::default();
+        types.add_type_of(value);
+        types
+    }
 
     /// Whether no value is of both; one that is not said may be of any.
     pub fn excludes(self, other: Types) -> bool {
@@ -82,8 +121,87 @@ impl Types {
 
     /// Whether the value can only be null.
     pub fn is_null(self) -> bool {
-        let others = self.string || self.number || self.boolean || self.array || self.object;
-        self.null && !others
+        self.null && self.without_null().unsaid()
+    }
+
+    fn without_null(self) -> Types {
+        Types {
+            null: false,
+            ..self
+        }
+    }
+
+    /// The types but that of text.
+    pub fn without_text(self) -> Types {
+        Types {
+            string: false,
+            ..self
+        }
+    }
+
+    /// The types that `self` has and `other` has not.
+    pub fn without(self, other: Types) -> Types {
+        Types {
+            string: self.string && !other.string,
+            fraction: self.fraction && !other.fraction,
+            integer: self.integer && !other.integer,
+            boolean: self.boolean && !other.boolean,
+            null: self.null && !other.null,
+            array: self.array && !other.array,
+            object: self.object && !other.object,
+        }
+    }
+
+    /// Whether text is among the types by name.
+    pub fn has_text(self) -> bool {
+        self.string
+    }
+
+    /// Numbers, booleans and null.
+    pub fn scalars(self) -> Types {
+        Types {
+            string: false,
+            array: false,
+            object: false,
+            ..self
+        }
+    }
+
+    /// The types as `type` lists them.
+    pub fn names(self) -> Vec<&'static str> {
+        let numbers = match (self.fraction, self.integer) {
+            (true, _) => Some("number"),
+            (false, true) => Some("integer"),
+            (false, false) => None,
+        };
+        let others = [
+            (self.string, "string"),
+            (self.boolean, "boolean"),
+            (self.null, "null"),
+            (self.array, "array"),
+            (self.object, "object"),
+        ];
+        let others = others.into_iter().filter(|(is, _)| *is);
+        others.map(|(_, name)| name).chain(numbers).collect()
+    }
+
+    /// An expression of the texts that a reader of text and of these types does not read as text,
+    /// or that begin like those; None where it reads all as text.
+    pub fn lookalikes(self) -> Option<String> {
+        let begins = [
+            (self.array, r"\["),
+            (self.object, r"\{"),
+            (self.fraction || self.integer, "[0-9-]"),
+        ];
+        let begins = begins.into_iter().filter(|(is, _)| *is);
+        let mut texts: Vec<String> = begins.map(|(_, sign)| format!("{sign}(?s:.*)")).collect();
+        if self.boolean {
+            texts.push(r"(?:true|false)\s*".to_string());
+        }
+        if self.null {
+            texts.push(r"(?i:null|none)\s*".to_string());
+        }
+        (!texts.is_empty()).then(|| format!(r"\s*(?:{})", texts.join("|")))
     }
 
     /// The types that `type` names; None where it does not say.
@@ -111,14 +229,16 @@ impl Types {
         types.said()
     }
 
-    fn said(self) -> Option<Types> {
+    pub(super) fn said(self) -> Option<Types> {
         Some(self).filter(|types| !types.unsaid())
     }
 
-    fn or(self, other: Types) -> Types {
+    /// The types of either.
+    pub fn or(self, other: Types) -> Types {
         Types {
             string: self.string || other.string,
-            number: self.number || other.number,
+            fraction: self.fraction || other.fraction,
+            integer: self.integer || other.integer,
             boolean: self.boolean || other.boolean,
             null: self.null || other.null,
             array: self.array || other.array,
@@ -126,10 +246,12 @@ impl Types {
         }
     }
 
-    fn and(self, other: Types) -> Types {
+    /// The types of both.
+    pub fn and(self, other: Types) -> Types {
         Types {
             string: self.string && other.string,
-            number: self.number && other.number,
+            fraction: self.fraction && other.fraction,
+            integer: self.integer && other.integer,
             boolean: self.boolean && other.boolean,
             null: self.null && other.null,
             array: self.array && other.array,
@@ -140,7 +262,8 @@ impl Types {
     fn add_name(&mut self, name: &str) {
         match name {
             "string" => self.string = true,
-            "number" | "integer" => self.number = true,
+            "number" => (self.fraction, self.integer) = (true, true),
+            "integer" => self.integer = true,
             "boolean" => self.boolean = true,
             "null" => self.null = true,
             "array" => self.array = true,
@@ -153,39 +276,55 @@ impl Types {
         match value {
             Value::Null => self.null = true,
             Value::Bool(_) => self.boolean = true,
-            Value::Number(_) => self.number = true,
+            Value::Number(number) if is_whole(number) => self.integer = true,
+            Value::Number(_) => self.fraction = true,
             Value::String(_) => self.string = true,
             Value::Array(_) => self.array = true,
             Value::Object(_) => self.object = true,
         }
     }
 
-    fn unsaid(self) -> bool {
-        !(self.string || self.number || self.boolean || self.null || self.array || self.object)
+    /// Whether the schema does not say.
+    pub fn unsaid(self) -> bool {
+        self == Types::default()
     }
 
     /// Whether a value that begins with `start` is a string whatever follows.
     pub fn surely_string(self, start: &str) -> bool {
-        self.string && !(self.null && "null".starts_with(start))
+        if !self.string {
+            return false;
+        }
+        let text = start.trim_start();
+        let lower = text.to_ascii_lowercase();
+        let begins = |name: &str, text: &str| name.starts_with(text.trim_end());
+        let other = match text.chars().next() {
+            None => !self.without_text().unsaid(),
+            Some('[') => self.array,
+            Some('{') => self.object,
+            Some('-' | '0'..='9') => self.fraction || self.integer,
+            Some(_) => false,
+        };
+        let null = self.null && (begins("null", &lower) || begins("none", &lower));
+        let boolean = self.boolean && (begins("true", text) || begins("false", text));
+        !(other || null || boolean)
     }
 
-    /// The JSON of a complete value: of the schema's type if it can be read so, else a string.
+    /// The JSON of a complete value: of the schema's type if it can be read so, else a string. What
+    /// may be a string is one unless its text is a value of another type that the schema allows.
     pub fn to_json(self, text: &str) -> String {
         let trimmed = text.trim();
         let lower = trimmed.to_ascii_lowercase();
         if self.null && (lower == "null" || lower == "none") {
             return "null".to_string();
         }
-        if self.string {
-            return quoted(text);
-        }
-        if self.boolean && (lower == "true" || lower == "false") {
+        let is_boolean = |text: &str| text == "true" || text == "false";
+        if self.boolean && (is_boolean(trimmed) || (!self.string && is_boolean(&lower))) {
             return lower;
         }
         let wanted = match trimmed.as_bytes().first() {
             Some(b'[') => self.array || self.unsaid(),
             Some(b'{') => self.object || self.unsaid(),
-            Some(b'-' | b'0'..=b'9') => self.number,
+            Some(b'-' | b'0'..=b'9') => self.takes_number(trimmed),
             _ => false,
         };
         if wanted && is_json(trimmed) {
@@ -193,6 +332,21 @@ impl Types {
         }
         quoted(text)
     }
+
+    /// Whether the text of a number is read as one. One of another kind than the schema allows is
+    /// told as it is where there is no text to take it for.
+    fn takes_number(self, text: &str) -> bool {
+        let whole = || serde_json::from_str(text).is_ok_and(|number| is_whole(&number));
+        match (self.fraction, self.integer) {
+            (true, true) => true,
+            (false, false) => false,
+            (fraction, _) => !self.string || fraction != whole(),
+        }
+    }
+}
+
+fn is_whole(number: &Number) -> bool {
+    number.as_f64().is_none_or(|number| number.fract() == 0.0)
 }
 
 /// The schemas of one document: what they refer to in it, and which types they allow.
@@ -274,7 +428,11 @@ impl<'v> Root<'v> {
             .chain(parts("allOf").filter_map(inside));
         let first = said.next()?;
         // Where nothing fits all, the first of them is as good as any.
-        Some(said.fold(first, |types, more| types.and(more).said().unwrap_or(types)))
+        let types = said.fold(first, |types, more| types.and(more).said().unwrap_or(types));
+        Some(Types {
+            null: types.null || schema["nullable"] == true,
+            ..types
+        })
     }
 }
 

@@ -268,7 +268,7 @@ fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
-/// Text of tags and other oddities, in which no end of a call is whole.
+/// Text of tags and other oddities, in which no end of a call is whole and no argument begins.
 fn hostile_text<S: Written>(random: &mut Random) -> String {
     const ODD: &[&str] = &[
         "", "é🦀", "\"", "\\", "\\\"", "{", "}]", "<", "</", "null", "\t",
@@ -279,7 +279,9 @@ fn hostile_text<S: Written>(random: &mut Random) -> String {
         text.push_str(parts[random.below(parts.len())]);
         text.push_str(["x", " x", "\nx\n"][random.below(3)]);
     }
-    text.replace("<|\"|>", "")
+    // Another argument begins on a line of its own, whether or not the last one was closed.
+    let text = format!("\n{text}").replace("\n<parameter", "\nx<parameter");
+    text[1..].replace("<|\"|>", "")
 }
 
 fn hostile_arguments<S: Written>(random: &mut Random) -> Map<String, Value> {
@@ -442,6 +444,14 @@ fn a_call_without_arguments_has_an_empty_object() {
     for_each_syntax!(run());
 }
 
+fn json_of(deltas: &[Delta]) -> String {
+    let json = |delta: &Delta| match delta {
+        Delta::Arguments { json, .. } => json.clone(),
+        _ => String::new(),
+    };
+    deltas.iter().map(json).collect()
+}
+
 /// Up to its name a call is not known for one: it is left out where the reply was to go on, and
 /// text where the model ended it there.
 #[test]
@@ -457,7 +467,12 @@ fn a_cut_leaves_no_opening_behind() {
                 deltas
             });
             match told_ended.first() {
-                Some(Delta::ToolCall { .. }) => assert_eq!(told_cut, told_ended),
+                // What the model ends behind an argument is complete.
+                Some(Delta::ToolCall { .. }) => {
+                    let [cut, ended] = [&told_cut, &told_ended].map(|told| json_of(told));
+                    let missing = ended.strip_prefix(&cut).unwrap();
+                    assert!(["", "}"].contains(&missing), "{}: {cut}", S::NAME);
+                }
                 _ => {
                     assert_eq!(told_cut, [], "{}", S::NAME);
                     assert_eq!(told_ended, [content(&call[..length])]);

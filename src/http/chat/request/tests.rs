@@ -71,7 +71,8 @@ fn each_numeric_range_ends_at_its_limit() {
     for (field, inside, outside) in [
         ("temperature", json!(2), json!(2.01)),
         ("temperature", json!(0), json!(-0.1)),
-        ("top_p", json!(1), json!(0)),
+        ("top_p", json!(1), json!(1.1)),
+        ("top_p", json!(0), json!(-0.1)),
         ("min_p", json!(0), json!(1.1)),
         ("top_k", json!(-1), json!(-2)),
         ("presence_penalty", json!(-2), json!(-2.1)),

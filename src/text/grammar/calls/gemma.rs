@@ -6,16 +6,19 @@ use serde_json::Value;
 
 use crate::text::grammar::keywords;
 use crate::text::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
+use crate::text::tools::{Member, Types};
 
 use super::text::{ANY_TEXT, text_of};
 use super::{
-    ANY, Argument, CallGrammar, Form, Function, Lark, OBJECT_KEYWORDS, at, literal, members, quoted,
+    ANY, Argument, CallGrammar, Described, Form, Function, Lark, Members, at, literal, quoted,
 };
 
 /// Schemas inside each other that are followed.
 const DEPTH_MAX: usize = 64;
 /// Items of a list whose number is bounded.
 const ITEMS_MAX: u64 = 1_000;
+/// Keywords of objects inside the arguments that are honoured.
+const NESTED_KEYWORDS: &[&str] = &["additionalProperties", "properties", "required"];
 /// Keywords of lists that are honoured.
 const LIST_KEYWORDS: &[&str] = &["items", "maxItems", "minItems"];
 
@@ -36,19 +39,21 @@ impl CallGrammar for Gemma {
             any_value(lark);
             return Ok(format!("{name} {ANY_OBJECT}"));
         }
-        let arguments = function.arguments(lark)?;
+        let alternatives = function.arguments(lark)?;
         let mut values = Values {
             lark,
             function,
             rules: 0,
             known: HashMap::new(),
         };
-        let object = values
-            .object("", &arguments, 0)
-            .map_err(|stop| match stop {
-                Stop::Here(problem) | Stop::All(Fatal(problem)) => problem,
-            })?;
-        Ok(format!("{name} {object}"))
+        let objects = alternatives
+            .iter()
+            .map(|arguments| values.object("", arguments, 0));
+        let objects = objects.collect::<Result<Vec<String>, Stop>>();
+        let objects = objects.map_err(|stop| match stop {
+            Stop::Here(problem) | Stop::All(Fatal(problem)) => problem,
+        })?;
+        Ok(format!("{name} ({})", objects.join(" | ")))
     }
 }
 
@@ -167,6 +172,9 @@ impl<'v> Values<'_, 'v> {
             let values = values.collect::<Result<Vec<String>, Fatal>>()?;
             return Ok(format!("({})", values.join(" | ")));
         }
+        if let Some(problem) = schema.get("type").and_then(keywords::unknown_type) {
+            return Err(problem.into());
+        }
         let names = match &schema["type"] {
             Value::String(name) => vec![name.as_str()],
             Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
@@ -193,7 +201,9 @@ impl<'v> Values<'_, 'v> {
     ) -> Result<String, Stop> {
         match name {
             "string" => {
-                let text = text_of(schema, &self.function.root, QUOTE)?;
+                let text = text_of(schema, &self.function.root, QUOTE, Types::TEXT)?;
+                let fixed = text.fixed.join(" | ");
+                let text = text.free.unwrap_or_else(|| format!("({fixed})"));
                 let rule = self.new_rule()?;
                 self.lark.text_rule(&rule, &text, QUOTE, QUOTE);
                 Ok(format!("{} {rule}", literal(QUOTE)))
@@ -203,16 +213,21 @@ impl<'v> Values<'_, 'v> {
                 self.list(place, schema, depth)
             }
             "object" => {
-                keywords::check(schema, OBJECT_KEYWORDS)?;
-                match members(schema) {
-                    members if members.is_empty() => self.map(place, schema, depth),
-                    members => Ok(self.object(place, &members, depth)?),
+                keywords::check(schema, NESTED_KEYWORDS)?;
+                let members = Members::of(&self.function.root, schema);
+                let members: Vec<Argument<'v>> = match members.alternatives.as_slice() {
+                    [layers] => Members::members(layers).into_iter().map(inner).collect(),
+                    _ => Vec::new(),
+                };
+                match members.is_empty() {
+                    true => self.map(place, schema, depth),
+                    false => self.object(place, &members, depth),
                 }
             }
             _ => {
                 let form = Form {
                     whitespace: false,
-                    of_type: Some(name),
+                    of_types: &[name],
                 };
                 let written = self.function.json(self.lark, place, schema, form);
                 Ok(written.map_err(Fatal)?)
@@ -270,14 +285,19 @@ impl<'v> Values<'_, 'v> {
         // Behind the last member nothing follows.
         let (mut first, mut next) = (String::new(), String::new());
         for (at, member) in members.iter().enumerate().rev() {
-            let key = member.name;
-            if key.is_empty() || key.contains([',', ':', '{', '}', '[', ']']) || key.contains(QUOTE)
-            {
+            let key = member.name.as_str();
+            if key.contains(QUOTE) {
                 return Err(format!("the name {key:?} does not fit the model's calls").into());
             }
             let place = inside(place, &format!("properties.{key}"));
-            let value = self.value(&place, member.schema, depth + 1)?;
-            let key = quoted(&format!("{key}:"));
+            let value = match member.schema {
+                Described::By(schema) => self.value(&place, schema, depth + 1)?,
+                Described::Of(_) => {
+                    any_value(self.lark);
+                    ANY_VALUE.to_string()
+                }
+            };
+            let key = quoted(&written_key(key));
             self.lark.line(&format!("{rule}_{at}: {key} {value}"));
             let (with_first, with_next) = (
                 format!("{rule}_{at} {next}"),
@@ -296,6 +316,26 @@ impl<'v> Values<'_, 'v> {
             (first, next) = (format!("{rule}_first_{at}"), format!("{rule}_next_{at}"));
         }
         Ok(format!(r#""{{" {first} "}}""#))
+    }
+}
+
+/// A member of an object inside the arguments, all of whose keywords are known.
+fn inner(member: Member<&Value>) -> Argument<'_> {
+    Argument {
+        schema: Described::By(member.said.first().copied().unwrap_or(&ANY)),
+        name: member.name,
+        required: member.required,
+    }
+}
+
+/// A key before its value. Those that would not end where they do stand between marks.
+fn written_key(key: &str) -> String {
+    let bare = key
+        .chars()
+        .all(|char| char.is_alphanumeric() || "_-.$@".contains(char));
+    match bare && !key.is_empty() {
+        true => format!("{key}:"),
+        false => format!("{QUOTE}{key}{QUOTE}:"),
     }
 }
 

@@ -41,7 +41,7 @@ fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>
     };
     let form = Form {
         whitespace: true,
-        of_type: Some("object"),
+        of_types: &["object"],
     };
     function.json(lark, "", schema, form)
 }

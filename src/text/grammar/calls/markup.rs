@@ -1,13 +1,18 @@
 //! Calls whose arguments stand between tags.
 
-use crate::text::tools::NAME_BYTES_MAX;
-use crate::text::tools::markup::{Markup, Tags};
+use llguidance::regex_to_lark;
+use serde_json::{Value, json};
 
-use super::text::{ANY_TEXT, text_of};
-use super::{Argument, CallGrammar, Form, Function, Lark, at, literal, quoted};
+use crate::text::tools::Types;
+use crate::text::tools::markup::{Markup, Tags, UNKNOWN_NAME_BYTES_MAX};
+
+use super::text::{ANY_TEXT, Text, text_of};
+use super::{Argument, CallGrammar, Described, Form, Function, Lark, at, literal, quoted};
 
 /// The rule of an argument of any name, taken as text.
 const FREE: &str = "free_argument";
+/// Characters of its name, none of which has more than four bytes.
+const UNKNOWN_NAME_CHARS_MAX: usize = UNKNOWN_NAME_BYTES_MAX / 4;
 
 impl<T: Tags> CallGrammar for Markup<T> {
     const BETWEEN: &'static str = "\n";
@@ -24,18 +29,40 @@ impl<T: Tags> CallGrammar for Markup<T> {
             free_argument::<T>(lark);
             written.push_str(&format!(" {FREE}*"));
         } else {
-            for (index, argument) in function.arguments(lark)?.iter().enumerate() {
-                let rule = format!("argument_{}_{index}", function.at);
-                write_argument::<T>(lark, &rule, argument, function)?;
-                let often = if argument.required { "" } else { "?" };
-                written.push_str(&format!(" {rule}{often}"));
+            let alternatives = function.arguments(lark)?;
+            let mut lists = Vec::with_capacity(alternatives.len());
+            for (at, arguments) in alternatives.iter().enumerate() {
+                let mut list = Vec::with_capacity(arguments.len());
+                for (index, argument) in arguments.iter().enumerate() {
+                    let rule = format!("argument_{}_{at}_{index}", function.at);
+                    write_argument::<T>(lark, &rule, argument, function)?;
+                    let often = if argument.required { "" } else { "?" };
+                    list.push(format!("{rule}{often}"));
+                }
+                lists.push(list.join(" "));
             }
+            written.push_str(&format!(" {}", one_of_lists(&lists)));
         }
         let line_break = if T::CALL.1.is_empty() { "" } else { "\n" };
         Ok(format!(
             "{written} {}",
             quoted(&format!("{close}{line_break}"))
         ))
+    }
+}
+
+/// One of some lists, of which an empty one leaves nothing to write.
+fn one_of_lists(lists: &[String]) -> String {
+    let said: Vec<&str> = lists
+        .iter()
+        .map(String::as_str)
+        .filter(|list| !list.is_empty())
+        .collect();
+    match (said.as_slice(), said.len() < lists.len()) {
+        ([], _) => String::new(),
+        (said, true) => format!("({})?", said.join(" | ")),
+        ([one], false) => (*one).to_string(),
+        (said, false) => format!("({})", said.join(" | ")),
     }
 }
 
@@ -60,7 +87,7 @@ fn free_argument<T: Tags>(lark: &mut Lark) {
     }
     let (before, behind) = (literal(T::ARGUMENT.0), literal(&value_open::<T>()));
     lark.line(&format!(
-        r#"{FREE}: {before} /[A-Za-z0-9_.:\-]{{1,{NAME_BYTES_MAX}}}/ {behind} free_text "\n""#
+        r#"{FREE}: {before} /[^<>"\n\r]{{1,{UNKNOWN_NAME_CHARS_MAX}}}/ {behind} free_text "\n""#
     ));
     lark.text_rule("free_text", ANY_TEXT, &value_close::<T>(), T::ARGUMENT.2);
 }
@@ -72,28 +99,94 @@ fn write_argument<'v, T: Tags>(
     argument: &Argument<'v>,
     function: &Function<'v>,
 ) -> Result<(), String> {
-    let (name, schema, root) = (argument.name, argument.schema, &function.root);
+    let name = &argument.name;
     let place = format!("properties.{name}");
     let open = quoted(&format!("{}{name}{}", T::ARGUMENT.0, value_open::<T>()));
-    let close = value_close::<T>();
-    if root.types(schema).is_text() {
-        let value = match text_of(schema, root, T::ARGUMENT.2) {
-            Ok(value) => value,
-            Err(problem) => {
-                function.tolerate(lark, at(&place, problem))?;
-                ANY_TEXT.to_string()
-            }
-        };
-        lark.line(&format!(r#"{rule}: {open} {rule}_text "\n""#));
-        lark.text_rule(&format!("{rule}_text"), &value, &close, T::ARGUMENT.2);
-        return Ok(());
-    }
-    let form = Form {
-        whitespace: true,
-        of_type: None,
+    let close = quoted(&format!("{}\n", value_close::<T>()));
+    let read = function.types(name);
+    let (text, json) = match argument.schema {
+        Described::By(schema) => {
+            let text = text_part::<T>(lark, &place, schema, function, read)?;
+            let types = text.as_ref().map(|text| text.json);
+            let json = match types {
+                Some(types) if types.unsaid() => None,
+                types => {
+                    let names = types.map_or(Vec::new(), Types::names);
+                    let form = Form {
+                        whitespace: true,
+                        of_types: &names,
+                    };
+                    Some(function.json(lark, &place, schema, form)?)
+                }
+            };
+            (text, json)
+        }
+        Described::Of(types) if types.is_text() => (Some(any_text()), None),
+        Described::Of(types) => (None, Some(lark.json(&json!({"type": types.names()}))?)),
     };
-    let json = function.json(lark, &place, schema, form)?;
-    let close = quoted(&format!("{close}\n"));
-    lark.line(&format!("{rule}: {open} {json} {close}"));
+    let mut values: Vec<String> = json
+        .map(|json| format!("{json} {close}"))
+        .into_iter()
+        .collect();
+    if let Some(text) = text {
+        let value = text_expression(lark, rule, &text);
+        lark.text_rule(
+            &format!("{rule}_text"),
+            &value,
+            &value_close::<T>(),
+            T::ARGUMENT.2,
+        );
+        values.push(format!(r#"{rule}_text "\n""#));
+    }
+    lark.line(&format!("{rule}: {open} ({})", values.join(" | ")));
     Ok(())
+}
+
+/// Any text, and nothing else.
+fn any_text() -> Text {
+    Text {
+        free: Some(ANY_TEXT.to_string()),
+        ..Text::default()
+    }
+}
+
+/// How the argument is written where it may be text.
+fn text_part<'v, T: Tags>(
+    lark: &mut Lark,
+    place: &str,
+    schema: &'v Value,
+    function: &Function<'v>,
+    read: Types,
+) -> Result<Option<Text>, String> {
+    let types = function.root.types(schema);
+    if !types.is_text() {
+        return Ok(None);
+    }
+    match text_of(schema, &function.root, T::ARGUMENT.2, read) {
+        Ok(text) => Ok(Some(text)),
+        Err(problem) => {
+            function.tolerate(lark, at(place, problem))?;
+            Ok(Some(any_text()))
+        }
+    }
+}
+
+/// A text as an expression of Lark. What reads as a value of another type is no free text.
+fn text_expression(lark: &mut Lark, rule: &str, text: &Text) -> String {
+    let lookalikes = text.lookalikes.lookalikes();
+    let free = text.free.as_ref().map(|free| match &lookalikes {
+        Some(others) => format!("{free} & ~/{}/", regex_to_lark(others, "")),
+        None => free.clone(),
+    });
+    match (free, text.fixed.is_empty()) {
+        (Some(free), true) => free,
+        (Some(free), false) if free == ANY_TEXT => free,
+        (Some(free), false) => {
+            // A conjunction is an operand by its name alone.
+            let name = rule.to_uppercase();
+            lark.line(&format!("{name}: {free}"));
+            format!("({name} | {})", text.fixed.join(" | "))
+        }
+        (None, _) => format!("({})", text.fixed.join(" | ")),
+    }
 }

@@ -12,7 +12,7 @@ mod text;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::tools::{Root, Syntax, is_name};
+use crate::text::tools::{Member, Members, Root, Syntax, Types};
 
 use super::plain::{Part, compiled};
 use super::{Grammar, keywords, limits};
@@ -65,6 +65,7 @@ pub fn grammar<S: CallGrammar>(
     loose: bool,
     answer: Option<&Grammar>,
 ) -> Result<Grammar, Refused> {
+    let tools: Vec<Value> = tools.iter().map(without_annotations).collect();
     let schemas = tools.iter().map(|tool| &tool["function"]["parameters"]);
     limits::check_schemas(schemas).map_err(|error| Refused {
         tool: None,
@@ -132,14 +133,24 @@ fn literal(text: &str) -> String {
     quoted(text)
 }
 
+/// A tool whose parameters say nothing but what binds a call.
+fn without_annotations(tool: &Value) -> Value {
+    let mut tool = tool.clone();
+    if let Some(parameters) = tool["function"].get_mut("parameters") {
+        *parameters = keywords::standard(parameters);
+    }
+    tool
+}
+
 /// One tool as the grammar sees it.
 pub struct Function<'v> {
     at: usize,
     name: &'v str,
     /// The parameters, which references are resolved in.
     root: Root<'v>,
-    /// The schema of all arguments, which the parameters may refer to.
-    object: &'v Value,
+    /// What the parameters say of the arguments, and how these are read.
+    members: Members<&'v Value>,
+    types: Members<Types>,
     /// Nothing is known of the arguments.
     free: bool,
     strict: bool,
@@ -147,21 +158,37 @@ pub struct Function<'v> {
 
 /// One argument of a function.
 struct Argument<'v> {
-    name: &'v str,
-    schema: &'v Value,
+    name: String,
+    schema: Described<'v>,
     required: bool,
+}
+
+/// What is known of a value.
+enum Described<'v> {
+    By(&'v Value),
+    /// Several schemas hold together; of these types it is in any case.
+    Of(Types),
 }
 
 /// Keywords of the schema of all arguments that are honoured where they stand one by one.
 /// `additionalProperties` allows more than is written, or nothing.
-const OBJECT_KEYWORDS: &[&str] = &["additionalProperties", "properties", "required"];
+const OBJECT_KEYWORDS: &[&str] = &[
+    "$ref",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "patternProperties",
+    "properties",
+    "required",
+];
 
 /// How a value of JSON is written.
 #[derive(Clone, Copy)]
 struct Form<'f> {
     whitespace: bool,
-    /// The type that it has in any case.
-    of_type: Option<&'f str>,
+    /// The types that it has in any case; none where nothing more is said.
+    of_types: &'f [&'f str],
 }
 
 /// The schema of a value that none describes.
@@ -171,14 +198,21 @@ impl<'v> Function<'v> {
     fn read(at: usize, function: &'v Value, loose: bool) -> Function<'v> {
         let strict = function["strict"] == true;
         let root = Root::new(&function["parameters"]);
+        let members = Members::of(&root, root.value());
         Function {
             at,
             name: function["name"].as_str().unwrap_or_default(),
-            object: root.resolved(root.value()),
+            types: members.typed(&root),
+            members,
             root,
             free: loose && !strict,
             strict,
         }
+    }
+
+    /// The types of an argument as its reader takes it.
+    fn types(&self, argument: &str) -> Types {
+        self.types.types(argument).unwrap_or(Types::TEXT)
     }
 
     fn write<S: CallGrammar>(&self, lark: &mut Lark) -> Result<String, String> {
@@ -208,27 +242,55 @@ impl<'v> Function<'v> {
         Ok(())
     }
 
-    /// The arguments that the schema describes, where they stand one by one.
+    /// The arguments that the schema describes, where they stand one by one: one of some lists.
     ///
     /// # Errors
     /// What of them cannot be enforced and has to be.
-    fn arguments(&self, lark: &mut Lark) -> Result<Vec<Argument<'v>>, String> {
-        let followed = keywords::followed(self.root.value(), &self.root);
-        let checked = followed.and_then(|object| keywords::check(object, OBJECT_KEYWORDS));
-        if let Err(problem) = checked {
+    fn arguments(&self, lark: &mut Lark) -> Result<Vec<Vec<Argument<'v>>>, String> {
+        for problem in object_problems(&self.members, &self.root) {
             self.tolerate(lark, problem)?;
         }
-        let mut found = Vec::new();
-        for argument in members(self.object) {
-            if is_name(argument.name) {
-                found.push(argument);
-                continue;
+        let alternatives = self.members.alternatives.iter();
+        let arguments = alternatives.map(|layers| {
+            let members = Members::members(layers).into_iter();
+            let arguments = members.map(|member| self.argument(lark, member));
+            Ok(arguments
+                .collect::<Result<Vec<_>, String>>()?
+                .into_iter()
+                .flatten()
+                .collect())
+        });
+        arguments.collect()
+    }
+
+    /// One of them; None where there is no place for it.
+    fn argument(
+        &self,
+        lark: &mut Lark,
+        member: Member<&'v Value>,
+    ) -> Result<Option<Argument<'v>>, String> {
+        let (name, required) = (member.name, member.required);
+        if member.forbidden && required {
+            let problem = format!("{name:?} is required and has no place");
+            self.tolerate(lark, problem)?;
+        }
+        if member.forbidden {
+            return Ok(None);
+        }
+        let schema = match member.said.as_slice() {
+            [] => Described::By(&ANY),
+            [one, more @ ..] if more.iter().all(|more| more == one) => Described::By(one),
+            _ => {
+                let problem = "what several schemas say of one value is not enforced";
+                self.tolerate(lark, at(&format!("properties.{name}"), problem.to_string()))?;
+                Described::Of(self.types(&name))
             }
-            let name = argument.name;
-            let problem = format!("the name {name:?} does not fit the model's calls");
-            self.tolerate(lark, problem)?;
-        }
-        Ok(found)
+        };
+        Ok(Some(Argument {
+            name,
+            schema,
+            required,
+        }))
     }
 
     /// A schema of the parameters as part of a rule: any value of its type where it cannot be
@@ -249,7 +311,7 @@ impl<'v> Function<'v> {
             place,
             strict: self.strict,
             whitespace: form.whitespace,
-            of_type: form.of_type,
+            of_types: form.of_types,
         };
         let name = schema["type"]
             .as_str()
@@ -257,7 +319,10 @@ impl<'v> Function<'v> {
         let any = Part {
             root: &Root::new(&ANY),
             schema: &ANY,
-            of_type: name,
+            of_types: match (form.of_types, &name) {
+                ([], Some(name)) => std::slice::from_ref(name),
+                (names, _) => names,
+            },
             ..part
         };
         let (any, _) = any.written()?;
@@ -337,24 +402,23 @@ fn at(place: &str, problem: String) -> String {
     }
 }
 
-/// What an object's schema describes, in its order, and behind it what else it requires.
-fn members(schema: &Value) -> Vec<Argument<'_>> {
-    let properties = schema["properties"].as_object();
-    let required = schema["required"].as_array().into_iter().flatten();
-    let required: Vec<&str> = required.filter_map(Value::as_str).collect();
-    let described = properties.into_iter().flatten();
-    let described = described.map(|(name, schema)| (name.as_str(), schema));
-    let known = |name: &str| properties.is_some_and(|map| map.contains_key(name));
-    let more = schema.get("additionalProperties").unwrap_or(&ANY);
-    let others = required.iter().filter(|name| !known(name));
-    described
-        .chain(others.map(|name| (*name, more)))
-        .map(|(name, schema)| Argument {
-            name,
-            schema,
-            required: required.contains(&name),
-        })
-        .collect()
+/// What of an object's schemas cannot be enforced where its members are written one by one.
+fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !members.exact {
+        problems.push("it has more alternatives, or parts of them, than are enforced".to_string());
+    }
+    let mut seen = Vec::new();
+    for layer in members.alternatives.iter().flatten() {
+        let place = std::ptr::from_ref(layer.schema);
+        if seen.contains(&place) {
+            continue;
+        }
+        seen.push(place);
+        problems.extend(keywords::check(layer.schema, OBJECT_KEYWORDS).err());
+        problems.extend(keywords::object_problem(layer.schema, root));
+    }
+    problems
 }
 
 /// A Lark grammar that is being written.

@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
+use crate::text::grammar::formats::{self, Format};
 use crate::text::grammar::{ecma, expression, keywords};
-use crate::text::tools::{Root, SCHEMA_DEPTH_MAX};
+use crate::text::tools::{Root, SCHEMA_DEPTH_MAX, Types};
 
-use super::{one_of, quoted};
+use super::quoted;
 
 /// Any text, with its line breaks.
 pub const ANY_TEXT: &str = r"/(?s:.*)/";
@@ -16,29 +17,69 @@ pub const ANY_TEXT: &str = r"/(?s:.*)/";
 /// Keywords of text that are honoured, or refused with words of their own.
 const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
 
-/// What a schema says of an argument that is read as text, as an expression of Lark. The text
-/// cannot hold `tag`.
+/// Numbers and whole ones as JSON writes them, as expressions of Lark.
+const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?/";
+const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
+
+/// How an argument is written that may be text.
+#[derive(Debug, Default, PartialEq)]
+pub struct Text {
+    /// Texts of a length or an expression, which Lark cannot say beside others where they have a
+    /// conjunction in them.
+    pub free: Option<String>,
+    /// Expressions of other texts: strings that are listed, and values of JSON that have few forms.
+    pub fixed: Vec<String>,
+    /// Types that are written as JSON.
+    pub json: Types,
+    /// Types that the reader takes a text for though the schema does not allow any value of them:
+    /// no free text may look like one.
+    pub lookalikes: Types,
+}
+
+/// What a schema says of an argument that may be text. The text cannot hold `tag`, and the reader
+/// takes it for a value of one of the types `read`.
 ///
 /// # Errors
 /// What cannot be said.
-pub fn text_of<'v>(schema: &'v Value, root: &Root<'v>, tag: &str) -> Result<String, String> {
+pub fn text_of<'v>(
+    schema: &'v Value,
+    root: &Root<'v>,
+    tag: &str,
+    read: Types,
+) -> Result<Text, String> {
     let mut texts = Texts {
         root,
         tag,
-        null: root.types(schema).has_null(),
+        read,
+        plain: Types::default(),
+        found: Text::default(),
         seen: HashSet::new(),
         open: Vec::new(),
     };
-    let found = texts.of(schema, 0)?;
-    found.ok_or_else(|| "has no text to choose".to_string())
+    texts.of(schema, 0)?;
+    let Texts {
+        mut found, plain, ..
+    } = texts;
+    if found.free.is_none() && found.fixed.is_empty() {
+        return Err("has no text to choose".to_string());
+    }
+    let others = read.without_text();
+    found.lookalikes = match read.unsaid() && !root.types(schema).unsaid() {
+        true => Types::CONTAINERS,
+        false => others.without(plain),
+    };
+    Ok(found)
 }
 
 struct Texts<'r, 'v> {
     root: &'r Root<'v>,
     /// What ends a text.
     tag: &'r str,
-    /// Null is written by its name, and that is read as null.
-    null: bool,
+    /// What the reader takes the argument for.
+    read: Types,
+    /// Types of JSON of which all values are allowed.
+    plain: Types,
+    found: Text,
     /// Each schema adds its texts once, or those that share others would take for ever.
     seen: HashSet<*const Value>,
     /// Those that are being read.
@@ -46,23 +87,23 @@ struct Texts<'r, 'v> {
 }
 
 impl<'v> Texts<'_, 'v> {
-    /// The texts of a schema; None where it adds none.
-    fn of(&mut self, schema: &'v Value, depth: usize) -> Result<Option<String>, String> {
+    /// Adds the texts of a schema.
+    fn of(&mut self, schema: &'v Value, depth: usize) -> Result<(), String> {
         let schema = keywords::followed(schema, self.root)?;
         // Nobody knows what type such a schema allows.
         if self.open.contains(&std::ptr::from_ref(schema)) {
             return Err("text that refers to itself is not enforced".to_string());
         }
         if !self.seen.insert(schema) {
-            return Ok(None);
+            return Ok(());
         }
         self.open.push(schema);
-        let texts = self.read(schema, depth);
+        let read = self.read(schema, depth);
         self.open.pop();
-        texts
+        read
     }
 
-    fn read(&mut self, schema: &'v Value, depth: usize) -> Result<Option<String>, String> {
+    fn read(&mut self, schema: &'v Value, depth: usize) -> Result<(), String> {
         if depth > SCHEMA_DEPTH_MAX {
             return Err(format!(
                 "more than {SCHEMA_DEPTH_MAX} levels are not enforced"
@@ -72,60 +113,97 @@ impl<'v> Texts<'_, 'v> {
         if let Some(values) = keywords::fixed(schema)? {
             return self.listed(&values);
         }
-        let null = self.null;
-        let read = |option| {
-            let types = self.root.types(option);
-            types.is_text() || (null && types.has_null())
+        let read = self.read;
+        let root = self.root;
+        let matters = |option| {
+            let types = root.types(option);
+            types.is_text() || !read.excludes(types)
         };
-        if let Some(options) = keywords::alternatives(schema, self.root, read)? {
-            return self.any_of(options, depth);
+        if let Some(options) = keywords::alternatives(schema, self.root, matters)? {
+            return options
+                .iter()
+                .try_for_each(|option| self.option(option, depth));
         }
-        pattern_of(schema).map(Some)
+        let types = self.root.types(schema);
+        if types.is_text() {
+            self.free(pattern_of(schema)?)?;
+        } else {
+            keywords::check(schema, &[])?;
+        }
+        self.others(types);
+        Ok(())
     }
 
-    /// Text of one of several schemas; those of other types are left out, since the value will be
-    /// read as text.
-    fn any_of(&mut self, options: &'v [Value], depth: usize) -> Result<Option<String>, String> {
-        let mut texts = Vec::new();
-        for option in options {
-            let types = self.root.types(option);
-            if types.is_text() {
-                texts.extend(self.of(option, depth + 1)?);
-            } else if self.null && types.is_null() {
-                texts.push(quoted("null"));
+    /// Adds one of some alternatives.
+    fn option(&mut self, option: &'v Value, depth: usize) -> Result<(), String> {
+        let types = self.root.types(option);
+        let followed = keywords::followed(option, self.root)?;
+        let plain = types.scalars() == types && keywords::check(followed, &[]).is_ok();
+        let fixed = || matches!(keywords::fixed(followed), Ok(Some(_)));
+        if types.is_text() || plain || fixed() {
+            return self.of(option, depth + 1);
+        }
+        self.found.json = self.found.json.or(types.and(self.read));
+        Ok(())
+    }
+
+    /// Adds all values of JSON of some types, where the reader takes them for such.
+    fn others(&mut self, types: Types) {
+        let types = types.without_text().and(self.read);
+        self.plain = self.plain.or(types.scalars());
+        self.found.json = self.found.json.or(types.without(types.scalars()));
+        for name in types.scalars().names() {
+            self.found.fixed.extend(match name {
+                "number" => vec![NUMBER.to_string()],
+                "integer" => vec![INTEGER.to_string()],
+                "boolean" => vec![quoted("true"), quoted("false")],
+                _ => vec![quoted("null")],
+            });
+        }
+    }
+
+    /// Adds texts of a length or an expression.
+    fn free(&mut self, texts: String) -> Result<(), String> {
+        self.found.free = Some(match self.found.free.take() {
+            None => texts,
+            Some(free) if free == ANY_TEXT || texts == ANY_TEXT => ANY_TEXT.to_string(),
+            // A conjunction is no operand of an alternative.
+            Some(free) if free.contains(" & ") || texts.contains(" & ") => {
+                let problem = "alternatives of text with several keywords are not enforced";
+                return Err(problem.to_string());
             }
-        }
-        if texts.iter().any(|text| text == ANY_TEXT) {
-            return Ok(Some(ANY_TEXT.to_string()));
-        }
-        // A conjunction is no operand of an alternative.
-        if texts.iter().any(|text| text.contains(" & ")) {
-            let problem = "alternatives of text with several keywords are not enforced";
-            return Err(problem.to_string());
-        }
-        Ok(Some(texts.join(" | "))
-            .filter(|all| !all.is_empty())
-            .map(|all| format!("({all})")))
+            Some(free) => format!("({free} | {texts})"),
+        });
+        Ok(())
     }
 
-    /// The strings among some values, and null by its name.
+    /// Adds some values, as the reader takes them.
     ///
     /// # Errors
-    /// Names one that would end early.
-    fn listed(&self, values: &[&Value]) -> Result<Option<String>, String> {
-        let text = |value: &&Value| match value {
-            Value::String(text) => Some(text.clone()),
-            Value::Null if self.null => Some("null".to_string()),
-            _ => None,
-        };
-        let texts: Vec<String> = values.iter().filter_map(text).collect();
+    /// Names one that would end early, or be taken for another one.
+    fn listed(&mut self, values: &[&Value]) -> Result<(), String> {
         let tag = self.tag;
-        if let Some(text) = texts.iter().find(|text| text.contains(tag)) {
-            return Err(format!(
-                "the value {text:?} holds {tag:?}, which ends a value in the model's calls"
-            ));
+        for value in values {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                other if self.read.excludes(Types::of(other)) => continue,
+                other => other.to_string(),
+            };
+            if text.contains(tag) {
+                return Err(format!(
+                    "the value {text:?} holds {tag:?}, which ends a value in the model's calls"
+                ));
+            }
+            let read = serde_json::from_str::<Value>(&self.read.to_json(&text));
+            if read.ok().as_ref() != Some(value) {
+                return Err(format!("the value {value} would be taken for another one"));
+            }
+            let text = quoted(&text);
+            if !self.found.fixed.contains(&text) {
+                self.found.fixed.push(text);
+            }
         }
-        Ok((!texts.is_empty()).then(|| one_of(&texts)))
+        Ok(())
     }
 }
 
@@ -138,17 +216,8 @@ fn check_type(schema: &Value) -> Result<(), String> {
     if !schema.is_object() && *schema != true {
         return Err("a schema must be an object or a boolean".to_string());
     }
-    let Some(names) = schema.get("type") else {
-        return Ok(());
-    };
-    let listed = names.as_array().map(Vec::as_slice);
-    let names = listed.unwrap_or(std::slice::from_ref(names));
-    let known = |name: &Value| name.as_str().is_some_and(keywords::is_type);
-    match names.iter().find(|name| !known(name)) {
-        Some(name) => Err(format!("the type {name} is not known")),
-        None if names.is_empty() => Err("type names none".to_string()),
-        None => Ok(()),
-    }
+    let unknown = schema.get("type").and_then(keywords::unknown_type);
+    unknown.map_or(Ok(()), Err)
 }
 
 /// The texts of a schema without alternatives.
@@ -160,14 +229,25 @@ fn pattern_of(schema: &Value) -> Result<String, String> {
         Value::String(pattern) => parts.push(searched(pattern)?),
         _ => return Err("pattern must be a string".to_string()),
     }
-    if let Some(format) = schema.get("format") {
-        return Err(format!("the format {format} is not enforced"));
-    }
+    parts.extend(of_format(schema)?);
     parts.extend(length(schema)?);
     Ok(match parts.is_empty() {
         true => ANY_TEXT.to_string(),
         false => parts.join(" & "),
     })
+}
+
+/// Texts of the format that a schema asks for, if it binds text.
+fn of_format(schema: &Value) -> Result<Option<String>, String> {
+    let Some(format) = schema.get("format") else {
+        return Ok(None);
+    };
+    match format.as_str().map(formats::find) {
+        None => Err("format must be a string".to_string()),
+        Some(None) => Err(format!("the format {format} is not enforced")),
+        Some(Some(Format::Text(texts))) => Ok(Some(format!("/{}/", regex_to_lark(texts, "")))),
+        Some(Some(Format::Number(..) | Format::Anything)) => Ok(None),
+    }
 }
 
 /// Texts in which a pattern is found.
@@ -234,10 +314,15 @@ mod tests {
 
     use super::*;
 
-    fn text(schema: &Value, document: &Value) -> Result<String, String> {
+    fn text(schema: &Value, document: &Value) -> Result<Text, String> {
         let mut document = document.clone();
         document["schema"] = schema.clone();
-        text_of(&document["schema"], &Root::new(&document), "</p>")
+        let (root, schema) = (Root::new(&document), &document["schema"]);
+        text_of(schema, &root, "</p>", root.types(schema))
+    }
+
+    fn fixed(schema: Value) -> Vec<String> {
+        text(&schema, &json!({})).unwrap().fixed
     }
 
     #[test]
@@ -285,7 +370,7 @@ mod tests {
         for apart in [
             json!([{"const": "a"}, {"enum": ["b", "d"]}, {"$ref": "#/$defs/c"}]),
             json!([{"type": "string", "pattern": "^x"}, {"type": "null"}]),
-            json!([{"type": "string"}, {"type": "integer"}, {"type": "number"}]),
+            json!([{"type": "string"}, {"type": "integer"}, {"type": "array"}]),
         ] {
             let schema = json!({"oneOf": apart});
             assert!(text(&schema, &root).is_ok(), "{schema}");
@@ -297,6 +382,7 @@ mod tests {
             json!([{"type": ["string", "null"]}, {"type": ["integer", "null"]}]),
             json!([{"type": "string"}, {"$ref": "#/$defs/c"}]),
             json!([{"type": "string"}, {"minimum": 3}]),
+            json!([{"type": "string"}, {"type": "integer"}, {"type": "number"}]),
             json!([{"type": "string"}, {"anyOf": [{}, {"type": "integer"}]}]),
         ] {
             let schema = json!({"oneOf": overlapping});
@@ -306,15 +392,55 @@ mod tests {
 
     #[test]
     fn a_value_of_a_type_that_is_not_allowed_is_no_choice() {
-        let texts = |schema: Value| text(&schema, &json!({})).unwrap();
         assert_eq!(
-            texts(json!({"type": "string", "enum": ["a", null, 1]})),
-            r#"("a")"#
+            fixed(json!({"type": "string", "enum": ["a", null, 1]})),
+            [r#""a""#]
         );
-        assert_eq!(texts(json!({"enum": ["a", null, 1]})), r#"("a" | "null")"#);
+        assert_eq!(
+            fixed(json!({"enum": ["a", null, 1, [2]]})),
+            [r#""a""#, r#""null""#, r#""1""#, r#""[2]""#]
+        );
         let never_null =
             json!({"type": "string", "anyOf": [{"enum": ["a", null]}, {"type": "null"}]});
-        assert_eq!(texts(never_null), r#"(("a"))"#);
+        assert_eq!(fixed(never_null), [r#""a""#]);
+        let taken_for_another = json!({"enum": ["1", 2]});
+        assert!(text(&taken_for_another, &json!({})).is_err());
+    }
+
+    /// What is no text is written as what it is, and no text looks like it.
+    #[test]
+    fn a_union_keeps_all_its_branches() {
+        let found = |schema: Value| {
+            let found = text(&schema, &json!({})).unwrap();
+            let free = found.free.is_some();
+            (
+                free,
+                found.fixed.len(),
+                found.json.names(),
+                found.lookalikes.names(),
+            )
+        };
+        let none: Vec<&str> = Vec::new();
+        for (schema, expected) in [
+            (
+                json!({"type": ["string", "integer", "null"]}),
+                (true, 2, none.clone(), none.clone()),
+            ),
+            (
+                json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
+                (true, 0, vec!["array"], vec!["array"]),
+            ),
+            (
+                json!({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 3}]}),
+                (false, 1, vec!["integer"], vec!["integer"]),
+            ),
+            (
+                json!({"anyOf": [{"type": "string", "pattern": "^a"}, {"const": 5}, {"type": "boolean"}]}),
+                (true, 3, none.clone(), vec!["integer"]),
+            ),
+        ] {
+            assert_eq!(found(schema.clone()), expected, "{schema}");
+        }
     }
 
     #[test]
@@ -346,6 +472,6 @@ mod tests {
         assert!(text(&next(0), &root).is_err());
         let shared = json!({"anyOf": [next(0), {"const": "a"}, next(0)]});
         let root = json!({"$defs": {"0": {"const": "b"}}});
-        assert_eq!(text(&shared, &root).unwrap(), r#"(("b") | ("a"))"#);
+        assert_eq!(text(&shared, &root).unwrap().fixed, [r#""b""#, r#""a""#]);
     }
 }

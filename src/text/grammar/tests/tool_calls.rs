@@ -3,6 +3,7 @@
 use super::super::calls::{CallGrammar, Calls, grammar};
 use super::*;
 use crate::text::reply::Delta;
+use crate::text::tools::qwen3_coder::Qwen3Coder;
 use crate::text::tools::tests::{Written, for_each_syntax};
 use crate::text::tools::{ToolParser, ToolSchemas};
 
@@ -316,6 +317,7 @@ fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
                 "https://example.org/a.json",
             ),
             (json!({"type": ["integer", "whole"]}), "whole"),
+            (json!({"enum": []}), "enum"),
             (json!({"type": "integer", "minimum": "3"}), "minimum"),
             (json!({"type": "integer", "minimum": 3, "maximum": 2}), ""),
         ] {
@@ -447,4 +449,94 @@ fn an_answer_beside_calls_keeps_to_the_limits() {
         }
     }
     for_each_syntax!(run());
+}
+
+/// The grammar and the reader know of a member by the same places, and types that differ between
+/// alternatives are told apart.
+#[test]
+fn a_member_is_written_as_it_is_read_wherever_the_schema_speaks_of_it() {
+    const REPLIES: usize = if cfg!(debug_assertions) { 6 } else { 100 };
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let integer = json!({"type": "integer"});
+        let text = json!({"type": "string"});
+        let object = |properties: Value, required: Value| {
+            json!({"type": "object", "properties": properties, "required": required,
+                   "additionalProperties": false})
+        };
+        for parameters in [
+            json!({"type": "object", "required": ["n"], "additionalProperties": integer}),
+            json!({"type": "object", "required": ["n1", "x"], "additionalProperties": text,
+                   "patternProperties": {"^n": integer}}),
+            json!({"type": "object", "allOf": [
+                {"properties": {"a": integer}, "required": ["a"]},
+                {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}]}),
+            json!({"type": "object", "anyOf": [
+                object(json!({"kind": {"const": "a"}, "v": integer}), json!(["kind", "v"])),
+                object(json!({"kind": {"const": "b"}, "v": text}), json!(["kind", "v"])),
+                object(json!({"kind": {"const": "c"}, "v": {"type": "array", "items": text}}),
+                       json!(["kind", "v"]))]}),
+            json!({"type": "object", "oneOf": [
+                object(json!({"kind": {"const": "a"}, "v": integer}), json!(["kind", "v"])),
+                object(json!({"kind": {"const": "b"}, "v": {"type": "boolean"}}), json!(["kind"]))]}),
+            object(
+                json!({"v": {"anyOf": [{"type": "array", "items": integer}, {"const": "all"}]},
+                       "w": {"type": ["string", "number", "boolean", "null"]},
+                       "x": {"anyOf": [text, {"type": "integer", "minimum": 3}]},
+                       "y": {"anyOf": [{"type": "string", "format": "date"}, {"type": "object"}]},
+                       "z": {"anyOf": [{"type": "string", "pattern": "^[a-z0-9]+$"}, {"const": 5},
+                                       {"type": "boolean"}]}}),
+                json!(["v", "w", "x", "y", "z"]),
+            ),
+            object(
+                json!({"起点": integer, "$top": {"type": "boolean"}, "@type": text, "a b": integer,
+                       "c>d": text, "": integer}),
+                json!(["起点", "$top", "@type", "a b", "c>d", ""]),
+            ),
+        ] {
+            let compiled = forced::<S>(grammars, &parameters, true);
+            let Ok(compiled) = compiled else {
+                let json = matches!(S::NAME, "hermes" | "mistral");
+                assert!(
+                    json || S::NAME == "gemma",
+                    "{}: {parameters}: {compiled:?}",
+                    S::NAME
+                );
+                continue;
+            };
+            let replies = random_replies(&compiled, S::CLOSE, REPLIES, 3);
+            assert!(!replies.is_empty(), "{}: {parameters}", S::NAME);
+            for reply in replies {
+                assert_eq!(check::<S>(&tool(&parameters, true), &reply), 1);
+            }
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// All branches of a union can be written, by a strict tool as well.
+#[test]
+fn a_union_with_text_is_written_in_each_of_its_types() {
+    let schema = json!({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"},
+        {"type": "integer", "minimum": 3}, {"type": "null"}]});
+    let grammars = grammars();
+    let parameters = with_member(&schema);
+    let compiled = forced::<Qwen3Coder>(&grammars, &parameters, true).unwrap();
+    let tools = tool(&parameters, true);
+    for (value, taken) in [
+        (json!(["ls"]), true),
+        (json!("all"), true),
+        (json!("a\nb"), true),
+        (json!(7), true),
+        (Value::Null, true),
+        (json!(2), false),
+        (json!([1]), false),
+    ] {
+        let reply = written::<Qwen3Coder>(&json!({"v": value}));
+        assert_eq!(accepts(&compiled, &reply), taken, "{reply}");
+        if taken {
+            let read = &calls::<Qwen3Coder>(&tools, &reply)[0].1;
+            let read: Value = serde_json::from_str(read).unwrap();
+            assert_eq!(read, json!({"v": value}));
+        }
+    }
 }

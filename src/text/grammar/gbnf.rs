@@ -1,0 +1,532 @@
+//! GBNF, the grammars of llama.cpp, in Lark.
+//!
+//! GBNF is about characters, and Lark about terminals, of which the longest that fits is taken. So
+//! what does not refer to itself becomes one terminal, with all that it is made of, and in rules that
+//! do, what stands in a row between references to such rules does as well. Source of the notation:
+//! `grammars/README.md` of llama.cpp.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// Bytes of a grammar, and of all terminals that are made of it: each use of a rule repeats it.
+const BYTES_MAX: usize = 64 * 1024;
+const WRITTEN_BYTES_MAX: usize = 128 * 1024;
+/// Groups inside each other, and rules that refer to each other in a row.
+const DEPTH_MAX: usize = 64;
+/// The rule that a reply follows.
+const ROOT: &str = "root";
+
+/// Whether a grammar is written in GBNF rather than in Lark.
+pub fn is_gbnf(text: &str) -> bool {
+    text.contains("::=")
+}
+
+/// The same grammar in Lark.
+///
+/// # Errors
+/// Names the line and the construct that is not served.
+pub fn to_lark(text: &str) -> Result<String, String> {
+    if text.len() > BYTES_MAX {
+        return Err(format!(
+            "has {} bytes of GBNF, at most {BYTES_MAX} are taken",
+            text.len()
+        ));
+    }
+    let mut reader = Reader {
+        chars: text.chars().peekable(),
+        line: 1,
+    };
+    let mut rules = Vec::new();
+    while let Some((name, body)) = reader.rule()? {
+        rules.push((name, body));
+    }
+    Writer::new(&rules)?.lark()
+}
+
+/// A part of a rule.
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    /// An expression of the characters that it stands for.
+    Expression(String),
+    Rule(String),
+    Sequence(Vec<Part>),
+    Either(Vec<Part>),
+    /// From the first number to the second, or any number from there on.
+    Repeated(Box<Part>, usize, Option<usize>),
+}
+
+struct Reader<'t> {
+    chars: Peekable<Chars<'t>>,
+    line: usize,
+}
+
+impl Reader<'_> {
+    fn next(&mut self) -> Option<char> {
+        let char = self.chars.next();
+        self.line += usize::from(char == Some('\n'));
+        char
+    }
+
+    fn takes(&mut self, char: char) -> bool {
+        let found = self.chars.peek() == Some(&char);
+        if found {
+            self.next();
+        }
+        found
+    }
+
+    fn problem(&self, problem: &str) -> String {
+        format!("GBNF, line {}: {problem}", self.line)
+    }
+
+    /// Skips blanks and comments, and line ends where these mean nothing.
+    fn skip(&mut self, lines: bool) {
+        while let Some(&char) = self.chars.peek() {
+            match char {
+                '#' => {
+                    while self.chars.peek().is_some_and(|char| *char != '\n') {
+                        self.next();
+                    }
+                }
+                '\n' | '\r' if !lines => return,
+                char if char.is_ascii_whitespace() => drop(self.next()),
+                _ => return,
+            }
+        }
+    }
+
+    fn name(&mut self) -> String {
+        let mut name = String::new();
+        while let Some(&char) = self.chars.peek()
+            && (char.is_ascii_alphanumeric() || char == '-' || char == '_')
+        {
+            name.push(char);
+            self.next();
+        }
+        name
+    }
+
+    /// The next rule; None at the end.
+    fn rule(&mut self) -> Result<Option<(String, Part)>, String> {
+        self.skip(true);
+        if self.chars.peek().is_none() {
+            return Ok(None);
+        }
+        let name = self.name();
+        self.skip(false);
+        if name.is_empty() || !(self.takes(':') && self.takes(':') && self.takes('=')) {
+            return Err(self.problem("a rule begins with its name and ::="));
+        }
+        self.skip(true);
+        let body = self.either(0)?;
+        match self.chars.peek().copied() {
+            None | Some('\n' | '\r') => Ok(Some((name, body))),
+            Some(char) => Err(self.problem(&format!("{char:?} is out of place"))),
+        }
+    }
+
+    fn either(&mut self, depth: usize) -> Result<Part, String> {
+        if depth > DEPTH_MAX {
+            return Err(self.problem(&format!("more than {DEPTH_MAX} groups in each other")));
+        }
+        let mut options = vec![self.sequence(depth)?];
+        while self.takes('|') {
+            self.skip(true);
+            options.push(self.sequence(depth)?);
+        }
+        Ok(match options.len() {
+            1 => options.remove(0),
+            _ => Part::Either(options),
+        })
+    }
+
+    fn sequence(&mut self, depth: usize) -> Result<Part, String> {
+        let mut parts = Vec::new();
+        while let Some(part) = self.part(depth)? {
+            parts.push(self.repeated(part)?);
+            // Inside a group lines mean nothing.
+            self.skip(depth > 0);
+        }
+        Ok(Part::Sequence(parts))
+    }
+
+    fn part(&mut self, depth: usize) -> Result<Option<Part>, String> {
+        let part = match self.chars.peek() {
+            Some('"') => Part::Expression(self.literal()?),
+            Some('[') => Part::Expression(self.class()?),
+            Some('.') => {
+                self.next();
+                Part::Expression("(?s:.)".to_string())
+            }
+            Some('(') => {
+                self.next();
+                self.skip(true);
+                let inner = self.either(depth + 1)?;
+                if !self.takes(')') {
+                    return Err(self.problem("a group is not closed"));
+                }
+                inner
+            }
+            Some('<' | '!') => {
+                return Err(self.problem("tokens by their name or number are not served"));
+            }
+            Some(char) if char.is_ascii_alphanumeric() => Part::Rule(self.name()),
+            _ => return Ok(None),
+        };
+        Ok(Some(part))
+    }
+
+    fn repeated(&mut self, part: Part) -> Result<Part, String> {
+        let (least, most) = match self.chars.peek() {
+            Some('*') => (0, None),
+            Some('+') => (1, None),
+            Some('?') => (0, Some(1)),
+            Some('{') => return self.counted(part),
+            _ => return Ok(part),
+        };
+        self.next();
+        self.repeated(Part::Repeated(Box::new(part), least, most))
+    }
+
+    fn counted(&mut self, part: Part) -> Result<Part, String> {
+        self.next();
+        let least = self.number();
+        let most = match self.takes(',') {
+            true => self.number(),
+            false => least,
+        };
+        let Some(least) = least.filter(|_| self.takes('}')) else {
+            return Err(self.problem("a repetition is {m}, {m,} or {m,n}"));
+        };
+        if most.is_some_and(|most| most < least) {
+            return Err(self.problem("a repetition ends before it begins"));
+        }
+        self.repeated(Part::Repeated(Box::new(part), least, most))
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        let mut digits = String::new();
+        while let Some(&char) = self.chars.peek()
+            && char.is_ascii_digit()
+        {
+            digits.push(char);
+            self.next();
+        }
+        digits.parse().ok()
+    }
+
+    fn literal(&mut self) -> Result<String, String> {
+        self.next();
+        let mut expression = String::new();
+        loop {
+            match self.next() {
+                None | Some('\n') => return Err(self.problem("a text is not closed")),
+                Some('"') => return Ok(expression),
+                Some(char) => expression.push_str(&spelt(self.escaped(char)?)),
+            }
+        }
+    }
+
+    fn class(&mut self) -> Result<String, String> {
+        self.next();
+        let mut expression = String::from("[");
+        if self.takes('^') {
+            expression.push('^');
+        }
+        let mut empty = true;
+        loop {
+            match self.next() {
+                None | Some('\n') => return Err(self.problem("a class is not closed")),
+                Some(']') if empty => return Err(self.problem("a class is empty")),
+                Some(']') => return Ok(expression + "]"),
+                Some('-') => expression.push('-'),
+                Some(char) => expression.push_str(&spelt(self.escaped(char)?)),
+            }
+            empty = false;
+        }
+    }
+
+    /// The character that `char` stands for, which may begin an escape.
+    fn escaped(&mut self, char: char) -> Result<char, String> {
+        if char != '\\' {
+            return Ok(char);
+        }
+        let digits = match self.next() {
+            Some('n') => return Ok('\n'),
+            Some('r') => return Ok('\r'),
+            Some('t') => return Ok('\t'),
+            Some(char @ ('\\' | '"' | '[' | ']' | '-' | '^' | '/')) => return Ok(char),
+            Some('x') => 2,
+            Some('u') => 4,
+            Some('U') => 8,
+            other => {
+                let other = other.map(String::from).unwrap_or_default();
+                return Err(self.problem(&format!("the escape \\{other} is not known")));
+            }
+        };
+        let number: String = (0..digits).filter_map(|_| self.next()).collect();
+        let char = u32::from_str_radix(&number, 16)
+            .ok()
+            .and_then(char::from_u32);
+        char.ok_or_else(|| self.problem(&format!("the escape {number:?} is no character")))
+    }
+}
+
+/// A character in an expression, or in a class of one.
+fn spelt(char: char) -> String {
+    format!("\\x{{{:x}}}", u32::from(char))
+}
+
+struct Writer<'g> {
+    rules: &'g [(String, Part)],
+    places: HashMap<&'g str, usize>,
+    /// Whether a rule refers to itself, through others too; None while that is being found out.
+    recursive: Vec<Option<bool>>,
+    /// Bytes written so far.
+    written: usize,
+}
+
+impl<'g> Writer<'g> {
+    fn new(rules: &'g [(String, Part)]) -> Result<Writer<'g>, String> {
+        let mut places = HashMap::new();
+        for (at, (name, _)) in rules.iter().enumerate() {
+            if places.insert(name.as_str(), at).is_some() {
+                return Err(format!("GBNF: the rule {name:?} is there twice"));
+            }
+        }
+        if !places.contains_key(ROOT) {
+            return Err(format!("GBNF: there is no rule {ROOT:?}"));
+        }
+        let mut writer = Writer {
+            rules,
+            places,
+            recursive: Vec::new(),
+            written: 0,
+        };
+        writer.recursive = (0..rules.len())
+            .map(|at| writer.leads_to(at).map(Some))
+            .collect::<Result<_, String>>()?;
+        Ok(writer)
+    }
+
+    fn place(&self, name: &str) -> Result<usize, String> {
+        let place = self.places.get(name).copied();
+        place.ok_or_else(|| format!("GBNF: there is no rule {name:?}"))
+    }
+
+    /// Whether a rule leads to one that comes back to itself: all of these are no terminals.
+    fn leads_to(&self, start: usize) -> Result<bool, String> {
+        // Depth first, where a rule that is open already closes a circle.
+        let mut state = vec![0_u8; self.rules.len()];
+        let mut stack = vec![(start, self.references(start)?)];
+        state[start] = 1;
+        while let Some((at, left)) = stack.last_mut() {
+            let Some(next) = left.pop() else {
+                state[*at] = 2;
+                stack.pop();
+                continue;
+            };
+            match state[next] {
+                1 => return Ok(true),
+                0 => {
+                    state[next] = 1;
+                    stack.push((next, self.references(next)?));
+                }
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    fn references(&self, at: usize) -> Result<Vec<usize>, String> {
+        let mut names = Vec::new();
+        collect(&self.rules[at].1, &mut names);
+        names.into_iter().map(|name| self.place(name)).collect()
+    }
+
+    fn lark(mut self) -> Result<String, String> {
+        let root = self.place(ROOT)?;
+        let mut text = format!("start: {}\n", rule_name(root));
+        for (at, (_, body)) in self.rules.iter().enumerate() {
+            let recursive = self.recursive[at] == Some(true);
+            if recursive || at == root {
+                let written = self.body(body)?;
+                let _ = writeln!(text, "{}: {written}", rule_name(at));
+            }
+        }
+        Ok(text)
+    }
+
+    fn is_regular(&self, part: &Part) -> Result<bool, String> {
+        let mut names = Vec::new();
+        collect(part, &mut names);
+        for name in names {
+            if self.recursive[self.place(name)?] == Some(true) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A part as it stands in a rule of Lark.
+    fn body(&mut self, part: &Part) -> Result<String, String> {
+        if self.is_regular(part)? {
+            return self.terminal(part);
+        }
+        Ok(match part {
+            Part::Rule(name) => rule_name(self.place(name)?),
+            Part::Either(options) => {
+                let options = options.iter().map(|option| self.body(option));
+                format!("({})", options.collect::<Result<Vec<_>, _>>()?.join(" | "))
+            }
+            Part::Repeated(part, least, most) => {
+                let body = self.body(part)?;
+                match (least, most) {
+                    (0, None) => format!("({body})*"),
+                    (1, None) => format!("({body})+"),
+                    (0, Some(1)) => format!("({body})?"),
+                    (least, None) => format!("({body}){{{least},}}"),
+                    (least, Some(most)) => format!("({body}){{{least},{most}}}"),
+                }
+            }
+            Part::Sequence(parts) => self.sequence(parts)?,
+            Part::Expression(_) => self.terminal(part)?,
+        })
+    }
+
+    /// Parts in a row, of which those between references are one terminal.
+    fn sequence(&mut self, parts: &[Part]) -> Result<String, String> {
+        let (mut written, mut row) = (Vec::new(), Vec::new());
+        for part in parts {
+            if self.is_regular(part)? {
+                row.push(part.clone());
+                continue;
+            }
+            if !row.is_empty() {
+                written.push(self.terminal(&Part::Sequence(std::mem::take(&mut row)))?);
+            }
+            written.push(self.body(part)?);
+        }
+        if !row.is_empty() {
+            written.push(self.terminal(&Part::Sequence(row))?);
+        }
+        Ok(written.join(" "))
+    }
+
+    /// A terminal, which may be left out where it is of nothing.
+    fn terminal(&mut self, part: &Part) -> Result<String, String> {
+        let expression = self.expression(part, 0)?;
+        self.written += expression.len();
+        if self.written > WRITTEN_BYTES_MAX {
+            let most = WRITTEN_BYTES_MAX;
+            return Err(format!(
+                "GBNF: its rules, written out, have more than {most} bytes"
+            ));
+        }
+        let whole = regex::Regex::new(&format!("^(?:{expression})$"));
+        let whole = whole.map_err(|_| "GBNF: its rules, written out, are too large".to_string())?;
+        Ok(match whole.is_match("") {
+            // A terminal is of one character at least.
+            true if expression.is_empty() => "\"\"".to_string(),
+            true => format!("(/{expression}/ & /(?s:.+)/)?"),
+            false => format!("/{expression}/"),
+        })
+    }
+
+    /// A part that refers to no rule which comes back to itself.
+    fn expression(&self, part: &Part, depth: usize) -> Result<String, String> {
+        if depth > 2 * DEPTH_MAX {
+            return Err(format!(
+                "GBNF: more than {DEPTH_MAX} rules refer to each other in a row"
+            ));
+        }
+        let inner = |part: &Part| self.expression(part, depth + 1);
+        let joined = |parts: &[Part], between: &str| -> Result<String, String> {
+            let parts: Vec<String> = parts.iter().map(inner).collect::<Result<_, _>>()?;
+            let length: usize = parts.iter().map(String::len).sum();
+            match length > WRITTEN_BYTES_MAX {
+                true => Err("GBNF: its rules, written out, are too large".to_string()),
+                false => Ok(parts.join(between)),
+            }
+        };
+        match part {
+            Part::Expression(expression) => Ok(expression.clone()),
+            Part::Rule(name) => {
+                let at = self.place(name)?;
+                Ok(format!("(?:{})", inner(&self.rules[at].1)?))
+            }
+            Part::Sequence(parts) => joined(parts, ""),
+            Part::Either(options) => Ok(format!("(?:{})", joined(options, "|")?)),
+            Part::Repeated(part, least, most) => {
+                let body = inner(part)?;
+                let most = most.map_or(String::new(), |most| most.to_string());
+                Ok(format!("(?:{body}){{{least},{most}}}"))
+            }
+        }
+    }
+}
+
+fn rule_name(at: usize) -> String {
+    format!("rule_{at}")
+}
+
+fn collect<'p>(part: &'p Part, names: &mut Vec<&'p str>) {
+    match part {
+        Part::Expression(_) => {}
+        Part::Rule(name) => names.push(name),
+        Part::Sequence(parts) | Part::Either(parts) => {
+            parts.iter().for_each(|part| collect(part, names));
+        }
+        Part::Repeated(part, ..) => collect(part, names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_refer_to_itself_is_one_terminal() {
+        let lark = to_lark("root ::= \"a\" b? # note\nb ::= [^x-z\\n] |\n  \"\\\"\\x41\"").unwrap();
+        let expected = r"start: rule_0
+rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
+";
+        assert_eq!(lark, expected);
+    }
+
+    #[test]
+    fn what_refers_to_itself_is_a_rule() {
+        let lark = to_lark("root ::= \"(\" ws root? \")\" ws | ws\nws ::= \" \"*").unwrap();
+        let expected = "start: rule_0\nrule_0: (/\\x{28}(?:(?:\\x{20}){0,})/ (rule_0)? \
+            /\\x{29}(?:(?:\\x{20}){0,})/ | (/(?:(?:\\x{20}){0,})/ & /(?s:.+)/)?)\n";
+        assert_eq!(lark, expected);
+    }
+
+    #[test]
+    fn what_is_not_served_is_named_with_its_line() {
+        for (text, told) in [
+            ("root ::= <think>", "line 1: tokens"),
+            ("root ::= \"a\"\nb ::= \"c", "line 2: a text is not closed"),
+            ("root ::= [a", "a class is not closed"),
+            ("root ::= (\"a\"", "a group is not closed"),
+            ("root ::= b", "no rule \"b\""),
+            ("b ::= \"a\"", "no rule \"root\""),
+            ("root ::= \"a\"\nroot ::= \"b\"", "\"root\" is there twice"),
+            ("root ::= \"\\q\"", "\\q is not known"),
+            ("root ::= \"a\"{2,1}", "ends before it begins"),
+            ("root ::= \"a\" ) \"b\"", "')' is out of place"),
+            ("::= \"a\"", "a rule begins with its name"),
+        ] {
+            let problem = to_lark(text).unwrap_err();
+            assert!(problem.contains(told), "{text}: {problem}");
+        }
+        let deep = format!("root ::= {}\"a\"{}", "(".repeat(99), ")".repeat(99));
+        assert!(to_lark(&deep).unwrap_err().contains("groups"));
+        let one = |at: usize| format!("r{at} ::= r{} r{} r{}\n", at + 1, at + 1, at + 1);
+        let rules: String = (0..30).map(one).collect();
+        let bomb = format!("root ::= r0\n{rules}r30 ::= \"abcdef\"");
+        assert!(to_lark(&bomb).unwrap_err().contains("too large"));
+    }
+}

@@ -1,0 +1,343 @@
+//! The members of an object that its schema describes: for the reader of calls, which must know
+//! their types, and for the grammar of calls, which must write what that reader understands.
+
+use regex::{Regex, RegexBuilder};
+use serde_json::Value;
+
+use super::schemas::{Root, SCHEMA_DEPTH_MAX, Types};
+
+/// Alternatives of an object that are told apart, and schemas that hold together in one of them.
+const ALTERNATIVES_MAX: usize = 16;
+const LAYERS_MAX: usize = 16;
+/// Schemas that are looked at for the members of one object.
+const SCHEMAS_MAX: usize = 256;
+/// Expressions of names in one schema that are looked at, and bytes that each may take compiled.
+const PATTERNS_MAX: usize = 16;
+const PATTERN_BYTES_MAX: usize = 64 * 1024;
+
+/// What one schema of an object says of its members, by `M`: the schema of each, or its types.
+#[derive(Clone, Debug)]
+pub struct Layer<M> {
+    /// The schema itself.
+    pub schema: M,
+    /// By name, in the order of the schema.
+    named: Vec<(String, M)>,
+    /// By an expression of names.
+    patterns: Vec<(Regex, M)>,
+    /// All others, where something is said of them.
+    others: Option<M>,
+    required: Vec<String>,
+    /// There are no others.
+    closed: bool,
+}
+
+/// The members of an object: one of some alternatives, in each of which all layers hold.
+#[derive(Clone, Debug)]
+pub struct Members<M> {
+    pub alternatives: Vec<Vec<Layer<M>>>,
+    /// False: there are more alternatives or layers than are told apart.
+    pub exact: bool,
+}
+
+impl<M> Default for Members<M> {
+    fn default() -> Members<M> {
+        Members {
+            alternatives: vec![Vec::new()],
+            exact: true,
+        }
+    }
+}
+
+/// A member of an alternative.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member<M> {
+    pub name: String,
+    /// What all layers say of it.
+    pub said: Vec<M>,
+    pub required: bool,
+    /// A layer has no place for it.
+    pub forbidden: bool,
+}
+
+impl<'v> Members<&'v Value> {
+    /// The members that `schema`, in the document `root`, describes: by itself, by what it refers to
+    /// and by `allOf`, `anyOf` and `oneOf`.
+    pub fn of(root: &Root<'v>, schema: &'v Value) -> Members<&'v Value> {
+        Members::read(root, schema, 0, &mut { SCHEMAS_MAX })
+    }
+
+    /// `left`: schemas that may still be looked at.
+    fn read(
+        root: &Root<'v>,
+        schema: &'v Value,
+        depth: usize,
+        left: &mut usize,
+    ) -> Members<&'v Value> {
+        let mut members = Members::default();
+        if depth > SCHEMA_DEPTH_MAX || *left == 0 {
+            members.exact = false;
+            return members;
+        }
+        *left -= 1;
+        members.add(&Layer::of(schema));
+        let mut inside = |part| Members::read(root, part, depth + 1, left);
+        if let Some(target) = schema["$ref"].as_str().and_then(|name| root.target(name)) {
+            members.meet(&inside(target));
+        }
+        let parts = |name: &str| schema[name].as_array().map(Vec::as_slice);
+        for part in parts("allOf").unwrap_or_default() {
+            members.meet(&inside(part));
+        }
+        for options in [parts("anyOf"), parts("oneOf")].into_iter().flatten() {
+            let mut either = Members {
+                alternatives: Vec::new(),
+                exact: true,
+            };
+            for option in options {
+                either.join(inside(option));
+            }
+            members.meet(&either);
+        }
+        members
+    }
+
+    /// The same, of the types of all schemas.
+    pub fn typed(&self, root: &Root<'v>) -> Members<Types> {
+        let alternatives = self.alternatives.iter().map(|layers| {
+            let layers = layers.iter().map(|layer| layer.typed(root));
+            layers.collect()
+        });
+        Members {
+            alternatives: alternatives.collect(),
+            exact: self.exact,
+        }
+    }
+}
+
+impl Members<Types> {
+    /// The types of a member; None where nothing is said of it.
+    pub fn types(&self, name: &str) -> Option<Types> {
+        let alternatives = self.alternatives.iter();
+        let types = alternatives.filter_map(|layers| {
+            let said = layers.iter().flat_map(|layer| layer.said(name));
+            // Where nothing fits all, the first of them is as good as any.
+            said.reduce(|types, more| match (types.unsaid(), more.unsaid()) {
+                (true, _) => more,
+                (_, true) => types,
+                _ => types.and(more).said().unwrap_or(types),
+            })
+        });
+        types.reduce(|types, more| match types.unsaid() || more.unsaid() {
+            true => Types::default(),
+            false => types.or(more),
+        })
+    }
+}
+
+impl<M: Clone> Members<M> {
+    fn add(&mut self, layer: &Layer<M>) {
+        for layers in &mut self.alternatives {
+            layers.push(layer.clone());
+        }
+    }
+
+    /// One of the alternatives of `self` and one of those of `other`.
+    fn meet(&mut self, other: &Members<M>) {
+        self.exact &= other.exact;
+        let mut all = Vec::new();
+        for (own, more) in self
+            .alternatives
+            .iter()
+            .flat_map(|own| other.alternatives.iter().map(move |more| (own, more)))
+        {
+            let mut layers = [own.as_slice(), more.as_slice()].concat();
+            self.exact &= layers.len() <= LAYERS_MAX && all.len() < ALTERNATIVES_MAX;
+            layers.truncate(LAYERS_MAX);
+            if all.len() < ALTERNATIVES_MAX {
+                all.push(layers);
+            }
+        }
+        self.alternatives = all;
+    }
+
+    /// One of the alternatives of either.
+    fn join(&mut self, other: Members<M>) {
+        self.exact &= other.exact;
+        self.alternatives.extend(other.alternatives);
+        self.exact &= self.alternatives.len() <= ALTERNATIVES_MAX;
+        self.alternatives.truncate(ALTERNATIVES_MAX);
+    }
+
+    /// The names that are described or required in some alternative, in order.
+    pub fn names(&self) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        for layers in &self.alternatives {
+            add_names(layers, &mut found);
+        }
+        found
+    }
+
+    /// The members that an alternative describes by name or requires, in order.
+    pub fn members(layers: &[Layer<M>]) -> Vec<Member<M>> {
+        let mut names = Vec::new();
+        add_names(layers, &mut names);
+        let member = |name: String| Member {
+            said: layers.iter().flat_map(|layer| layer.said(&name)).collect(),
+            required: layers.iter().any(|layer| layer.required.contains(&name)),
+            forbidden: layers.iter().any(|layer| layer.forbids(&name)),
+            name,
+        };
+        names.into_iter().map(member).collect()
+    }
+}
+
+fn add_names<M: Clone>(layers: &[Layer<M>], found: &mut Vec<String>) {
+    let named = layers.iter().flat_map(|layer| &layer.named);
+    let required = layers.iter().flat_map(|layer| &layer.required);
+    let named = named.map(|(name, _)| name).chain(required);
+    let mut known: std::collections::HashSet<String> = found.iter().cloned().collect();
+    for name in named {
+        if known.insert(name.clone()) {
+            found.push(name.clone());
+        }
+    }
+}
+
+impl<'v> Layer<&'v Value> {
+    fn of(schema: &'v Value) -> Layer<&'v Value> {
+        let members = |name: &str| schema[name].as_object().into_iter().flatten();
+        let named = members("properties").map(|(name, schema)| (name.clone(), schema));
+        let patterns = members("patternProperties").take(PATTERNS_MAX);
+        let patterns = patterns.filter_map(|(pattern, schema)| {
+            let mut builder = RegexBuilder::new(pattern);
+            let regex = builder.size_limit(PATTERN_BYTES_MAX).build().ok()?;
+            Some((regex, schema))
+        });
+        let required = schema["required"].as_array().into_iter().flatten();
+        let required = required.filter_map(Value::as_str);
+        let others = schema.get("additionalProperties");
+        Layer {
+            schema,
+            named: named.collect(),
+            patterns: patterns.collect(),
+            others: others.filter(|others| others.is_object()),
+            required: required.map(str::to_string).collect(),
+            closed: others == Some(&Value::Bool(false)),
+        }
+    }
+
+    fn typed(&self, root: &Root<'v>) -> Layer<Types> {
+        let typed = |schema: &'v Value| root.types(schema);
+        let named = self.named.iter();
+        let patterns = self.patterns.iter();
+        Layer {
+            schema: typed(self.schema),
+            named: named
+                .map(|(name, schema)| (name.clone(), typed(schema)))
+                .collect(),
+            patterns: patterns
+                .map(|(name, schema)| (name.clone(), typed(schema)))
+                .collect(),
+            others: self.others.map(typed),
+            required: self.required.clone(),
+            closed: self.closed,
+        }
+    }
+}
+
+impl<M: Clone> Layer<M> {
+    /// What the layer says of a member.
+    fn said(&self, name: &str) -> Vec<M> {
+        let named = self.named.iter().filter(|(known, _)| known == name);
+        let named = named.map(|(_, said)| said.clone());
+        let patterns = self.patterns.iter();
+        let patterns = patterns.filter(|(pattern, _)| pattern.is_match(name));
+        let said: Vec<M> = named
+            .chain(patterns.map(|(_, said)| said.clone()))
+            .collect();
+        match said.is_empty() {
+            true => self.others.clone().into_iter().collect(),
+            false => said,
+        }
+    }
+
+    fn forbids(&self, name: &str) -> bool {
+        self.closed && self.said(name).is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn types(schema: &Value, name: &str) -> Option<Vec<&'static str>> {
+        let root = Root::new(schema);
+        let members = Members::of(&root, schema).typed(&root);
+        members.types(name).map(Types::names)
+    }
+
+    #[test]
+    fn a_member_is_typed_wherever_the_schema_speaks_of_it() {
+        let integer = json!({"type": "integer"});
+        let a = json!({"properties": {"a": integer}});
+        for schema in [
+            a.clone(),
+            json!({"additionalProperties": integer}),
+            json!({"patternProperties": {"^a": integer}, "additionalProperties": {"type": "string"}}),
+            json!({"allOf": [{"required": ["a"]}, a]}),
+            json!({"anyOf": [a, {"properties": {"b": {}}}]}),
+            json!({"oneOf": [{"allOf": [a]}]}),
+            json!({"$defs": {"d": a}, "$ref": "#/$defs/d"}),
+            json!({"$defs": {"d": a}, "allOf": [{"$ref": "#/$defs/d"}]}),
+            json!({"properties": {"a": {"type": ["integer", "string"]}}, "allOf": [a]}),
+        ] {
+            assert_eq!(types(&schema, "a"), Some(vec!["integer"]), "{schema}");
+        }
+        assert_eq!(types(&a, "b"), None);
+        assert_eq!(types(&json!({"properties": {"b": {}}}), "b"), Some(vec![]));
+        let either = json!({"anyOf": [a, {"properties": {"a": {"type": "string"}}}]});
+        assert_eq!(types(&either, "a"), Some(vec!["string", "integer"]));
+    }
+
+    #[test]
+    fn alternatives_and_what_holds_together_are_told_apart() {
+        let schema = json!({"properties": {"a": true}, "required": ["a"], "anyOf": [
+            {"properties": {"b": {"type": "integer"}}, "required": ["b", "c"]},
+            {"properties": {"a": {"type": "string"}}, "additionalProperties": false}],
+            "additionalProperties": {"type": "null"}});
+        let root = Root::new(&schema);
+        let members = Members::of(&root, &schema);
+        assert!(members.exact);
+        let names = |at: usize| -> Vec<(String, usize, bool, bool)> {
+            let found = Members::members(&members.alternatives[at]);
+            let told = |member: Member<&Value>| {
+                (
+                    member.name,
+                    member.said.len(),
+                    member.required,
+                    member.forbidden,
+                )
+            };
+            found.into_iter().map(told).collect()
+        };
+        let told = |name: &str, said, required| (name.to_string(), said, required, false);
+        let first = [told("a", 1, true), told("b", 2, true), told("c", 1, true)];
+        assert_eq!(names(0), first);
+        assert_eq!(names(1), [told("a", 2, true)]);
+    }
+
+    /// Each refers to the next several times, or to itself.
+    #[test]
+    fn references_that_multiply_end() {
+        let next = |at: usize| json!({"$ref": format!("#/$defs/{}", at % 20)});
+        for keyword in ["allOf", "anyOf", "oneOf"] {
+            let one = |at: usize| (at.to_string(), json!({keyword: vec![next(at + 1); 20]}));
+            let mut schema = json!({"$defs": (0..20).map(one).collect::<Value>()});
+            schema["$ref"] = json!("#/$defs/0");
+            let root = Root::new(&schema);
+            assert!(!Members::of(&root, &schema).exact, "{keyword}");
+        }
+    }
+}
