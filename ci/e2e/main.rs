@@ -23,4 +23,5 @@ mod responses;
 mod schemas;
 #[path = "../scripted/mod.rs"]
 mod scripted;
+mod sloppy;
 mod smuggling;
