@@ -36,9 +36,9 @@ pub fn uniform(seed: u64, position: u64) -> f64 {
     bits as f64 / (1_u64 << 53) as f64
 }
 
-/// The seed of one reply among those to a request with the seed `seed`: a hash of the three, so that
-/// no two replies share one, nor do those to requests with neighbouring seeds. The first reply to
-/// the first prompt is that of the seed itself.
+/// The seed of one reply among those to a request with the seed `seed`: a hash of the three, so
+/// that no two replies share one, nor do those to requests with neighbouring seeds. The first reply
+/// to the first prompt is that of the seed itself.
 pub fn seed_of(seed: u64, prompt: u64, choice: u64) -> u64 {
     if (prompt, choice) == (0, 0) {
         return seed;

@@ -3,9 +3,9 @@
 //! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds,
 //! [`template`] renders them, [`tokenizer`] encodes what [`segments`] does not remember. Reply:
 //! [`reply`] chains [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]),
-//! [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is incremental,
-//! and cutting its input elsewhere never changes the concatenation of its output. [`grammar`]
-//! compiles what a reply must obey.
+//! [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is
+//! incremental, and cutting its input elsewhere never changes the concatenation of its output.
+//! [`grammar`] compiles what a reply must obey.
 
 pub mod chat;
 pub mod control;

@@ -55,8 +55,8 @@ pub struct ReplyFormat {
     pub reasoning_opened: bool,
     /// The text is content as it is: nothing in it is reasoning.
     pub raw: bool,
-    /// Strings that end the reply and are not part of it; they are looked for in what is told of its
-    /// content and of the values in its calls.
+    /// Strings that end the reply and are not part of it; they are looked for in what is told of
+    /// its content and of the values in its calls.
     pub stops: Vec<String>,
     /// Tokens that end the reply and are not part of it.
     pub stop_tokens: Vec<TokenId>,

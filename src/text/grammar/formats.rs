@@ -69,7 +69,8 @@ static TEXTS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
 /// those that 400 divides.
 fn date() -> String {
     const FOURS: &str = "(?:[02468][048]|[13579][26])";
-    let months = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
+    let months = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])\
+                  |(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
                   |02-(?:0[1-9]|1[0-9]|2[0-8])";
     let not_null = "0[48]|[2468][048]|[13579][26]";
     format!("(?:[0-9]{{4}}-(?:{months})|(?:[0-9]{{2}}(?:{not_null})|{FOURS}00)-02-29)")
@@ -148,9 +149,8 @@ fn uri() -> String {
     let rooted = format!("/(?:{SIGN}+{path})?");
     let rootless = format!("{SIGN}+{path}");
     let query = format!("(?:{SIGN}|[/?])*");
-    format!(
-        r"[a-zA-Z][a-zA-Z0-9+\-.]*:(?://{authority}{path}|{rooted}|{rootless})?(?:\?{query})?(?:#{query})?"
-    )
+    let hierarchy = format!("(?://{authority}{path}|{rooted}|{rootless})?");
+    format!(r"[a-zA-Z][a-zA-Z0-9+\-.]*:{hierarchy}(?:\?{query})?(?:#{query})?")
 }
 
 fn uuid() -> String {

@@ -1,9 +1,10 @@
 //! GBNF, the grammars of llama.cpp, in Lark.
 //!
 //! GBNF is about characters, and Lark about terminals, of which the longest that fits is taken. So
-//! what does not refer to itself becomes one terminal, with all that it is made of, and in rules that
-//! do, what stands in a row between references to such rules does as well. Source of the notation:
-//! `grammars/README.md` of llama.cpp.
+//! what does not refer to itself becomes one terminal, with all that it is made of, and in rules
+//! that do, what stands in a row between references to such rules does as well.
+//!
+//! Source of the notation: `grammars/README.md` of llama.cpp.
 
 use std::collections::HashMap;
 use std::fmt::Write;

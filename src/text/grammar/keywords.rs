@@ -69,8 +69,8 @@ const NAMED: &[&str] = &[
 ];
 
 /// A schema without what says nothing of a value: nothing in there is looked at, nor counted.
-/// Extensions stay where something may refer to them. `nullable`, which is OpenAPI's, is said as the
-/// standard says it.
+/// Extensions stay where something may refer to them. `nullable`, which is OpenAPI's, is said as
+/// the standard says it.
 pub fn standard(schema: &Value) -> Value {
     let extensions = schema.to_string().contains("/x-");
     plain(schema, extensions)

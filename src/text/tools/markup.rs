@@ -9,9 +9,9 @@
 //!
 //! Where slips are forgiven, a value that has opened no function itself also ends where its own
 //! closing tag is missing: at the end of the function or of the call, unless a proper end follows;
-//! and at the tag, on a line of its own, of another argument that the function has and the call does
-//! not have yet, with a value of the type that the schema wants. The end of a function may be missing before that of the call, before
-//! another function, and where the model ends its reply.
+//! and at the tag, on a line of its own, of another argument that the function has and the call
+//! does not have yet, with a value of the type that the schema wants. The end of a function may be
+//! missing before that of the call, before another function, and where the model ends its reply.
 //!
 //! What stays ambiguous: text in a value that looks like the end of a call and the beginning of
 //! another, or like the end of this value and the beginning of another argument.

@@ -60,8 +60,8 @@ pub struct Member<M> {
 }
 
 impl<'v> Members<&'v Value> {
-    /// The members that `schema`, in the document `root`, describes: by itself, by what it refers to
-    /// and by `allOf`, `anyOf` and `oneOf`.
+    /// The members that `schema`, in the document `root`, describes: by itself, by what it refers
+    /// to and by `allOf`, `anyOf` and `oneOf`.
     pub fn of(root: &Root<'v>, schema: &'v Value) -> Members<&'v Value> {
         Members::read(root, schema, 0, &mut { SCHEMAS_MAX })
     }
@@ -285,7 +285,8 @@ mod tests {
         for schema in [
             a.clone(),
             json!({"additionalProperties": integer}),
-            json!({"patternProperties": {"^a": integer}, "additionalProperties": {"type": "string"}}),
+            json!({"patternProperties": {"^a": integer},
+                "additionalProperties": {"type": "string"}}),
             json!({"allOf": [{"required": ["a"]}, a]}),
             json!({"anyOf": [a, {"properties": {"b": {}}}]}),
             json!({"oneOf": [{"allOf": [a]}]}),

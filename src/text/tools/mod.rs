@@ -314,7 +314,7 @@ impl<S: Syntax> ToolParser<S> {
         found.is_some()
     }
 
-    /// The place of the next tag that may open a call, and whether it does so without being meant to.
+    /// The place of the next tag that may open a call, and whether it is [`Syntax::BARE`].
     fn next_tag(&self) -> Option<(usize, bool)> {
         let open = self.held.find(S::OPEN).map(|at| (at, false));
         let bare = self.forgives_bare().then(|| self.held.find(S::BARE));
@@ -373,7 +373,7 @@ impl<S: Syntax> ToolParser<S> {
     }
 }
 
-/// Whether a text that was held back begins a tag rather than anything: one sign of it shows little.
+/// Whether a text that was held back begins a tag: one sign of it shows little.
 fn begins_tag(held: &str) -> bool {
     held.trim_start_matches('\n').len() > 1
 }

@@ -477,7 +477,8 @@ fn a_member_is_written_as_it_is_read_wherever_the_schema_speaks_of_it() {
                        json!(["kind", "v"]))]}),
             json!({"type": "object", "oneOf": [
                 object(json!({"kind": {"const": "a"}, "v": integer}), json!(["kind", "v"])),
-                object(json!({"kind": {"const": "b"}, "v": {"type": "boolean"}}), json!(["kind"]))]}),
+                object(json!({"kind": {"const": "b"}, "v": {"type": "boolean"}}),
+                       json!(["kind"]))]}),
             object(
                 json!({"v": {"anyOf": [{"type": "array", "items": integer}, {"const": "all"}]},
                        "w": {"type": ["string", "number", "boolean", "null"]},
@@ -516,8 +517,8 @@ fn a_member_is_written_as_it_is_read_wherever_the_schema_speaks_of_it() {
 /// All branches of a union can be written, by a strict tool as well.
 #[test]
 fn a_union_with_text_is_written_in_each_of_its_types() {
-    let schema = json!({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"},
-        {"type": "integer", "minimum": 3}, {"type": "null"}]});
+    let schema = json!({"anyOf": [{"type": "array", "items": {"type": "string"}},
+        {"type": "string"}, {"type": "integer", "minimum": 3}, {"type": "null"}]});
     let grammars = grammars();
     let parameters = with_member(&schema);
     let compiled = forced::<Qwen3Coder>(&grammars, &parameters, true).unwrap();
