@@ -10,15 +10,22 @@ use crate::engine::thinking::ThinkingBudget;
 
 use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};
-use super::tokenizer::{Tokenizer, TokenizerError};
+use super::tokenizer::{Encoded, Tokenizer, TokenizerError};
 
 /// What a reply says when its thinking budget is used up, for its reader and for the model, before
 /// the closing tag.
 const BUDGET_USED_UP: &str = "\n\n[The thinking budget is used up.]\n";
 
-/// Tokens that are counted one by one, also beyond the context: clients act on how much they are
-/// over. No body of a request has so many that the time matters.
+/// Tokens of a text that is encoded at all.
 pub const ENCODED_TOKENS_MAX: usize = 2_000_000;
+/// A prompt that does not fit is counted up to so many times its limit: clients act on how much
+/// they are over, and they are a turn over, not a library.
+const COUNTED_LIMITS: usize = 2;
+
+/// Tokens that are counted of a prompt that may have `limit`.
+pub fn counted(limit: usize) -> usize {
+    limit.saturating_mul(COUNTED_LIMITS).min(ENCODED_TOKENS_MAX)
+}
 
 /// Tags around reasoning, opening and closing.
 pub type ThinkTags = (&'static str, &'static str);
@@ -85,30 +92,26 @@ impl ChatModel {
     /// Renders and encodes a conversation; the prompt is shorter than `limit` tokens.
     ///
     /// # Errors
-    /// When the template refuses it or it is too long. A text that has [`ENCODED_TOKENS_MAX`] or
-    /// more by its bytes alone is not encoded.
+    /// When the template refuses it or it is too long. A text is encoded as far as its tokens are
+    /// [`counted`], and not at all if it has more by its bytes alone.
     pub fn prompt(&self, conversation: &Conversation, limit: usize) -> Result<Prompt, PromptError> {
         let (text, mark) = self.render(conversation).map_err(PromptError::Template)?;
-        let marks = mark.map_or(0, |mark| text.matches(mark).count() * mark.len_utf8());
-        let at_least = self.tokenizer.tokens_of_bytes(text.len() - marks);
-        if at_least >= limit.max(ENCODED_TOKENS_MAX) {
-            return Err(PromptError::TooLong {
-                tokens: at_least,
-                limit,
-                exact: false,
-            });
-        }
-        let tokens = self
+        let too_long = |tokens, exact| PromptError::TooLong {
+            tokens,
+            limit,
+            exact,
+        };
+        let encoded = self
             .tokenizer
-            .encode_rendered(&text, mark)
+            .encode_rendered_at_most(&text, mark, counted(limit))
             .map_err(PromptError::Tokenizer)?;
-        if tokens.len() >= limit {
-            return Err(PromptError::TooLong {
-                tokens: tokens.len(),
-                limit,
-                exact: true,
-            });
-        }
+        let tokens = match encoded {
+            Encoded::AtLeast(tokens) => return Err(too_long(tokens, false)),
+            Encoded::Whole(tokens) if tokens.len() >= limit => {
+                return Err(too_long(tokens.len(), true));
+            }
+            Encoded::Whole(tokens) => tokens,
+        };
         let reasoning_opened = self
             .think
             .is_some_and(|(open, _)| text.trim_end().ends_with(open));
@@ -343,30 +346,19 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_far_too_long_is_counted_exactly() {
+    fn a_prompt_that_is_a_turn_too_long_is_counted_exactly() {
         let model = chat_model();
-        let words = |count: usize| {
-            let text = json!([{"role": "user", "content": "x".repeat(count)}]);
-            let error = model.prompt(&conversation(text, false), 2048).unwrap_err();
-            match error {
-                PromptError::TooLong {
-                    tokens,
-                    exact: true,
-                    ..
-                } => tokens,
+        let counted = |characters: usize| {
+            let text = json!([{"role": "user", "content": "x".repeat(characters)}]);
+            match model.prompt(&conversation(text, false), 2048).unwrap_err() {
+                PromptError::TooLong { tokens, exact, .. } => (tokens, exact),
                 other => panic!("{other}"),
             }
         };
-        assert_eq!(words(1_000_000), words(3_000) + 997_000);
-    }
-
-    #[test]
-    fn a_prompt_beyond_all_counting_is_refused_unencoded() {
-        let model = chat_model();
-        let bytes = ENCODED_TOKENS_MAX * model.tokenizer.longest_token();
-        let long = json!([{"role": "user", "content": "x".repeat(bytes)}]);
-        let error = model.prompt(&conversation(long, false), 2048).unwrap_err();
-        assert!(error.to_string().contains("at least"), "{error}");
+        let (tokens, _) = counted(3_000);
+        assert_eq!(counted(4_000), (tokens + 1_000, true));
+        let (at_least, exact) = counted(1_000_000);
+        assert!(!exact && at_least > COUNTED_LIMITS * 2048);
     }
 
     #[test]

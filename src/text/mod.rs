@@ -14,6 +14,7 @@ pub mod drawn;
 pub mod framing;
 pub mod grammar;
 pub mod identity;
+pub mod pieces;
 pub mod reasoning;
 pub mod reply;
 pub mod segments;

@@ -2,11 +2,17 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+<<<<<<< HEAD
+=======
+use tokenizers::{DecoderWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+
+>>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
 use crate::engine::request::TokenId;
 
 use super::control::ControlTokens;
+use super::pieces;
 use super::segments::{SEGMENTS_BYTES_MAX, Segments};
 use super::spelling::{Spelling, TextStart};
 
@@ -60,6 +66,16 @@ pub struct Tokenizer {
     frame: (Vec<TokenId>, Vec<TokenId>),
     segments: Mutex<Segments>,
     longest_token_bytes: usize,
+    /// Whether long texts can be cut into pieces.
+    cuts: bool,
+}
+
+/// What came of encoding a text that may have so many tokens at most.
+#[derive(Debug, PartialEq)]
+pub enum Encoded {
+    Whole(Vec<TokenId>),
+    /// It has at least so many, more than it may; the rest was not encoded.
+    AtLeast(usize),
 }
 
 impl Tokenizer {
@@ -86,6 +102,7 @@ impl Tokenizer {
         let control = control_tokens(&inner)?;
         inner.set_encode_special_tokens(true);
         Ok(Tokenizer {
+            cuts: is_cut(&inner, "a word", " and")?,
             frame: document_frame(&inner)?,
             further: further(&inner, file)?,
             text_start: spelling.start(),
@@ -164,6 +181,27 @@ impl Tokenizer {
         Ok([before.as_slice(), &self.encode(text)?, behind].concat())
     }
 
+    /// As [`Tokenizer::encode_document`] if the text is to be `framed` and [`Tokenizer::encode`]
+    /// otherwise, of a text that may have `most` tokens.
+    ///
+    /// # Errors
+    /// When the library refuses the text.
+    pub fn encode_at_most(
+        &self,
+        text: &str,
+        framed: bool,
+        most: usize,
+    ) -> Result<Encoded, TokenizerError> {
+        let encoded = self.encode_rendered_at_most(text, None, most)?;
+        Ok(match encoded {
+            Encoded::Whole(ids) if framed => {
+                let (before, behind) = &self.frame;
+                Encoded::Whole([before.as_slice(), &ids, behind].concat())
+            }
+            encoded => encoded,
+        })
+    }
+
     /// As [`Tokenizer::encode`], for a rendered conversation in which `mark` breaks what is no
     /// control token (see [`super::control`]). The marks are not encoded.
     ///
@@ -174,24 +212,67 @@ impl Tokenizer {
         text: &str,
         mark: Option<char>,
     ) -> Result<Vec<TokenId>, TokenizerError> {
+        match self.encode_rendered_at_most(text, mark, usize::MAX)? {
+            Encoded::Whole(ids) => Ok(ids),
+            Encoded::AtLeast(_) => unreachable!("no text has so many tokens"),
+        }
+    }
+
+    /// As [`Tokenizer::encode_rendered`], of a text that may have `most` tokens. What is beyond that
+    /// costs no more than a look at its length.
+    ///
+    /// # Errors
+    /// When the library refuses the text.
+    pub fn encode_rendered_at_most(
+        &self,
+        text: &str,
+        mark: Option<char>,
+        most: usize,
+    ) -> Result<Encoded, TokenizerError> {
+        let marks = mark.map_or(0, |mark| text.matches(mark).count() * mark.len_utf8());
+        let at_least = self.tokens_of_bytes(text.len() - marks);
+        if at_least > most {
+            return Ok(Encoded::AtLeast(at_least));
+        }
         let mut ids = Vec::new();
         let mut from = 0;
         while let Some(found) = self.control.find(text, from) {
+<<<<<<< HEAD
             self.encode_segment(&text[from..found.start], from == 0, mark, &mut ids)?;
+=======
+            self.encode_segment(&text[from..found.start], mark, most, &mut ids)?;
+>>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
             ids.push(found.id);
             from = found.end;
+            if ids.len() > most {
+                return Ok(Encoded::AtLeast(ids.len().max(at_least)));
+            }
         }
+<<<<<<< HEAD
         self.encode_segment(&text[from..], from == 0, mark, &mut ids)?;
         Ok(ids)
     }
 
     /// Appends the ids of the text between two control tokens. No token reaches over one, so they
     /// depend on nothing else than whether the text is the `first` of the document.
+=======
+        self.encode_segment(&text[from..], mark, most, &mut ids)?;
+        Ok(match ids.len() > most {
+            true => Encoded::AtLeast(ids.len().max(at_least)),
+            false => Encoded::Whole(ids),
+        })
+    }
+
+    /// Appends the ids of the text between two control tokens, or those of its beginning where
+    /// there are more than `most` then. No token reaches over a control token, so they depend on
+    /// nothing else.
+>>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
     fn encode_segment(
         &self,
         text: &str,
         first: bool,
         mark: Option<char>,
+        most: usize,
         out: &mut Vec<TokenId>,
     ) -> Result<(), TokenizerError> {
         if text.is_empty() {
@@ -210,11 +291,42 @@ impl Tokenizer {
             out.extend_from_slice(&ids);
             return Ok(());
         }
+<<<<<<< HEAD
         let inner = self.further.as_ref().unwrap_or(&self.inner);
         let ids: Arc<[TokenId]> = encode_plain(inner, &text, false)?.into();
         out.extend_from_slice(&ids);
         self.remembered().put(&text, &ids);
+=======
+        let first = out.len();
+        let mut from = 0;
+        while from < text.len() && out.len() <= most {
+            let end = self.piece_end(&text, from)?;
+            out.extend(encode_plain(&self.inner, &text[from..end], false)?);
+            from = end;
+        }
+        if from == text.len() {
+            self.remembered().put(&text, &out[first..].into());
+        }
+>>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
         Ok(())
+    }
+
+    /// Where the piece of `text` ends that is encoded at once.
+    fn piece_end(&self, text: &str, from: usize) -> Result<usize, TokenizerError> {
+        if !self.cuts {
+            return Ok(text.len());
+        }
+        let holds = |before: &str, behind: &str| is_cut(&self.inner, before, behind);
+        let end = pieces::end(text, from, |before, behind| {
+            holds(before, behind).unwrap_or(false)
+        });
+        end.ok_or_else(|| {
+            let problem = format!(
+                "more than {} bytes of it have no space and no end of a word",
+                pieces::RUN_BYTES_MAX
+            );
+            TokenizerError::Encode(problem)
+        })
     }
 
     /// Texts that were encoded before. Held for one look-up, never while encoding.
@@ -318,6 +430,7 @@ fn encode_plain(
         .map_err(|error| TokenizerError::Encode(error.to_string()))
 }
 
+<<<<<<< HEAD
 /// The tokenizer of text that does not begin its document: a definition may put a blank before the
 /// first word of a document alone.
 fn further(
@@ -354,6 +467,27 @@ fn begin_no_document(rule: &mut serde_json::Value) -> bool {
         rule["prepend_scheme"] = serde_json::Value::from("never");
     }
     first
+=======
+/// Whether no token reaches from one text into the one behind it, whatever stands around both: they
+/// are told apart before any token is looked for, and nothing is put at the head of a text.
+fn is_cut(
+    inner: &tokenizers::Tokenizer,
+    before: &str,
+    behind: &str,
+) -> Result<bool, TokenizerError> {
+    let text = [before, behind].concat();
+    let Some(splitter) = inner.get_pre_tokenizer() else {
+        return Ok(false);
+    };
+    let mut split = PreTokenizedString::from(text.as_str());
+    let encode = |text: &str| encode_plain(inner, text, false);
+    splitter
+        .pre_tokenize(&mut split)
+        .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+    let splits = split.get_splits(OffsetReferential::Original, OffsetType::Byte);
+    let ends = splits.iter().any(|(_, (_, end), _)| *end == before.len());
+    Ok(ends && encode(&text)? == [encode(before)?, encode(behind)?].concat())
+>>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
 }
 
 /// Bytes and special flags of all ids below `vocabulary`.
@@ -477,6 +611,52 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// In pieces of many sizes, with all that could reach over a cut.
+    #[test]
+    fn a_long_text_has_the_tokens_of_the_whole() {
+        for (file, vocabulary) in definitions() {
+            let tokenizer = Tokenizer::from_bytes(&file, vocabulary).unwrap();
+            let mut random = Random::new(11);
+            for _ in 0..3 {
+                let mut text = String::new();
+                while text.len() < 4 * pieces::PIECE_BYTES {
+                    text.push_str(&random_text(&mut random).replace("<|", "< |"));
+                }
+                let whole = encode_plain(&tokenizer.inner, &text, false).unwrap();
+                assert!(tokenizer.encode(&text).unwrap() == whole);
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_that_may_not_be_so_long_is_encoded_no_further() {
+        let (file, vocabulary) = definitions().pop().unwrap();
+        let tokenizer = || Tokenizer::from_bytes(&file, vocabulary).unwrap();
+        let text = "so many words ".repeat(40_000);
+        let count = tokenizer().encode(&text).unwrap().len();
+        let fresh = tokenizer();
+        let encode = |most| fresh.encode_at_most(&text, false, most).unwrap();
+        let Encoded::AtLeast(some) = encode(count / 4) else {
+            panic!("it is longer")
+        };
+        // A definition that never tells words apart is asked for the whole at once.
+        let stops = if fresh.cuts { count / 2 } else { count + 1 };
+        assert!((count / 4 + 1..stops).contains(&some), "{some} of {count}");
+        assert_eq!(encode(0), Encoded::AtLeast(fresh.tokens_at_least(&text)));
+        assert!(matches!(encode(count - 1), Encoded::AtLeast(all) if all == count));
+        assert!(matches!(encode(count), Encoded::Whole(ids) if ids.len() == count));
+    }
+
+    #[test]
+    fn a_word_that_nobody_wrote_is_refused() {
+        let (file, vocabulary) = definitions().pop().unwrap();
+        let tokenizer = Tokenizer::from_bytes(&file, vocabulary).unwrap();
+        let word = |bytes: usize| tokenizer.encode(&"x".repeat(bytes));
+        let most = pieces::PIECE_BYTES + pieces::RUN_BYTES_MAX;
+        assert!(word(most).is_ok());
+        assert_eq!(word(most + 1).is_err(), tokenizer.cuts);
     }
 
     #[test]

@@ -1,0 +1,116 @@
+//! Where a long text may be cut, so that its pieces have the tokens of the whole.
+//!
+//! The library takes some hundred bytes of memory for each byte that it encodes at once, and cannot
+//! be stopped on its way. So long texts are given to it in pieces. Between a word and what is no
+//! part of it no token reaches, in the tokenizers that this server takes; whoever cuts asks the
+//! tokenizer about each place, since what a definition merges is its own affair.
+
+/// Bytes of a piece, more where no place to cut follows at once.
+pub const PIECE_BYTES: usize = 32 * 1024;
+/// Bytes that may lie between two places to cut: a word, or a run of marks, that is longer is none
+/// that anybody wrote.
+pub const RUN_BYTES_MAX: usize = 128 * 1024;
+/// Bytes before and behind a place that decide whether it is one: more than the longest token has.
+const AROUND_BYTES: usize = 160;
+
+/// What a character may be a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Letter,
+    Digit,
+    Line,
+    Blank,
+    Mark,
+}
+
+impl Class {
+    fn of(char: char) -> Class {
+        match char {
+            '\n' | '\r' => Class::Line,
+            _ if char.is_alphabetic() => Class::Letter,
+            _ if char.is_numeric() => Class::Digit,
+            _ if char.is_whitespace() => Class::Blank,
+            _ => Class::Mark,
+        }
+    }
+}
+
+/// The end of the piece of `text` that begins at `from`: the text's end, or the first place behind
+/// [`PIECE_BYTES`] of which `holds` says, by the text before and behind it, that no token reaches
+/// over it. None if there is no such place within [`RUN_BYTES_MAX`].
+pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Option<usize> {
+    let rest = &text[from..];
+    if rest.len() <= PIECE_BYTES {
+        return Some(text.len());
+    }
+    let begin = rest.floor_char_boundary(PIECE_BYTES);
+    let until = rest.floor_char_boundary(PIECE_BYTES + RUN_BYTES_MAX);
+    let mut classes = rest[..begin].chars().next_back().map(Class::of);
+    let mut chars = rest[begin..until].char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        let class = Class::of(char);
+        let before = classes.replace(class);
+        let next = chars.peek().map(|(_, char)| Class::of(*char));
+        let place = begin + at;
+        if before.is_some_and(|before| separates(before, class, next)) && {
+            let start = rest.ceil_char_boundary(place.saturating_sub(AROUND_BYTES));
+            let stop = rest.floor_char_boundary(place + AROUND_BYTES);
+            holds(&rest[start..place], &rest[place..stop])
+        } {
+            return Some(from + place);
+        }
+    }
+    (until == rest.len()).then_some(text.len())
+}
+
+/// Whether a word begins or ends before a character of `class`, with the blank before it if there is
+/// one.
+fn separates(before: Class, class: Class, next: Option<Class>) -> bool {
+    use Class::{Blank, Digit, Letter, Line, Mark};
+    match (before, class) {
+        (Letter | Digit | Mark, Blank) => next == Some(Letter),
+        (Letter, Digit | Mark) | (Digit | Line, Letter) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_words_and_nothing_is_lost() {
+        let text = "Größe 12, and 漢字。\n".repeat(20_000);
+        let (mut at, mut pieces) = (0, 0);
+        while at < text.len() {
+            let next = end(&text, at, |_, _| true).unwrap();
+            assert!(next - at <= PIECE_BYTES + 64);
+            assert!(text[..next].ends_with(|char: char| !char.is_whitespace() || char == '\n'));
+            (at, pieces) = (next, pieces + 1);
+        }
+        assert_eq!(pieces, text.len().div_ceil(PIECE_BYTES + 64));
+    }
+
+    #[test]
+    fn a_text_without_a_place_to_cut_has_a_bound() {
+        let word = |bytes: usize| end(&"x".repeat(bytes), 0, |_, _| true);
+        assert_eq!(word(PIECE_BYTES), Some(PIECE_BYTES));
+        let most = PIECE_BYTES + RUN_BYTES_MAX;
+        assert_eq!((word(most), word(most + 1)), (Some(most), None));
+    }
+
+    #[test]
+    fn who_cuts_is_asked_about_each_place() {
+        let text = "ab ".repeat(2 * PIECE_BYTES);
+        let first = end(&text, 0, |_, _| true).unwrap();
+        let later = end(&text, 0, |before, _| before.len() < AROUND_BYTES);
+        assert_eq!(later, None);
+        let third = std::cell::Cell::new(0);
+        let found = end(&text, 0, |before, behind| {
+            assert!(before.ends_with("ab") && behind.starts_with(" ab"));
+            third.set(third.get() + 1);
+            third.get() == 3
+        });
+        assert_eq!(found, Some(first + 6));
+    }
+}
