@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::engine::executor::{DeviceError, Executor, Patience, Rows};
 use crate::engine::request::{Admitted, Event, Request, Sampling};
+use crate::engine::turns::Source;
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.
@@ -50,8 +50,9 @@ impl Executor for Sleeper {
 /// Serves one request; after a failure the process is held for longer than it may last.
 fn live(step: Duration) {
     let (handle, thread) = engine::spawn(Limits::TARGET, move || Ok(Sleeper(step)));
-    let (events, mut told) = mpsc::channel(4);
+    let (events, mut told) = handle.channel(4);
     let request = Request {
+        source: Source::default(),
         prompt: vec![1],
         max_tokens: 1,
         stop_tokens: vec![],

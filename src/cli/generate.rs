@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use argh::FromArgs;
 use serde_json::json;
-use tokio::sync::mpsc;
 
+use crate::engine::events::{self, AHEAD_MAX, EventReceiver};
 use crate::engine::request::{Admitted, Event, FinishReason, Request, Sampling};
-use crate::http::limits::EVENTS_MAX;
+use crate::engine::turns::Source;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::reply::{Delta, Reply, ReplyFormat};
@@ -72,7 +72,7 @@ pub fn run(options: &Generate) -> Result<(), Failure> {
 fn request(
     chat: &ChatModel,
     options: &Generate,
-) -> Result<(Request, ReplyFormat, mpsc::Receiver<Event>), Failure> {
+) -> Result<(Request, ReplyFormat, EventReceiver), Failure> {
     let usage = |problem: String| Failure::new(Exit::Usage, problem);
     let conversation = Conversation {
         messages: vec![json!({"role": "user", "content": options.prompt})],
@@ -106,10 +106,11 @@ fn request(
         seed: options.seed,
         ..Sampling::default()
     };
-    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let (sender, events) = events::channel(&Arc::default(), AHEAD_MAX);
     let stop_tokens = chat.stop_tokens.clone();
     let tokens = prompt.tokens;
     let request = Request {
+        source: Source::default(),
         prompt: tokens,
         max_tokens,
         stop_tokens,
@@ -126,7 +127,7 @@ fn request(
 fn print_reply(
     chat: &ChatModel,
     mut reply: Reply,
-    mut events: mpsc::Receiver<Event>,
+    mut events: EventReceiver,
 ) -> Result<(), Failure> {
     loop {
         let mut deltas = Vec::new();

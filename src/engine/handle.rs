@@ -1,15 +1,17 @@
 //! The server's side of the engine: a bounded inbox, figures, and the way to end it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
 use super::end::Calls;
+use super::events::{self, Backlog, EventReceiver, EventSender};
 use super::limits::Limits;
 use super::request::Request;
 use super::sequence::events_room;
 use super::stats::Stats;
+use super::turns::{Source, Waiting};
 
 /// Where the engine is in its life. It only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +28,7 @@ pub enum Phase {
 /// A request that the engine did not take.
 #[derive(Debug)]
 pub enum Rejected {
-    /// `Limits::queued` requests are waiting already: try again later.
+    /// As many requests of this source are waiting as may, or of all: try again later.
     Full(Request),
     /// The engine is draining or has stopped.
     Stopped(Request),
@@ -50,9 +52,51 @@ pub(super) struct Shared {
     pub phase: watch::Sender<Phase>,
     /// Of the executor.
     pub calls: Calls,
+    /// Held for a look-up, never across a wait.
+    waiting: Mutex<Waiting>,
+    pub backlog: Arc<Backlog>,
 }
 
+/// A request's place among those that wait; dropping it gives the place up.
+#[derive(Debug)]
+pub(super) struct Place {
+    shared: Arc<Shared>,
+    source: Source,
+    tokens: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.waiting().remove(self.source, self.tokens);
+        self.shared.stats.waiting.subtract(1);
+    }
+}
+
+/// A request and its place.
+pub(super) type Queued = (Request, Place);
+
 impl Shared {
+    /// A place for `request`, if there is one.
+    fn place(self: &Arc<Shared>, request: &Request) -> Option<Place> {
+        let (source, tokens) = (request.source, request.prompt.len());
+        let mut waiting = self.waiting();
+        if !waiting.has_room(source, tokens) {
+            return None;
+        }
+        waiting.add(source, tokens);
+        self.stats.waiting.add(1);
+        Some(Place {
+            shared: self.clone(),
+            source,
+            tokens,
+        })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // Whoever panicked left whole counts behind.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Moves on to `phase`, unless the engine is further already.
     pub fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|current| {
@@ -66,26 +110,26 @@ impl Shared {
 /// Gives requests to the engine. When the last handle is gone the engine drains.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    inbox: mpsc::Sender<Request>,
+    inbox: mpsc::Sender<Queued>,
     shared: Arc<Shared>,
-    queued_max: usize,
     context: usize,
 }
 
 impl Handle {
-    pub(super) fn new(limits: &Limits) -> (Handle, mpsc::Receiver<Request>, Arc<Shared>) {
+    pub(super) fn new(limits: &Limits) -> (Handle, mpsc::Receiver<Queued>, Arc<Shared>) {
         limits.check();
-        let (inbox, requests) = mpsc::channel(limits.queued);
+        let (inbox, requests) = mpsc::channel(Waiting::most(limits.queued));
         let phase = watch::Sender::new(Phase::Starting);
         let shared = Arc::new(Shared {
             stats: Stats::default(),
             phase,
             calls: Calls::default(),
+            waiting: Mutex::new(Waiting::new(limits.queued, limits.context)),
+            backlog: Arc::default(),
         });
         let handle = Handle {
             inbox,
             shared: shared.clone(),
-            queued_max: limits.queued,
             context: limits.context,
         };
         (handle, requests, shared)
@@ -97,7 +141,7 @@ impl Handle {
     /// Hands the request back when the queue is full or the engine takes no more.
     ///
     /// # Panics
-    /// If `request.events` has room for fewer than two events, or than three where the prompt is
+    /// If `request.events` holds fewer than two events, or than three where the prompt is
     /// scored: it could never run.
     #[expect(
         clippy::result_large_err,
@@ -105,7 +149,7 @@ impl Handle {
     )]
     pub fn submit(&self, request: Request) -> Result<(), Rejected> {
         assert!(
-            request.events.max_capacity() >= events_room(request.prompt_logprobs.is_some()),
+            request.events.most() >= events_room(request.prompt_logprobs.is_some()),
             "the channel of events is too small"
         );
         let outcome = self.offer(request);
@@ -119,16 +163,40 @@ impl Handle {
             return Err(Rejected::Stopped(request));
         }
         // Counts the inbox and the engine's own queue, so the inbox never fills up by itself.
-        if !self.stats().waiting.add_below(self.queued_max) {
+        let Some(place) = self.shared.place(&request) else {
             return Err(Rejected::Full(request));
-        }
-        self.inbox.try_send(request).map_err(|refused| {
-            self.stats().waiting.subtract(1);
-            match refused {
-                mpsc::error::TrySendError::Full(request) => Rejected::Full(request),
-                mpsc::error::TrySendError::Closed(request) => Rejected::Stopped(request),
-            }
+        };
+        let sent = self.inbox.try_send((request, place));
+        sent.map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full((request, _)) => Rejected::Full(request),
+            mpsc::error::TrySendError::Closed((request, _)) => Rejected::Stopped(request),
         })
+    }
+
+    /// Whether a reply to a prompt of so many tokens would be taken from `source`.
+    pub fn has_room(&self, source: Source, tokens: usize) -> bool {
+        self.shared.waiting().has_room(source, tokens)
+    }
+
+    /// Counts a request from `source` as turned away if no reply to it would be taken, however short
+    /// its prompt is; before the prompt is known.
+    pub fn turns_away(&self, source: Source) -> bool {
+        let full = !self.has_room(source, 1);
+        self.stats().rejected.add(usize::from(full));
+        full
+    }
+
+    /// A channel for the events of a reply, `most` at once.
+    ///
+    /// # Panics
+    /// If it is for none.
+    pub fn channel(&self, most: usize) -> (EventSender, EventReceiver) {
+        events::channel(&self.shared.backlog, most)
+    }
+
+    /// Bytes of events that readers have left lying.
+    pub fn backlog_bytes(&self) -> usize {
+        self.shared.backlog.bytes()
     }
 
     /// Tokens of a sequence at most, prompt and reply together.

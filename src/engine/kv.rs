@@ -34,6 +34,11 @@ impl Kv {
         }
     }
 
+    /// Whether a slot is free.
+    pub fn has_slot(&self) -> bool {
+        !self.slots_free.is_empty()
+    }
+
     /// Takes a slot and `pages` pages, or nothing at all when either is short.
     pub fn reserve(&mut self, pages: usize) -> Option<Slot> {
         assert!(pages > 0, "a sequence holds at least one token");

@@ -26,7 +26,7 @@ const _: () = assert!(
 pub struct Limits {
     /// Sequences that hold a slot at once.
     pub sequences: usize,
-    /// Accepted requests that wait for a slot or for pages.
+    /// Accepted requests of one flow that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
     /// KV pages of `target::PAGE` tokens.
     pub pages: usize,

@@ -1,22 +1,24 @@
 //! The engine: one thread that owns the device, fed by one bounded inbox.
 //!
 //! Life of a request:
-//! 1. `Handle::submit` puts it into the inbox, or hands it back when `Limits::queued` wait.
+//! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits, first come first served, for a slot and for all pages that it can ever need.
+//! 3. It waits for its turn (`turns`), and then for a slot and for all pages that it can ever need.
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step.
 //! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
 //!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
 //!    its other tokens.
 //! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
 //!    out as an event, with the end after the last one.
-//! 7. Slot and pages return, in the same round in which the request ended or its reader left.
+//! 7. Slot and pages return, in the same round in which the request ended or its reader left. What
+//!    the reader has not read by then lies in the channel (`events`).
 //!
 //! Nothing in here depends on what else runs: the events of a request are the same alone and in
 //! any company.
 
 pub mod constraint;
 mod end;
+pub mod events;
 pub mod executor;
 mod handle;
 mod kv;
@@ -32,6 +34,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 pub mod thinking;
+pub mod turns;
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -47,6 +50,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 
 pub use self::end::Thread;
 pub use self::handle::{Handle, Phase, Rejected};
@@ -56,16 +60,22 @@ pub use self::stats::{Figure, Stats};
 use self::constraint::MaskThreads;
 use self::end::Counted;
 use self::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
-use self::handle::Shared;
+use self::handle::{Queued, Shared};
 use self::kv::{Kv, pages_for};
-use self::request::{Event, FinishReason, Request};
+use self::request::{Event, FinishReason};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
+use self::turns::Turns;
 
 /// What clients are told whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
+/// What a client is told whose reply could not be kept for it.
+const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
+/// How long a reply may hold a slot for a reader that does not take what is there, while others wait
+/// and what lies for all readers has no more room.
+const BEHIND_MAX: Duration = Duration::from_secs(10);
 const INTERNAL: &str = "internal error; the server is stopping";
 
 /// Why the engine thread ended before it was told to.
@@ -138,7 +148,7 @@ where
 fn serve<E: Executor>(
     limits: Limits,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
-    mut inbox: mpsc::Receiver<Request>,
+    mut inbox: mpsc::Receiver<Queued>,
     shared: Arc<Shared>,
 ) -> Outcome {
     let started = catch_unwind(AssertUnwindSafe(|| {
@@ -171,9 +181,10 @@ fn serve<E: Executor>(
     outcome
 }
 
-/// Only waits, on this thread: no I/O, no timers, no other threads.
+/// Only waits, on this thread: no I/O, no other threads.
 fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
-    Ok(tokio::runtime::Builder::new_current_thread().build()?)
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    Ok(builder.enable_time().build()?)
 }
 
 /// What one round of the engine did.
@@ -191,12 +202,17 @@ struct Engine<E> {
     executor: E,
     runtime: Runtime,
     limits: Limits,
-    inbox: mpsc::Receiver<Request>,
+    inbox: mpsc::Receiver<Queued>,
     /// Whether the inbox can still bring requests.
     open: bool,
     shared: Arc<Shared>,
     phases: watch::Receiver<Phase>,
-    waiting: VecDeque<Request>,
+    /// In the order of their arrival.
+    waiting: VecDeque<Queued>,
+    turns: Turns,
+    /// The round before this one, and whether requests waited behind it.
+    last_round: Instant,
+    contended: bool,
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
@@ -216,7 +232,7 @@ impl<E: Executor> Engine<E> {
         executor: E,
         runtime: Runtime,
         mut limits: Limits,
-        inbox: mpsc::Receiver<Request>,
+        inbox: mpsc::Receiver<Queued>,
         shared: Arc<Shared>,
     ) -> Self {
         limits.pages = limits.pages.min(executor.pages().unwrap_or(usize::MAX));
@@ -230,6 +246,9 @@ impl<E: Executor> Engine<E> {
             phases: shared.phase.subscribe(),
             shared,
             waiting: VecDeque::with_capacity(limits.queued),
+            turns: Turns::default(),
+            last_round: Instant::now(),
+            contended: false,
             running: Vec::with_capacity(limits.sequences),
             kv: Kv::new(limits.sequences, limits.pages, limits.context),
             lanes: Vec::with_capacity(limits.sequences),
@@ -257,6 +276,7 @@ impl<E: Executor> Engine<E> {
     fn round(&mut self) -> Result<Round, DeviceError> {
         self.receive();
         self.drop_abandoned();
+        self.drop_slow(Instant::now());
         self.resume(Instant::now());
         self.admit();
         self.plan();
@@ -284,19 +304,18 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    fn enqueue(&mut self, request: Request) {
-        match self.limits.check_request(&request, E::VOCAB) {
-            Ok(()) => self.waiting.push_back(request),
-            Err(text) => refuse(&request, &self.shared.stats, &text),
+    fn enqueue(&mut self, queued: Queued) {
+        match self.limits.check_request(&queued.0, E::VOCAB) {
+            Ok(()) => self.waiting.push_back(queued),
+            Err(text) => refuse(queued, &self.shared.stats, &text),
         }
     }
 
     /// Forgets requests whose reader is gone, running or waiting.
     fn drop_abandoned(&mut self) {
         let stats = &self.shared.stats;
-        self.waiting.retain(|request| {
+        self.waiting.retain(|(request, _)| {
             let abandoned = request.events.is_closed();
-            stats.waiting.subtract(usize::from(abandoned));
             stats.cancelled.add(usize::from(abandoned));
             !abandoned
         });
@@ -310,25 +329,54 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Gives slots and pages to waiting requests in order. A large one at the head is not
-    /// overtaken, or small ones could keep it out for ever.
+    /// Ends replies whose readers keep them in their slots for too long while others wait.
+    fn drop_slow(&mut self, now: Instant) {
+        let passed = now - mem::replace(&mut self.last_round, now);
+        if !self.contended {
+            return;
+        }
+        for sequence in &mut self.running {
+            if sequence.end.is_none() && sequence.waits_for_reader() {
+                sequence.behind += passed;
+                if sequence.behind > BEHIND_MAX {
+                    sequence.fail(TOO_SLOW);
+                }
+            }
+        }
+        self.free();
+    }
+
+    /// Gives slots and pages to waiting requests as their turns come. A large one whose turn it is
+    /// is not overtaken, or small ones could keep it out for ever.
     fn admit(&mut self) {
-        while let Some(request) = self.waiting.front() {
+        while self.kv.has_slot()
+            && let Some(next) = self.next()
+        {
+            let (request, _) = &self.waiting[next];
             let pages = pages_for(request.prompt.len() + request.max_tokens);
             let Some(slot) = self.kv.reserve(pages) else {
                 break;
             };
-            let request = self.waiting.pop_front().expect("it is at the front");
+            let (request, place) = self.waiting.remove(next).expect("it waits");
+            drop(place);
+            self.turns.take(request.source);
             let _ = request.admitted.set(Instant::now());
             self.running
                 .push(Sequence::new(request, slot, &self.mask_threads));
-            self.shared.stats.waiting.subtract(1);
         }
+        self.contended = !self.waiting.is_empty();
         assert!(
             !self.running.is_empty() || self.waiting.is_empty(),
             "an admissible request waits"
         );
         self.count_running();
+    }
+
+    /// Which of the waiting requests comes next.
+    fn next(&self) -> Option<usize> {
+        let waiting = self.waiting.iter().map(|(request, _)| request.source);
+        let running = self.running.iter().map(|sequence| sequence.source);
+        self.turns.next(waiting, running)
     }
 
     fn plan(&mut self) {
@@ -471,7 +519,8 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.pages_used.set(self.kv.pages_used());
     }
 
-    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain.
+    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain; and
+    /// no longer than a slow reader may keep others waiting.
     fn wait(&mut self) {
         let Engine {
             inbox,
@@ -482,23 +531,23 @@ impl<E: Executor> Engine<E> {
             runtime,
             ..
         } = self;
-        let caught_up = running
-            .iter()
-            .map(|sequence| has_room(sequence.events(), sequence.events_room()));
+        let caught_up = running.iter().map(Sequence::caught_up);
         let mut caught_up: Vec<_> = caught_up.map(Box::pin).collect();
-        let left = waiting.iter().map(|request| request.events.closed());
+        let left = waiting.iter().map(|(request, _)| request.events.closed());
         let mut left: Vec<_> = left.map(Box::pin).collect();
+        let others_wait = !waiting.is_empty();
         let arrived = runtime.block_on(async {
             tokio::select! {
-                request = inbox.recv(), if *open => request,
+                queued = inbox.recv(), if *open => queued,
                 _ = phases.changed(), if *open => None,
                 () = any(&mut caught_up) => None,
                 () = any(&mut left) => None,
+                () = sleep(BEHIND_MAX), if others_wait => None,
             }
         });
         drop((caught_up, left));
-        if let Some(request) = arrived {
-            self.enqueue(request);
+        if let Some(queued) = arrived {
+            self.enqueue(queued);
         }
     }
 
@@ -513,24 +562,24 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.running.set(0);
         self.waiting
             .drain(..)
-            .for_each(|request| refuse(&request, &self.shared.stats, text));
+            .for_each(|queued| refuse(queued, &self.shared.stats, text));
         refuse_queued(&mut self.inbox, &self.shared.stats, text);
     }
 }
 
 /// Fails a request that holds no slot.
-fn refuse(request: &Request, stats: &Stats, text: &str) {
-    stats.waiting.subtract(1);
+fn refuse((request, place): Queued, stats: &Stats, text: &str) {
+    drop(place);
     stats.failed.add(1);
-    // The only way for this to fail is that the reader has left.
-    let _ = request.events.try_send(Event::Failed(text.into()));
+    // False: the reader has left.
+    request.events.send(Event::Failed(text.into()));
 }
 
 /// Closes the inbox and fails what it still holds; later requests are turned away.
-fn refuse_queued(inbox: &mut mpsc::Receiver<Request>, stats: &Stats, text: &str) {
+fn refuse_queued(inbox: &mut mpsc::Receiver<Queued>, stats: &Stats, text: &str) {
     inbox.close();
-    while let Ok(request) = inbox.try_recv() {
-        refuse(&request, stats, text);
+    while let Ok(queued) = inbox.try_recv() {
+        refuse(queued, stats, text);
     }
 }
 
@@ -549,11 +598,6 @@ fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
     rows.into_iter()
         .map(|_| unreachable!("it was cleared"))
         .collect()
-}
-
-/// Completes when the channel has room for the events of a step, or its reader is gone.
-async fn has_room(events: &mpsc::Sender<Event>, room: usize) {
-    let _ = events.reserve_many(room).await;
 }
 
 /// Completes with the first of `futures`; never when there are none.

@@ -3,10 +3,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use tokio::sync::mpsc;
-
 use super::constraint::Constraint;
+use super::events::EventSender;
 use super::thinking::ThinkingBudget;
+use super::turns::Source;
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
@@ -62,6 +62,8 @@ pub type Admitted = Arc<OnceLock<Instant>>;
 /// One reply to be generated.
 #[derive(Debug)]
 pub struct Request {
+    /// Whose turn it takes.
+    pub source: Source,
     /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,
     /// Tokens to generate at most, at least one; 0 where only the prompt is scored.
@@ -80,7 +82,7 @@ pub struct Request {
     pub admitted: Admitted,
     /// Where events go. The engine stops the request when the receiver is gone, and leaves it out
     /// of steps while the channel is full.
-    pub events: mpsc::Sender<Event>,
+    pub events: EventSender,
 }
 
 /// Log-probabilities at one position, before bias, penalties and temperature. Where a constraint

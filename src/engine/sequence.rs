@@ -1,13 +1,15 @@
 //! One admitted request: its tokens, its sampler and the channel to its reader.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::constraint::{Allowed, Guide, MaskThreads};
+use super::events::EventSender;
 use super::executor::{Ranked, Rows, Slot};
 use super::kv::Kv;
 use super::request::{Event, FinishReason, Request, Scored, TokenId, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
+use super::turns::Source;
 use crate::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
@@ -45,7 +47,10 @@ pub(super) struct Sequence {
     prompt_logprobs: Option<usize>,
     /// Of the prompt's rows of this step.
     scores: Vec<Scored>,
-    events: tokio::sync::mpsc::Sender<Event>,
+    events: EventSender,
+    pub source: Source,
+    /// How long its reader has kept it from steps while others waited for its slot.
+    pub behind: Duration,
     pub end: Option<End>,
 }
 
@@ -72,6 +77,8 @@ impl Sequence {
             prompt_logprobs: request.prompt_logprobs,
             scores: Vec::new(),
             events: request.events,
+            source: request.source,
+            behind: Duration::ZERO,
             end: None,
         }
     }
@@ -81,16 +88,22 @@ impl Sequence {
             prompt: self.prompt,
             computed: self.computed,
             scored: self.prompt_logprobs.is_some(),
-            ready: self.kept.is_none() && self.events.capacity() >= self.events_room(),
+            ready: self.kept.is_none() && !self.waits_for_reader(),
         }
     }
 
-    pub fn events_room(&self) -> usize {
+    fn events_room(&self) -> usize {
         events_room(self.prompt_logprobs.is_some())
     }
 
-    pub fn events(&self) -> &tokio::sync::mpsc::Sender<Event> {
-        &self.events
+    /// Whether its events have no room.
+    pub fn waits_for_reader(&self) -> bool {
+        !self.events.has_room(self.events_room())
+    }
+
+    /// Completes when its reader has made room, or is gone.
+    pub async fn caught_up(&self) {
+        self.events.room(self.events_room()).await;
     }
 
     pub fn is_abandoned(&self) -> bool {
@@ -319,7 +332,7 @@ impl Sequence {
 
     /// A sequence runs only with room for its events, so a refusal means that the reader is gone.
     fn send(&mut self, event: Event) {
-        if self.events.try_send(event).is_err() {
+        if !self.events.send(event) {
             self.end = Some(End::Cancelled);
         }
     }

@@ -5,16 +5,19 @@
 //! any mix-up of rows, slots or pages changes the tokens of some reply.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
 use super::constraint::{self, Constraint, Mask, Next};
+use super::events::{self, EventReceiver};
 use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Ranked, Rows};
 use super::request::{
     Admitted, Event, FinishReason, Request, Sampling, Scored, TokenId, TokenLogprobs,
 };
 use super::sampler::{self, Sampler, Scratch};
 use super::thinking::ThinkingBudget;
+use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use crate::ranking;
 use crate::target::{MAX_CONTEXT, PAGE};
@@ -258,8 +261,8 @@ impl Constraint for Toy {
 
 impl Spec {
     /// The request, and the end where its events arrive.
-    pub fn request(&self, room: usize) -> (Request, mpsc::Receiver<Event>) {
-        let (events, receiver) = mpsc::channel(room);
+    pub fn request(&self, room: usize) -> (Request, EventReceiver) {
+        let (events, receiver) = events::channel(&Arc::default(), room);
         let Spec {
             prompt,
             max_tokens,
@@ -271,6 +274,7 @@ impl Spec {
         } = self.clone();
         (
             Request {
+                source: Source::default(),
                 prompt,
                 max_tokens,
                 stop_tokens,
@@ -500,7 +504,7 @@ pub fn engine<const VOCAB: usize>(
 struct Client {
     expected: Vec<Event>,
     read: usize,
-    receiver: Option<mpsc::Receiver<Event>>,
+    receiver: Option<EventReceiver>,
     /// Events that it reads per round.
     pace: usize,
     leaves_at: Option<usize>,
@@ -597,10 +601,15 @@ impl Simulation {
 
     fn arrive(&mut self) {
         let spec = self.dice.spec();
-        let (request, receiver) = spec.request(self.dice.within(3, 6));
-        let full = self.handle.stats().waiting.get() == self.limits.queued as u64;
+        let (mut request, receiver) = spec.request(self.dice.within(3, 6));
+        request.source = Source {
+            client: self.dice.below(3) as u64,
+            connection: self.dice.below(2) as u64,
+            call: (self.clients.len() / 2) as u64,
+        };
+        let full = !self.handle.has_room(request.source, request.prompt.len());
         match self.handle.submit(request) {
-            Ok(()) => assert!(!full, "the queue takes more than its limit"),
+            Ok(()) => assert!(!full, "the queue takes more than it may"),
             Err(Rejected::Full(_)) => {
                 assert!(full, "a request is turned away although there is room");
                 self.rejected += 1;
@@ -821,7 +830,7 @@ pub fn run_together(specs: &[Spec], limits: Limits) -> Vec<Vec<Event>> {
     }
     handle.drain();
     while engine.round().expect("this device does not fail") != Round::Finished {}
-    let drain = |mut receiver: mpsc::Receiver<Event>| {
+    let drain = |mut receiver: EventReceiver| {
         std::iter::from_fn(move || receiver.try_recv().ok())
             .flat_map(singles)
             .collect()

@@ -25,14 +25,6 @@ impl Figure {
         let before = self.0.fetch_sub(amount as u64, Ordering::Relaxed);
         debug_assert!(before >= amount as u64, "a gauge fell below zero");
     }
-
-    /// Adds one unless the figure is at `limit` already; says whether it did.
-    pub(super) fn add_below(&self, limit: usize) -> bool {
-        let raise = |value| (value < limit as u64).then_some(value + 1);
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise)
-            .is_ok()
-    }
 }
 
 /// Gauges say what is now; counters only grow.
@@ -75,17 +67,5 @@ pub struct StepTokens(pub Histogram);
 impl Default for StepTokens {
     fn default() -> StepTokens {
         StepTokens(Histogram::of_tokens())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn add_below_stops_at_the_limit() {
-        let figure = Figure::default();
-        assert_eq!([(); 3].map(|()| figure.add_below(2)), [true, true, false]);
-        assert_eq!(figure.get(), 2);
     }
 }

@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
-
 use super::constraint::{Constraint, Mask, Next};
+use super::events::EventReceiver;
 use super::executor::{DeviceError, Executor, Patience, Rows};
 use super::request::{Event, FinishReason, Request, Sampling, TokenId};
 use super::sim::{self, HashModel, Spec, VOCAB, engine};
@@ -39,13 +38,13 @@ fn spawn_model() -> (Handle, Thread) {
     spawn(LIMITS, || Ok(HashModel::<VOCAB>::new(&LIMITS)))
 }
 
-fn submit(handle: &Handle, spec: &Spec, room: usize) -> mpsc::Receiver<Event> {
+fn submit(handle: &Handle, spec: &Spec, room: usize) -> EventReceiver {
     let (request, receiver) = spec.request(room);
     handle.submit(request).unwrap();
     receiver
 }
 
-fn read_all(mut receiver: mpsc::Receiver<Event>) -> Vec<Event> {
+fn read_all(mut receiver: EventReceiver) -> Vec<Event> {
     std::iter::from_fn(|| receiver.blocking_recv()).collect()
 }
 
