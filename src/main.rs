@@ -6,10 +6,15 @@
 
 use std::process::ExitCode;
 
+use atlas::allocator::{self, Allocator};
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
 use atlas::{log, target};
 
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
 fn main() -> ExitCode {
+    allocator::prepare();
     let arguments: Option<Vec<String>> = std::env::args_os()
         .skip(1)
         .map(|argument| argument.into_string().ok())

@@ -1,24 +1,235 @@
-//! What is free of the host's memory.
+//! What may be taken of the host's memory: what is free of it, within the limits of the house that
+//! the process runs in. Those are the memory of its control groups, versions 1 and 2, and the
+//! address space and data that it may have (`ulimit -v`, `-d`).
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::{fmt, thread};
+
+use rustix::process::{Resource, getrlimit};
 
 use crate::target;
 
+/// What the server takes of the host's memory beside the model, at most: requests on their way,
+/// replies that are waited for, stored responses, texts and grammars that were met before, and the
+/// program itself. `http::limits` adds up its part.
+pub const SERVER_BYTES: u64 = 400 * MEBIBYTE;
+
+/// Addresses that threads, pools of small blocks and mapped files reserve beside the memory that is
+/// used of them: so many threads, and two for each core.
+const THREADS: u64 = 32;
+const STACK_BYTES: u64 = 2 * MEBIBYTE;
+const POOLS_BYTES: u64 = 512 * MEBIBYTE;
+/// A group without a limit has the largest number of pages.
+const NO_LIMIT: u64 = 1 << 62;
+const MEBIBYTE: u64 = 1024 * 1024;
+
+/// What bounds the memory of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// What is free, less a reserve.
+    Free,
+    /// A control group with a limit of so many bytes.
+    Group(PathBuf, u64),
+    AddressSpace(u64),
+    Data(u64),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mebibytes = |bytes: &u64| bytes / MEBIBYTE;
+        match self {
+            Bound::Free => write!(
+                f,
+                "{:.1} MiB are left to other programs",
+                target::HOST_RESERVE.unwrap_or(0) as f64 / MEBIBYTE as f64
+            ),
+            Bound::Group(path, limit) => write!(
+                f,
+                "the control group {} has a limit of {} MiB",
+                path.display(),
+                mebibytes(limit)
+            ),
+            Bound::AddressSpace(limit) => write!(
+                f,
+                "the address space has a limit of {} MiB (`ulimit -v`), of which threads and pools \
+                 reserve a part",
+                mebibytes(limit)
+            ),
+            Bound::Data(limit) => {
+                write!(
+                    f,
+                    "data has a limit of {} MiB (`ulimit -d`)",
+                    mebibytes(limit)
+                )
+            }
+        }
+    }
+}
+
+/// What may be taken, bytes, and what bounds it.
+type Room = (u64, Bound);
+
 /// What may be taken of the host's memory, bytes, beside what is left to others; none where the
-/// model does not lie in it, or the system does not tell.
+/// model does not lie in it, or the system does not tell. As it was when it was first asked for,
+/// before anything was taken.
 pub fn room() -> Option<u64> {
-    let reserve = target::HOST_RESERVE?;
-    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
-    let available = available_bytes(&meminfo)?;
-    Some(available.saturating_sub(reserve))
+    target::HOST_RESERVE.and_then(|_| bytes())
+}
+
+/// As [`room`], wherever the model lies.
+pub fn bytes() -> Option<u64> {
+    least().as_ref().map(|(bytes, _)| *bytes)
+}
+
+/// What bounds [`bytes`].
+pub fn bound() -> Option<&'static Bound> {
+    least().as_ref().map(|(_, bound)| bound)
+}
+
+fn least() -> &'static Option<Room> {
+    static ROOM: OnceLock<Option<Room>> = OnceLock::new();
+    ROOM.get_or_init(|| {
+        let bounds = [free(), group(), address_space(), data()];
+        bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
+    })
+}
+
+fn free() -> Option<Room> {
+    let available = available_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let reserve = target::HOST_RESERVE.unwrap_or(0);
+    Some((available.saturating_sub(reserve), Bound::Free))
+}
+
+fn address_space() -> Option<Room> {
+    let limit = getrlimit(Resource::As).current?;
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let reserved = (THREADS + 2 * cores) * STACK_BYTES + POOLS_BYTES;
+    let room = limit.saturating_sub(status_bytes("VmSize:")? + reserved);
+    Some((room, Bound::AddressSpace(limit)))
+}
+
+fn data() -> Option<Room> {
+    let limit = getrlimit(Resource::Data).current?;
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let reserved = (THREADS + 2 * cores) * STACK_BYTES;
+    let room = limit.saturating_sub(status_bytes("VmData:")? + reserved);
+    Some((room, Bound::Data(limit)))
+}
+
+/// A line of `/proc/self/status`.
+fn status_bytes(name: &str) -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, name)
 }
 
 /// `MemAvailable` of `/proc/meminfo`, which counts caches that can be given up.
 pub fn available_bytes(meminfo: &str) -> Option<u64> {
-    let mut lines = meminfo.lines();
-    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kibibytes(meminfo, "MemAvailable:")
+}
+
+/// The value of the line `name`, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
+}
+
+fn group() -> Option<Room> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    group_room(&groups, &mounts, &|file| fs::read_to_string(file).ok())
+}
+
+/// The least room of the groups that `/proc/self/cgroup` and `/proc/self/mountinfo` name, each of
+/// which bounds those below it. `read` reads a file.
+fn group_room(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Room> {
+    let rooms = mounts.lines().filter_map(Mount::parse).filter_map(|mount| {
+        let path = mount.version.path(groups)?;
+        // A path outside of what is mounted is that of a group above it.
+        let below = Path::new(path)
+            .strip_prefix(mount.root)
+            .unwrap_or(Path::new(""));
+        let deepest = Path::new(mount.place).join(below);
+        let within = |level: &&Path| level.starts_with(mount.place);
+        let levels = deepest.ancestors().take_while(within);
+        let rooms = levels.filter_map(|level| mount.version.room(level, read));
+        rooms.min_by_key(|(bytes, _)| *bytes)
+    });
+    rooms.min_by_key(|(bytes, _)| *bytes)
+}
+
+/// A hierarchy of control groups that knows of memory.
+struct Mount<'m> {
+    version: Version,
+    /// Which of its groups is mounted, and where.
+    root: &'m str,
+    place: &'m str,
+}
+
+impl Mount<'_> {
+    /// A line of `/proc/self/mountinfo` (proc(5)): number, parent, device, root, place, options and
+    /// some more up to a dash, then type, source and options of the file system.
+    fn parse(line: &str) -> Option<Mount<'_>> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let mut system = system.split(' ');
+        let version = match (system.next()?, system.nth(1)?) {
+            ("cgroup2", _) => Version::Two,
+            ("cgroup", options) if options.split(',').any(|option| option == "memory") => {
+                Version::One
+            }
+            _ => return None,
+        };
+        Some(Mount {
+            version,
+            root: mount.next()?,
+            place: mount.next()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// The path of this process's group in `/proc/self/cgroup`: lines of number, controllers, path.
+    fn path(self, groups: &str) -> Option<&str> {
+        let mut lines = groups.lines().filter_map(|line| {
+            let (number, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            let own = match self {
+                Version::One => controllers.split(',').any(|name| name == "memory"),
+                Version::Two => number == "0" && controllers.is_empty(),
+            };
+            own.then_some(path)
+        });
+        lines.next()
+    }
+
+    /// What the group at `level` has left of its limit; none if it has none. What caches of files
+    /// take is given up when it is wanted.
+    fn room(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Room> {
+        let [limit, usage, prefix] = match self {
+            Version::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"],
+            Version::Two => ["memory.max", "memory.current", ""],
+        };
+        let number = |file| -> Option<u64> { read(&level.join(file))?.trim().parse().ok() };
+        let limit = number(limit).filter(|limit| *limit < NO_LIMIT)?;
+        let statistics = read(&level.join("memory.stat")).unwrap_or_default();
+        let cached = ["inactive_file", "active_file"].map(|name| {
+            let name = format!("{prefix}{name} ");
+            let mut lines = statistics.lines();
+            let value = lines.find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok());
+            value.unwrap_or(0)
+        });
+        let used = number(usage)?.saturating_sub(cached.iter().sum());
+        let bound = Bound::Group(level.to_path_buf(), limit);
+        Some((limit.saturating_sub(used), bound))
+    }
 }
 
 #[cfg(test)]
@@ -37,5 +248,70 @@ mod tests {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
         let available = available_bytes(&meminfo).unwrap();
         assert!(room().unwrap() < available);
+    }
+
+    const MOUNTS: &str = "\
+        22 1 8:1 / / rw - ext4 /dev/sda rw\n\
+        30 22 0:26 / /cg/cpu rw shared:9 - cgroup cgroup rw,cpu\n\
+        31 22 0:27 / /cg/memory rw,nosuid shared:10 - cgroup cgroup rw,memory\n\
+        32 22 0:28 /pod /cg/unified rw - cgroup2 cgroup2 rw\n";
+    const GROUPS: &str = "4:cpu:/other\n3:name=x,memory:/a/b\n0::/pod/c\n";
+
+    fn found(files: &[(&str, &str)]) -> Option<(u64, String)> {
+        let read = |path: &Path| {
+            let file = files.iter().find(|(name, _)| Path::new(name) == path);
+            file.map(|(_, text)| text.to_string())
+        };
+        match group_room(GROUPS, MOUNTS, &read)? {
+            (bytes, Bound::Group(path, _)) => Some((bytes, path.display().to_string())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_narrowest_group_of_either_version_bounds_the_memory() {
+        let first = [
+            ("/cg/memory/a/b/memory.limit_in_bytes", "1000\n"),
+            ("/cg/memory/a/b/memory.usage_in_bytes", "300\n"),
+            (
+                "/cg/memory/a/b/memory.stat",
+                "active_file 9\ntotal_inactive_file 100\ntotal_active_file 50\n",
+            ),
+        ];
+        assert_eq!(found(&first), Some((850, "/cg/memory/a/b".to_string())));
+        let above = [
+            ("/cg/memory/a/memory.limit_in_bytes", "900"),
+            ("/cg/memory/a/memory.usage_in_bytes", "500"),
+        ];
+        let both = [&first[..], &above].concat();
+        assert_eq!(found(&both), Some((400, "/cg/memory/a".to_string())));
+        let second = [
+            ("/cg/unified/c/memory.max", "300"),
+            ("/cg/unified/c/memory.current", "250"),
+            ("/cg/unified/c/memory.stat", "anon 1\ninactive_file 100\n"),
+        ];
+        let all = [&both[..], &second].concat();
+        assert_eq!(found(&all), Some((150, "/cg/unified/c".to_string())));
+    }
+
+    #[test]
+    fn a_group_without_a_limit_bounds_nothing() {
+        assert_eq!(found(&[]), None);
+        let unlimited = [
+            ("/cg/memory/memory.limit_in_bytes", "9223372036854771712"),
+            ("/cg/memory/memory.usage_in_bytes", "5"),
+            ("/cg/unified/c/memory.max", "max"),
+            ("/cg/unified/c/memory.current", "5"),
+        ];
+        assert_eq!(found(&unlimited), None);
+    }
+
+    #[test]
+    fn a_group_that_uses_more_than_its_limit_has_no_room() {
+        let files = [
+            ("/cg/unified/memory.max", "10"),
+            ("/cg/unified/memory.current", "50"),
+        ];
+        assert_eq!(found(&files), Some((0, "/cg/unified".to_string())));
     }
 }

@@ -108,4 +108,4 @@ pub use device::{
     Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES,
     WORKSPACE_BYTES, buffer_bytes, open, partition, room,
 };
-pub use host::room as host_room;
+pub use host::{Bound, SERVER_BYTES, bound as host_bound, bytes as host_bytes, room as host_room};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::iter;
 
 use super::{ROWS_MAX, parts};
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, Bound};
 use crate::engine::executor::LOGITS_ROWS_MAX;
 use crate::ops::{Ops, RANKED};
 use crate::target::{self, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
@@ -35,19 +35,28 @@ pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
     pub pages: usize,
     buffers: [Entry; 5],
-    /// What the device's driver takes beside buffers, at most.
-    driver: [Entry; 3],
+    /// What the device's driver takes beside buffers, at most, and the server where they lie in the
+    /// same memory.
+    others: [Entry; 4],
     /// What may be taken, if the system tells it.
     room: Option<u64>,
 }
 
-/// A model that does not fit.
+/// A model that does not fit, or a server around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLittle {
     /// With `PAGES_MIN` pages, bytes.
     needed: u64,
     room: u64,
+    /// What the server takes of the host's memory does not fit; the model lies elsewhere.
+    of_server: bool,
 }
+
+const MODEL: &str = "the model, one sequence as long as its context, and the server";
+const RAISE: &str = "Raise that limit, or take a smaller model's binary";
+const STOP: &str = "Stop other programs, or take a smaller model's binary";
+const STOP_ON_GPU: &str = "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a \
+                           smaller model's binary";
 
 impl Plan {
     /// Of a model within `room`, which is what may be taken in all, bytes.
@@ -64,6 +73,7 @@ impl Plan {
             None => Err(TooLittle {
                 needed: least.bytes(),
                 room: room.unwrap_or(0),
+                of_server: false,
             }),
         }
     }
@@ -84,10 +94,11 @@ impl Plan {
                 entry("snapshots", taken(states(model, SNAPSHOTS))),
                 entry("activations", taken(activations())),
             ],
-            driver: [
+            others: [
                 entry("graphs, at most", graphs(model)),
                 entry("context, at most", backend::CONTEXT_BYTES),
                 entry("locked, at most", locked()),
+                entry("server, at most", server()),
             ],
             room,
         }
@@ -95,7 +106,7 @@ impl Plan {
 
     /// Every line of the ledger.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.buffers.iter().chain(&self.driver)
+        self.buffers.iter().chain(&self.others)
     }
 
     /// All that is taken.
@@ -138,30 +149,38 @@ fn may_be_taken(room: Option<u64>) -> String {
     let Some(room) = room else {
         return "what is free is not known".to_string();
     };
-    let reserve = mebibytes(backend::RESERVE_BYTES);
-    let others = match target::HOST_RESERVE {
-        Some(_) => "other programs",
-        None => "the driver",
-    };
-    format!(
-        "{} may be taken, {reserve} are left to {others}",
-        mebibytes(room)
-    )
+    let room = mebibytes(room);
+    match (target::HOST_RESERVE, backend::host_bound()) {
+        (Some(_), Some(bound)) => format!("{room} may be taken, {bound}"),
+        _ => {
+            let reserve = mebibytes(backend::RESERVE_BYTES);
+            format!("{room} may be taken, {reserve} are left to the driver")
+        }
+    }
 }
 
 impl fmt::Display for TooLittle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fix = match target::HOST_RESERVE {
-            Some(_) => "",
-            None => " that use the GPU (`nvidia-smi` lists them)",
+        let needed = self.needed.div_ceil(MEBIBYTE);
+        let bound = backend::host_bound().filter(|bound| **bound != Bound::Free);
+        let (what, room, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
+            (true, ..) => ("the server beside its GPU", self.host_words(), RAISE),
+            (_, None, _) => (MODEL, may_be_taken(Some(self.room)), STOP_ON_GPU),
+            (_, _, Some(_)) => (MODEL, may_be_taken(Some(self.room)), RAISE),
+            (_, _, None) => (MODEL, may_be_taken(Some(self.room)), STOP),
         };
         write!(
             f,
-            "memory: {} MiB are needed for the model and one sequence of {MAX_CONTEXT} tokens, and \
-             {}. Stop other programs{fix}, or take a smaller model's binary",
-            self.needed.div_ceil(MEBIBYTE),
-            may_be_taken(Some(self.room)),
+            "memory: {needed} MiB are needed for {what}, and {room}. {fix}"
         )
+    }
+}
+
+impl TooLittle {
+    fn host_words(&self) -> String {
+        let bound = backend::host_bound();
+        let bound = bound.map_or(String::new(), |bound| format!(", {bound}"));
+        format!("{} of the host's may be taken{bound}", mebibytes(self.room))
     }
 }
 
@@ -261,12 +280,25 @@ fn graphs(model: &ModelSpec) -> u64 {
     (MAX_SEQUENCES * layers(model).count()) as u64 * backend::GRAPH_LAYER_BYTES
 }
 
+/// What the server takes of the memory in which the model lies.
+fn server() -> u64 {
+    target::HOST_RESERVE.map_or(0, |_| backend::SERVER_BYTES)
+}
+
 /// Plans before a device is opened where the model lies in the host's memory: a machine that runs
 /// out of it with a GPU that shares it does not fail but freezes, and only its power switch helps.
 ///
 /// # Errors
-/// When the target's model lies there and does not fit.
+/// When the target's model lies there and does not fit, or the server does not.
 pub fn preflight() -> Result<(), TooLittle> {
+    let room = backend::host_bytes().filter(|room| *room < backend::SERVER_BYTES);
+    if let (None, Some(room)) = (target::HOST_RESERVE, room) {
+        return Err(TooLittle {
+            needed: backend::SERVER_BYTES,
+            room,
+            of_server: true,
+        });
+    }
     Plan::within(backend::host_room(), &layout::model(&|_| false)).map(drop)
 }
 

@@ -1,0 +1,94 @@
+//! The C library's allocator, told how this server takes memory; and the end of the process where
+//! the system has none, which is no abort but an exit code.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
+
+use crate::backend;
+
+/// Pools that threads take small blocks from. Each reserves addresses of its own, and keeps what is
+/// freed in it.
+pub const POOLS: usize = 4;
+/// Addresses that a pool reserves: twice what it may hold while it is made.
+pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
+/// Bytes of a block that lies outside of the pools and goes back to the system when it is freed.
+const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
+/// What the process ends with, as `cli::Exit::Unavailable`.
+const EXIT: i32 = 69;
+
+/// The system's allocator, of which a refusal ends the process.
+#[derive(Debug)]
+pub struct Allocator;
+
+// SAFETY: each method is the system allocator's, with the same arguments.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this very method.
+        given(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this very method.
+        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this very method.
+        given(unsafe { System.realloc(block, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of this very method.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+fn given(block: *mut u8, bytes: usize) -> *mut u8 {
+    if block.is_null() {
+        exhausted(bytes);
+    }
+    block
+}
+
+/// Says what is missing, without memory for it.
+#[cold]
+fn exhausted(bytes: usize) -> ! {
+    let mut line = [0_u8; 160];
+    let room = line.len();
+    let mut rest = &mut line[..];
+    // What does not fit is cut off.
+    let _ = writeln!(
+        rest,
+        "memory: the system refuses {bytes} bytes; raise its limit (`ulimit -v`, MemoryMax=) or \
+         stop other programs"
+    );
+    let length = room - rest.len();
+    // SAFETY: the bytes are there. The library's own handle may be in use by whoever asked for memory.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length) };
+    backend::leave(EXIT)
+}
+
+/// Tells the C library how memory is taken here; before there are threads.
+#[cfg(target_env = "gnu")]
+pub fn prepare() {
+    // SAFETY: both set a parameter of the allocator; one that it does not know changes nothing.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, POOLS as i32);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES);
+    }
+}
+
+/// Gives what is free in the pools back to the system.
+#[cfg(target_env = "gnu")]
+pub fn trim() {
+    // SAFETY: it touches free blocks alone, under the allocator's own locks.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other C libraries decide by themselves.
+#[cfg(not(target_env = "gnu"))]
+pub fn prepare() {}
+
+/// Other C libraries decide by themselves.
+#[cfg(not(target_env = "gnu"))]
+pub fn trim() {}
