@@ -12,7 +12,7 @@ use atlas::cli::boot::{self, Files};
 use atlas::engine::executor::{DeviceError, Executor, Ranked, Rows};
 use atlas::engine::{self, Limits};
 use atlas::http::files;
-use atlas::http::limits::{IO_THREADS, PARSERS_MAX};
+use atlas::http::limits::IO_THREADS;
 use atlas::http::listener::Listener;
 use atlas::http::server::Server;
 use atlas::http::settings::Settings;
@@ -123,7 +123,7 @@ pub fn serve(step: Duration, times: bool) {
     };
     let state = State::new("null", Settings::default(), loading);
     state.serve(chat, engine);
-    let threads = Threads::new(IO_THREADS, PARSERS_MAX).expect("threads");
+    let threads = Threads::new(IO_THREADS).expect("threads");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atlas::cli::boot::{self, Files};
 use atlas::engine::{self, Limits};
 use atlas::http::files;
-use atlas::http::limits::{IO_THREADS, PARSERS_MAX};
+use atlas::http::limits::IO_THREADS;
 use atlas::http::listener::Listener;
 use atlas::http::server::Server;
 use atlas::http::settings::Settings;
@@ -53,7 +53,7 @@ pub fn serve(
     let (engine, _) = engine::spawn(LIMITS, move || Ok(play));
     state.serve(chat, engine);
     let none = |error: io::Error| error.to_string();
-    let threads = Threads::new(IO_THREADS, PARSERS_MAX).map_err(none)?;
+    let threads = Threads::new(IO_THREADS).map_err(none)?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

@@ -33,6 +33,7 @@ use crate::bench::{self, BenchError};
     error_code(69, "an address, another service or enough memory cannot be had"),
     error_code(70, "the device is missing or failed, or a check did"),
     error_code(74, "reading or writing failed"),
+    error_code(75, "told to stop, and replies that took too long were cut"),
     error_code(78, "the weights or their configuration cannot be served")
 )]
 pub struct Atlas {
@@ -62,14 +63,16 @@ pub enum Exit {
     Unavailable = 69,
     Internal = 70,
     Io = 74,
+    /// It was told to stop, and ended replies before their time.
+    Cut = 75,
     Config = 78,
 }
 
 impl Exit {
     /// The failure that another process of this program ended with.
     pub fn of_code(code: i32) -> Option<Exit> {
-        use Exit::{Config, Internal, Io, Unavailable, Usage};
-        let failures = [Usage, Unavailable, Internal, Io, Config];
+        use Exit::{Config, Cut, Internal, Io, Unavailable, Usage};
+        let failures = [Usage, Unavailable, Internal, Io, Cut, Config];
         failures.into_iter().find(|exit| *exit as i32 == code)
     }
 

@@ -6,17 +6,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use argh::FromArgs;
+use rustix::process::getuid;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::engine::{DEVICE_FAILED, Phase};
+use crate::http::error::ApiError;
 use crate::http::files;
 use crate::http::generate::internal;
 use crate::http::host::{HostName, Hosts};
 use crate::http::journal::Journal;
 use crate::http::keys::Keys;
-use crate::http::limits::{CONNECTIONS_MAX, DUMP_BYTES_MAX, IO_THREADS, PARSERS_MAX};
+use crate::http::limits::{CONNECTIONS_MAX, DUMP_BYTES_MAX, IO_THREADS};
 use crate::http::listener::Listener;
 use crate::http::metrics::Compatibility;
 use crate::http::origins::Origin;
@@ -123,8 +125,14 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     log::set_level(options.log_level);
     let files = Files::locate(options.weights.as_deref())?;
     boot::preflight()?;
+    if getuid().is_root() {
+        log::line(
+            "warning: running as root, which this server needs for nothing; the unit in packaging/ \
+             gives it a user of its own",
+        );
+    }
     let none = |error| Failure::new(Exit::Internal, format!("no threads: {error}"));
-    let threads = Threads::new(IO_THREADS, PARSERS_MAX).map_err(none)?;
+    let threads = Threads::new(IO_THREADS).map_err(none)?;
     // Accepts connections, waits for signals and starts the engine.
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
@@ -189,6 +197,9 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
         keys.map_err(|problem| Failure::new(Exit::Config, format!("--api-keys-file: {problem}")))?;
     if let Some(keys) = &keys {
         log::line(format_args!("{} API keys", keys.count()));
+        if let Some(warning) = keys.warning() {
+            log::line(format_args!("warning: --api-keys-file {warning}"));
+        }
     }
     let access_log = journal(
         "--access-log",
@@ -214,6 +225,8 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
 }
 
 async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Failure> {
+    // Its default would be to end the process.
+    let hangup = on_signal(SignalKind::hangup())?;
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
     let place = Place::of(options)?;
@@ -222,10 +235,7 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
     let state = State::new(&options.model_name, settings, move || {
         boot::loading(&reported)
     });
-    if state.settings.keys.is_some() || tls.is_some() {
-        let hangup = on_signal(SignalKind::hangup())?;
-        tokio::spawn(reload(state.clone(), tls.clone(), hangup));
-    }
+    tokio::spawn(reload(state.clone(), tls.clone(), hangup));
     let (listener, place) = listen(&place).await?;
     let server = Server::new(listener, state.clone(), connections());
     let server = server.with_tls(tls).in_homes(homes);
@@ -233,20 +243,28 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
 
     let stop = watch::Sender::new(false);
     let mut stopped = stop.subscribe();
-    let server = tokio::spawn(server.run(async move {
+    let mut server = tokio::spawn(server.run(async move {
         // An error means that the sender is gone, which is a stop too.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }));
     let engine = boot::engine(&files, &progress, options.golden.as_deref());
     let outcome = live(engine, &state, &place).await;
     stop.send_replace(true);
-    let drained = server.await.unwrap_or(false);
-    log::line(if drained {
-        "stopped"
-    } else {
-        "stopped; replies that took too long were ended"
-    });
-    outcome
+    let drained = tokio::select! {
+        drained = &mut server => drained.unwrap_or(false),
+        name = signalled() => {
+            log::line(format_args!("{}: ending open replies", name?));
+            state.abort_replies(ApiError::draining());
+            let _ = server.await;
+            false
+        }
+    };
+    if drained {
+        log::line("stopped");
+        return outcome;
+    }
+    log::line("stopped; replies that took too long were ended");
+    outcome.and(Err(Failure::new(Exit::Cut, "")))
 }
 
 /// From loading to the signal that ends it.
@@ -301,12 +319,20 @@ fn stop_on(name: &'static str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads keys and certificate again at every `hangup`.
+/// Reads keys and certificate again, where there are any, at every `hangup`.
 async fn reload(state: Arc<State>, tls: Option<Tls>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
+        if state.settings.keys.is_none() && tls.is_none() {
+            log::line("SIGHUP: there are no keys and no certificate to read again");
+        }
         match state.settings.keys.as_ref().map(Keys::reload) {
             None => {}
-            Some(Ok(count)) => log::line(format_args!("SIGHUP: {count} API keys")),
+            Some(Ok(count)) => {
+                log::line(format_args!("SIGHUP: {count} API keys"));
+                if let Some(warning) = state.settings.keys.as_ref().and_then(Keys::warning) {
+                    log::line(format_args!("warning: --api-keys-file {warning}"));
+                }
+            }
             Some(Err(why)) => {
                 log::line(format_args!("SIGHUP: the keys stay as they were: {why}"));
             }

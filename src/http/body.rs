@@ -1,4 +1,6 @@
 //! Reading the body of a request within its limits of size, time and memory.
+//!
+//! The beginning of each body has memory that large ones cannot use up.
 
 use std::sync::Arc;
 
@@ -9,21 +11,74 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
 use super::error::ApiError;
-use super::limits::{BODY_BYTES_MAX, BODY_IDLE_TIMEOUT, BODY_TIMEOUT};
+use super::limits::{
+    BODIES_BYTES_MAX, BODY_BYTES_MAX, BODY_IDLE_TIMEOUT, BODY_TIMEOUT, SMALL_BODIES_BYTES_MAX,
+    SMALL_BODY_BYTES,
+};
 
-/// A whole body and its share of the memory for bodies.
+/// The memory that bodies may take together.
+#[derive(Debug)]
+pub struct Memory {
+    /// For the first [`SMALL_BODY_BYTES`] of each.
+    beginnings: Arc<Semaphore>,
+    rests: Arc<Semaphore>,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory::of(SMALL_BODIES_BYTES_MAX, BODIES_BYTES_MAX)
+    }
+}
+
+/// What a body takes of the memory.
+#[derive(Debug)]
+pub struct Share {
+    beginning: OwnedSemaphorePermit,
+    rest: OwnedSemaphorePermit,
+}
+
+impl Memory {
+    fn of(beginnings: usize, rests: usize) -> Memory {
+        Memory {
+            beginnings: Arc::new(Semaphore::new(beginnings)),
+            rests: Arc::new(Semaphore::new(rests)),
+        }
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> usize {
+        self.beginnings.available_permits() + self.rests.available_permits()
+    }
+
+    fn share(&self) -> Result<Share, ApiError> {
+        Ok(Share {
+            beginning: reserve(&self.beginnings, 0)?,
+            rest: reserve(&self.rests, 0)?,
+        })
+    }
+
+    /// Enlarges the share of a body that has `had` bytes by `more`.
+    fn enlarge(&self, share: &mut Share, had: usize, more: usize) -> Result<(), ApiError> {
+        let beginning = SMALL_BODY_BYTES.saturating_sub(had).min(more);
+        share.beginning.merge(reserve(&self.beginnings, beginning)?);
+        share.rest.merge(reserve(&self.rests, more - beginning)?);
+        Ok(())
+    }
+}
+
+/// A whole body and its share of the memory.
 #[derive(Debug)]
 pub struct WholeBody {
     pub bytes: Bytes,
-    pub share: OwnedSemaphorePermit,
+    pub share: Arc<Share>,
 }
 
-/// Reads all of `body`; `memory` holds the bytes that bodies may take together.
+/// Reads all of `body` into its share of `memory`.
 ///
 /// # Errors
 /// 413 beyond the size, 408 beyond a timeout, 503 beyond the memory, 400 when the client's framing
 /// is broken. The connection is closed after each.
-pub async fn read<B>(body: B, memory: &Arc<Semaphore>) -> Result<WholeBody, ApiError>
+pub async fn read<B>(body: B, memory: &Memory) -> Result<WholeBody, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -38,12 +93,12 @@ where
         .map_err(ApiError::closing)
 }
 
-async fn read_pieces<B>(mut body: B, memory: &Arc<Semaphore>) -> Result<WholeBody, ApiError>
+async fn read_pieces<B>(mut body: B, memory: &Memory) -> Result<WholeBody, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let mut whole: Vec<u8> = Vec::new();
-    let mut share = reserve(memory, 0)?;
+    let mut share = memory.share()?;
     loop {
         let frame = timeout(BODY_IDLE_TIMEOUT, body.frame())
             .await
@@ -57,12 +112,12 @@ where
         if whole.len() + piece.len() > BODY_BYTES_MAX {
             return Err(too_large());
         }
-        share.merge(reserve(memory, piece.len())?);
+        memory.enlarge(&mut share, whole.len(), piece.len())?;
         whole.extend_from_slice(&piece);
     }
     Ok(WholeBody {
         bytes: Bytes::from(whole),
-        share,
+        share: Arc::new(share),
     })
 }
 
@@ -96,7 +151,6 @@ mod tests {
     use tokio::time::{Instant, Sleep, sleep};
 
     use super::*;
-    use crate::http::limits::BODIES_BYTES_MAX;
 
     /// Pieces of a size that come at intervals, so many of them.
     struct Drip {
@@ -138,12 +192,8 @@ mod tests {
         }
     }
 
-    fn memory(bytes: usize) -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(bytes))
-    }
-
     /// The status of the refusal, and how long it took.
-    async fn refused(body: Drip, memory: &Arc<Semaphore>) -> (StatusCode, Duration) {
+    async fn refused(body: Drip, memory: &Memory) -> (StatusCode, Duration) {
         let start = Instant::now();
         let error = read(body, memory).await.expect_err("it is refused");
         assert!(error.close);
@@ -153,27 +203,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_has_a_deadline_however_steadily_it_comes() {
         let steady = Drip::new(1, BODY_IDLE_TIMEOUT / 2, usize::MAX);
-        let found = refused(steady, &memory(BODIES_BYTES_MAX)).await;
+        let found = refused(steady, &Memory::default()).await;
         assert_eq!(found, (StatusCode::REQUEST_TIMEOUT, BODY_TIMEOUT));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_ends_a_body_before_its_deadline() {
         let pausing = Drip::new(1, BODY_IDLE_TIMEOUT * 2, 1);
-        let found = refused(pausing, &memory(BODIES_BYTES_MAX)).await;
+        let found = refused(pausing, &Memory::default()).await;
         assert_eq!(found, (StatusCode::REQUEST_TIMEOUT, BODY_IDLE_TIMEOUT));
     }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_share_a_bounded_memory_and_give_it_back() {
-        let memory = memory(100);
-        let body = || Drip::new(50, Duration::ZERO, 2);
-        let held = read(body(), &memory).await.expect("it fits");
-        assert_eq!((held.bytes.len(), memory.available_permits()), (100, 0));
-        let (status, _) = refused(body(), &memory).await;
+        let (half, all) = (SMALL_BODY_BYTES, 2 * SMALL_BODY_BYTES);
+        let memory = Memory::of(all, half);
+        let body = |pieces| Drip::new(half, Duration::ZERO, pieces);
+        let held = read(body(2), &memory).await.expect("it fits");
+        assert_eq!((held.bytes.len(), memory.left()), (all, half));
+        let (status, _) = refused(body(2), &memory).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        // A small one finds the memory that large ones leave it.
+        assert!(read(body(1), &memory).await.is_ok());
         drop(held);
-        assert!(read(body(), &memory).await.is_ok());
-        assert_eq!(memory.available_permits(), 100);
+        assert!(read(body(2), &memory).await.is_ok());
+        assert_eq!(memory.left(), all + half);
     }
 }

@@ -1,21 +1,25 @@
 //! One request from its head to the last byte of its answer: how clients and operators name it,
 //! and the line of the access log that tells how it went. Prompts and replies are in no line of it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde::Serialize;
 
 use crate::calendar::strftime;
+use crate::engine::turns::Source;
 
+use super::body::WholeBody;
 use super::generate::generation::Usage;
 use super::journal::Journal;
+use super::keys::KeyId;
 use super::limits::REQUEST_ID_BYTES_MAX;
+use super::peer::Asked;
 use super::random;
 use super::recording::Recording;
 use super::settings::Settings;
@@ -31,6 +35,12 @@ const TRACEPARENT: &str = "traceparent";
 /// lets go of it.
 #[derive(Debug)]
 pub struct Call {
+    /// The connection is known to be answered as long as this lives.
+    asked: Asked,
+    /// Names the call for the engine.
+    number: u64,
+    /// The key that came with it.
+    key: OnceLock<KeyId>,
     /// As the client named it, or a new name. It is told and logged, and means nothing here.
     pub id: HeaderValue,
     trace: Option<Trace>,
@@ -67,12 +77,17 @@ struct Trace {
 impl Call {
     /// A request that has just come.
     pub fn new(
+        asked: Asked,
         headers: &HeaderMap,
         method: Method,
         route: Option<&'static str>,
         settings: &Settings,
     ) -> Call {
+        static LAST: AtomicU64 = AtomicU64::new(0);
         Call {
+            asked,
+            number: LAST.fetch_add(1, Ordering::Relaxed),
+            key: OnceLock::new(),
             id: request_id(headers),
             trace: headers.get(TRACEPARENT).and_then(Trace::parse),
             method,
@@ -92,13 +107,44 @@ impl Call {
         self.id.to_str().unwrap_or_default()
     }
 
+    /// Takes note of whose key came with it, once.
+    pub fn brings(&self, key: KeyId) {
+        let _ = self.key.set(key);
+    }
+
+    /// Whose key came with it; none where none is asked for.
+    pub fn key(&self) -> Option<KeyId> {
+        self.key.get().copied()
+    }
+
+    /// Whose turn it takes: its key's, or its address's where there are no keys. A connection has
+    /// turns of its own from its second request on; all that are seen for the first time share
+    /// those of one, or opening more of them would bring more.
+    pub fn source(&self) -> Source {
+        let mut client = DefaultHasher::new();
+        match self.key.get() {
+            Some(key) => key.hash(&mut client),
+            None => self.asked.peer.network().hash(&mut client),
+        }
+        let returns = self.asked.returns;
+        Source {
+            client: client.finish(),
+            connection: if returns {
+                self.asked.peer.connection
+            } else {
+                0
+            },
+            call: self.number,
+        }
+    }
+
     /// Takes note of the answer's status.
     pub fn answered(&self, status: StatusCode) {
         self.status.store(status.as_u16(), Ordering::Relaxed);
     }
 
     /// Takes note of the body that came with it.
-    pub fn asked(&self, body: &Bytes) {
+    pub fn asked(&self, body: &WholeBody) {
         if let Some(recording) = &self.recording {
             recording.asked(body);
         }

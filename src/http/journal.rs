@@ -1,13 +1,16 @@
 //! A file of lines that a thread of its own writes, so that no connection waits for a disk.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::log;
 
@@ -100,14 +103,50 @@ impl Drop for Journal {
     }
 }
 
+/// Opens `path` for appending. A pipe has a reader already: to wait for one would take for ever.
+///
+/// # Errors
+/// Those of the system; and when the file has another name, by a link: what is written belongs where
+/// the operator said, with the permissions that it gets there, and nowhere else.
 fn open_file(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options.append(true).create(true).mode(mode).open(path)?;
-    if file.metadata()?.is_file() {
+    options.append(true).create(true).mode(mode);
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+    let file = match options.custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            open_device(path, &mut options)?
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            return Err(io::Error::other("it is a pipe that nobody reads"));
+        }
+        opened => opened?,
+    };
+    fcntl_setfl(&file, OFlags::APPEND)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        if metadata.nlink() > 1 {
+            return Err(linked("the file has other names, by hard links"));
+        }
         // A file that was there before keeps no wider permissions.
         file.set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(file)
+}
+
+/// Opens what a link leads to if it is no file: `/dev/stdout` is such a link.
+fn open_device(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let leads_to_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    if leads_to_file || !path.exists() {
+        return Err(linked("it is a symbolic link"));
+    }
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    options.create(false).custom_flags(flags).open(path)
+}
+
+fn linked(problem: &str) -> io::Error {
+    io::Error::other(format!(
+        "{problem}, and what it leads to might be anybody's"
+    ))
 }
 
 struct Writer {
@@ -221,6 +260,71 @@ mod tests {
         };
         let found = written(sink, u64::MAX, &["a", "b", "c"]);
         assert_eq!(found, ("a\n\nc\n".to_string(), 1));
+    }
+
+    /// A folder of its own, removed with it.
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            let name = format!("atlas-journal-{:016x}", crate::http::random::bits());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir(&folder).unwrap();
+            Folder(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn refused(path: &Path) -> String {
+        Journal::open(path, 0o600, u64::MAX)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn a_file_behind_a_link_is_refused_and_left_as_it_is() {
+        let folder = Folder::new();
+        let (file, link) = (folder.0.join("file"), folder.0.join("link"));
+        fs::write(&file, "mine").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(refused(&link).contains("symbolic link"));
+        std::os::unix::fs::symlink(folder.0.join("none"), folder.0.join("dangling")).unwrap();
+        assert!(refused(&folder.0.join("dangling")).contains("symbolic link"));
+        assert!(!folder.0.join("none").exists());
+        fs::hard_link(&file, folder.0.join("hard")).unwrap();
+        assert!(refused(&file).contains("hard links"));
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(
+            (fs::read_to_string(&file).unwrap().as_str(), mode & 0o777),
+            ("mine", 0o644)
+        );
+        // A device is nobody's file.
+        std::os::unix::fs::symlink("/dev/null", folder.0.join("device")).unwrap();
+        assert!(Journal::open(&folder.0.join("device"), 0o600, u64::MAX).is_ok());
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_refused_at_once() {
+        let folder = Folder::new();
+        let pipe = folder.0.join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        assert!(refused(&pipe).contains("nobody reads"));
+        let mut reader = OpenOptions::new();
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut reader = reader.read(true).custom_flags(flags).open(&pipe).unwrap();
+        let journal = Journal::open(&pipe, 0o600, u64::MAX).unwrap();
+        journal.push(b"line".to_vec());
+        drop(journal);
+        let mut text = String::new();
+        io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        assert_eq!(text, "line\n");
     }
 
     #[test]

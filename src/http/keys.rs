@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
@@ -25,6 +26,8 @@ pub const KEYS_MAX: usize = 4096;
 pub const KEY_BYTES_MIN: usize = 16;
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 512;
+/// What others than the file's user and group may do.
+const OTHERS_MODE: u32 = 0o007;
 /// The schemes of `Authorization` that carry a key, the second as a browser's password.
 const BEARER: &str = "bearer";
 const BASIC: &str = "basic";
@@ -32,6 +35,17 @@ const BASIC: &str = "basic";
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 type Sha256Digest = [u8; 32];
+
+/// Whose key came with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId(Sha256Digest);
+
+impl KeyId {
+    /// Of a key.
+    pub fn of(key: &[u8]) -> KeyId {
+        KeyId(Sha256::digest(key).into())
+    }
+}
 
 /// The keys of a file as it was when it was last read.
 pub struct Keys {
@@ -76,6 +90,19 @@ impl Keys {
         self.current().len()
     }
 
+    /// What of the file's permissions is too wide, for the operator.
+    pub fn warning(&self) -> Option<String> {
+        let mode = fs::metadata(&self.path).ok()?.permissions().mode();
+        (mode & OTHERS_MODE != 0).then(|| {
+            format!(
+                "{}: everyone on this machine may read or change the keys (mode {:03o}); `chmod \
+                 o= {0}` closes it",
+                self.path.display(),
+                mode & 0o777
+            )
+        })
+    }
+
     fn current(&self) -> Arc<[Sha256Digest]> {
         let digests = self.digests.read();
         digests
@@ -84,27 +111,30 @@ impl Keys {
     }
 
     /// Lets a request pass that has a key, in either header. A browser sends a password with what
-    /// pages of other servers ask of this one, too: then it is none.
+    /// pages of other servers ask of this one, too: then it is none. Of several known keys the first
+    /// counts.
     ///
     /// # Errors
     /// Says how a key is sent, or that the one sent is not known.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<KeyId, ApiError> {
         let authorization = || headers.get_all(AUTHORIZATION).iter();
         let bearer = authorization().filter_map(|value| credentials(value, BEARER));
         let plain = headers.get_all(API_KEY).iter().map(HeaderValue::as_bytes);
         let is_own = !origins::is_foreign(headers);
         let passwords = authorization().filter(|_| is_own).filter_map(password);
         let digests = self.current();
-        let (mut sent, mut known) = (false, false);
-        let keys = bearer.chain(plain).map(Sha256::digest);
-        for digest in keys.chain(passwords.map(Sha256::digest)) {
+        let (mut sent, mut known) = (false, None);
+        let keys = bearer.chain(plain).map(KeyId::of);
+        for key in keys.chain(passwords.map(|password| KeyId::of(&password))) {
             sent = true;
-            known |= is_known(digests.iter(), &digest.into());
+            // Each is looked at, whatever was found before.
+            let is_known = is_known(digests.iter(), &key.0);
+            known = known.or(is_known.then_some(key));
         }
         match (known, sent) {
-            (true, _) => Ok(()),
-            (false, true) => Err(ApiError::unauthorized("the API key is not known")),
-            (false, false) => Err(ApiError::unauthorized(
+            (Some(key), _) => Ok(key),
+            (None, true) => Err(ApiError::unauthorized("the API key is not known")),
+            (None, false) => Err(ApiError::unauthorized(
                 "send an API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`",
             )),
         }

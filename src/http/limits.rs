@@ -2,18 +2,41 @@
 
 use std::time::Duration;
 
+use crate::backend::SERVER_BYTES;
+use crate::engine::events::BACKLOG_BYTES_MAX;
+use crate::text::segments::SEGMENTS_BYTES_MAX;
+
 /// Request line and headers.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Headers of a request.
 pub const HEADERS_MAX: usize = 100;
 /// Path and query of a request.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
-/// Time for a head to arrive; also how long an idle connection is kept.
+/// Time for a head to arrive, and for the first byte of a new connection's first one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection is kept behind an answer, as its client is told: longer than the pools of
+/// common clients keep theirs. Less where connections are scarce.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+pub const IDLE_TIMEOUT_SCARCE: Duration = HEAD_TIMEOUT;
+/// Time beyond that, for a request that is on its way.
+pub const IDLE_GRACE: Duration = Duration::from_secs(5);
+/// The same when the server ends.
+pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(300);
+/// Time from the end of a client's side to the first byte that is written early, to see whether the
+/// client is there; each later one comes after twice the time.
+pub const PROBE_AFTER: Duration = Duration::from_secs(2);
+/// Time for a system to say that its client is gone.
+pub const PROBE_ANSWER: Duration = Duration::from_millis(200);
 /// Body of a request.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bodies of all requests that are being read, together.
-pub const BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Bodies of all requests that are being read or wait for it, together, but for their beginnings.
+pub const BODIES_BYTES_MAX: usize = 48 * 1024 * 1024;
+/// Bytes of a body that counts as small; the beginning of a larger one.
+pub const SMALL_BODY_BYTES: usize = 32 * 1024;
+/// Small bodies and beginnings of others, together.
+pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What is made of large bodies on their way to prompts, together.
+pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
 /// Time for the whole body to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two pieces of a body.
@@ -41,8 +64,10 @@ pub const DUMP_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Threads for connections.
 pub const IO_THREADS: usize = 2;
-/// Threads that parse and encode requests, beside each of them.
-pub const PARSERS_MAX: usize = 2;
+/// Small bodies that are parsed and encoded at once, beside the threads for connections.
+pub const PARSERS_MAX: usize = 4;
+/// Large ones, beside the small.
+pub const LARGE_PARSERS_MAX: usize = 2;
 /// How much less urgent than the engine those are, in the system's steps: of a core that both
 /// want, ten of them leave the engine nine tenths. More would let a busy machine keep requests
 /// waiting.
@@ -64,7 +89,7 @@ pub const RETRY_AFTER_FULL_S: u64 = 1;
 /// What clients are told to wait while the server starts or stops, in seconds.
 pub const RETRY_AFTER_UNAVAILABLE_S: u64 = 5;
 
-/// Events of a reply on their way from the engine to the client.
+/// Events of a reply that are written at once.
 pub const EVENTS_MAX: usize = 64;
 
 /// Objects and lists inside each other in a body.
@@ -76,6 +101,9 @@ pub const JSON_VALUES_MAX: usize = 600_000;
 pub const STORED_RESPONSES_MAX: usize = 1024;
 pub const STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);
+/// Of those, what one key may have.
+pub const STORED_RESPONSES_OF_KEY_MAX: usize = STORED_RESPONSES_MAX / 4;
+pub const STORED_BYTES_OF_KEY_MAX: usize = STORED_BYTES_MAX / 4;
 
 /// Responses that are being written and known by their ids: one for each connection.
 pub const RUNNING_RESPONSES_MAX: usize = CONNECTIONS_MAX;
@@ -104,6 +132,24 @@ pub const COMPLETION_TOKENS_DEFAULT: usize = 16;
 /// Log-probabilities of prompts in one answer, those of likelier tokens included.
 pub const PROMPT_LOGPROBS_MAX: usize = 1 << 20;
 
+/// The program, its threads, the texts of its model and the grammars that were compiled.
+const PROGRAM_BYTES: usize = 80 * 1024 * 1024;
+/// What is made of small bodies on their way to prompts.
+const SMALL_PARSING_BYTES: usize = 4 * 1024 * 1024 * PARSERS_MAX;
+
+const _: () = assert!(
+    BODIES_BYTES_MAX
+        + SMALL_BODIES_BYTES_MAX
+        + PARSING_BYTES_MAX
+        + SMALL_PARSING_BYTES
+        + STORED_BYTES_MAX
+        + BACKLOG_BYTES_MAX
+        + SEGMENTS_BYTES_MAX
+        + PROGRAM_BYTES
+        <= SERVER_BYTES as usize,
+    "the server takes more than the ledger says"
+);
 const _: () = assert!(BODIES_BYTES_MAX >= BODY_BYTES_MAX);
+const _: () = assert!(SMALL_BODY_BYTES < BODY_BYTES_MAX);
 const _: () = assert!(HEAD_BYTES_MAX > URI_BYTES_MAX);
 const _: () = assert!(BODY_IDLE_TIMEOUT.as_secs() < BODY_TIMEOUT.as_secs());

@@ -133,6 +133,11 @@ pub fn page(state: &State) -> String {
     server(&mut page, state);
     if let Some(service) = state.service() {
         engine(&mut page, service.engine.stats());
+        page.gauge(
+            "atlas_events_waiting_bytes",
+            "Memory of replies that their clients have not read.",
+            service.engine.backlog_bytes() as u64,
+        );
         times(&mut page.text, &service.times);
         if state.settings.metrics == Some(Compatibility::Vllm) {
             vllm::write(&mut page, state, service);

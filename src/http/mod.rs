@@ -23,6 +23,8 @@ pub mod messages;
 pub mod metrics;
 pub mod openapi;
 pub mod origins;
+pub mod parsing;
+pub mod peer;
 pub mod random;
 #[cfg(test)]
 mod rechunk;

@@ -313,7 +313,7 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
     let composer = || {
         let body = json!({"input": "hi", "store": false});
         let request = ResponsesRequest::parse(&body, &Store::default()).unwrap();
-        Composer::new(state, request)
+        Composer::new(state, None, request)
     };
     // Positions would have to come one by one.
     let expected = composer().whole(model, plain(whole), Ok(USAGE)).unwrap();

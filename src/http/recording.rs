@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use hyper::body::Bytes;
 use serde::Serialize;
 
+use super::body::{Share, WholeBody};
 use super::journal::Journal;
 use super::limits::DUMP_ANSWER_BYTES_MAX;
 
@@ -13,7 +14,8 @@ use super::limits::DUMP_ANSWER_BYTES_MAX;
 #[derive(Debug)]
 pub struct Recording {
     dump: Arc<Journal>,
-    request: OnceLock<Bytes>,
+    /// With its share of the memory for bodies.
+    request: OnceLock<(Bytes, Arc<Share>)>,
     answer: Mutex<Told>,
 }
 
@@ -48,8 +50,8 @@ impl Recording {
     }
 
     /// Takes the body of the request; without one nothing is recorded.
-    pub fn asked(&self, body: &Bytes) {
-        let _ = self.request.set(body.clone());
+    pub fn asked(&self, body: &WholeBody) {
+        let _ = self.request.set((body.bytes.clone(), body.share.clone()));
     }
 
     /// Takes the next bytes of the answer.
@@ -64,7 +66,7 @@ impl Recording {
 
     /// Writes the line.
     pub fn write(self, time: String, id: &str, route: Option<&str>, status: u16) {
-        let Some(request) = self.request.get() else {
+        let Some((request, _)) = self.request.get() else {
             return;
         };
         let told = self.answer.into_inner();

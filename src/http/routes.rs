@@ -30,6 +30,7 @@ use super::messages;
 use super::metrics;
 use super::openapi;
 use super::origins;
+use super::peer::Asked;
 use super::responses;
 use super::state::{Service, State};
 use super::tokenize::{self, Direction};
@@ -48,6 +49,14 @@ pub(super) enum Question {
     Responses,
     InputTokens,
     Tokens(Direction),
+}
+
+impl Question {
+    /// Whether the engine is asked.
+    fn generates(self) -> bool {
+        use Question::{Chat, Completions, Messages, Responses};
+        matches!(self, Chat | Completions | Messages | Responses)
+    }
 }
 
 /// What this server has an answer for.
@@ -176,7 +185,11 @@ fn speaks_anthropic(headers: &HeaderMap) -> bool {
 }
 
 /// Answers one request; errors become their JSON.
-pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<ResponseBody> {
+pub async fn respond(
+    state: Arc<State>,
+    asked: Asked,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
     let path = request.uri().path();
     let route = Route::find(path).map(Route::pattern);
     let dialect = match Route::dialect(path) {
@@ -190,7 +203,8 @@ pub async fn respond(state: Arc<State>, request: Request<Incoming>) -> Response<
     for beta in request.headers().get_all(ANTHROPIC_BETA) {
         log::debug(format_args!("betas are ignored: {beta:?}"));
     }
-    let call = Arc::new(Call::new(request.headers(), method, route, &state.settings));
+    let call = Call::new(asked, request.headers(), method, route, &state.settings);
+    let call = Arc::new(call);
     let mut response = match answer(&state, request, &call).await {
         Ok(response) => response,
         Err(error) => error_response(&error, dialect, &call),
@@ -226,10 +240,11 @@ async fn answer(
         .filter(|_| !route.is_some_and(Route::is_open))
     {
         let asks_password = matches!(route, Some(Route::Page));
-        keys.check(request.headers()).map_err(|error| ApiError {
+        let key = keys.check(request.headers()).map_err(|error| ApiError {
             asks_password,
             ..error
         })?;
+        call.brings(key);
     }
     let route = route.ok_or_else(|| not_found(&path))?;
     if !route.allows(request.method()) {
@@ -240,15 +255,15 @@ async fn answer(
         // Its state is large, and a connection has room for it as long as it lives.
         Route::Body(question) => Box::pin(body_answer(state, question, request, call)).await,
         Route::Response(id) if request.method() == Method::DELETE => {
-            let deleted = responses::delete(state, id)?;
+            let deleted = responses::delete(state, call.key(), id)?;
             Ok(json_response(StatusCode::OK, &deleted))
         }
         Route::Response(id) => {
-            let known = responses::known(state, id, request.uri().query())?;
+            let known = responses::known(state, call.key(), id, request.uri().query())?;
             Ok(json_text_response(StatusCode::OK, known))
         }
         Route::CancelResponse(id) => {
-            let cancelled = responses::cancel(state, id)?;
+            let cancelled = responses::cancel(state, call.key(), id)?;
             Ok(json_response(StatusCode::OK, &cancelled))
         }
         Route::TokenizerInfo => {
@@ -343,24 +358,27 @@ async fn body_answer(
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).closing());
     }
     let body = body::read(request.into_body(), &state.bodies).await?;
-    let bytes = body.bytes;
-    call.asked(&bytes);
+    call.asked(&body);
+    if question.generates() && service.engine.turns_away(call.source()) {
+        return Err(ApiError::full());
+    }
+    let body = state.parsing.enter(body).await;
     let answer = match question {
-        Question::Chat => chat::answer(state, service, bytes, call).await?,
-        Question::Completions => completions::answer(state, service, bytes, call).await?,
-        Question::Messages => messages::answer(state, service, bytes, call).await?,
-        Question::CountTokens => Answer::Whole(messages::count_tokens(service, bytes).await?),
-        Question::Responses => responses::answer(state, service, bytes, call).await?,
+        Question::Chat => chat::answer(state, service, body, call).await?,
+        Question::Completions => completions::answer(state, service, body, call).await?,
+        Question::Messages => messages::answer(state, service, body, call).await?,
+        Question::CountTokens => Answer::Whole(messages::count_tokens(service, body).await?),
+        Question::Responses => responses::answer(state, service, body, call).await?,
         Question::InputTokens => {
-            Answer::Whole(responses::input_tokens(state, service, bytes).await?)
+            Answer::Whole(responses::input_tokens(state, service, body, call).await?)
         }
         Question::Tokens(direction) => {
-            Answer::Whole(tokenize::answer(service, direction, bytes).await?)
+            Answer::Text(tokenize::answer(service, direction, body).await?)
         }
     };
-    drop(body.share);
     Ok(match answer {
-        Answer::Whole(value) => told(call, StatusCode::OK, &value),
+        Answer::Whole(value) => told(call, StatusCode::OK, value.to_string()),
+        Answer::Text(text) => told(call, StatusCode::OK, text),
         Answer::Stream(stream) => {
             let mut response = Response::new(Either::Right(*stream));
             let headers = response.headers_mut();
@@ -575,7 +593,7 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
     if dialect == Dialect::Anthropic {
         body["request_id"] = Value::from(call.id_text());
     }
-    let mut response = told(call, error.status, &body);
+    let mut response = told(call, error.status, body.to_string());
     if let Some(seconds) = error.retry_after_s {
         response
             .headers_mut()
@@ -608,9 +626,8 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
     response
 }
 
-/// An answer that the call takes note of.
-fn told(call: &Call, status: StatusCode, value: &Value) -> Response<ResponseBody> {
-    let text = value.to_string();
+/// An answer of JSON that the call takes note of.
+fn told(call: &Call, status: StatusCode, text: String) -> Response<ResponseBody> {
     call.told(text.as_bytes());
     json_text_response(status, text)
 }

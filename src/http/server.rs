@@ -3,9 +3,13 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
+use hyper::Response;
+use hyper::header::{CONNECTION, DATE, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,12 +18,16 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::calendar::strftime;
+
 use super::error::ApiError;
 use super::limits::{
-    ABORT_TIMEOUT, ACCEPT_PAUSE, DRAIN_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX,
+    ABORT_TIMEOUT, ACCEPT_PAUSE, DRAIN_IDLE_GRACE, DRAIN_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT,
+    HEADERS_MAX, IDLE_TIMEOUT, IDLE_TIMEOUT_SCARCE,
 };
 use super::listener::{Accepted, Listener};
-use super::routes::respond;
+use super::peer::Peer;
+use super::routes::{ResponseBody, respond};
 use super::state::State;
 use super::threads::{Home, Share};
 use super::tls::Tls;
@@ -80,7 +88,7 @@ impl Server {
         let places = Arc::new(Semaphore::new(connections_max));
         let stopping = watch::Sender::new(false);
         tokio::select! {
-            () = accept(&listener, &tls, &homes, &state, &places, &stopping) => {}
+            () = accept(&listener, &tls, &homes, &state, (&places, connections_max), &stopping) => {}
             () = stop => {}
         }
         drop(listener);
@@ -100,7 +108,26 @@ impl Server {
 }
 
 /// One of the connections that there may be, on its thread.
-type Place = (OwnedSemaphorePermit, Share);
+struct Place {
+    _permit: OwnedSemaphorePermit,
+    _share: Share,
+    /// The others.
+    places: Arc<Semaphore>,
+    connections_max: usize,
+}
+
+impl Place {
+    /// How long the connection may be idle: less where half of all places are taken.
+    fn idle(&self) -> Duration {
+        match self.places.available_permits() < self.connections_max / 2 {
+            true => IDLE_TIMEOUT_SCARCE,
+            false => IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// What a client may rely on before it sends a further request.
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// Takes connections for ever.
 async fn accept(
@@ -108,7 +135,7 @@ async fn accept(
     tls: &Option<Tls>,
     homes: &[Home],
     state: &Arc<State>,
-    places: &Arc<Semaphore>,
+    (places, connections_max): (&Arc<Semaphore>, usize),
     stopping: &watch::Sender<bool>,
 ) {
     loop {
@@ -119,7 +146,7 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
+        let Ok(permit) = places.clone().try_acquire_owned() else {
             state
                 .figures
                 .connections_refused
@@ -131,19 +158,25 @@ async fn accept(
         };
         let (state, stopping) = (state.clone(), stopping.subscribe());
         let home = Home::emptiest(homes);
-        let place = (place, home.share());
+        let place = Place {
+            _permit: permit,
+            _share: home.share(),
+            places: places.clone(),
+            connections_max,
+        };
         match (stream, tls.clone()) {
             (Accepted::Tcp(stream), Some(tls)) => {
                 home.run(encrypted(tls, stream, state, place, stopping));
             }
             (Accepted::Tcp(stream), None) => home.run(async {
+                let address = stream.peer_addr().ok().map(|address| address.ip());
                 if let Ok(stream) = TcpStream::from_std(stream) {
-                    connection(stream, state, place, stopping).await;
+                    connection(stream, Peer::new(address), state, place, stopping).await;
                 }
             }),
             (Accepted::Unix(stream), _) => home.run(async {
                 if let Ok(stream) = UnixStream::from_std(stream) {
-                    connection(stream, state, place, stopping).await;
+                    connection(stream, Peer::new(None), state, place, stopping).await;
                 }
             }),
         }
@@ -158,54 +191,104 @@ async fn encrypted(
     place: Place,
     stopping: watch::Receiver<bool>,
 ) {
+    let address = stream.peer_addr().ok().map(|address| address.ip());
     let Ok(stream) = TcpStream::from_std(stream) else {
         return;
     };
     if let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
-        connection(stream, state, place, stopping).await;
+        connection(stream, Peer::new(address), state, place, stopping).await;
     }
 }
 
 /// Serves one connection to its end.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Peer,
     state: Arc<State>,
     place: Place,
     mut stopping: watch::Receiver<bool>,
 ) {
     let open = &state.figures.connections;
     open.fetch_add(1, Ordering::Relaxed);
+    let peer = Arc::new(peer);
     let service = service_fn(|request| {
-        let state = state.clone();
-        async move { Ok::<_, Infallible>(respond(state, request).await) }
+        let answering = respond(state.clone(), peer.ask(), request);
+        let (peer, place) = (&peer, &place);
+        async move {
+            let mut response = answering.await;
+            date(&mut response, SystemTime::now());
+            announce(&mut response, peer, place.idle());
+            Ok::<_, Infallible>(response)
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         // An event is short: to copy it behind its framing costs less than to tell the kernel of
         // three pieces.
         .writev(false)
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(None) // the wire's affair
         .max_headers(HEADERS_MAX)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(HEAD_BYTES_MAX * 2)
-        .serve_connection(TokioIo::new(Wire::new(stream)), service);
+        .serve_connection(TokioIo::new(Wire::new(stream, peer.clone())), service);
     tokio::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => Some(ended),
         _ = stopping.wait_for(|stopping| *stopping) => None,
     };
-    if ended.is_none() {
+    if ended.is_none() && !is_over(serving.as_mut(), &peer).await {
         serving.as_mut().graceful_shutdown();
         // A connection's failure concerns its client only, who knows of it.
         let _ = serving.await;
     }
     open.fetch_sub(1, Ordering::Relaxed);
-    drop(place);
+}
+
+/// Lets a request that is on its way over an idle connection arrive, to be told that the server
+/// ends. Returns whether the connection has ended.
+async fn is_over(serving: Pin<&mut impl Future>, peer: &Peer) -> bool {
+    let (is_answered, _) = peer.waits();
+    !is_answered && timeout(DRAIN_IDLE_GRACE, serving).await.is_ok()
+}
+
+/// Says when the response was made (RFC 9110, 6.6.1). The library would say no earlier time than it
+/// said before, also where the clock was set back.
+fn date(response: &mut Response<ResponseBody>, now: SystemTime) {
+    let text = strftime("%a, %d %b %Y %H:%M:%S GMT", now);
+    if let Ok(value) = HeaderValue::try_from(text) {
+        response.headers_mut().insert(DATE, value);
+    }
+}
+
+/// Tells the client how long it may use the connection again.
+fn announce(response: &mut Response<ResponseBody>, peer: &Peer, idle: Duration) {
+    if response.headers().contains_key(CONNECTION) {
+        return;
+    }
+    peer.keep(idle);
+    let text = format!("timeout={}", idle.as_secs());
+    if let Ok(value) = HeaderValue::try_from(text) {
+        response.headers_mut().insert(KEEP_ALIVE, value);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_date_follows_the_clock_back() {
+        let dated = |seconds| {
+            let mut response = Response::new(ResponseBody::Left(Default::default()));
+            date(
+                &mut response,
+                SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+            );
+            response.headers()[DATE].to_str().unwrap().to_string()
+        };
+        assert_eq!(dated(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(dated(784_111_776), "Sun, 06 Nov 1994 08:49:36 GMT");
+    }
 
     #[test]
     fn the_refusal_states_its_length() {

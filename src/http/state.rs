@@ -8,14 +8,15 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::engine::Handle;
 use crate::text::chat::ChatModel;
 
+use super::body;
 use super::error::ApiError;
-use super::limits::BODIES_BYTES_MAX;
 use super::metrics::{ServerFigures, Times};
+use super::parsing::Parsing;
 use super::responses::running::Running;
 use super::responses::store::Store;
 use super::settings::Settings;
@@ -106,8 +107,10 @@ pub struct State {
     /// Seconds since 1970 at the start.
     pub created: u64,
     pub figures: ServerFigures,
-    /// Bytes of bodies that may be in memory, as permits.
-    pub bodies: Arc<Semaphore>,
+    /// Where bodies of requests lie.
+    pub bodies: body::Memory,
+    /// Whose body is parsed.
+    pub parsing: Parsing,
     /// Responses that clients may ask for again.
     pub responses: Store,
     /// Responses that are being written.
@@ -131,7 +134,8 @@ impl State {
             settings,
             created: since.map_or(0, |since| since.as_secs()),
             figures: ServerFigures::default(),
-            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+            bodies: body::Memory::default(),
+            parsing: Parsing::default(),
             responses: Store::default(),
             running: Arc::default(),
             loading: Box::new(loading),

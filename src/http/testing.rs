@@ -18,8 +18,8 @@ use crate::target;
 use crate::text::reply::Delta;
 use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
 
+use super::body;
 use super::error::ApiError;
-use super::limits::BODIES_BYTES_MAX;
 use super::listener::Listener;
 use super::server::Server;
 use super::settings::Settings;
@@ -205,7 +205,7 @@ impl TestServer {
     /// Waits until part of a body has been read.
     pub fn wait_for_body(&self) {
         let deadline = Instant::now() + PATIENCE;
-        while self.state.bodies.available_permits() == BODIES_BYTES_MAX {
+        while self.state.bodies.left() == body::Memory::default().left() {
             assert!(Instant::now() < deadline, "no body arrives");
             thread::sleep(Duration::from_millis(5));
         }

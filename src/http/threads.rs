@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::error::ApiError;
 use super::generate::internal;
-use super::limits::PARSER_NICE;
+use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
 
 /// Threads for connections. They end where this is dropped, outside of asynchronous code: that
 /// waits for what they compute.
@@ -24,15 +24,15 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// So many threads, each with `parsers` others for what its connections have to compute.
+    /// So many threads, each with others for what its connections have to compute.
     ///
     /// # Errors
     /// When the system has no threads.
-    pub fn new(count: usize, parsers: usize) -> io::Result<Threads> {
+    pub fn new(count: usize) -> io::Result<Threads> {
         let runtime = |_| {
             Builder::new_multi_thread()
                 .worker_threads(1)
-                .max_blocking_threads(parsers)
+                .max_blocking_threads(PARSERS_MAX + LARGE_PARSERS_MAX)
                 .thread_name("connections")
                 .enable_all()
                 .build()
@@ -55,8 +55,8 @@ thread_local! {
     };
 }
 
-/// Reads a request: what parses, renders and encodes it takes long for a large body, or for many.
-/// It runs on a thread beside the connection's, whose streams go on meanwhile, and which makes way
+/// Reads a request, whose turn it is: what parses, renders and encodes it takes long for a large
+/// body, or for many. It runs on a thread beside the connection's, whose streams go on meanwhile, and which makes way
 /// for the engine where they want the same core.
 ///
 /// # Errors
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_is_parsed_makes_way_and_its_connection_does_not() {
-        let threads = Threads::new(1, 1).unwrap();
+        let threads = Threads::new(1).unwrap();
         let (send, receive) = mpsc::channel();
         let niceness = || getpriority_process(None).unwrap();
         threads.homes()[0].run(async move {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn connections_are_spread_evenly_and_anew_when_they_end() {
-        let threads = Threads::new(2, 1).unwrap();
+        let threads = Threads::new(2).unwrap();
         let homes = threads.homes();
         let (send, receive) = mpsc::channel();
         let settle = |ends: &watch::Sender<bool>| {

@@ -1,15 +1,25 @@
 //! The bytes of a connection, watched on their way: what the HTTP library would let pass though
-//! two readers could understand it differently is spoilt, so that it is refused there; and a
-//! client that takes nothing of what is written to it is given up.
+//! two readers could understand it differently is spoilt, so that it is refused there; a client that
+//! takes nothing of what is written to it is given up, and one that sends no request in time.
+//!
+//! A client that ends its side behind a request may still wait for the answer, or be gone: the end
+//! looks the same. The first bytes of every answer are known, so some of them are written early: a
+//! client that waits is none the wiser, and the system of one that is gone says so.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::limits::{CHUNK_FRAMING_BYTES_MAX, HEAD_BYTES_MAX, WRITE_STALL_TIMEOUT};
+use super::limits::{
+    CHUNK_FRAMING_BYTES_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT, IDLE_GRACE, PROBE_AFTER, PROBE_ANSWER,
+    WRITE_STALL_TIMEOUT,
+};
+use super::peer::Peer;
 use super::refusal;
 
 /// A byte that no head and no chunk size may hold.
@@ -17,24 +27,135 @@ const SPOILT: u8 = 0;
 /// The line that begins HTTP/2 where a client does not ask first (RFC 9113, 3.4).
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 
+/// What every answer begins with, whichever version it is of.
+const BEGINNING: &[u8] = b"HTTP/1.";
+
 /// A stream under watch.
 pub struct Wire<S> {
     stream: S,
     framing: Framing,
+    peer: Arc<Peer>,
+    /// Runs while a head is waited for.
+    head: Option<HeadClock>,
+    /// The client has ended its side behind a request.
+    ended: Option<Ended>,
+    /// Bytes of the next answer that were written early.
+    early: usize,
     /// Runs while a write waits.
     stall: Option<Pin<Box<Sleep>>>,
     /// What is written instead of the library's bytes, and how much of it has been.
     instead: Option<(Vec<u8>, usize)>,
 }
 
-impl<S: AsyncWrite + Unpin> Wire<S> {
-    pub fn new(stream: S) -> Wire<S> {
+/// Until when a head may come.
+struct HeadClock {
+    rings: Pin<Box<Sleep>>,
+    /// Its first byte has come.
+    begun: bool,
+}
+
+/// What is known of a client that has ended its side.
+struct Ended {
+    rings: Pin<Box<Sleep>>,
+    /// Time to the next byte that is written early.
+    pause: Duration,
+    /// One was written, and what came of it is looked at when the clock rings.
+    probed: bool,
+}
+
+impl Ended {
+    fn new() -> Ended {
+        Ended {
+            rings: Box::pin(sleep(PROBE_AFTER)),
+            pause: PROBE_AFTER,
+            probed: false,
+        }
+    }
+
+    fn ring_in(&mut self, pause: Duration) {
+        self.rings.as_mut().reset(Instant::now() + pause);
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    pub fn new(stream: S, peer: Arc<Peer>) -> Wire<S> {
         Wire {
             stream,
             framing: Framing::default(),
+            peer,
+            head: None,
+            ended: None,
+            early: 0,
             stall: None,
             instead: None,
         }
+    }
+
+    /// Ready once the head that is waited for has not come in time.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (open, _) = self.peer.waits();
+        let Some(begun) = self.framing.awaits_head().filter(|_| !open) else {
+            self.head = None;
+            return Poll::Pending;
+        };
+        let first = self.framing.requests == 0;
+        let clock = self.head.get_or_insert_with(|| {
+            let patience = match first {
+                true => HEAD_TIMEOUT,
+                // A client that heeds what it was told sends nothing any more. What another one has
+                // on its way is taken.
+                false => self.peer.kept() + IDLE_GRACE,
+            };
+            let rings = Box::pin(sleep_until(Instant::now() + patience));
+            HeadClock {
+                rings,
+                begun: first,
+            }
+        });
+        if begun && !clock.begun {
+            clock.begun = true;
+            clock.rings.as_mut().reset(Instant::now() + HEAD_TIMEOUT);
+        }
+        clock.rings.as_mut().poll(cx)
+    }
+
+    /// Looks whether a client that has ended its side is still there, while it is owed an answer.
+    ///
+    /// # Errors
+    /// Those of the system, when it is not.
+    fn probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(ended) = &mut self.ended {
+            ready!(ended.rings.as_mut().poll(cx));
+            if ended.probed {
+                ended.probed = false;
+                ended.pause *= 2;
+                ended.ring_in(ended.pause);
+            } else {
+                let (_, unanswered) = self.peer.waits();
+                let quiet = unanswered && self.stall.is_none() && self.instead.is_none();
+                if quiet && let Some(byte) = BEGINNING.get(self.early..=self.early) {
+                    if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, byte) {
+                        self.early += written?;
+                    }
+                }
+                ended.probed = true;
+                ended.ring_in(PROBE_ANSWER);
+            }
+            let mut nothing = [0; 1];
+            let end = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut nothing));
+            if let Poll::Ready(Err(error)) = end {
+                return Poll::Ready(Err(error));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Writes the rest of an answer that begins with `bytes`, some of which were written early.
+    fn write_rest(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let early = self.early.min(bytes.len());
+        let rest = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[early..]))?;
+        self.early = 0;
+        Poll::Ready(Ok(early + rest))
     }
 
     /// Writes what stands for `bytes`; ready once all of it is written.
@@ -68,7 +189,7 @@ impl<S: AsyncWrite + Unpin> Wire<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -78,33 +199,52 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         if this.framing.is_spoilt() {
             return Poll::Ready(Ok(()));
         }
+        if this.ended.is_some() {
+            return match this.peer.waits() {
+                (true, _) => this.probe(cx),
+                // It has its answer.
+                (false, _) => Poll::Ready(Ok(())),
+            };
+        }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        let ended = matches!(outcome, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
+        if ended && this.framing.awaits_head() == Some(false) && this.peer.waits().0 {
+            this.ended = Some(Ended::new());
+            return this.probe(cx);
+        }
         let arrived = &mut buffer.filled_mut()[before..];
         if let Some(at) = this.framing.scan(arrived) {
             arrived[at] = SPOILT;
             buffer.set_filled(before + at + 1);
         }
+        if outcome.is_pending() && this.is_late(cx).is_ready() {
+            // For the library the client has left.
+            return Poll::Ready(Ok(()));
+        }
         outcome
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.peer.answer();
         if self.instead.is_none() {
             let instead = match self.framing.is_http_2() {
                 true => refusal::of_http_2(bytes),
                 false => refusal::with_body(bytes),
             };
-            self.instead = instead.map(|text| (text, 0));
+            if let Some(text) = instead {
+                self.instead = Some((text, std::mem::take(&mut self.early)));
+            }
         }
         let outcome = match self.instead {
             Some(_) => self.write_instead(cx, bytes),
-            None => Pin::new(&mut self.stream).poll_write(cx, bytes),
+            None => self.write_rest(cx, bytes),
         };
         self.watch(cx, outcome)
     }
@@ -114,9 +254,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // There is but one where the library is told not to write several, and a refusal is one.
         if let [bytes] = buffers {
             return self.poll_write(cx, bytes);
         }
+        self.peer.answer();
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
         self.watch(cx, outcome)
     }
@@ -159,12 +301,15 @@ enum Place {
 #[derive(Debug)]
 pub struct Framing {
     place: Place,
+    /// Whole heads so far.
+    requests: u64,
 }
 
 impl Default for Framing {
     fn default() -> Self {
         Framing {
             place: Place::Head(Head::default()),
+            requests: 0,
         }
     }
 }
@@ -257,6 +402,14 @@ impl Framing {
         matches!(self.place, Place::Http2)
     }
 
+    /// Whether some of the head has come that comes next; none within a body.
+    fn awaits_head(&self) -> Option<bool> {
+        match &self.place {
+            Place::Head(head) => Some(head.bytes > 0),
+            _ => None,
+        }
+    }
+
     /// Follows `bytes`. Returns the place of the byte at which the request is to be refused.
     pub fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
@@ -267,6 +420,7 @@ impl Framing {
                 continue;
             }
             let place = std::mem::replace(&mut self.place, Place::Spoilt);
+            let in_head = matches!(&place, Place::Head(head) if head.begun);
             self.place = match advance(place, bytes[at]) {
                 Some(place) => place,
                 None => return Some(at),
@@ -276,6 +430,8 @@ impl Framing {
                 Place::Http2 => return Some(at),
                 _ => {}
             }
+            let is_whole = !matches!(&self.place, Place::Head(head) if head.begun);
+            self.requests += u64::from(in_head && is_whole);
             at += 1;
         }
         None

@@ -8,8 +8,6 @@ pub mod usage;
 
 use std::sync::Arc;
 
-use hyper::body::Bytes;
-
 use crate::text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Identity};
@@ -20,7 +18,7 @@ use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
-use super::json;
+use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
 
@@ -31,11 +29,11 @@ use super::threads::parse;
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,
-    body: Bytes,
+    body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = service.clone();
-    let (request, prompt) = parse(move || read(&body, &reader)).await?;
+    let (request, prompt) = parse(move || read(body, &reader)).await?;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let identity = identity(&state.model_id, &request);
@@ -67,9 +65,8 @@ fn identity(model_id: &str, request: &ChatRequest) -> Identity {
 }
 
 /// From bytes to a checked request and its prompt, which leaves room for a reply.
-fn read(body: &[u8], service: &Service) -> Result<(ChatRequest, Prompt), ApiError> {
-    let value = json::parse(body).map_err(ApiError::malformed)?;
-    let mut request = ChatRequest::parse(&value)?;
+fn read(mut body: Body, service: &Service) -> Result<(ChatRequest, Prompt), ApiError> {
+    let mut request = ChatRequest::parse(&body.json()?)?;
     let prompt = generate::prompt(&mut request.ask, service)?;
     Ok((request, prompt))
 }

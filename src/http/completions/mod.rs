@@ -8,8 +8,6 @@ pub mod tests;
 
 use std::sync::Arc;
 
-use hyper::body::Bytes;
-
 use crate::text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Shape};
@@ -20,7 +18,7 @@ use super::chat::usage::Tally;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
-use super::json;
+use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
 
@@ -31,11 +29,11 @@ use super::threads::parse;
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,
-    body: Bytes,
+    body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = service.clone();
-    let (request, prompts) = parse(move || read(&body, &reader)).await?;
+    let (request, prompts) = parse(move || read(body, &reader)).await?;
     let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
         identity: Identity::new("cmpl", &state.model_id).with_warnings(&request.ask.warnings()),
@@ -62,8 +60,8 @@ pub async fn answer(
 }
 
 /// From bytes to a checked request and its prompts, each of which leaves room for its reply.
-fn read(body: &[u8], service: &Service) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
-    let value = json::parse(body).map_err(ApiError::malformed)?;
+fn read(mut body: Body, service: &Service) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
+    let value = body.json()?;
     let (chat, context) = (&service.chat, service.engine.context());
     let (mut request, prompts) = CompletionRequest::parse(&value, &chat.tokenizer, context)?;
     if let Some(rule) = &mut request.ask.rule {

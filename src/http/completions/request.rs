@@ -16,8 +16,8 @@ use crate::http::generate::parameters::{
 };
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
-use crate::text::chat::{ENCODED_TOKENS_MAX, Prompt};
-use crate::text::tokenizer::Tokenizer;
+use crate::text::chat::{Prompt, counted};
+use crate::text::tokenizer::{Encoded, Tokenizer};
 
 /// A checked request; its prompts stand beside it.
 #[derive(Debug)]
@@ -109,8 +109,8 @@ impl CompletionRequest {
         let longest = longest.unwrap_or(0);
         let room = context.saturating_sub(longest);
         let wants_reply = self.ask.max_tokens.is_none_or(|(wanted, _)| wanted > 0);
-        if longest > context || (wants_reply && room == 0) {
-            return Err(too_long(longest, context));
+        if wants_reply && room == 0 {
+            return Err(too_long(longest, "", context));
         }
         if length == Length::Unstated {
             self.ask.max_tokens = Some((COMPLETION_TOKENS_DEFAULT.min(room), "max_tokens"));
@@ -119,11 +119,12 @@ impl CompletionRequest {
     }
 }
 
-fn too_long(tokens: usize, context: usize) -> ApiError {
+/// `least` stands before the number where there may be more.
+fn too_long(tokens: usize, least: &str, context: usize) -> ApiError {
     ApiError::context(
         "prompt",
         (tokens, context),
-        &format!("your prompt has {tokens} tokens. Please shorten it."),
+        &format!("your prompt has {least}{tokens} tokens. Please shorten it."),
     )
 }
 
@@ -151,12 +152,12 @@ fn prompts(
     match field.value {
         Value::String(_) => Ok(vec![encode(&field)?]),
         Value::Array(items) if items.first().is_some_and(Value::is_number) => {
-            Ok(vec![tokens(&field)?])
+            Ok(vec![tokens(&field, context)?])
         }
         Value::Array(items) if !items.is_empty() => {
             let one = |field: &Field<'_>| match field.value {
                 Value::String(_) => encode(field),
-                Value::Array(_) => tokens(field),
+                Value::Array(_) => tokens(field, context),
                 _ => Err(field.error("must be a string or a list of token ids")),
             };
             field.list(REPLIES_MAX)?.iter().map(one).collect()
@@ -173,29 +174,30 @@ fn encode(
     context: usize,
 ) -> Result<Prompt, ApiError> {
     let text = field.string()?;
-    let at_least = tokenizer.tokens_at_least(text);
-    if at_least > context.max(ENCODED_TOKENS_MAX) {
-        let problem = format!("your prompt has at least {at_least} tokens. Please shorten it.");
-        return Err(ApiError::context("prompt", (at_least, context), &problem));
+    let encoded = tokenizer
+        .encode_at_most(text, special, counted(context))
+        .map_err(|error| field.error(error.to_string()))?;
+    match encoded {
+        Encoded::Whole(tokens) => prompt(field, tokens, context),
+        Encoded::AtLeast(tokens) => Err(too_long(tokens, "at least ", context)),
     }
-    let encoded = match special {
-        true => tokenizer.encode_document(text),
-        false => tokenizer.encode(text),
-    };
-    prompt(
-        field,
-        encoded.map_err(|error| field.error(error.to_string()))?,
-    )
 }
 
-fn tokens(field: &Field<'_>) -> Result<Prompt, ApiError> {
+fn tokens(field: &Field<'_>, context: usize) -> Result<Prompt, ApiError> {
+    let count = field.value.as_array().map_or(0, Vec::len);
+    if count > context {
+        return Err(too_long(count, "", context));
+    }
     let ids: Result<Vec<TokenId>, ApiError> = field.list(usize::MAX)?.iter().map(token).collect();
-    prompt(field, ids?)
+    prompt(field, ids?, context)
 }
 
-fn prompt(field: &Field<'_>, tokens: Vec<TokenId>) -> Result<Prompt, ApiError> {
+fn prompt(field: &Field<'_>, tokens: Vec<TokenId>, context: usize) -> Result<Prompt, ApiError> {
     if tokens.is_empty() {
         return Err(field.error("must have at least one token"));
+    }
+    if tokens.len() > context {
+        return Err(too_long(tokens.len(), "", context));
     }
     Ok(Prompt {
         tokens,

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use hyper::StatusCode;
-use tokio::sync::mpsc;
-
+use crate::engine::events::EventReceiver;
 use crate::engine::request::{Admitted, Event, FinishReason, Scored, TokenId, TokenLogprobs};
 use crate::http::call::{Call, Replies};
 use crate::http::error::ApiError;
@@ -14,6 +12,7 @@ use crate::http::limits::EVENTS_MAX;
 use crate::http::state::Service;
 use crate::text::reply::{Delta, Flow, Part, Reply};
 use crate::text::tools::Syntax;
+use hyper::StatusCode;
 
 use super::internal;
 
@@ -110,7 +109,7 @@ pub enum ScoredPart {
 #[derive(Debug)]
 pub struct Choice {
     /// None once the reply is complete: the engine is told by the channel's end.
-    events: Option<mpsc::Receiver<Event>>,
+    events: Option<EventReceiver>,
     admitted: Admitted,
     reply: Reply,
     /// The context ends the reply before the wanted length does.
@@ -126,7 +125,7 @@ pub struct Choice {
 
 impl Choice {
     pub fn new(
-        events: mpsc::Receiver<Event>,
+        events: EventReceiver,
         admitted: Admitted,
         reply: Reply,
         fills_context: bool,

@@ -17,11 +17,12 @@ use std::time::Instant;
 
 use hyper::StatusCode;
 use serde_json::Value;
-use tokio::sync::mpsc;
 
-use crate::engine::request::{Admitted, Event, Request, Sampling, Scored, TokenId, TokenLogprobs};
+use crate::engine::events::EventSender;
+use crate::engine::request::{Admitted, Request, Sampling, Scored, TokenId, TokenLogprobs};
 use crate::engine::rng;
 use crate::engine::thinking::ThinkingBudget;
+use crate::engine::turns::Source;
 use crate::engine::{Phase, Rejected};
 use crate::text::chat::{ENCODED_TOKENS_MAX, Prompt, PromptError};
 use crate::text::reply::{Delta, Reply, ReplyFormat, append};
@@ -33,7 +34,7 @@ use self::generation::{Choice, Finish, Generation, ScoredPart, Settled, Usage};
 use self::stream::ReplyStream;
 use super::call::Call;
 use super::error::ApiError;
-use super::limits::{EVENTS_MAX, PROMPT_LOGPROBS_MAX};
+use super::limits::PROMPT_LOGPROBS_MAX;
 use super::state::{Abort, Service};
 
 /// A checked request for replies to a conversation, whatever dialect it came in.
@@ -93,6 +94,8 @@ impl Ask {
 /// What a request is answered with.
 pub enum Answer {
     Whole(Value),
+    /// Its JSON.
+    Text(String),
     Stream(Box<ReplyStream>),
 }
 
@@ -227,8 +230,9 @@ pub fn submit_all(
         let fills_context = ask.max_tokens.is_none_or(|(wanted, _)| wanted > room);
         for index in 0..ask.choices {
             let format = reply_format(service, ask, tools.as_ref(), prompt);
-            let (sender, events) = mpsc::channel(EVENTS_MAX);
+            let (sender, events) = service.engine.channel(events_max(ask, prompt, room));
             let mut wanted = engine_request(ask, prompt, &format, room, sender);
+            wanted.source = call.source();
             // Replies to one prompt differ, and so do those to equal prompts.
             let seed = ask.sampling.seed;
             wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);
@@ -321,16 +325,29 @@ fn tool_schemas(ask: &Ask) -> Option<Arc<ToolSchemas>> {
     ask.calls_tools().then(|| Arc::new(ToolSchemas::new(tools)))
 }
 
+/// Tokens of a reply that has `room`.
+fn tokens_max(ask: &Ask, room: usize) -> usize {
+    ask.max_tokens.map_or(room, |(wanted, _)| wanted.min(room))
+}
+
+/// Events of a reply: its tokens and its end, and before them the scores of its prompt, at least one
+/// at a time. So its slot is free however slowly it is read.
+fn events_max(ask: &Ask, prompt: &Prompt, room: usize) -> usize {
+    let scores = ask.prompt_logprobs.map_or(0, |_| prompt.tokens.len());
+    tokens_max(ask, room) + 2 + scores
+}
+
 fn engine_request(
     ask: &Ask,
     prompt: &Prompt,
     format: &ReplyFormat,
     room: usize,
-    events: mpsc::Sender<Event>,
+    events: EventSender,
 ) -> Request {
     Request {
+        source: Source::default(),
         prompt: prompt.tokens.clone(),
-        max_tokens: ask.max_tokens.map_or(room, |(wanted, _)| wanted.min(room)),
+        max_tokens: tokens_max(ask, room),
         stop_tokens: format.stop_tokens.clone(),
         sampling: ask.sampling.clone(),
         logprobs: ask.logprobs,

@@ -12,7 +12,6 @@ mod typed;
 
 use std::sync::Arc;
 
-use hyper::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::text::chat::Prompt;
@@ -23,7 +22,7 @@ use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
-use super::json;
+use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
 
@@ -34,11 +33,11 @@ use super::threads::parse;
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,
-    body: Bytes,
+    body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let reader = service.clone();
-    let (request, prompt) = parse(move || read(&body, &reader)).await?;
+    let (request, prompt) = parse(move || read(body, &reader)).await?;
     let identity = Identity::new(&state.model_id, call.id_text(), &request);
     let prompt_tokens = prompt.tokens.len();
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
@@ -52,9 +51,8 @@ pub async fn answer(
     Ok(Answer::Whole(answer::whole_answer(&identity, reply, usage)))
 }
 
-fn read(body: &[u8], service: &Service) -> Result<(MessagesRequest, Prompt), ApiError> {
-    let value = json::parse(body).map_err(ApiError::malformed)?;
-    let mut request = MessagesRequest::parse(&value)?;
+fn read(mut body: Body, service: &Service) -> Result<(MessagesRequest, Prompt), ApiError> {
+    let mut request = MessagesRequest::parse(&body.json()?)?;
     let prompt = generate::prompt(&mut request.ask, service)?;
     Ok((request, prompt))
 }
@@ -64,10 +62,9 @@ fn read(body: &[u8], service: &Service) -> Result<(MessagesRequest, Prompt), Api
 ///
 /// # Errors
 /// What the client is told instead.
-pub async fn count_tokens(service: Arc<Service>, body: Bytes) -> Result<Value, ApiError> {
+pub async fn count_tokens(service: Arc<Service>, mut body: Body) -> Result<Value, ApiError> {
     let count = move || {
-        let value = json::parse(&body).map_err(ApiError::malformed)?;
-        let mut ask = request::countable(&value)?;
+        let mut ask = request::countable(&body.json()?)?;
         generate::count_tokens(&mut ask, &service)
     };
     Ok(json!({"input_tokens": parse(count).await?}))

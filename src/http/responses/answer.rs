@@ -14,6 +14,7 @@ use crate::http::fields::Field;
 use crate::http::generate::generation::{Finish, Settled, Usage};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::generate::tools::CUSTOM_ARGUMENT;
+use crate::http::keys::KeyId;
 use crate::http::random;
 use crate::http::state::{Abort, State};
 use crate::text::chat::ChatModel;
@@ -22,7 +23,7 @@ use crate::text::reply::Delta;
 use super::items;
 use super::request::ResponsesRequest;
 use super::running::{CANCELLED, Place};
-use super::store::Stored;
+use super::store::{Store, Stored};
 use super::tools::{Kind, Tool, ToolNames};
 
 fn new_id(prefix: &str) -> String {
@@ -200,7 +201,7 @@ pub struct Composer {
     /// What of the request is not enforced; the last event tells it.
     warnings: Vec<String>,
     /// JSON of the conversation to be stored with the response, and where.
-    history: Option<(String, Arc<State>)>,
+    history: Option<(String, Store)>,
     open: Option<Open>,
     /// Positions of text that has not been told yet.
     logprobs: Vec<Value>,
@@ -211,10 +212,16 @@ pub struct Composer {
 }
 
 impl Composer {
-    pub fn new(state: &Arc<State>, request: ResponsesRequest) -> Composer {
+    /// Of a response that belongs to `owner`.
+    pub fn new(
+        state: &Arc<State>,
+        owner: Option<KeyId>,
+        request: ResponsesRequest,
+    ) -> Composer {
         let warnings = [request.ask.warnings(), request.names.warnings.clone()].concat();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let history = request.history.map(|history| (history, state.clone()));
+        let store = state.responses.of(owner);
+        let history = request.history.map(|history| (history, store));
         let head = Arc::new(Head {
             id: new_id("resp"),
             created: since.map_or(0, |since| since.as_secs()),
@@ -222,7 +229,7 @@ impl Composer {
             repeated: request.repeated,
         });
         Composer {
-            place: state.running.enter(&head),
+            place: state.running.enter(owner, &head),
             head,
             names: request.names,
             encrypted_reasoning: request.encrypted_reasoning,
@@ -508,8 +515,8 @@ impl Composer {
         self.event(kind, json!({"response": response}), out);
         let stored = self.stored(&response);
         let keep = || {
-            if let Some((stored, state)) = stored {
-                state.responses.insert(&self.head.id, stored);
+            if let Some((stored, store)) = stored {
+                store.insert(&self.head.id, stored);
             }
         };
         match self.place.take() {
@@ -520,14 +527,14 @@ impl Composer {
     }
 
     /// What is to be stored of the response, and where.
-    fn stored(&mut self, response: &Value) -> Option<(Stored, Arc<State>)> {
-        let (mut history, state) = self.history.take()?;
+    fn stored(&mut self, response: &Value) -> Option<(Stored, Store)> {
+        let (mut history, store) = self.history.take()?;
         let output = Value::from(self.output.as_slice());
         let output_field = Field {
             value: &output,
             path: "output".to_string(),
         };
-        let said = items::messages(&output_field, &state.responses);
+        let said = items::messages(&output_field, &store);
         // Both are lists in JSON, and neither is empty once the reply says something.
         for message in said.unwrap_or_default() {
             history.pop();
@@ -542,7 +549,7 @@ impl Composer {
             history: history.into(),
             items: self.output.iter().map(item).collect(),
         };
-        Some((stored, state))
+        Some((stored, store))
     }
 }
 

@@ -12,7 +12,6 @@ pub mod tools;
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use hyper::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::text::chat::Prompt;
@@ -20,11 +19,13 @@ use crate::text::chat::Prompt;
 use self::answer::Composer;
 use self::request::ResponsesRequest;
 use self::running::Outcome;
+use self::store::Store;
 use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
-use super::json;
+use super::keys::KeyId;
+use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
 
@@ -35,14 +36,15 @@ use super::threads::parse;
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,
-    body: Bytes,
+    body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let reader = (state.clone(), service.clone());
-    let (request, prompt) = parse(move || read(&body, &reader.0, &reader.1)).await?;
+    let store = state.responses.of(call.key());
+    let reader = service.clone();
+    let (request, prompt) = parse(move || read(body, &store, &reader)).await?;
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let stream = request.stream;
-    let composer = Composer::new(state, request);
+    let composer = Composer::new(state, call.key(), request);
     let abort = composer.abort(state.abort());
     if stream {
         let stream = ReplyStream::new(generation, Box::new(composer), abort);
@@ -55,12 +57,11 @@ pub async fn answer(
 }
 
 fn read(
-    body: &[u8],
-    state: &State,
+    mut body: Body,
+    store: &Store,
     service: &Service,
 ) -> Result<(ResponsesRequest, Prompt), ApiError> {
-    let value = json::parse(body).map_err(ApiError::malformed)?;
-    let mut request = ResponsesRequest::parse(&value, &state.responses)?;
+    let mut request = ResponsesRequest::parse(&body.json()?, store)?;
     let prompt = generate::prompt(&mut request.ask, service)?;
     Ok((request, prompt))
 }
@@ -73,12 +74,12 @@ fn read(
 pub async fn input_tokens(
     state: &Arc<State>,
     service: Arc<Service>,
-    body: Bytes,
+    mut body: Body,
+    call: &Call,
 ) -> Result<Value, ApiError> {
-    let state = state.clone();
+    let store = state.responses.of(call.key());
     let count = move || {
-        let value = json::parse(&body).map_err(ApiError::malformed)?;
-        let mut request = ResponsesRequest::parse(&value, &state.responses)?;
+        let mut request = ResponsesRequest::parse(&body.json()?, &store)?;
         generate::count_tokens(&mut request.ask, &service)
     };
     let tokens = parse(count).await?;
@@ -88,8 +89,13 @@ pub async fn input_tokens(
 /// The JSON of a response that is being written or stored. `query` is that of the URI.
 ///
 /// # Errors
-/// When there is none, or it is to be streamed again.
-pub fn known(state: &State, id: &str, query: Option<&str>) -> Result<String, ApiError> {
+/// When `owner` has none such, or it is to be streamed again.
+pub fn known(
+    state: &State,
+    owner: Option<KeyId>,
+    id: &str,
+    query: Option<&str>,
+) -> Result<String, ApiError> {
     let mut fields = query.unwrap_or_default().split('&');
     let stream = |field: &&str| field.split('=').next() == Some("stream");
     if fields
@@ -100,10 +106,14 @@ pub fn known(state: &State, id: &str, query: Option<&str>) -> Result<String, Api
         return Err(ApiError::field("stream", problem));
     }
     // A response is stored as it leaves the running ones.
-    if let Some(response) = state.running.get(id) {
+    if let Some(response) = state.running.get(owner, id) {
         return Ok(response.to_string());
     }
-    let stored = state.responses.get(id).ok_or_else(|| unknown(id))?;
+    let stored = state
+        .responses
+        .of(owner)
+        .get(id)
+        .ok_or_else(|| unknown(id))?;
     Ok(stored.response.to_string())
 }
 
@@ -111,9 +121,9 @@ pub fn known(state: &State, id: &str, query: Option<&str>) -> Result<String, Api
 ///
 /// # Errors
 /// When there is none.
-pub fn delete(state: &State, id: &str) -> Result<Value, ApiError> {
+pub fn delete(state: &State, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
     // A response leaves the running ones as it is stored.
-    match state.running.delete(id) || state.responses.remove(id) {
+    match state.running.delete(owner, id) || state.responses.of(owner).remove(id) {
         true => Ok(json!({"id": id, "object": "response", "deleted": true})),
         false => Err(unknown(id)),
     }
@@ -123,12 +133,12 @@ pub fn delete(state: &State, id: &str) -> Result<Value, ApiError> {
 ///
 /// # Errors
 /// When there is none, or it has ended by itself.
-pub fn cancel(state: &State, id: &str) -> Result<Value, ApiError> {
-    let outcome = state.running.cancel(id);
+pub fn cancel(state: &State, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
+    let outcome = state.running.cancel(owner, id);
     if let Outcome::Cancelled(response) = outcome {
         return Ok(response);
     }
-    let stored = state.responses.get(id);
+    let stored = state.responses.of(owner).get(id);
     let ended = stored.and_then(|stored| serde_json::from_str::<Value>(&stored.response).ok());
     match ended {
         Some(response) if response["status"] == "cancelled" => Ok(response),

@@ -2,6 +2,7 @@
 //!
 //! What becomes of each field is in the table of `generate::known`.
 
+use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::engine::request::MAX_TOP_LOGPROBS;
@@ -120,6 +121,7 @@ fn history(object: &Object<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
 
 fn previous(id: &Field<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
     let unknown = || ApiError {
+        status: StatusCode::NOT_FOUND,
         code: Some("previous_response_not_found"),
         ..id.error("is not stored here, or not any more; send the whole conversation as input")
     };

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::http::error::ApiError;
+use crate::http::keys::KeyId;
 use crate::http::limits::RUNNING_RESPONSES_MAX;
 
 use super::answer::Head;
@@ -20,6 +21,7 @@ type Cancelled = Option<ApiError>;
 
 #[derive(Debug)]
 struct Entry {
+    owner: Option<KeyId>,
     head: Arc<Head>,
     cancelled: watch::Sender<Cancelled>,
     /// The reply is complete, and told in a moment: nothing is left to cancel.
@@ -29,6 +31,10 @@ struct Entry {
 }
 
 impl Entry {
+    fn is_known_to(&self, owner: Option<KeyId>) -> bool {
+        self.owner == owner && !self.deleted
+    }
+
     /// Tells the reply to end.
     fn end(&self) {
         let error = ApiError {
@@ -64,14 +70,15 @@ pub struct Running {
 }
 
 impl Running {
-    /// Makes a response known for as long as its place is held; None where there is no room.
-    pub fn enter(self: &Arc<Self>, head: &Arc<Head>) -> Option<Place> {
+    /// Makes a response known to its owner for as long as its place is held; None where there is no room.
+    pub fn enter(self: &Arc<Self>, owner: Option<KeyId>, head: &Arc<Head>) -> Option<Place> {
         let mut entries = self.lock();
         if entries.len() >= RUNNING_RESPONSES_MAX {
             return None;
         }
         let (cancelled, told) = watch::channel(None);
         let entry = Entry {
+            owner,
             head: head.clone(),
             cancelled,
             complete: false,
@@ -86,14 +93,14 @@ impl Running {
     }
 
     /// A response as it is before its end.
-    pub fn get(&self, id: &str) -> Option<Value> {
-        known(&self.lock(), id).map(Entry::response)
+    pub fn get(&self, owner: Option<KeyId>, id: &str) -> Option<Value> {
+        known(&self.lock(), owner, id).map(Entry::response)
     }
 
     /// Tells a reply to end.
-    pub fn cancel(&self, id: &str) -> Outcome {
+    pub fn cancel(&self, owner: Option<KeyId>, id: &str) -> Outcome {
         let entries = self.lock();
-        let Some(entry) = known(&entries, id) else {
+        let Some(entry) = known(&entries, owner, id) else {
             return Outcome::Unknown;
         };
         if entry.complete {
@@ -104,9 +111,9 @@ impl Running {
     }
 
     /// Tells a reply to end and forgets its response; false: there is none.
-    pub fn delete(&self, id: &str) -> bool {
+    pub fn delete(&self, owner: Option<KeyId>, id: &str) -> bool {
         let mut entries = self.lock();
-        let Some(entry) = entries.get_mut(id).filter(|entry| !entry.deleted) else {
+        let Some(entry) = entries.get_mut(id).filter(|entry| entry.is_known_to(owner)) else {
             return false;
         };
         entry.deleted = true;
@@ -127,8 +134,12 @@ impl Running {
     }
 }
 
-fn known<'e>(entries: &'e HashMap<String, Entry>, id: &str) -> Option<&'e Entry> {
-    entries.get(id).filter(|entry| !entry.deleted)
+fn known<'e>(
+    entries: &'e HashMap<String, Entry>,
+    owner: Option<KeyId>,
+    id: &str,
+) -> Option<&'e Entry> {
+    entries.get(id).filter(|entry| entry.is_known_to(owner))
 }
 
 /// The place of one response among the running ones; dropping it takes the response out, however
@@ -189,21 +200,21 @@ mod tests {
     #[test]
     fn a_response_is_known_as_long_as_its_place_is_held() {
         let running = Arc::new(Running::default());
-        let place = running.enter(&head("a")).unwrap();
-        assert_eq!(running.get("a").unwrap()["status"], "in_progress");
-        assert!(running.get("b").is_none());
+        let place = running.enter(None, &head("a")).unwrap();
+        assert_eq!(running.get(None, "a").unwrap()["status"], "in_progress");
+        assert!(running.get(None, "b").is_none());
         drop(place);
-        assert!(running.get("a").is_none() && running.ids().is_empty());
-        assert_eq!(running.cancel("a"), Outcome::Unknown);
+        assert!(running.get(None, "a").is_none() && running.ids().is_empty());
+        assert_eq!(running.cancel(None, "a"), Outcome::Unknown);
     }
 
     #[test]
     fn cancelling_tells_the_reply_and_may_be_repeated() {
         let running = Arc::new(Running::default());
-        let place = running.enter(&head("a")).unwrap();
+        let place = running.enter(None, &head("a")).unwrap();
         let mut told = place.told();
         for _ in 0..2 {
-            let Outcome::Cancelled(response) = running.cancel("a") else {
+            let Outcome::Cancelled(response) = running.cancel(None, "a") else {
                 panic!("it runs");
             };
             assert_eq!(response["status"], "cancelled");
@@ -216,27 +227,39 @@ mod tests {
     #[test]
     fn a_complete_reply_cannot_be_cancelled() {
         let running = Arc::new(Running::default());
-        let place = running.enter(&head("a")).unwrap();
+        let place = running.enter(None, &head("a")).unwrap();
         assert!(!place.complete());
-        assert_eq!(running.cancel("a"), Outcome::TooLate);
+        assert_eq!(running.cancel(None, "a"), Outcome::TooLate);
         assert!(place.told().borrow().is_none());
     }
 
     #[test]
     fn a_deleted_response_is_known_to_nobody_and_not_kept() {
         let running = Arc::new(Running::default());
-        let place = running.enter(&head("a")).unwrap();
-        assert!(running.delete("a") && place.told().borrow().is_some());
-        assert!(!running.delete("a") && running.get("a").is_none());
-        assert_eq!(running.cancel("a"), Outcome::Unknown);
+        let place = running.enter(None, &head("a")).unwrap();
+        assert!(running.delete(None, "a") && place.told().borrow().is_some());
+        assert!(!running.delete(None, "a") && running.get(None, "a").is_none());
+        assert_eq!(running.cancel(None, "a"), Outcome::Unknown);
         place.leave(|| panic!("it is not kept"));
-        assert!(running.ids().is_empty() && !running.delete("a"));
+        assert!(running.ids().is_empty() && !running.delete(None, "a"));
+    }
+
+    #[test]
+    fn a_running_response_is_there_for_its_owner_alone() {
+        let running = Arc::new(Running::default());
+        let owner = Some(KeyId::of(b"a key"));
+        let _place = running.enter(owner, &head("a")).unwrap();
+        for other in [None, Some(KeyId::of(b"another"))] {
+            assert!(running.get(other, "a").is_none() && !running.delete(other, "a"));
+            assert_eq!(running.cancel(other, "a"), Outcome::Unknown);
+        }
+        assert!(running.get(owner, "a").is_some() && running.delete(owner, "a"));
     }
 
     #[test]
     fn a_response_is_kept_before_it_leaves() {
         let running = Arc::new(Running::default());
-        let (place, mut kept) = (running.enter(&head("a")).unwrap(), false);
+        let (place, mut kept) = (running.enter(None, &head("a")).unwrap(), false);
         place.leave(|| kept = true);
         assert!(kept && running.ids().is_empty());
     }
@@ -244,7 +267,7 @@ mod tests {
     #[test]
     fn the_number_is_bounded() {
         let running = Arc::new(Running::default());
-        let enter = |number: usize| running.enter(&head(&number.to_string()));
+        let enter = |number: usize| running.enter(None, &head(&number.to_string()));
         let mut places: Vec<Place> = (0..RUNNING_RESPONSES_MAX).filter_map(enter).collect();
         assert_eq!(places.len(), RUNNING_RESPONSES_MAX);
         assert!(enter(RUNNING_RESPONSES_MAX).is_none());

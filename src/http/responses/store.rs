@@ -1,10 +1,17 @@
 //! Responses that clients asked to keep: bounded in number, bytes and age, in memory alone.
+//!
+//! A response belongs to the key that it was made with: to others it is not there, and a key has a
+//! part of the room. Where no keys are asked for, everybody is the same.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::http::limits::{STORED_BYTES_MAX, STORED_RESPONSES_MAX, STORED_TIME};
+use crate::http::keys::KeyId;
+use crate::http::limits::{
+    STORED_BYTES_MAX, STORED_BYTES_OF_KEY_MAX, STORED_RESPONSES_MAX, STORED_RESPONSES_OF_KEY_MAX,
+    STORED_TIME,
+};
 use crate::log;
 
 /// One response as it was answered.
@@ -20,6 +27,7 @@ pub struct Stored {
 
 #[derive(Debug)]
 struct Entry {
+    owner: Option<KeyId>,
     id: String,
     stored: Stored,
     since: Instant,
@@ -41,48 +49,103 @@ struct Entries {
 }
 
 impl Entries {
-    fn drop_oldest(&mut self) {
-        if let Some(entry) = self.list.pop_front() {
+    /// How many responses `owner` has, and their bytes.
+    fn of(&self, owner: Option<KeyId>) -> (usize, usize) {
+        let own = self.list.iter().filter(|entry| entry.owner == owner);
+        own.fold((0, 0), |(count, bytes), entry| {
+            (count + 1, bytes + entry.bytes())
+        })
+    }
+
+    /// The owner of most bytes.
+    fn largest(&self) -> Option<KeyId> {
+        let mut bytes: HashMap<Option<KeyId>, usize> = HashMap::new();
+        for entry in &self.list {
+            *bytes.entry(entry.owner).or_default() += entry.bytes();
+        }
+        let largest = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
+        largest.and_then(|(owner, _)| owner)
+    }
+
+    fn remove(&mut self, at: usize) -> bool {
+        let removed = self.list.remove(at);
+        if let Some(entry) = &removed {
             self.bytes -= entry.bytes();
+        }
+        removed.is_some()
+    }
+
+    fn drop_oldest_of(&mut self, owner: Option<KeyId>) {
+        let oldest = self.list.iter().position(|entry| entry.owner == owner);
+        if let Some(at) = oldest {
+            self.remove(at);
         }
     }
 
     fn drop_expired(&mut self, now: Instant, age_max: Duration) {
         let expired = |entry: &Entry| now.duration_since(entry.since) > age_max;
         while self.list.front().is_some_and(expired) {
-            self.drop_oldest();
+            self.remove(0);
         }
     }
 
-    fn position(&self, id: &str) -> Option<usize> {
-        self.list.iter().position(|entry| entry.id == id)
+    fn position(&self, owner: Option<KeyId>, id: &str) -> Option<usize> {
+        let is_meant = |entry: &Entry| entry.owner == owner && entry.id == id;
+        self.list.iter().position(is_meant)
     }
 }
 
-/// The store of a server. Its lock is held for a look-up, never across a wait.
+/// The store of a server as one owner sees it. Its lock is held for a look-up, never across a wait.
 #[derive(Debug, Default)]
 pub struct Store {
-    entries: Mutex<Entries>,
+    entries: Arc<Mutex<Entries>>,
+    owner: Option<KeyId>,
 }
 
 impl Store {
-    /// Keeps a response, in the place of the oldest ones where room is short. One that is larger
-    /// than all room is not kept.
+    /// The same store as `owner` sees it.
+    pub fn of(&self, owner: Option<KeyId>) -> Store {
+        Store {
+            entries: self.entries.clone(),
+            owner,
+        }
+    }
+
+    /// Most responses of the owner, and their bytes.
+    fn quota(&self) -> (usize, usize) {
+        match self.owner {
+            Some(_) => (STORED_RESPONSES_OF_KEY_MAX, STORED_BYTES_OF_KEY_MAX),
+            None => (STORED_RESPONSES_MAX, STORED_BYTES_MAX),
+        }
+    }
+
+    /// Keeps a response, in the place of the owner's oldest ones where its room is short, and of
+    /// those of whoever has most where all room is. One that is larger than the owner's room is not
+    /// kept.
     pub fn insert(&self, id: &str, stored: Stored) {
+        let owner = self.owner;
         let entry = Entry {
+            owner,
             id: id.to_string(),
             stored,
             since: Instant::now(),
         };
         let bytes = entry.bytes();
-        if bytes > STORED_BYTES_MAX {
+        let (count_max, bytes_max) = self.quota();
+        if bytes > bytes_max {
             log::debug(format_args!("a response of {bytes} bytes is not stored"));
             return;
         }
         let mut entries = self.lock(entry.since);
+        let exceeds =
+            |(count, taken): (usize, usize)| count == count_max || taken + bytes > bytes_max;
+        while exceeds(entries.of(owner)) {
+            entries.drop_oldest_of(owner);
+        }
         while entries.list.len() == STORED_RESPONSES_MAX || entries.bytes + bytes > STORED_BYTES_MAX
         {
-            entries.drop_oldest();
+            let largest = entries.largest();
+            entries.drop_oldest_of(largest);
         }
         entries.bytes += bytes;
         entries.list.push_back(entry);
@@ -90,7 +153,7 @@ impl Store {
 
     pub fn get(&self, id: &str) -> Option<Stored> {
         let entries = self.lock(Instant::now());
-        let at = entries.position(id)?;
+        let at = entries.position(self.owner, id)?;
         Some(entries.list[at].stored.clone())
     }
 
@@ -102,6 +165,7 @@ impl Store {
             .list
             .iter()
             .rev()
+            .filter(|entry| entry.owner == self.owner)
             .flat_map(|entry| &*entry.stored.items);
         let (_, json) = items.find(|(known, _)| known == id)?;
         Some(json.clone())
@@ -110,11 +174,8 @@ impl Store {
     /// Forgets a response; says whether there was one.
     pub fn remove(&self, id: &str) -> bool {
         let mut entries = self.lock(Instant::now());
-        let found = entries.position(id).and_then(|at| entries.list.remove(at));
-        if let Some(entry) = &found {
-            entries.bytes -= entry.bytes();
-        }
-        found.is_some()
+        let found = entries.position(self.owner, id);
+        found.is_some_and(|at| entries.remove(at))
     }
 
     /// The entries that are not too old at `now`.
@@ -181,6 +242,47 @@ mod tests {
         store.insert("huge", stored(STORED_BYTES_MAX));
         assert!(store.get("huge").is_none() && store.get("c").is_some());
         assert!(store.entries.lock().unwrap().bytes <= STORED_BYTES_MAX);
+    }
+
+    fn key(number: u8) -> Option<KeyId> {
+        Some(KeyId::of(&[number]))
+    }
+
+    #[test]
+    fn what_belongs_to_a_key_is_there_for_no_other() {
+        let store = Store::default();
+        let items = [("i".to_string(), "{}".to_string())].into();
+        store.of(key(1)).insert("a", Stored { items, ..stored(1) });
+        for other in [None, key(2)] {
+            let other = store.of(other);
+            assert!(other.get("a").is_none() && other.item("i").is_none() && !other.remove("a"));
+        }
+        let own = store.of(key(1));
+        assert!(own.get("a").is_some() && own.item("i").is_some() && own.remove("a"));
+    }
+
+    #[test]
+    fn a_key_pushes_out_its_own_responses_and_then_those_of_who_has_most() {
+        let store = Store::default();
+        store.of(key(1)).insert("first", stored(1));
+        for number in 0..2 * STORED_RESPONSES_MAX {
+            store.of(key(2)).insert(&number.to_string(), stored(1));
+        }
+        assert!(store.of(key(1)).get("first").is_some());
+        let most = STORED_RESPONSES_OF_KEY_MAX;
+        assert_eq!(store.entries.lock().unwrap().of(key(2)).0, most);
+        for owner in 3..20 {
+            for number in 0..most {
+                store
+                    .of(key(owner))
+                    .insert(&number.to_string(), stored(owner.into()));
+            }
+        }
+        assert!(store.of(key(1)).get("first").is_some());
+        assert_eq!(
+            store.entries.lock().unwrap().list.len(),
+            STORED_RESPONSES_MAX
+        );
     }
 
     #[test]

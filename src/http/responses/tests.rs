@@ -150,7 +150,7 @@ fn a_stored_response_is_found_continued_and_deleted() {
     let gone = ask(&server, next);
     assert_eq!(
         (gone.status, &gone.error()["code"]),
-        (400, &json!("previous_response_not_found"))
+        (404, &json!("previous_response_not_found"))
     );
 }
 

@@ -3,23 +3,25 @@
 
 use std::sync::Arc;
 
-use hyper::body::Bytes;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::engine::request::TokenId;
 use crate::target;
-use crate::text::chat::PromptError;
+use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
 use crate::text::detokenize::Detokenizer;
 use crate::text::template::Conversation;
+use crate::text::tokenizer::Encoded;
 
 use super::chat::messages;
 use super::completions::positions::token_text;
 use super::error::ApiError;
 use super::fields::Object;
+use super::generate::internal;
 use super::generate::known::{Api, check_some};
 use super::generate::parameters::{check_model, token};
-use super::json;
 use super::limits::JSON_VALUES_MAX;
+use super::parsing::Body;
 use super::state::{Service, State};
 use super::thinking;
 use super::threads::parse;
@@ -34,17 +36,17 @@ pub enum Direction {
 /// Fields of a chat that this route knows too and does not serve.
 const REFUSED: &[&str] = &["chat_template", "continue_final_message", "documents"];
 
-/// Answers one request.
+/// Answers one request, in JSON.
 ///
 /// # Errors
 /// Names the field that is not served.
 pub async fn answer(
     service: Arc<Service>,
     direction: Direction,
-    body: Bytes,
-) -> Result<Value, ApiError> {
+    mut body: Body,
+) -> Result<String, ApiError> {
     let work = move || {
-        let value = json::parse(&body).map_err(ApiError::malformed)?;
+        let value = body.json()?;
         let object = Object::root(&value)?;
         check_model(&object)?;
         check_some(&object, Api::Chat, REFUSED)?;
@@ -60,32 +62,62 @@ pub async fn answer(
 
 /// `{prompt, add_special_tokens}` as a completion encodes it, or `{messages, tools,
 /// add_generation_prompt}` as a chat does.
-fn tokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError> {
+fn tokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError> {
     let with_texts = object.boolean("return_token_strs", false)?;
     let tokens = match object.get("messages") {
         Some(_) => conversation_tokens(service, object)?,
         None => prompt_tokens(service, object)?,
     };
-    let chat = &service.chat;
-    let text = |&id: &TokenId| token_text(chat, id, false);
-    let texts: Option<Vec<String>> = with_texts.then(|| tokens.iter().map(text).collect());
-    Ok(json!({
-        "count": tokens.len(),
-        "max_model_len": service.engine.context(),
-        "tokens": tokens,
-        "token_strs": texts,
-    }))
+    let texts = Texts {
+        chat: &service.chat,
+        tokens: &tokens,
+    };
+    let answer = Tokenized {
+        count: tokens.len(),
+        max_model_len: service.engine.context(),
+        tokens: &tokens,
+        token_strs: with_texts.then_some(texts),
+    };
+    serde_json::to_string(&answer).map_err(|error| internal(error.to_string()))
+}
+
+/// The answer, of which no more than its text is ever in memory.
+#[derive(Serialize)]
+struct Tokenized<'t> {
+    count: usize,
+    max_model_len: usize,
+    tokens: &'t [TokenId],
+    token_strs: Option<Texts<'t>>,
+}
+
+/// The text of each token.
+struct Texts<'t> {
+    chat: &'t ChatModel,
+    tokens: &'t [TokenId],
+}
+
+impl Serialize for Texts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let texts = self
+            .tokens
+            .iter()
+            .map(|&id| token_text(self.chat, id, false));
+        serializer.collect_seq(texts)
+    }
 }
 
 fn prompt_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
     let prompt = object.require("prompt")?;
     let text = prompt.string()?;
+    let framed = object.boolean("add_special_tokens", true)?;
     let tokenizer = &service.chat.tokenizer;
-    let encoded = match object.boolean("add_special_tokens", true)? {
-        true => tokenizer.encode_document(text),
-        false => tokenizer.encode(text),
-    };
-    encoded.map_err(|error| prompt.error(error.to_string()))
+    let encoded = tokenizer.encode_at_most(text, framed, ENCODED_TOKENS_MAX);
+    match encoded.map_err(|error| prompt.error(error.to_string()))? {
+        Encoded::Whole(tokens) => Ok(tokens),
+        Encoded::AtLeast(tokens) => Err(prompt.error(format!(
+            "has at least {tokens} tokens; {ENCODED_TOKENS_MAX} are told at most"
+        ))),
+    }
 }
 
 fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
@@ -111,7 +143,7 @@ fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<Tok
 }
 
 /// `{tokens}` to `{prompt}`: their bytes, with U+FFFD where these are no text.
-fn detokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError> {
+fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError> {
     let fields = object.require("tokens")?.list(JSON_VALUES_MAX)?;
     let start = service.chat.tokenizer.text_start();
     let (mut detokenizer, mut text) = (Detokenizer::of_text(start), String::new());
@@ -120,7 +152,7 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<Value, ApiError>
         detokenizer.push(bytes, &mut text);
     }
     detokenizer.finish(&mut text);
-    Ok(json!({"prompt": text}))
+    Ok(json!({"prompt": text}).to_string())
 }
 
 /// What a client needs to know of the tokenizer and the template to build prompts itself.

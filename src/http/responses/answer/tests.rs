@@ -23,7 +23,7 @@ fn composer(state: &Arc<State>) -> Composer {
         ],
     });
     let request = ResponsesRequest::parse(&body, &Store::default()).unwrap();
-    Composer::new(state, request)
+    Composer::new(state, None, request)
 }
 
 fn state() -> Arc<State> {

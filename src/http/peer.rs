@@ -1,0 +1,96 @@
+//! The other end of a connection, as its bytes, its requests and its answers know it.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::limits::HEAD_TIMEOUT;
+
+/// A connection's other end.
+#[derive(Debug)]
+pub struct Peer {
+    /// None over a socket in the file system.
+    address: Option<IpAddr>,
+    /// Names the connection.
+    pub connection: u64,
+    requests: AtomicU64,
+    /// Requests that are being answered.
+    open: AtomicUsize,
+    /// Nothing of the answer to the last of them has been written.
+    unanswered: AtomicBool,
+    /// Milliseconds that an idle connection was last said to be kept.
+    kept_ms: AtomicU64,
+}
+
+impl Peer {
+    pub fn new(address: Option<IpAddr>) -> Peer {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Peer {
+            address,
+            connection: 1 + LAST.fetch_add(1, Ordering::Relaxed),
+            requests: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+            unanswered: AtomicBool::new(false),
+            kept_ms: AtomicU64::new(HEAD_TIMEOUT.as_millis() as u64),
+        }
+    }
+
+    /// The address, or the network of one household where addresses are plenty (RFC 6177).
+    pub fn network(&self) -> Option<IpAddr> {
+        self.address.map(|address| match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & !u128::from(u64::MAX);
+                Ipv6Addr::from_bits(network).into()
+            }
+        })
+    }
+
+    /// A request begins to be answered.
+    pub fn ask(self: &Arc<Peer>) -> Asked {
+        let before = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.unanswered.store(true, Ordering::Relaxed);
+        Asked {
+            peer: self.clone(),
+            returns: before > 0,
+        }
+    }
+
+    /// Some of an answer is written.
+    pub fn answer(&self) {
+        self.unanswered.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a request is being answered, and whether nothing of its answer was written.
+    pub fn waits(&self) -> (bool, bool) {
+        let open = self.open.load(Ordering::Relaxed) > 0;
+        (open, open && self.unanswered.load(Ordering::Relaxed))
+    }
+
+    /// The client is told that the connection is kept so long behind its answer.
+    pub fn keep(&self, idle: Duration) {
+        let millis = idle.as_millis() as u64;
+        self.kept_ms.store(millis, Ordering::Relaxed);
+    }
+
+    /// How long it was told.
+    pub fn kept(&self) -> Duration {
+        Duration::from_millis(self.kept_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// A request while it is answered.
+#[derive(Debug)]
+pub struct Asked {
+    pub peer: Arc<Peer>,
+    /// The connection has brought a request before.
+    pub returns: bool,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.peer.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
