@@ -28,6 +28,23 @@ pub fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// The binary behind a line of the shell, which may set limits.
+fn under(line: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{line} && exec \"$0\" \"$@\""), BINARY]);
+    shell
+}
+
+/// Runs the binary to its end behind a line of the shell.
+pub fn run_under(line: &str, arguments: &[&str]) -> Output {
+    let mut command = under(line);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
 /// A server process; killed when dropped.
 pub struct Server {
     child: Child,
@@ -50,6 +67,13 @@ impl Server {
         server
     }
 
+    /// Starts a server with more flags behind a line of the shell, and waits until it answers.
+    pub fn start_under(line: &str, flags: &[&str]) -> Server {
+        let server = Server::of(&mut under(line), &[&["--port", "0"], flags].concat()).at_port();
+        server.line_with("READY ");
+        server
+    }
+
     /// Starts a server that listens elsewhere than at an address, and waits until it answers.
     pub fn start_elsewhere(flags: &[&str]) -> Server {
         let server = Server::launch(flags);
@@ -63,8 +87,12 @@ impl Server {
     }
 
     fn spawn(flags: &[&str]) -> Server {
-        let mut server = Server::launch(&[&["--port", "0"], flags].concat());
-        let line = server.line_with("listening on http://");
+        Server::launch(&[&["--port", "0"], flags].concat()).at_port()
+    }
+
+    /// The same, once it tells its address.
+    fn at_port(mut self) -> Server {
+        let line = self.line_with("listening on http://");
         let address = line
             .split("http://")
             .nth(1)
@@ -72,12 +100,16 @@ impl Server {
             .split(',')
             .next()
             .unwrap();
-        server.address = address.parse().unwrap();
-        server
+        self.address = address.parse().unwrap();
+        self
     }
 
     fn launch(flags: &[&str]) -> Server {
-        let mut child = Command::new(BINARY)
+        Server::of(&mut Command::new(BINARY), flags)
+    }
+
+    fn of(command: &mut Command, flags: &[&str]) -> Server {
+        let mut child = command
             .arg("serve")
             .args(flags)
             .stdin(Stdio::null())

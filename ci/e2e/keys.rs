@@ -1,11 +1,12 @@
 //! A server that asks for keys.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, run, with};
 
 const KEY: &str = "first-0123456789abcdef";
 const LATER: &str = "second-0123456789abcdef";
@@ -125,4 +126,53 @@ fn a_hangup_reads_the_keys_again_and_a_bad_file_changes_nothing() {
     server.signal("-HUP");
     server.line_with("the keys stay as they were");
     assert_eq!(with_key(&server, LATER), 200);
+}
+
+#[test]
+fn a_key_file_that_others_may_read_is_told_of_by_name() {
+    let file = KeyFile::new("open", KEY);
+    let said = |mode| {
+        fs::set_permissions(&file.0, fs::Permissions::from_mode(mode)).unwrap();
+        // It ends at once, since nothing can be recorded there.
+        let flags = ["--port", "0", "--api-keys-file", file.path(), "--dump", "/"];
+        let output = run(&[&["serve"][..], &flags].concat());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let warning = format!("warning: --api-keys-file {}: everyone", file.path());
+    for (mode, expected) in [(0o644, true), (0o602, true), (0o640, false)] {
+        let said = said(mode);
+        assert_eq!(said.contains(&warning), expected, "{said}");
+    }
+}
+
+#[test]
+fn a_stored_response_is_there_for_its_own_key_alone() {
+    let file = KeyFile::new("owners", &format!("{KEY}\n{LATER}\n"));
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    let ask = |key: &str, method: &str, path: &str, body: Value| {
+        let body = body.to_string();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             x-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        server.send(head.as_bytes()).answer()
+    };
+    let create = |key: &str, more: Value| {
+        let body = with(json!({"input": "Hi", "max_output_tokens": 4}), more);
+        ask(key, "POST", "/v1/responses", body)
+    };
+    let made = create(KEY, json!({})).json();
+    let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
+    for (method, path) in [
+        ("GET", path.clone()),
+        ("DELETE", path.clone()),
+        ("POST", format!("{path}/cancel")),
+    ] {
+        assert_eq!(ask(LATER, method, &path, json!({})).status, 404, "{method}");
+    }
+    let next = json!({"previous_response_id": made["id"]});
+    assert_eq!(create(LATER, next.clone()).status, 404);
+    assert_eq!(create(KEY, next).status, 200);
+    assert_eq!(ask(KEY, "GET", &path, json!({})).status, 200);
 }

@@ -1,6 +1,7 @@
 //! The life of a server: loading, overload, cancellation, stopping.
 
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,72 @@ fn sigterm_finishes_open_replies_and_ends_with_0() {
 #[test]
 fn sigint_finishes_open_replies_and_ends_with_0() {
     stops_cleanly_on("-INT");
+}
+
+#[test]
+fn a_hangup_ends_nothing() {
+    let server = Server::start_loading();
+    server.signal("-HUP");
+    server.line_with("SIGHUP: there are no keys");
+    server.line_with("READY ");
+    let mut open = server.open_chat(&endless(60));
+    open.read_until("role");
+    server.signal("-HUP");
+    server.line_with("SIGHUP: there are no keys");
+    let last = open.answer().events().pop().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn a_second_signal_cuts_open_replies_and_says_so() {
+    let server = Server::start();
+    let mut open = server.open_chat(&endless(1800));
+    open.read_until("role");
+    server.signal("-TERM");
+    server.line_with("finishing open replies");
+    server.signal("-TERM");
+    server.line_with("replies that took too long were ended");
+    assert!(open.rest().contains("the server is shutting down"));
+    assert_eq!(server.wait().code(), Some(75));
+}
+
+#[test]
+fn a_client_that_ends_its_side_behind_a_request_gets_its_answer() {
+    let server = Server::start();
+    for stream in [false, true] {
+        let body = with(endless(200), json!({"stream": stream}));
+        let open = server.open_chat(&body);
+        open.stream.shutdown(Shutdown::Write).unwrap();
+        let answer = open.answer();
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        assert!(answer.body.contains("\"finish_reason\":\"length\""));
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_its_answer_frees_its_slot() {
+    let server = Server::start();
+    let body = with(endless(1800), json!({"stream": false, "n": 8}));
+    let open = server.open_chat(&body);
+    server.wait_for_metric("atlas_requests_running", 8.0);
+    drop(open);
+    server.wait_for_metric("atlas_requests_finished_total{reason=\"cancelled\"}", 8.0);
+}
+
+#[test]
+fn an_idle_connection_says_how_long_it_is_kept_and_takes_what_comes_late() {
+    let server = Server::start();
+    let get = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut open = server.send(get);
+    open.read_until("keep-alive: timeout=75\r\n");
+    // A request that is on its way when the server is told to stop is told so.
+    server.signal("-TERM");
+    server.line_with("finishing open replies");
+    open.stream.write_all(get).unwrap();
+    open.read_until("503 Service Unavailable");
+    let rest = open.rest();
+    assert!(rest.contains("connection: close"), "{rest}");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Each test starts a server of its own on a free port, and ends it. Nothing of the program's
 //! code is used here but its name and version, and in `clients` the server around a script.
 
+mod attack;
 mod chat;
 mod check;
 mod cli;

@@ -4,11 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-<<<<<<< HEAD
-=======
-use tokenizers::{DecoderWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
->>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
 use crate::engine::request::TokenId;
 
 use super::control::ControlTokens;
@@ -237,26 +234,14 @@ impl Tokenizer {
         let mut ids = Vec::new();
         let mut from = 0;
         while let Some(found) = self.control.find(text, from) {
-<<<<<<< HEAD
-            self.encode_segment(&text[from..found.start], from == 0, mark, &mut ids)?;
-=======
-            self.encode_segment(&text[from..found.start], mark, most, &mut ids)?;
->>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
+            self.encode_segment(&text[from..found.start], from == 0, mark, most, &mut ids)?;
             ids.push(found.id);
             from = found.end;
             if ids.len() > most {
                 return Ok(Encoded::AtLeast(ids.len().max(at_least)));
             }
         }
-<<<<<<< HEAD
-        self.encode_segment(&text[from..], from == 0, mark, &mut ids)?;
-        Ok(ids)
-    }
-
-    /// Appends the ids of the text between two control tokens. No token reaches over one, so they
-    /// depend on nothing else than whether the text is the `first` of the document.
-=======
-        self.encode_segment(&text[from..], mark, most, &mut ids)?;
+        self.encode_segment(&text[from..], from == 0, mark, most, &mut ids)?;
         Ok(match ids.len() > most {
             true => Encoded::AtLeast(ids.len().max(at_least)),
             false => Encoded::Whole(ids),
@@ -265,8 +250,7 @@ impl Tokenizer {
 
     /// Appends the ids of the text between two control tokens, or those of its beginning where
     /// there are more than `most` then. No token reaches over a control token, so they depend on
-    /// nothing else.
->>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
+    /// nothing else than whether the text is the `first` of the document.
     fn encode_segment(
         &self,
         text: &str,
@@ -291,23 +275,17 @@ impl Tokenizer {
             out.extend_from_slice(&ids);
             return Ok(());
         }
-<<<<<<< HEAD
         let inner = self.further.as_ref().unwrap_or(&self.inner);
-        let ids: Arc<[TokenId]> = encode_plain(inner, &text, false)?.into();
-        out.extend_from_slice(&ids);
-        self.remembered().put(&text, &ids);
-=======
-        let first = out.len();
+        let begin = out.len();
         let mut from = 0;
         while from < text.len() && out.len() <= most {
             let end = self.piece_end(&text, from)?;
-            out.extend(encode_plain(&self.inner, &text[from..end], false)?);
+            out.extend(encode_plain(inner, &text[from..end], false)?);
             from = end;
         }
         if from == text.len() {
-            self.remembered().put(&text, &out[first..].into());
+            self.remembered().put(&text, &out[begin..].into());
         }
->>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
         Ok(())
     }
 
@@ -430,7 +408,6 @@ fn encode_plain(
         .map_err(|error| TokenizerError::Encode(error.to_string()))
 }
 
-<<<<<<< HEAD
 /// The tokenizer of text that does not begin its document: a definition may put a blank before the
 /// first word of a document alone.
 fn further(
@@ -467,7 +444,8 @@ fn begin_no_document(rule: &mut serde_json::Value) -> bool {
         rule["prepend_scheme"] = serde_json::Value::from("never");
     }
     first
-=======
+}
+
 /// Whether no token reaches from one text into the one behind it, whatever stands around both: they
 /// are told apart before any token is looked for, and nothing is put at the head of a text.
 fn is_cut(
@@ -487,7 +465,6 @@ fn is_cut(
     let splits = split.get_splits(OffsetReferential::Original, OffsetType::Byte);
     let ends = splits.iter().any(|(_, (_, end), _)| *end == before.len());
     Ok(ends && encode(&text)? == [encode(before)?, encode(behind)?].concat())
->>>>>>> d4aaaff (text: long texts are encoded piece by piece, and no further than they may be long)
 }
 
 /// Bytes and special flags of all ids below `vocabulary`.

@@ -1,0 +1,241 @@
+//! What brought a server down, or shut others out: prompts that cannot fit, memory that the house does
+//! not give, readers that are slow, crowds, and files of the operator that others may touch.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, PATIENCE, Server, question, run, run_under, with};
+
+/// A chat of 7.9 MB, far beyond the context.
+fn far_too_long() -> Value {
+    question(&"the quick brown fox ".repeat(395_000), 1)
+}
+
+/// What sixteen such chats may take at once, and may leave behind: bodies and what is made of them.
+const TAKEN_MAX: usize = 200 << 20;
+const LEFT_MAX: usize = 48 << 20;
+
+/// A body that the server refuses for want of memory is asked again, as its client is told.
+fn ask_until_taken(server: &Server, path: &str, body: &Value) -> Answer {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = server.post_to(path, body);
+        if answer.status != 503 {
+            return answer;
+        }
+        assert!(answer.head.contains("retry-after: "), "{}", answer.head);
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn prompts_that_cannot_fit_cost_little_and_leave_nothing() {
+    let server = Server::start();
+    assert_eq!(server.chat(&question("Hi", 1)).status, 200);
+    let before = server.resident();
+    let body = far_too_long();
+    let peak = thread::scope(|scope| {
+        let flood: Vec<_> = (0..16)
+            .map(|_| scope.spawn(|| ask_until_taken(&server, "/v1/chat/completions", &body)))
+            .collect();
+        let mut peak = 0;
+        while flood.iter().any(|client| !client.is_finished()) {
+            peak = peak.max(server.resident());
+            thread::sleep(Duration::from_millis(10));
+        }
+        for client in flood {
+            let answer = client.join().unwrap();
+            assert_eq!(answer.status, 400, "{}", answer.body);
+            let error = answer.error();
+            assert_eq!(error["code"], "context_length_exceeded");
+            assert!(error["message"].as_str().unwrap().contains("at least"));
+        }
+        peak
+    });
+    assert!(peak < before + TAKEN_MAX, "{before} to {peak} bytes");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.resident() > before + LEFT_MAX {
+        assert!(
+            Instant::now() < deadline,
+            "{} bytes stay",
+            server.resident()
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A text whose tokens are counted for some seconds.
+fn long_text() -> Value {
+    json!({"prompt": "the quick brown fox ".repeat(100_000)})
+}
+
+#[test]
+fn a_small_request_passes_large_ones() {
+    let server = Server::start();
+    let (body, small) = (long_text(), question("Hi", 1));
+    thread::scope(|scope| {
+        let flood: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| ask_until_taken(&server, "/tokenize", &body)))
+            .collect();
+        // None of the small waits for one of the large.
+        for _ in 0..3 {
+            assert_eq!(server.chat(&small).status, 200);
+        }
+        let waiting = flood.iter().filter(|client| !client.is_finished()).count();
+        assert!(waiting > 0, "the large ones were answered first");
+        for client in flood {
+            assert_eq!(client.join().unwrap().status, 200);
+        }
+    });
+}
+
+#[test]
+fn an_address_space_that_is_too_small_is_refused_with_the_figure() {
+    for mebibytes in [150, 500, 900] {
+        let limit = format!("ulimit -v {}", mebibytes * 1024);
+        let output = run_under(&limit, &["serve", "--port", "0"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{mebibytes} MiB: {said}");
+        assert!(said.contains(" MiB are needed for "), "{said}");
+        let named = format!("the address space has a limit of {mebibytes} MiB");
+        assert!(said.contains(&named), "{said}");
+    }
+    let server = Server::start_under("ulimit -v 2000000", &[]);
+    assert_eq!(server.chat(&question("Hi", 4)).status, 200);
+}
+
+/// A control group of its own with a limit, removed with it; None where the system has none to give.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str, limit: &str) -> Option<Group> {
+        let places = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        places.into_iter().find_map(|(place, file)| {
+            let group = format!("{place}/atlas-e2e-{}-{name}", std::process::id());
+            fs::create_dir(&group).ok()?;
+            let group = Group(group.into());
+            fs::write(group.0.join(file), limit).ok()?;
+            Some(group)
+        })
+    }
+
+    /// What puts a shell into it.
+    fn enter(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs", self.0.display())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its processes were killed just now.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn the_limit_of_a_control_group_bounds_what_is_taken() {
+    let Some(small) = Group::new("small", "160M") else {
+        println!("skipped: it needs a memory controller and root");
+        return;
+    };
+    let output = run_under(&small.enter(), &["serve", "--port", "0"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert!(said.contains("has a limit of 160 MiB"), "{said}");
+    let large = Group::new("large", "512M").unwrap();
+    let server = Server::start_under(&large.enter(), &[]);
+    let body = far_too_long();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let answer = ask_until_taken(&server, "/v1/chat/completions", &body);
+                assert_eq!(answer.status, 400);
+            });
+        }
+    });
+    assert_eq!(server.chat(&question("Hi", 1)).status, 200);
+    drop(server);
+}
+
+/// Slots of the target under test.
+const SLOTS: usize = 16;
+
+#[test]
+fn readers_that_are_slow_hold_no_slot() {
+    let server = Server::start();
+    let fields = json!({"stream": true, "ignore_eos": true, "n": 8, "logprobs": true,
+        "top_logprobs": 20});
+    // Neither is read before all replies are complete.
+    let body = with(question("Go on.", 400), fields);
+    let open = [server.open_chat(&body), server.open_chat(&body)];
+    let finished = "atlas_requests_finished_total{reason=\"length\"}";
+    server.wait_for_metric(finished, SLOTS as f64);
+    server.wait_for_metric("atlas_requests_running", 0.0);
+    let lying = server.metric("atlas_events_waiting_bytes");
+    assert!(lying > 0.0, "{lying}");
+    for open in open {
+        let events = open.answer().events();
+        let ends = |event: &&Value| event["choices"][0]["finish_reason"] == "length";
+        assert_eq!(events.iter().filter(ends).count(), 8);
+    }
+    server.wait_for_metric("atlas_events_waiting_bytes", 0.0);
+}
+
+#[test]
+fn a_batch_and_a_flood_take_turns_with_who_asks_one_thing() {
+    let server = Server::start();
+    let batch = json!({"prompt": vec!["Go on."; 40], "max_tokens": 60, "ignore_eos": true,
+        "stream": true});
+    let mut batches: Vec<_> = (0..2)
+        .map(|_| server.open_post("/v1/completions", batch.to_string().as_bytes()))
+        .collect();
+    server.wait_for_metric("atlas_requests_running", SLOTS as f64);
+    assert_eq!(server.chat(&question("Hi", 1)).status, 200);
+    // It had its turn while others of the first batch waited for theirs.
+    assert!(server.metric("atlas_requests_waiting") > 0.0);
+    batches.drain(..).for_each(|batch| drop(batch.rest()));
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_and_a_linked_dump_are_refused_by_name() {
+    let folder = std::env::temp_dir().join(format!("atlas-e2e-files-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let [pipe, file, link] = ["pipe", "file", "link"].map(|name| folder.join(name));
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::write(&file, "").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for (flag, path, problem) in [
+        ("--access-log", &pipe, "a pipe that nobody reads"),
+        ("--dump", &link, "a symbolic link"),
+    ] {
+        let path = path.to_str().unwrap();
+        let output = run(&["serve", "--port", "0", flag, path]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        assert!(
+            said.contains(flag) && said.contains(path) && said.contains(problem),
+            "{said}"
+        );
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
