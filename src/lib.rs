@@ -3,8 +3,6 @@
 //! Without the feature `server` this is the model alone: what golden tokens of further targets are
 //! compared with, each in a build of its own.
 
-#[cfg(feature = "server")]
-pub mod allocator;
 pub mod backend;
 #[cfg(feature = "server")]
 pub mod bench;

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use atlas::allocator::{self, Allocator};
+use atlas::backend::allocator::{self, Allocator};
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
 use atlas::{log, target};
 

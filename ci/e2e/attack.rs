@@ -1,5 +1,5 @@
-//! What brought a server down, or shut others out: prompts that cannot fit, memory that the house does
-//! not give, readers that are slow, crowds, and files of the operator that others may touch.
+//! What brought a server down, or shut others out: prompts that cannot fit, memory that the house
+//! does not give, readers that are slow, crowds, and files of the operator that others may touch.
 
 use std::fs;
 use std::path::PathBuf;
@@ -110,7 +110,8 @@ fn an_address_space_that_is_too_small_is_refused_with_the_figure() {
     assert_eq!(server.chat(&question("Hi", 4)).status, 200);
 }
 
-/// A control group of its own with a limit, removed with it; None where the system has none to give.
+/// A control group of its own with a limit, removed with it; None where the system has none to
+/// give.
 struct Group(PathBuf);
 
 impl Group {

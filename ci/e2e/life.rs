@@ -172,10 +172,15 @@ fn an_idle_connection_says_how_long_it_is_kept_and_takes_what_comes_late() {
     // A request that is on its way when the server is told to stop is told so.
     server.signal("-TERM");
     server.line_with("finishing open replies");
-    open.stream.write_all(get).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    let late = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";
+    open.stream.write_all(late).unwrap();
     open.read_until("503 Service Unavailable");
     let rest = open.rest();
-    assert!(rest.contains("connection: close"), "{rest}");
+    assert!(
+        rest.contains("connection: close") && rest.contains("shutting down"),
+        "{rest}"
+    );
     assert_eq!(server.wait().code(), Some(0));
 }
 

@@ -9,6 +9,7 @@ use std::{fmt, thread};
 
 use rustix::process::{Resource, getrlimit};
 
+use super::allocator;
 use crate::target;
 
 /// What the server takes of the host's memory beside the model, at most: requests on their way,
@@ -20,7 +21,7 @@ pub const SERVER_BYTES: u64 = 400 * MEBIBYTE;
 /// used of them: so many threads, and two for each core.
 const THREADS: u64 = 32;
 const STACK_BYTES: u64 = 2 * MEBIBYTE;
-const POOLS_BYTES: u64 = 512 * MEBIBYTE;
+const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
 /// A group without a limit has the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;

@@ -1,5 +1,6 @@
 //! Devices that run `crate::ops`.
 
+pub mod allocator;
 mod budget;
 pub mod clock;
 pub mod cpu;

@@ -1,8 +1,8 @@
 //! What a reply tells its reader: a channel that holds all of it, if need be.
 //!
-//! A reply has a length, so what a slow reader leaves lying is bounded, and its slot is free as soon
-//! as the reply is complete. All that lies together has a bound too: beyond it a reply may be only a
-//! little ahead of its reader, and waits in its slot.
+//! A reply has a length, so what a slow reader leaves lying is bounded, and its slot is free as
+//! soon as the reply is complete. All that lies together has a bound too: beyond it a reply may be
+//! only a little ahead of its reader, and waits in its slot.
 
 use std::mem;
 use std::pin::pin;

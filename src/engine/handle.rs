@@ -178,8 +178,8 @@ impl Handle {
         self.shared.waiting().has_room(source, tokens)
     }
 
-    /// Counts a request from `source` as turned away if no reply to it would be taken, however short
-    /// its prompt is; before the prompt is known.
+    /// Counts a request from `source` as turned away if no reply to it would be taken, however
+    /// short its prompt is; before the prompt is known.
     pub fn turns_away(&self, source: Source) -> bool {
         let full = !self.has_room(source, 1);
         self.stats().rejected.add(usize::from(full));

@@ -34,9 +34,9 @@ impl Kv {
         }
     }
 
-    /// Whether a slot is free.
-    pub fn has_slot(&self) -> bool {
-        !self.slots_free.is_empty()
+    /// Slots that nobody owns.
+    pub fn slots_free(&self) -> usize {
+        self.slots_free.len()
     }
 
     /// Takes a slot and `pages` pages, or nothing at all when either is short.

@@ -66,15 +66,15 @@ use self::request::{Event, FinishReason};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
-use self::turns::Turns;
+use self::turns::{KEPT_SLOTS_MIN, Source, Turns};
 
 /// What clients are told whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
 /// What a client is told whose reply could not be kept for it.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
-/// How long a reply may hold a slot for a reader that does not take what is there, while others wait
-/// and what lies for all readers has no more room.
+/// How long a reply may hold a slot for a reader that does not take what is there, while others
+/// wait and what lies for all readers has no more room.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
 const INTERNAL: &str = "internal error; the server is stopping";
 
@@ -349,8 +349,9 @@ impl<E: Executor> Engine<E> {
     /// Gives slots and pages to waiting requests as their turns come. A large one whose turn it is
     /// is not overtaken, or small ones could keep it out for ever.
     fn admit(&mut self) {
-        while self.kv.has_slot()
+        while self.kv.slots_free() > 0
             && let Some(next) = self.next()
+            && self.may_take(self.waiting[next].0.source)
         {
             let (request, _) = &self.waiting[next];
             let pages = pages_for(request.prompt.len() + request.max_tokens);
@@ -370,6 +371,13 @@ impl<E: Executor> Engine<E> {
             "an admissible request waits"
         );
         self.count_running();
+    }
+
+    /// Whether a free slot is not kept for others.
+    fn may_take(&self, source: Source) -> bool {
+        let kept = self.kv.slots_free() == 1 && self.limits.sequences >= KEPT_SLOTS_MIN;
+        let running = self.running.iter().map(|sequence| sequence.source);
+        !kept || self.turns.may_take_last(source, running)
     }
 
     /// Which of the waiting requests comes next.
@@ -519,8 +527,8 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.pages_used.set(self.kv.pages_used());
     }
 
-    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain; and
-    /// no longer than a slow reader may keep others waiting.
+    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain;
+    /// and no longer than a slow reader may keep others waiting.
     fn wait(&mut self) {
         let Engine {
             inbox,

@@ -1,10 +1,13 @@
 //! Whose turn it is: slots go to who has the fewest.
 //!
-//! Requests come from clients, over connections, in calls that may want several replies. A slot that
-//! is free goes to the client that holds the fewest slots; within it to the connection, and within
-//! that to the call, that does. Of those that are equal the one whose last turn is longest ago comes
-//! first, then who has waited longest. So a flood, or one call of many replies, takes as many turns
-//! as everybody else, and all of the slots where nobody else wants one.
+//! Requests come from clients, over connections, in calls that may want several replies. A slot
+//! that is free goes to the client that holds the fewest slots; within it to the connection, and
+//! within that to the call, that does. Of those that are equal the one whose last turn is longest
+//! ago comes first, then who has waited longest. So a flood, or one call of many replies, takes as
+//! many turns as everybody else, and all of the slots where nobody else wants one.
+//!
+//! Where others had turns a short while ago the last slot is kept for who holds none, so that its
+//! first token does not wait for the end of somebody's reply.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -29,8 +32,10 @@ impl Source {
     }
 }
 
-/// Turns that are remembered to tell whose last one is longest ago.
+/// Turns that are remembered to tell whose last one is longest ago, and who had one.
 const REMEMBERED_MAX: usize = 256;
+/// With fewer slots none is kept: it would be too large a part of all.
+pub const KEPT_SLOTS_MIN: usize = 4;
 
 /// What is known of turns that were taken.
 #[derive(Debug, Default)]
@@ -46,6 +51,22 @@ impl Turns {
             self.taken.pop_front();
         }
         self.taken.push_back(source);
+    }
+
+    /// Whether `source` may take the last slot beside those that hold the others.
+    pub fn may_take_last(&self, source: Source, running: impl Iterator<Item = Source>) -> bool {
+        let (mut client, mut flow) = (false, false);
+        for held in running {
+            client |= held.client == source.client;
+            flow |= held.flow() == source.flow();
+        }
+        let mut taken = self.taken.iter();
+        // A flow of the client that holds none may take what is kept from the client's others, but
+        // not from other clients.
+        !taken.any(|other| match other.client == source.client {
+            true => flow && other.flow() != source.flow(),
+            false => client,
+        })
     }
 
     /// Which of `waiting`, in the order of their arrival, comes next beside those that hold slots.
@@ -256,6 +277,21 @@ mod tests {
             turns.take(*order.last().unwrap());
         }
         assert_eq!(order, [a, b, a, b, a, b]);
+    }
+
+    #[test]
+    fn the_last_slot_is_kept_for_who_holds_none_where_others_had_turns() {
+        let [flood, own, other] = [from(1, 0, 1), from(1, 7, 2), from(2, 0, 3)];
+        let mut turns = Turns::default();
+        let may = |turns: &Turns, source| turns.may_take_last(source, [flood; 3].into_iter());
+        turns.take(flood);
+        assert!(may(&turns, flood), "nobody else is there");
+        turns.take(own);
+        assert!(!may(&turns, flood) && may(&turns, own) && may(&turns, other));
+        turns.take(other);
+        assert!(!may(&turns, flood) && !may(&turns, own) && may(&turns, other));
+        (0..REMEMBERED_MAX).for_each(|_| turns.take(flood));
+        assert!(may(&turns, flood), "the others left");
     }
 
     #[test]

@@ -111,8 +111,8 @@ impl Keys {
     }
 
     /// Lets a request pass that has a key, in either header. A browser sends a password with what
-    /// pages of other servers ask of this one, too: then it is none. Of several known keys the first
-    /// counts.
+    /// pages of other servers ask of this one, too: then it is none. Of several known keys the
+    /// first counts.
     ///
     /// # Errors
     /// Says how a key is sent, or that the one sent is not known.

@@ -21,9 +21,9 @@ pub const IDLE_TIMEOUT_SCARCE: Duration = HEAD_TIMEOUT;
 /// Time beyond that, for a request that is on its way.
 pub const IDLE_GRACE: Duration = Duration::from_secs(5);
 /// The same when the server ends.
-pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(300);
+pub const DRAIN_IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time from the end of a client's side to the first byte that is written early, to see whether the
-/// client is there; each later one comes after twice the time.
+/// client is there; each later pair of them comes after twice the time.
 pub const PROBE_AFTER: Duration = Duration::from_secs(2);
 /// Time for a system to say that its client is gone.
 pub const PROBE_ANSWER: Duration = Duration::from_millis(200);

@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::allocator;
+use crate::backend::allocator;
 
 use super::body::{Share, WholeBody};
 use super::error::ApiError;

@@ -87,8 +87,10 @@ impl Server {
         }
         let places = Arc::new(Semaphore::new(connections_max));
         let stopping = watch::Sender::new(false);
+        let room = (&places, connections_max);
+        let accepting = accept(&listener, &tls, &homes, &state, room, &stopping);
         tokio::select! {
-            () = accept(&listener, &tls, &homes, &state, (&places, connections_max), &stopping) => {}
+            () = accepting => {}
             () = stop => {}
         }
         drop(listener);
@@ -213,11 +215,14 @@ async fn connection(
     let peer = Arc::new(peer);
     let service = service_fn(|request| {
         let answering = respond(state.clone(), peer.ask(), request);
-        let (peer, place) = (&peer, &place);
+        let (peer, place, state) = (&peer, &place, &state);
         async move {
             let mut response = answering.await;
             date(&mut response, SystemTime::now());
-            announce(&mut response, peer, place.idle());
+            match state.is_draining() {
+                true => last(&mut response),
+                false => announce(&mut response, peer, place.idle()),
+            }
             Ok::<_, Infallible>(response)
         }
     });
@@ -258,6 +263,12 @@ fn date(response: &mut Response<ResponseBody>, now: SystemTime) {
     if let Ok(value) = HeaderValue::try_from(text) {
         response.headers_mut().insert(DATE, value);
     }
+}
+
+/// Tells the client that the connection takes no further request.
+fn last(response: &mut Response<ResponseBody>) {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
 }
 
 /// Tells the client how long it may use the connection again.

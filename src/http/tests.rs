@@ -504,16 +504,18 @@ fn tokenizer_info_names_the_end_and_the_template() {
 #[test]
 fn a_full_queue_answers_429_with_retry_after() {
     let server = TestServer::start(Script::endless());
-    let places = target::MAX_SEQUENCES + target::MAX_QUEUED;
-    let open: Vec<_> = (1..=places.div_ceil(CHOICES_MAX))
-        .map(|count| {
-            let mut open = server.open_chat(json!({"n": CHOICES_MAX, "stream": true}));
-            open.read_until("200 OK");
-            // What the engine has not taken up yet still fills the queue.
-            let running = (count * CHOICES_MAX).min(target::MAX_SEQUENCES);
-            server.wait_for(|stats| stats.running.get() == running as u64);
-            open
-        })
+    let ask = |fields: Value| {
+        let mut open = server.open_chat(fields);
+        open.read_until("200 OK");
+        open
+    };
+    let replies = json!({"n": CHOICES_MAX, "stream": true});
+    let running: Vec<_> = (0..target::MAX_SEQUENCES / CHOICES_MAX)
+        .map(|_| ask(replies.clone()))
+        .collect();
+    server.wait_for(|stats| stats.running.get() == target::MAX_SEQUENCES as u64);
+    let waiting: Vec<_> = (0..target::MAX_QUEUED)
+        .map(|_| ask(json!({"stream": true})))
         .collect();
     let mut refused = server.chat(json!({}));
     for _ in 0..target::MAX_SEQUENCES {
@@ -527,7 +529,7 @@ fn a_full_queue_answers_429_with_retry_after() {
         (429, json!("queue_full"))
     );
     assert!(refused.head.contains("retry-after: 1"));
-    drop(open);
+    drop((running, waiting));
 }
 
 #[test]
@@ -964,11 +966,19 @@ fn a_client_that_takes_nothing_is_given_up() {
         step: Duration::ZERO,
         ..Script::endless()
     });
-    let wanted = json!({"n": CHOICES_MAX, "stream": true, "logprobs": true, "top_logprobs": 20});
-    let open: Vec<_> = (0..4).map(|_| server.open_chat(wanted.clone())).collect();
-    server.wait_for(|stats| stats.generated_tokens.get() > 1000);
+    let wanted = json!({"n": CHOICES_MAX, "stream": true, "logprobs": true, "top_logprobs": 20,
+        "max_tokens": 150});
+    let open: Vec<_> = (0..2).map(|_| server.open_chat(wanted.clone())).collect();
+    // They hold no slot while their replies lie unread.
+    let replies = 2 * CHOICES_MAX as u64;
+    server.wait_for(|stats| stats.finished_length.get() == replies);
+    assert!(server.state.service().unwrap().engine.backlog_bytes() > 0);
     server.hurry();
-    server.wait_for(|stats| stats.cancelled.get() > 0);
+    let deadline = Instant::now() + PATIENCE;
+    while server.state.service().unwrap().engine.backlog_bytes() > 0 {
+        assert!(Instant::now() < deadline, "nobody is given up");
+        thread::sleep(Duration::from_millis(5));
+    }
     drop(open);
 }
 

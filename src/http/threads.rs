@@ -56,8 +56,8 @@ thread_local! {
 }
 
 /// Reads a request, whose turn it is: what parses, renders and encodes it takes long for a large
-/// body, or for many. It runs on a thread beside the connection's, whose streams go on meanwhile, and which makes way
-/// for the engine where they want the same core.
+/// body, or for many. It runs on a thread beside the connection's, whose streams go on meanwhile,
+/// and which makes way for the engine where they want the same core.
 ///
 /// # Errors
 /// Those of `work`; and what the client is told where it panicked.

@@ -1,6 +1,6 @@
 //! The bytes of a connection, watched on their way: what the HTTP library would let pass though
-//! two readers could understand it differently is spoilt, so that it is refused there; a client that
-//! takes nothing of what is written to it is given up, and one that sends no request in time.
+//! two readers could understand it differently is spoilt, so that it is refused there; a client
+//! that takes nothing of what is written to it is given up, and one that sends no request in time.
 //!
 //! A client that ends its side behind a request may still wait for the answer, or be gone: the end
 //! looks the same. The first bytes of every answer are known, so some of them are written early: a
@@ -50,6 +50,8 @@ pub struct Wire<S> {
 /// Until when a head may come.
 struct HeadClock {
     rings: Pin<Box<Sleep>>,
+    /// Heads that came before it.
+    before: u64,
     /// Its first byte has come.
     begun: bool,
 }
@@ -57,10 +59,8 @@ struct HeadClock {
 /// What is known of a client that has ended its side.
 struct Ended {
     rings: Pin<Box<Sleep>>,
-    /// Time to the next byte that is written early.
+    /// Time between two pairs of bytes that are written early.
     pause: Duration,
-    /// One was written, and what came of it is looked at when the clock rings.
-    probed: bool,
 }
 
 impl Ended {
@@ -68,12 +68,7 @@ impl Ended {
         Ended {
             rings: Box::pin(sleep(PROBE_AFTER)),
             pause: PROBE_AFTER,
-            probed: false,
         }
-    }
-
-    fn ring_in(&mut self, pause: Duration) {
-        self.rings.as_mut().reset(Instant::now() + pause);
     }
 }
 
@@ -98,7 +93,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             self.head = None;
             return Poll::Pending;
         };
-        let first = self.framing.requests == 0;
+        let before = self.framing.requests;
+        let first = before == 0;
+        self.head.take_if(|clock| clock.before != before);
         let clock = self.head.get_or_insert_with(|| {
             let patience = match first {
                 true => HEAD_TIMEOUT,
@@ -109,6 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             let rings = Box::pin(sleep_until(Instant::now() + patience));
             HeadClock {
                 rings,
+                before,
                 begun: first,
             }
         });
@@ -119,33 +117,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         clock.rings.as_mut().poll(cx)
     }
 
-    /// Looks whether a client that has ended its side is still there, while it is owed an answer.
+    /// Whether a request is being answered, or some of an answer waits to be written.
+    fn owes_answer(&self) -> bool {
+        self.peer.waits().0 || self.stall.is_some()
+    }
+
+    /// Looks whether a client that has ended its side is still there, while it is owed an answer:
+    /// the system of one that is gone refuses the first byte, and of that the second one tells.
     ///
     /// # Errors
     /// Those of the system, when it is not.
     fn probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(ended) = &mut self.ended {
             ready!(ended.rings.as_mut().poll(cx));
-            if ended.probed {
-                ended.probed = false;
-                ended.pause *= 2;
-                ended.ring_in(ended.pause);
-            } else {
-                let (_, unanswered) = self.peer.waits();
-                let quiet = unanswered && self.stall.is_none() && self.instead.is_none();
-                if quiet && let Some(byte) = BEGINNING.get(self.early..=self.early) {
-                    if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, byte) {
-                        self.early += written?;
-                    }
+            let (_, unanswered) = self.peer.waits();
+            let quiet = unanswered && self.stall.is_none() && self.instead.is_none();
+            let byte = BEGINNING.get(self.early..=self.early).filter(|_| quiet);
+            if let Some(byte) = byte
+                && let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, byte)
+            {
+                self.early += written?;
+            }
+            let pause = match self.early % 2 {
+                1 => PROBE_ANSWER,
+                _ => {
+                    ended.pause *= 2;
+                    ended.pause
                 }
-                ended.probed = true;
-                ended.ring_in(PROBE_ANSWER);
-            }
-            let mut nothing = [0; 1];
-            let end = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut nothing));
-            if let Poll::Ready(Err(error)) = end {
-                return Poll::Ready(Err(error));
-            }
+            };
+            ended.rings.as_mut().reset(Instant::now() + pause);
         }
         Poll::Pending
     }
@@ -200,16 +200,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
             return Poll::Ready(Ok(()));
         }
         if this.ended.is_some() {
-            return match this.peer.waits() {
-                (true, _) => this.probe(cx),
-                // It has its answer.
-                (false, _) => Poll::Ready(Ok(())),
+            return match this.owes_answer() {
+                true => this.probe(cx),
+                false => Poll::Ready(Ok(())),
             };
         }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
         let ended = matches!(outcome, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
-        if ended && this.framing.awaits_head() == Some(false) && this.peer.waits().0 {
+        if ended && this.framing.awaits_head() == Some(false) && this.owes_answer() {
             this.ended = Some(Ended::new());
             return this.probe(cx);
         }
@@ -268,7 +267,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        // The library asks for no more bytes behind an answer until it is told of some: so the time
+        // of the next head begins here, and so comes the end of the client's side.
+        let over = match self.ended {
+            Some(_) => !self.owes_answer(),
+            None => self.is_late(cx).is_ready(),
+        };
+        if over {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -518,7 +527,11 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::http::peer::Asked;
 
     const HEAD: &str = "POST / HTTP/1.1\r\nhost: a\r\n";
 
@@ -633,5 +646,66 @@ mod tests {
         assert!(refused(&format!(
             "{HEAD}transfer-encoding: chunked\r\n\r\n0\r\n{trailer}\r\n"
         )));
+    }
+
+    /// A wire with a whole request on it, the client's end, and what holds the request open.
+    async fn asked() -> (Wire<DuplexStream>, DuplexStream, Asked) {
+        let (mut client, stream) = duplex(1024);
+        let peer = Arc::new(Peer::new(None));
+        let mut wire = Wire::new(stream, peer.clone());
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut request = [0; 18];
+        wire.read_exact(&mut request).await.unwrap();
+        (wire, client, peer.ask())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_ended_its_side_gets_each_byte_of_its_answer_once() {
+        let answer = b"HTTP/1.1 200 OK\r\n\r\n";
+        for waits_s in [0, 1, 3, 5, 100] {
+            let (mut wire, mut client, open) = asked().await;
+            client.shutdown().await.unwrap();
+            let end = timeout(Duration::from_secs(waits_s), wire.read_u8()).await;
+            assert!(end.is_err(), "it was told that the client has left");
+            wire.write_all(answer).await.unwrap();
+            drop(open);
+            assert_eq!(wire.read(&mut [0]).await.unwrap(), 0);
+            drop(wire);
+            let mut got = Vec::new();
+            client.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, answer, "{waits_s} s");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_is_told_of_soon() {
+        let (mut wire, client, _open) = asked().await;
+        drop(client);
+        let begun = Instant::now();
+        assert!(wire.read_u8().await.is_err());
+        assert!(begun.elapsed() <= PROBE_AFTER + PROBE_ANSWER);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_kept_longer_than_its_client_was_told() {
+        let (mut wire, _client, open) = asked().await;
+        let idle = Duration::from_secs(30);
+        open.peer.keep(idle);
+        drop(open);
+        let begun = Instant::now();
+        assert_eq!(wire.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(begun.elapsed(), idle + IDLE_GRACE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_has_begun_has_its_own_time() {
+        let (mut wire, mut client, open) = asked().await;
+        open.peer.keep(Duration::from_secs(60));
+        drop(open);
+        client.write_all(b"G").await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(wire.read(&mut [0]).await.unwrap(), 1);
+        assert_eq!(wire.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(begun.elapsed(), HEAD_TIMEOUT);
     }
 }

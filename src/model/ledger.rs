@@ -55,8 +55,8 @@ pub struct TooLittle {
 const MODEL: &str = "the model, one sequence as long as its context, and the server";
 const RAISE: &str = "Raise that limit, or take a smaller model's binary";
 const STOP: &str = "Stop other programs, or take a smaller model's binary";
-const STOP_ON_GPU: &str = "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a \
-                           smaller model's binary";
+const STOP_ON_GPU: &str =
+    "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a smaller binary";
 
 impl Plan {
     /// Of a model within `room`, which is what may be taken in all, bytes.

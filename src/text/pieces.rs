@@ -63,8 +63,8 @@ pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Optio
     (until == rest.len()).then_some(text.len())
 }
 
-/// Whether a word begins or ends before a character of `class`, with the blank before it if there is
-/// one.
+/// Whether a word begins or ends before a character of `class`, with the blank before it if there
+/// is one.
 fn separates(before: Class, class: Class, next: Option<Class>) -> bool {
     use Class::{Blank, Digit, Letter, Line, Mark};
     match (before, class) {

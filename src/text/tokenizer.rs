@@ -215,8 +215,8 @@ impl Tokenizer {
         }
     }
 
-    /// As [`Tokenizer::encode_rendered`], of a text that may have `most` tokens. What is beyond that
-    /// costs no more than a look at its length.
+    /// As [`Tokenizer::encode_rendered`], of a text that may have `most` tokens. What is beyond
+    /// that costs no more than a look at its length.
     ///
     /// # Errors
     /// When the library refuses the text.

@@ -74,14 +74,12 @@ pub fn room() -> Result<Option<u64>, DeviceError> {
 /// # Errors
 /// The device failed.
 pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
-    let room = match target::HOST_RESERVE {
-        Some(_) => host::room(),
-        None => {
-            let free = device.free_bytes().map_err(refused)?;
-            Some(free.saturating_sub(RESERVE_BYTES))
-        }
-    };
-    Ok(room.map(|room| room + CONTEXT_BYTES))
+    if target::HOST_RESERVE.is_some() {
+        // As it was before the GPU was opened.
+        return Ok(host::room());
+    }
+    let free = device.free_bytes().map_err(refused)?;
+    Ok(Some(free.saturating_sub(RESERVE_BYTES) + CONTEXT_BYTES))
 }
 
 /// Takes memory of the GPU for `len` elements.

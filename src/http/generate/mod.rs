@@ -330,8 +330,8 @@ fn tokens_max(ask: &Ask, room: usize) -> usize {
     ask.max_tokens.map_or(room, |(wanted, _)| wanted.min(room))
 }
 
-/// Events of a reply: its tokens and its end, and before them the scores of its prompt, at least one
-/// at a time. So its slot is free however slowly it is read.
+/// Events of a reply: its tokens and its end, and before them the scores of its prompt, at least
+/// one at a time. So its slot is free however slowly it is read.
 fn events_max(ask: &Ask, prompt: &Prompt, room: usize) -> usize {
     let scores = ask.prompt_logprobs.map_or(0, |_| prompt.tokens.len());
     tokens_max(ask, room) + 2 + scores

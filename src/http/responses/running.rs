@@ -70,7 +70,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Makes a response known to its owner for as long as its place is held; None where there is no room.
+    /// Makes a response known to its owner for as long as its place is held; None where there is no
+    /// room.
     pub fn enter(self: &Arc<Self>, owner: Option<KeyId>, head: &Arc<Head>) -> Option<Place> {
         let mut entries = self.lock();
         if entries.len() >= RUNNING_RESPONSES_MAX {

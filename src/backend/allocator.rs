@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 
-use crate::backend;
+use super::leave;
 
 /// Pools that threads take small blocks from. Each reserves addresses of its own, and keeps what is
 /// freed in it.
@@ -63,9 +63,10 @@ fn exhausted(bytes: usize) -> ! {
          stop other programs"
     );
     let length = room - rest.len();
-    // SAFETY: the bytes are there. The library's own handle may be in use by whoever asked for memory.
+    // SAFETY: the bytes are there. The library's own handle may be in use by whoever asked for
+    // memory.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length) };
-    backend::leave(EXIT)
+    leave(EXIT)
 }
 
 /// Tells the C library how memory is taken here; before there are threads.
