@@ -322,6 +322,8 @@ mod tests {
         let journal = Journal::open(&pipe, 0o600, u64::MAX).unwrap();
         journal.push(b"line".to_vec());
         drop(journal);
+        // Waits for the end of the thread that writes.
+        fcntl_setfl(&reader, OFlags::empty()).unwrap();
         let mut text = String::new();
         io::Read::read_to_string(&mut reader, &mut text).unwrap();
         assert_eq!(text, "line\n");
