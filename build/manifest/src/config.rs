@@ -11,7 +11,7 @@ use crate::schema::model::{AddedTokens, Mixer, Model};
 use crate::target::Target;
 use crate::weights::Storage;
 
-/// What is said of a value that does not belong to the model's own facts.
+/// Key of a value that does not belong to the model's own facts.
 const FAMILY: &str = "family";
 
 /// A fact of which one value is right.
@@ -267,7 +267,7 @@ fn mixers(model: &Model) -> Vec<Fact> {
     ]
 }
 
-/// What `generation_config.json` states of the tokens that end a reply, which answers depend on.
+/// Facts of `generation_config.json`: tokens that end a reply, which answers depend on.
 pub(crate) fn generation_facts(model: &Model) -> Vec<Fact> {
     let Some(chat) = &model.chat else {
         return Vec::new();

@@ -299,7 +299,7 @@ impl Target {
         item(out, doc, &format!("TEXT_NLL: Option<f64> = {known:?}"));
     }
 
-    /// What a directory of weights must say of itself.
+    /// Facts that a directory of weights must state of itself.
     fn write_identity(&self, out: &mut String) {
         let checkpoint = self.checkpoint();
         let repository = checkpoint.and_then(|checkpoint| checkpoint.repository.as_ref());

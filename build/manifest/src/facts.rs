@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// What a configuration may say in one place.
+/// Values that a configuration may have in one place.
 #[derive(Clone, Debug)]
 pub struct Fact {
     /// Key of the manifest that the fact is stated or follows from.
@@ -23,7 +23,7 @@ pub struct Fact {
 /// A fact that a configuration states differently, in words.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// As in [`Fact`].
+    /// Key of the manifest, as in [`Fact`].
     pub key: &'static str,
     /// `states VALUE at POINTER`, or `does not state POINTER`.
     pub stated: String,

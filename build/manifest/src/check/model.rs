@@ -245,7 +245,7 @@ impl File {
         Ok(())
     }
 
-    /// What was published against what follows.
+    /// Published sums against those that follow from the dims.
     fn sum_rules(&self, target: &Target, table: &str, checkpoint: &Checkpoint) -> Rule {
         let tensors = target.checkpoint_tensors();
         let stated = checkpoint.tensors.unwrap_or(tensors);

@@ -99,10 +99,10 @@ const SERVED: &str = "served.jsonl";
 /// Percent of first drafts that must equal the served token in them.
 const ACCEPTANCE_LEAST: f64 = 70.0;
 
-/// What drives the chat page, in a browser.
+/// Script that drives the chat page in a browser.
 const CHAT_PAGE: &str = "scripts/chat_page.py";
 const BROWSER: &str = "chromium";
-/// What tries the files of `packaging/`, and the proxies that they are for.
+/// Script that tries the files of `packaging/` with the proxies that they are for.
 const PROXIES: &str = "scripts/proxies.py";
 const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 
