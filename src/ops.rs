@@ -217,7 +217,7 @@ pub trait Ops {
     /// `out[r] = table[batch.tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
 
-    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * (1 + w)`. `x, out [R, W]`, `w [W]`.
+    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`. `x, out [R, W]`, `w [W]`.
     fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor);
 
     /// `out[r, n] = sum_k x[r, k] w[n, k]`. `x [R, K]`, `w [N, K]`, `out [R, N]`.
@@ -244,7 +244,7 @@ pub trait Ops {
     }
 
     /// Norms and rotates queries and keys, in place, and writes each row's keys and values at its
-    /// position of its sequence. Per head of `HEAD_DIM`: RMS norm with `(1 + w)`, then rotary
+    /// position of its sequence. Per head of `HEAD_DIM`: RMS norm, then rotary
     /// embedding of the first `ROTARY_DIM` elements, pairs `(i, i + ROTARY_DIM / 2)`, by the angle
     /// `position * ROPE_THETA^(-2 i / ROTARY_DIM)`. `q` has a query and a gate per head,
     /// `[R, HEADS * 2 * HEAD_DIM]`; gates are left alone. `k, v [R, KV_HEADS * HEAD_DIM]`; what is
@@ -315,7 +315,7 @@ pub trait Ops {
     );
 
     /// Per head of `GDN_VALUE_DIM`, in place: `x = x * rsqrt(mean(x^2) + NORM_EPS) * w * silu(z)`.
-    /// `x, z [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`, `w [GDN_VALUE_DIM]` (plain, not `1 + w`).
+    /// `x, z [R, GDN_VALUE_HEADS * GDN_VALUE_DIM]`, `w [GDN_VALUE_DIM]`.
     fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor);
 
     /// `gated_rms_norm` of `x`, then `linear_add` of that. What is left in `x` is not specified.

@@ -45,7 +45,7 @@ struct Head {
     const float mean = warp_sum(squares) * (1.0f / target::HEAD_DIM);
     const float scale = rsqrtf(mean + target::NORM_EPS);
 #pragma unroll
-    for (int i = 0; i < kHeadParts; ++i) part[i] *= scale * (1.0f + gain.part[i]);
+    for (int i = 0; i < kHeadParts; ++i) part[i] *= scale * gain.part[i];
   }
 
   __device__ void rotate(const Turn& turn) {

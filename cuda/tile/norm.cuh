@@ -8,10 +8,10 @@ namespace atlas::tile {
 
 // Four columns times their row's factor and their gain.
 __device__ inline float4 scaled(float4 part, float scale, const float4& gain) {
-  part.x *= scale * (1.0f + gain.x);
-  part.y *= scale * (1.0f + gain.y);
-  part.z *= scale * (1.0f + gain.z);
-  part.w *= scale * (1.0f + gain.w);
+  part.x *= scale * gain.x;
+  part.y *= scale * gain.y;
+  part.z *= scale * gain.z;
+  part.w *= scale * gain.w;
   return part;
 }
 
@@ -62,7 +62,7 @@ struct NormRow {
     });
   }
 
-  // `this = this * rsqrt(mean(this^2) + eps) * (1 + gain)`.
+  // `this = this * rsqrt(mean(this^2) + eps) * gain`.
   __device__ void normalise(const NormRow& gain, float eps, SharedStorage& shared) {
     put_squares(shared.partial);
     if constexpr (kWarps > 1) __syncthreads();  // every warp's squares are written

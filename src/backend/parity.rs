@@ -314,6 +314,12 @@ impl Random {
             .map(|_| round_bf16(unit(self.bits()) * scale))
             .collect()
     }
+
+    /// `count` weights of a norm, `0.5 .. 1.5`.
+    pub fn gains(&mut self, count: usize) -> Vec<f32> {
+        let around_zero = self.bf16(count, 0.5);
+        around_zero.into_iter().map(|w| 1.0 + w).collect()
+    }
 }
 
 /// The nearest BF16, ties to even. `x` is finite.

@@ -559,12 +559,16 @@ pub struct VectorSource<'a> {
 }
 
 impl VectorSource<'_> {
-    /// The values as F32.
+    /// The values as F32, those of `VectorSpec::plus_one` one more than what is stored.
     ///
     /// # Errors
     /// `Io`, or `NotFinite`.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
-        self.checkpoint.read_floats(&self.spec.name)
+        let mut values = self.checkpoint.read_floats(&self.spec.name)?;
+        if self.spec.plus_one {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
+        Ok(values)
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Stack {
 pub struct VectorSpec {
     pub name: String,
     pub shape: Vec<usize>,
+    /// The values are one more than what is stored: weights of norms that are kept around zero.
+    pub plus_one: bool,
 }
 
 /// What a tensor of the checkpoint must look like.
@@ -192,7 +194,7 @@ pub fn model_of(layers: usize, present: &dyn Fn(&str) -> bool) -> ModelSpec {
                 layer(&prefix, mixer(&prefix, kind), formats, present)
             })
             .collect(),
-        norm: vector("model.norm.weight", &[target::HIDDEN]),
+        norm: norm("model.norm.weight", target::HIDDEN),
         head: (!target::TIED_HEAD).then_some(head),
         mtp: (target::MTP_LAYERS > 0).then(|| mtp(present)),
     }
@@ -203,11 +205,11 @@ fn mtp(present: &dyn Fn(&str) -> bool) -> MtpSpec {
     let mixer = MixerSpec::Attention(attention(prefix, target::FORMAT_MTP_ATTENTION));
     let formats = (target::FORMAT_MTP_EXPERTS, target::FORMAT_MTP_EXPERTS);
     MtpSpec {
-        norm_embedding: vector("mtp.pre_fc_norm_embedding.weight", &[target::HIDDEN]),
-        norm_hidden: vector("mtp.pre_fc_norm_hidden.weight", &[target::HIDDEN]),
+        norm_embedding: norm("mtp.pre_fc_norm_embedding.weight", target::HIDDEN),
+        norm_hidden: norm("mtp.pre_fc_norm_hidden.weight", target::HIDDEN),
         fc: matrix("mtp.fc", target::HIDDEN, 2 * target::HIDDEN, Format::Bf16),
         layer: layer(prefix, mixer, formats, present),
-        norm: vector("mtp.norm.weight", &[target::HIDDEN]),
+        norm: norm("mtp.norm.weight", target::HIDDEN),
     }
 }
 
@@ -219,14 +221,11 @@ fn layer(
     present: &dyn Fn(&str) -> bool,
 ) -> LayerSpec {
     LayerSpec {
-        input_norm: vector(
-            &format!("{prefix}.input_layernorm.weight"),
-            &[target::HIDDEN],
-        ),
+        input_norm: norm(&format!("{prefix}.input_layernorm.weight"), target::HIDDEN),
         mixer,
-        post_norm: vector(
+        post_norm: norm(
             &format!("{prefix}.post_attention_layernorm.weight"),
-            &[target::HIDDEN],
+            target::HIDDEN,
         ),
         moe: moe(&format!("{prefix}.mlp"), formats, present),
     }
@@ -263,9 +262,9 @@ fn attention(prefix: &str, format: Format) -> AttentionSpec {
     );
     let named = |name: &str, n, k| matrix(&format!("{prefix}.self_attn.{name}"), n, k, format);
     let norm = |name: &str| {
-        vector(
+        norm(
             &format!("{prefix}.self_attn.{name}.weight"),
-            &[target::HEAD_DIM],
+            target::HEAD_DIM,
         )
     };
     AttentionSpec {
@@ -354,6 +353,15 @@ fn vector(name: &str, shape: &[usize]) -> VectorSpec {
     VectorSpec {
         name: name.to_string(),
         shape: shape.to_vec(),
+        plus_one: false,
+    }
+}
+
+/// Weights of a norm of the family, which are stored less one.
+fn norm(name: &str, width: usize) -> VectorSpec {
+    VectorSpec {
+        plus_one: true,
+        ..vector(name, &[width])
     }
 }
 

@@ -91,8 +91,20 @@ fn a_complete_checkpoint_is_accepted() {
         .vector(&checkpoint.spec().norm)
         .read_f32()
         .unwrap();
-    assert_eq!(norm, vec![0.0; crate::target::HIDDEN]);
+    assert_eq!(norm, vec![1.0; crate::target::HIDDEN]);
     assert!(checkpoint.progress().bytes().0 > 0);
+}
+
+#[test]
+fn weights_of_norms_are_stored_less_one_but_for_gated_ones() {
+    let folder = Folder::with("model.safetensors", &target_file(|_| ()));
+    let checkpoint = open_any(&folder.0).unwrap();
+    for vector in checkpoint.spec().vectors() {
+        let values = checkpoint.vector(vector).read_f32().unwrap();
+        let norm = vector.name.contains("norm") && !vector.name.contains("linear_attn");
+        let expected = f32::from(u8::from(norm));
+        assert!(values.iter().all(|&v| v == expected), "{}", vector.name);
+    }
 }
 
 #[test]

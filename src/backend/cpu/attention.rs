@@ -41,11 +41,11 @@ impl Rope {
         }
     }
 
-    /// `head = rotate(head * inverse_rms(head) * (1 + w))`.
+    /// `head = rotate(head * inverse_rms(head) * w)`.
     pub fn norm_and_rotate(&self, head: &mut [f32], w: &[f32], position: usize) {
         let scale = inverse_rms(head);
         for (x, w) in head.iter_mut().zip(w) {
-            *x = *x * scale * (1.0 + w);
+            *x = *x * scale * w;
         }
         let (low, high) = head[..ROTARY_DIM].split_at_mut(PAIRS);
         for ((low, high), &(cos, sin)) in low.iter_mut().zip(high).zip(&self.table[position]) {

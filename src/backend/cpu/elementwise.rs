@@ -12,12 +12,12 @@ pub fn inverse_rms(x: &[f32]) -> f32 {
     1.0 / (sum / x.len() as f32 + NORM_EPS).sqrt()
 }
 
-/// `out = x * inverse_rms(x) * (1 + w)`.
+/// `out = x * inverse_rms(x) * w`.
 pub fn rms_norm(x: &[f32], w: &[f32], out: &mut [f32]) {
     assert!(x.len() == w.len() && x.len() == out.len());
     let scale = inverse_rms(x);
     for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
-        *out = x * scale * (1.0 + w);
+        *out = x * scale * w;
     }
 }
 

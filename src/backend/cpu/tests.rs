@@ -69,7 +69,7 @@ fn norm_and_products_of_it() {
     for row in wide(&residual.values).chunks(HIDDEN) {
         let scale = rms_scale(row);
         let weighted = row.iter().zip(&norm);
-        normed.extend(weighted.map(|(x, w)| x * scale * (1.0 + f64::from(*w))));
+        normed.extend(weighted.map(|(x, w)| x * scale * f64::from(*w)));
     }
     let (mut x, mut a, mut b) = (Tensor::default(), Tensor::default(), Tensor::default());
     let mut parts = [(&matrices[0], &mut a), (&matrices[1], &mut b)];
@@ -146,7 +146,7 @@ fn rotation_of_normed_heads() {
         let position = (start + index / HEADS) as f64;
         let scale = rms_scale(&head[..HEAD_DIM]);
         for (x, w) in head.iter_mut().zip(&w) {
-            *x *= scale * (1.0 + f64::from(*w));
+            *x *= scale * f64::from(*w);
         }
         for pair in 0..ROTARY_DIM / 2 {
             let frequency = ROPE_THETA.powf(-2.0 * pair as f64 / ROTARY_DIM as f64);

@@ -528,13 +528,13 @@ fn head_format() -> Format {
 pub fn kinds(random: &mut Random) -> Vec<Kind> {
     let mut kinds = vec![
         Kind::Embed(stored(random, VOCAB, HIDDEN, target::FORMAT_EMBED)),
-        Kind::RmsNorm(random.bf16(HIDDEN, 0.5)),
+        Kind::RmsNorm(random.gains(HIDDEN)),
         Kind::GatedRmsNorm(random.bf16(GDN_VALUE_DIM, 0.5)),
         Kind::Concat,
         Kind::Select,
         Kind::TopK,
         Kind::LmHead(
-            random.bf16(HIDDEN, 0.5),
+            random.gains(HIDDEN),
             stored(random, VOCAB, HIDDEN, head_format()),
         ),
         Kind::GatedLinearAdd(
@@ -553,7 +553,7 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
     kinds.extend(projections().map(|parts| {
         let part = |(n, format)| stored(random, n, HIDDEN, format);
         let parts = parts.into_iter().map(part).collect();
-        Kind::NormLinear(random.bf16(HIDDEN, 0.5), parts)
+        Kind::NormLinear(random.gains(HIDDEN), parts)
     }));
     kinds
 }
@@ -605,7 +605,7 @@ impl Sequences {
         let (widths, weights): (&[usize], Vec<Vec<f32>>) = match memory {
             Memory::Attend | Memory::Attention => {
                 const KV: usize = KV_HEADS * HEAD_DIM;
-                let norms = vec![random.bf16(HEAD_DIM, 0.5), random.bf16(HEAD_DIM, 0.5)];
+                let norms = vec![random.gains(HEAD_DIM), random.gains(HEAD_DIM)];
                 (&[HEADS * 2 * HEAD_DIM, KV, KV], norms)
             }
             Memory::ConvSilu => {

@@ -87,7 +87,7 @@ impl Decoding {
         let sequences = contexts.iter().zip(tables).map(&mut sequence).collect();
         Decoding {
             sequences,
-            norms: [random.bf16(HEAD_DIM, 0.5), random.bf16(HEAD_DIM, 0.5)],
+            norms: [random.gains(HEAD_DIM), random.gains(HEAD_DIM)],
             pages,
         }
     }

@@ -19,7 +19,7 @@ const EDGES: [usize; 5] = [PAGE, 256, 512, 1024, 1536];
 /// own norm.
 pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     let x = (0..rows).flat_map(|row| random.bf16(HIDDEN, (1 + row % 9) as f32));
-    let (x, weight): (Vec<f32>, _) = (x.collect(), random.bf16(HIDDEN, 0.5));
+    let (x, weight): (Vec<f32>, _) = (x.collect(), random.gains(HIDDEN));
     let formula = x.chunks_exact(HIDDEN).flat_map(|row| norm(row, &weight));
     let formula: Vec<f32> = formula.map(|value| value as f32).collect();
     let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
@@ -80,12 +80,12 @@ fn seen(cpu: &mut Cpu, tensor: &Tensor) -> Vec<f32> {
     found
 }
 
-/// `x * rsqrt(mean(x^2) + NORM_EPS) * (1 + w)`.
+/// `x * rsqrt(mean(x^2) + NORM_EPS) * w`.
 fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
     let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     let scale = 1.0 / (squares / row.len() as f64 + f64::from(NORM_EPS)).sqrt();
     let weighted = row.iter().zip(weight);
-    weighted.map(move |(&x, &w)| f64::from(x) * scale * (1.0 + f64::from(w)))
+    weighted.map(move |(&x, &w)| f64::from(x) * scale * f64::from(w))
 }
 
 /// A normed head at its position. Angles are those of F32 factors, as models were trained.
@@ -120,7 +120,7 @@ impl Sequence {
             query: random.bf16(HEADS * 2 * HEAD_DIM, 1.0),
             keys: random.bf16(positions * KV_HEADS * HEAD_DIM, 1.0),
             values: random.bf16(positions * KV_HEADS * HEAD_DIM, 1.0),
-            norms: [random.bf16(HEAD_DIM, 0.5), random.bf16(HEAD_DIM, 0.5)],
+            norms: [random.gains(HEAD_DIM), random.gains(HEAD_DIM)],
         }
     }
 

@@ -68,9 +68,9 @@ impl LongContext {
             }
         }
         let rows: usize = steps.iter().map(Range::len).sum();
-        let short = random.bf16(HEAD_DIM, 0.25).into_iter().map(|w| w - 0.5);
+        let short = random.bf16(HEAD_DIM, 0.25).into_iter().map(|w| 0.5 + w);
         LongContext {
-            norms: [short.collect(), random.bf16(HEAD_DIM, 0.5)],
+            norms: [short.collect(), random.gains(HEAD_DIM)],
             keys,
             values,
             queries: random.bf16(rows * QUERIES, 2.0),
