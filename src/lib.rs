@@ -19,6 +19,7 @@ pub mod log;
 pub mod model;
 pub mod ops;
 pub mod ranking;
+pub mod shapes;
 pub mod target;
 #[cfg(feature = "server")]
 pub mod text;

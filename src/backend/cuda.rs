@@ -3,16 +3,20 @@
 //! Activations and recurrent states are F32, the KV pages and what attention multiplies BF16, other
 //! operands of tensor instructions, what an expert adds to a row and what cells hold F16. Weights
 //! are the checkpoint's values, in F16 where it has BF16.
-//! A call that fails is remembered and reported by the next `read`, as `Ops` asks for; until then
+//! A call that fails is remembered and reported by the next `read`, as `ops::Device` asks for; until then
 //! nothing more is launched. All memory is taken before the first step.
 
+mod attend;
 pub mod check;
 mod clock;
+mod delta;
+mod dense;
 mod failures;
 mod jobs;
 mod load;
 pub mod memory;
 mod panels;
+mod route;
 mod step;
 mod storage;
 
@@ -21,25 +25,25 @@ use std::ops::{Deref, Range};
 use std::ptr;
 use std::time::Duration;
 
-use ffi::ops::{self, atlas_bf16, atlas_stream};
-use ffi::{CudaError, Device, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched};
+use ffi::ops::atlas_stream;
+use ffi::{
+    CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
+};
 
 use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
-use crate::ops::{
-    Batch, DeltaNet, Ends, GatedDelta, Ops, Program, Qkv, RANKED, norm_and_rank, store_and_attend,
-};
+use crate::ops::{Batch, Device, Program};
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::{
-    self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, Format, GDN_CONV, GDN_KEY_DIM,
-    GDN_VALUE_DIM, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES,
-    MOE_ROWS, PAGE, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB,
+    self, Format, Full, Gdn, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, MOE_ROWS, Moe, TOP_K_CHUNKS,
+    TOP_K_PARTS, VOCAB,
 };
-use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
+use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 use failures::Failures;
 use jobs::Wanted;
 use load::Loader;
-use step::{CELL_RECORD, CELL_TILE_TOKENS, RECORDS, Step};
+use step::{RECORDS, Step};
 use storage::{Order, Storage};
 
 /// The GPU that kernels are compiled for, and how many SMs grids are sized for.
@@ -65,29 +69,25 @@ const SPLIT: usize = 256;
 /// Rows that lie together as operands, and places of an expert.
 const OPERAND_ROWS: usize = 8;
 /// Turns of all rows at their experts, the shared one included.
-const TURNS: usize = ROWS_MAX * (EXPERTS_PER_TOKEN + 1);
+const TURNS: usize = ROWS_MAX * (Moe::TURNS);
 /// Places for them: an expert's are whole groups.
 const PLACES: usize =
-    (TURNS + (OPERAND_ROWS - 1) * least(TURNS, EXPERTS_ALL)).next_multiple_of(OPERAND_ROWS);
-/// Routed experts and the shared one.
-const EXPERTS_ALL: usize = EXPERTS + 1;
+    (TURNS + (OPERAND_ROWS - 1) * least(TURNS, Moe::ALL)).next_multiple_of(OPERAND_ROWS);
+
 /// Activations of those rows' experts on their way from block to block of one launch, then what
 /// rows have chosen.
-const RELAY: usize = (MOE_ROWS + 1) * (EXPERTS_PER_TOKEN + 1) * EXPERT_INTERMEDIATE;
+const RELAY: usize = (MOE_ROWS + 1) * (Moe::TURNS) * Moe::INTERMEDIATE;
 /// What `relay` holds between launches: as an F32 a number that no arithmetic gives, and no choice.
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places; the numbers of tiles, of places
 /// and of tiles that are taken.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
 /// Longest sum of a product but those of experts.
-const WIDEST: usize = most(2 * HIDDEN, most(HEADS * HEAD_DIM, GDN_VALUES));
+const WIDEST: usize = most(2 * HIDDEN, most(Full::MIXED, Gdn::VALUES));
 /// Elements of the widest row of a step: of those that operations take, and of its turns.
 const WIDEST_ROW: usize = most(
-    most(2 * HEADS * HEAD_DIM, GDN_QKV),
-    most(
-        2 * HIDDEN,
-        (EXPERTS_PER_TOKEN + 1) * most(HIDDEN, EXPERT_INTERMEDIATE),
-    ),
+    most(Full::QUERIES, Gdn::QKV),
+    most(2 * HIDDEN, (Moe::TURNS) * most(HIDDEN, Moe::INTERMEDIATE)),
 );
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
 /// those of two storages, or the places of `experts`.
@@ -98,8 +98,8 @@ const WARPGROUP_BYTES: usize = if target::OPERANDS {
     0
 };
 /// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
-const BLOCK_SCALED_BYTES: usize = if target::EXPERTS_ROWS_NVFP4 {
-    nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, EXPERT_INTERMEDIATE)
+const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
+    nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
 } else {
     0
 };
@@ -108,15 +108,13 @@ const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// One kernel at a time has operands.
 const OPERAND_BYTES: usize = most(HELD_BYTES, most(WARPGROUP_BYTES, BLOCK_SCALED_BYTES));
 /// Results of splits, for few rows: the mix, its largest score and its sum.
-const PARTIAL: usize = FEW_ROWS * HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (HEAD_DIM + 2);
+const PARTIAL: usize = FEW_ROWS * Full::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (Full::HEAD_DIM + 2);
 /// Numbers of blocks that have stored theirs: a tile of few rows has one, of each KV head.
-const ARRIVED: usize = FEW_ROWS * KV_HEADS;
+const ARRIVED: usize = FEW_ROWS * Full::KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Parts of the rows that `top_k` takes.
 const PARTS: usize = MAX_SEQUENCES * TOP_K_CHUNKS * TOP_K_PARTS;
-/// Rotated pairs of a head.
-const PAIRS: usize = target::ROTARY_DIM / 2;
 
 /// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row.
 const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
@@ -143,7 +141,7 @@ pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
 
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
-    device: Device,
+    device: Gpu,
     /// What could be taken when it was opened, bytes.
     room: Option<u64>,
     queue: Queue,
@@ -228,40 +226,6 @@ pub struct Matrix {
 /// A vector of weights in F32.
 pub struct Vector(DeviceBuf<f32>);
 
-/// The experts of one layer, the shared one last, each a matrix of its own behind the one before.
-pub struct Experts {
-    storage: Storage,
-    gate_up: DeviceBuf<u8>,
-    down: DeviceBuf<u8>,
-}
-
-/// Chosen experts, the shared one last, and their weights: `[TURNS]` each.
-pub struct Routing {
-    rows: usize,
-    chosen: DeviceBuf<u32>,
-    weights: DeviceBuf<f32>,
-}
-
-/// `[pages][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as `cuda/tile/pages.cuh` has it.
-pub struct KvCache(DeviceBuf<atlas_bf16>);
-
-/// Elements of a page of a `KvCache`.
-const PAGE_ELEMENTS: usize = KV_HEADS * 2 * PAGE * HEAD_DIM;
-
-impl KvCache {
-    fn pages(&self) -> usize {
-        self.0.len() / PAGE_ELEMENTS
-    }
-}
-
-/// State of one Gated DeltaNet layer.
-pub struct GdnState {
-    /// `[MAX_SEQUENCES][GDN_CONV][GDN_QKV]`: the input of position `p` is at `p % GDN_CONV`.
-    tails: DeviceBuf<f32>,
-    /// `[MAX_SEQUENCES][GDN_VALUE_HEADS][GDN_VALUE_DIM][GDN_KEY_DIM]`.
-    matrices: DeviceBuf<f32>,
-}
-
 /// What was read last, in page-locked memory: the device writes it at the full rate of the link.
 pub struct Host {
     memory: PinnedBuf<f32>,
@@ -300,11 +264,13 @@ impl Cuda {
     /// # Errors
     /// Why it cannot be used, and what to do about it.
     pub fn open() -> Result<Cuda, DeviceError> {
-        let device = Device::open(&NEEDED).map_err(refused)?;
+        let device = Gpu::open(&NEEDED).map_err(refused)?;
         let room = memory::room_of(&device)?;
         let stream = Stream::open(&device).map_err(refused)?;
-        let mut angles = memory::buffer(&device, MAX_CONTEXT * 2 * PAIRS)?;
-        angles.upload(0, &rotations(), &stream).map_err(refused)?;
+        let mut angles = memory::buffer(&device, MAX_CONTEXT * 2 * Full::PAIRS)?;
+        angles
+            .upload(0, &attend::rotations(), &stream)
+            .map_err(refused)?;
         let mut relay = memory::buffer(&device, RELAY)?;
         relay.fill_bytes(NOT_YET, &stream).map_err(refused)?;
         let mut arrived = memory::buffer(&device, ARRIVED)?;
@@ -321,7 +287,7 @@ impl Cuda {
             plan: memory::buffer(&device, PLAN_BYTES)?,
             records: memory::buffer(&device, RECORDS)?,
             operands: memory::buffer(&device, OPERAND_BYTES)?,
-            act: memory::buffer(&device, PLACES * EXPERT_INTERMEDIATE)?,
+            act: memory::buffer(&device, PLACES * Moe::INTERMEDIATE)?,
             turns: memory::buffer(&device, PLACES * HIDDEN / 2)?,
             relay,
             orders: memory::buffer(&device, PARTS)?,
@@ -364,20 +330,6 @@ impl Cuda {
         Ok(buffer)
     }
 
-    /// Room for the experts of a layer, each `gate_up` and `down` bytes.
-    fn experts_room(
-        &self,
-        storage: Storage,
-        [gate_up, down]: [usize; 2],
-    ) -> Result<Experts, DeviceError> {
-        let room = |bytes| memory::buffer(&self.device, EXPERTS_ALL * bytes);
-        Ok(Experts {
-            storage,
-            gate_up: room(gate_up)?,
-            down: room(down)?,
-        })
-    }
-
     /// Reads matrices and has the device repack them.
     fn load(
         &mut self,
@@ -392,47 +344,17 @@ impl Cuda {
     }
 }
 
-/// Frequencies and angles are rounded to F32, as in the models' training code.
-fn rotations() -> Vec<f32> {
-    let frequency = |pair: usize| {
-        libm::pow(
-            target::ROPE_THETA,
-            -2.0 * pair as f64 / target::ROTARY_DIM as f64,
-        ) as f32
-    };
-    let frequencies: [f32; PAIRS] = std::array::from_fn(frequency);
-    let angles = (0..MAX_CONTEXT)
-        .flat_map(|position| frequencies.map(|frequency| f64::from(position as f32 * frequency)));
-    angles
-        .flat_map(|angle| [libm::cos(angle) as f32, libm::sin(angle) as f32])
-        .collect()
-}
-
 fn count(value: usize) -> u32 {
     u32::try_from(value).expect("a step has fewer elements than 2^32")
 }
 
-/// Checks the shapes of queries with their gates, of keys, of values, and of norms of heads.
-fn check_projected([q, k, v]: [&Tensor; 3], norms: [&Vector; 2], rows: usize) {
-    let (of_kv, of_q) = (KV_HEADS * HEAD_DIM, HEADS * 2 * HEAD_DIM);
-    for (tensor, width) in [(q, of_q), (k, of_kv), (v, of_kv)] {
-        assert_eq!((tensor.rows, tensor.width), (rows, width));
-    }
-    assert!(norms.iter().all(|norm| norm.0.len() == HEAD_DIM));
-}
-
-impl Ops for Cuda {
+impl Device for Cuda {
     type Tensor = Tensor;
     type Matrix = Matrix;
     type Vector = Vector;
-    type Experts = Experts;
-    type Routing = Routing;
-    type KvCache = KvCache;
-    type GdnState = GdnState;
     type Host = Host;
 
     const RANKS: bool = true;
-    const CELL_BYTES: usize = 2;
     const PATIENCE: Option<Patience> = Some(Patience {
         call: PATIENCE,
         prompt: PROMPT_PATIENCE,
@@ -472,35 +394,6 @@ impl Ops for Cuda {
         Ok(Vector(self.filled(&part.read_f32()?)?))
     }
 
-    fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
-        assert_eq!(parts.len(), EXPERTS_ALL);
-        let storage = Storage::of_format(parts[0][0].format()).of_experts();
-        let wanted = parts.iter().enumerate().flat_map(|(index, expert)| {
-            let [gate, up, down] = *expert;
-            let both = [
-                (vec![gate, up], Order::Interleaved),
-                (vec![down], Order::Stacked),
-            ];
-            let place = move |(buffer, (parts, order))| {
-                let mut wanted = Wanted {
-                    parts,
-                    order,
-                    storage,
-                    to: (buffer, 0),
-                };
-                wanted.to.1 = index * wanted.bytes();
-                wanted
-            };
-            both.into_iter().enumerate().map(place)
-        });
-        let wanted: Vec<_> = wanted.collect();
-        let bytes = [wanted[0].bytes(), wanted[1].bytes()];
-        let mut experts = self.experts_room(storage, bytes)?;
-        self.load(&wanted, &mut [&mut experts.gate_up, &mut experts.down])?;
-        self.matrix_bytes += (experts.gate_up.bytes() + experts.down.bytes()) as u64;
-        Ok(experts)
-    }
-
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
         Ok(Tensor {
             rows: 0,
@@ -511,29 +404,9 @@ impl Ops for Cuda {
         })
     }
 
-    fn routing(&self) -> Result<Routing, DeviceError> {
-        Ok(Routing {
-            rows: 0,
-            chosen: memory::buffer(&self.device, TURNS)?,
-            weights: memory::buffer(&self.device, TURNS)?,
-        })
-    }
-
     fn host(&self, len: usize) -> Result<Host, DeviceError> {
         let memory = memory::locked(&self.device, len)?;
         Ok(Host { memory, len: 0 })
-    }
-
-    fn kv_cache(&self, pages: usize) -> Result<KvCache, DeviceError> {
-        Ok(KvCache(self.zeroed(pages * PAGE_ELEMENTS)?))
-    }
-
-    fn gdn_state(&self) -> Result<GdnState, DeviceError> {
-        let matrix = GDN_VALUE_HEADS * GDN_VALUE_DIM * GDN_KEY_DIM;
-        Ok(GdnState {
-            tails: self.zeroed(MAX_SEQUENCES * GDN_CONV * GDN_QKV)?,
-            matrices: self.zeroed(MAX_SEQUENCES * matrix)?,
-        })
     }
 
     fn seal(&mut self) -> Option<u64> {
@@ -593,521 +466,6 @@ impl Ops for Cuda {
 
     fn launches(&self, program: Program, rows: usize) -> Option<usize> {
         self.recorded(program, rows).map(Graph::launches)
-    }
-
-    fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
-        assert_eq!(
-            (table.n, table.k, table.storage),
-            (VOCAB, HIDDEN, Storage::F16)
-        );
-        let rows = batch.rows();
-        let out = out.shape(rows, HIDDEN);
-        let (table, step) = (table.bytes.as_ptr(), self.step.of(batch));
-        // SAFETY: `Batch` has checked the tokens; `shape` the room.
-        self.queue.launch("embed", |stream| unsafe {
-            ops::atlas_embed(table, step.tokens(), out, count(rows), stream)
-        });
-    }
-
-    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor) {
-        assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
-        let out = out.shape(x.rows, HIDDEN);
-        let rows = count(x.rows);
-        // SAFETY: shapes are checked.
-        self.queue.launch("rms_norm", |stream| unsafe {
-            ops::atlas_rms_norm(x.as_ptr(), w.0.as_ptr(), out, rows, stream)
-        });
-    }
-
-    fn linear(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) {
-        assert_eq!(x.width, w.k);
-        let out = out.shape(x.rows, w.n);
-        let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
-        // SAFETY: shapes are checked; the matrix is in panels of its storage.
-        self.queue.launch("linear", |stream| unsafe {
-            ops::atlas_linear(x, w, out, rows, n, k, format, stream)
-        });
-    }
-
-    fn linear_add(&mut self, x: &Tensor, w: &Matrix, residual: &mut Tensor) {
-        assert_eq!(x.width, w.k);
-        assert_eq!((residual.rows, residual.width), (x.rows, w.n));
-        let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
-        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum.
-        self.queue.launch("linear_add", |stream| unsafe {
-            ops::atlas_linear_add(x, w, operands, residual, rows, n, k, format, stream)
-        });
-    }
-
-    fn norm_linear(
-        &mut self,
-        residual: &Tensor,
-        norm: &Vector,
-        x: &mut Tensor,
-        keep: bool,
-        parts: &mut [(&Matrix, &mut Tensor)],
-    ) {
-        assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
-        let rows = residual.rows;
-        let x = x.shape(rows, HIDDEN);
-        // Where a part is missing, there is no row of weights.
-        let mut list = [(ptr::null(), ptr::null_mut(), 0, 0); 4];
-        for (to, (matrix, out)) in list.iter_mut().zip(parts) {
-            assert_eq!(matrix.k, HIDDEN);
-            let out = out.shape(rows, matrix.n);
-            let format = matrix.storage as u32;
-            *to = (matrix.bytes.as_ptr(), out, count(matrix.n), format);
-        }
-        let [
-            (w0, out0, n0, f0),
-            (w1, out1, n1, f1),
-            (w2, out2, n2, f2),
-            (w3, out3, n3, f3),
-        ] = list;
-        let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
-        let keep = u32::from(keep);
-        let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
-        // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for FEW_ROWS rows, or for ROWS_MAX for two storages where kernels lay them out, and
-        // parts have no more; `arrived` has numbers.
-        self.queue.launch("norm_linear", |stream| unsafe {
-            ops::atlas_norm_linear(
-                residual, norm, x, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1, w2,
-                out2, n2, f2, w3, out3, n3, f3, rows, stream,
-            )
-        });
-    }
-
-    fn store_kv(
-        &mut self,
-        q: &mut Tensor,
-        k: &mut Tensor,
-        v: &Tensor,
-        norms: [&Vector; 2],
-        cache: &mut KvCache,
-        batch: &Batch,
-    ) {
-        check_projected([q, k, v], norms, batch.rows());
-        assert!(batch.page_count() <= cache.pages());
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
-        // MAX_CONTEXT.
-        self.queue.launch("store_kv", |stream| unsafe {
-            ops::atlas_store_kv(
-                q.as_mut_ptr(),
-                k.as_ptr(),
-                v.as_ptr(),
-                norms[0].0.as_ptr(),
-                norms[1].0.as_ptr(),
-                self.angles.as_ptr(),
-                step.positions(),
-                step.table_starts(),
-                step.pages(),
-                cache.0.as_mut_ptr(),
-                count(batch.rows()),
-                stream,
-            )
-        });
-    }
-
-    fn attend(&mut self, q: &Tensor, cache: &KvCache, batch: &Batch, out: &mut Tensor) {
-        assert_eq!((q.rows, q.width), (batch.rows(), HEADS * 2 * HEAD_DIM));
-        assert!(batch.page_count() <= cache.pages());
-        let out = out.shape(q.rows, HEADS * HEAD_DIM);
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
-        // `arrived` have room for the splits of FEW_ROWS, and more rows behind cells use none.
-        self.queue.launch("attend", |stream| unsafe {
-            ops::atlas_attend(
-                q.as_ptr(),
-                cache.0.as_ptr(),
-                step.positions(),
-                step.table_starts(),
-                step.pages(),
-                step.cell_tile_list(),
-                step.tile_list(),
-                self.partial.as_mut_ptr(),
-                self.arrived.as_mut_ptr(),
-                out,
-                count(q.rows),
-                count(step.cell_tiles),
-                count(CELL_TILE_TOKENS),
-                count(step.one_by_one),
-                count(step.tiles),
-                count(step.tile_tokens),
-                stream,
-            )
-        });
-    }
-
-    fn attention(
-        &mut self,
-        input: Qkv<'_, Cuda>,
-        cache: &mut KvCache,
-        batch: &Batch,
-        out: &mut Tensor,
-    ) {
-        if !batch.is_decode() {
-            return store_and_attend(self, input, cache, batch, out);
-        }
-        let (Qkv { q, k, v, norms }, rows) = (input, batch.rows());
-        check_projected([q, k, v], norms, rows);
-        let out = out.shape(rows, HEADS * HEAD_DIM);
-        assert!(batch.page_count() <= cache.pages());
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
-        // MAX_CONTEXT; of decoding no cell takes a row, and each has a tile of its own; `partial`
-        // and `arrived` have room for FEW_ROWS, and no step of decoding has more.
-        self.queue.launch("attention", |stream| unsafe {
-            ops::atlas_attention(
-                q.as_ptr(),
-                k.as_ptr(),
-                v.as_ptr(),
-                norms[0].0.as_ptr(),
-                norms[1].0.as_ptr(),
-                self.angles.as_ptr(),
-                step.positions(),
-                step.table_starts(),
-                step.pages(),
-                cache.0.as_mut_ptr(),
-                step.tile_list(),
-                self.partial.as_mut_ptr(),
-                self.arrived.as_mut_ptr(),
-                out,
-                count(rows),
-                stream,
-            )
-        });
-    }
-
-    fn conv_silu(
-        &mut self,
-        x: &Tensor,
-        w: &Vector,
-        state: &mut GdnState,
-        batch: &Batch,
-        out: &mut Tensor,
-    ) {
-        assert_eq!((x.rows, x.width), (batch.rows(), GDN_QKV));
-        assert_eq!(w.0.len(), GDN_QKV * GDN_CONV);
-        let to = out.shape(x.rows, GDN_QKV);
-        out.cells_f16 = true;
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
-        self.queue.launch("conv_silu", |stream| unsafe {
-            ops::atlas_conv_silu(
-                x.as_ptr(),
-                w.0.as_ptr(),
-                state.tails.as_mut_ptr(),
-                step.chunk_list(),
-                step.positions(),
-                step.slots(),
-                step.in_cells(),
-                to,
-                count(x.rows),
-                count(step.chunks),
-                stream,
-            )
-        });
-    }
-
-    fn gated_delta(
-        &mut self,
-        input: GatedDelta<'_, Cuda>,
-        state: &mut GdnState,
-        batch: &Batch,
-        out: &mut Tensor,
-    ) {
-        let GatedDelta {
-            qkv,
-            b,
-            a,
-            a_log,
-            dt_bias,
-        } = input;
-        let rows = batch.rows();
-        assert_eq!((qkv.rows, qkv.width), (rows, GDN_QKV));
-        assert!(qkv.cells_f16);
-        assert_eq!((b.rows, b.width), (rows, GDN_VALUE_HEADS));
-        assert_eq!((a.rows, a.width), (rows, GDN_VALUE_HEADS));
-        let heads = (a_log.0.len(), dt_bias.0.len());
-        assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
-        let to = out.shape(rows, GDN_VALUES);
-        out.cells_f16 = true;
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ;
-        // `records` has room for all cells of a step.
-        self.queue.launch("gated_delta", |stream| unsafe {
-            ops::atlas_gated_delta(
-                qkv.as_ptr(),
-                b.as_ptr(),
-                a.as_ptr(),
-                a_log.0.as_ptr(),
-                dt_bias.0.as_ptr(),
-                state.matrices.as_mut_ptr(),
-                step.span_list(),
-                step.cell_list(),
-                step.run_list(),
-                step.positions(),
-                step.slots(),
-                self.records.as_mut_ptr(),
-                to,
-                count(rows),
-                count(step.spans),
-                count(step.cells),
-                count(step.runs),
-                count(CELL_RECORD),
-                stream,
-            )
-        });
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vector, z: &Tensor) {
-        assert_eq!((x.rows, x.width), (z.rows, GDN_VALUES));
-        assert_eq!((z.width, w.0.len()), (GDN_VALUES, GDN_VALUE_DIM));
-        let (rows, in_cells) = (count(x.rows), self.in_cells(x));
-        let (w, z) = (w.0.as_ptr(), z.as_ptr());
-        x.cells_f16 = false;
-        // SAFETY: shapes are checked.
-        self.queue.launch("gated_rms_norm", |stream| unsafe {
-            ops::atlas_gated_rms_norm(x.as_mut_ptr(), w, z, in_cells, rows, stream)
-        });
-    }
-
-    fn gated_linear_add(
-        &mut self,
-        x: &mut Tensor,
-        norm: &Vector,
-        z: &Tensor,
-        w: &Matrix,
-        residual: &mut Tensor,
-    ) {
-        assert_eq!((x.rows, x.width), (z.rows, GDN_VALUES));
-        assert_eq!((z.width, norm.0.len()), (GDN_VALUES, GDN_VALUE_DIM));
-        assert_eq!((w.n, w.k), (HIDDEN, GDN_VALUES));
-        assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
-        let (rows, format, in_cells) = (count(x.rows), w.storage as u32, self.in_cells(x));
-        let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
-        x.cells_f16 = false;
-        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum.
-        self.queue.launch("gated_linear_add", |stream| unsafe {
-            let x = x.as_mut_ptr();
-            ops::atlas_gated_linear_add(
-                x, norm, z, in_cells, w, operands, residual, rows, format, stream,
-            )
-        });
-    }
-
-    fn delta_net(
-        &mut self,
-        input: DeltaNet<'_, Cuda>,
-        conv: &mut Tensor,
-        state: &mut GdnState,
-        batch: &Batch,
-        out: &mut Tensor,
-    ) {
-        let DeltaNet { qkv, z, b, a, .. } = input;
-        let DeltaNet { a_log, dt_bias, .. } = input;
-        if !batch.is_decode() {
-            self.conv_silu(qkv, input.conv, state, batch, conv);
-            let qkv = &*conv;
-            let delta = GatedDelta {
-                qkv,
-                b,
-                a,
-                a_log,
-                dt_bias,
-            };
-            self.gated_delta(delta, state, batch, out);
-            return self.gated_rms_norm(out, input.norm, z);
-        }
-        let rows = batch.rows();
-        assert_eq!((qkv.rows, qkv.width), (rows, GDN_QKV));
-        assert_eq!((z.rows, z.width), (rows, GDN_VALUES));
-        assert_eq!((b.rows, b.width), (rows, GDN_VALUE_HEADS));
-        assert_eq!((a.rows, a.width), (rows, GDN_VALUE_HEADS));
-        assert_eq!(input.conv.0.len(), GDN_QKV * GDN_CONV);
-        let heads = (a_log.0.len(), dt_bias.0.len());
-        assert_eq!(heads, (GDN_VALUE_HEADS, GDN_VALUE_HEADS));
-        assert_eq!(input.norm.0.len(), GDN_VALUE_DIM);
-        let out = out.shape(rows, GDN_VALUES);
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
-        self.queue.launch("delta_net", |stream| unsafe {
-            ops::atlas_delta_net(
-                qkv.as_ptr(),
-                z.as_ptr(),
-                b.as_ptr(),
-                a.as_ptr(),
-                input.conv.0.as_ptr(),
-                a_log.0.as_ptr(),
-                dt_bias.0.as_ptr(),
-                input.norm.0.as_ptr(),
-                state.tails.as_mut_ptr(),
-                state.matrices.as_mut_ptr(),
-                step.positions(),
-                step.slots(),
-                out,
-                count(rows),
-                stream,
-            )
-        });
-    }
-
-    fn route(&mut self, logits: &Tensor, routing: &mut Routing) {
-        assert_eq!(logits.width, EXPERTS + 1);
-        assert!(logits.rows <= ROWS_MAX);
-        routing.rows = logits.rows;
-        let rows = count(logits.rows);
-        let (chosen, weights) = (routing.chosen.as_mut_ptr(), routing.weights.as_mut_ptr());
-        // SAFETY: shapes are checked; a routing has room for ROWS_MAX rows.
-        self.queue.launch("route", |stream| unsafe {
-            ops::atlas_route(logits.as_ptr(), chosen, weights, rows, stream)
-        });
-    }
-
-    fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, residual: &mut Tensor) {
-        assert_eq!((x.rows, x.width), (routing.rows, HIDDEN));
-        assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
-        // SAFETY: shapes are checked; the scratch has room for the places of ROWS_MAX rows; both
-        // arrays hold all experts' matrices in panels of their storage.
-        self.queue.launch("experts", |stream| unsafe {
-            ops::atlas_experts(
-                x.as_ptr(),
-                routing.chosen.as_ptr(),
-                routing.weights.as_ptr(),
-                experts.gate_up.as_ptr(),
-                experts.down.as_ptr(),
-                self.plan.as_mut_ptr(),
-                self.operands.as_mut_ptr(),
-                self.act.as_mut_ptr(),
-                self.turns.as_mut_ptr(),
-                residual.as_mut_ptr(),
-                count(x.rows),
-                experts.storage as u32,
-                stream,
-            )
-        });
-    }
-
-    fn moe(
-        &mut self,
-        x: &Tensor,
-        logits: &Tensor,
-        routing: &mut Routing,
-        experts: &Experts,
-        residual: &mut Tensor,
-    ) {
-        let rows = x.rows;
-        if rows > MOE_ROWS {
-            self.route(logits, routing);
-            return self.experts(x, routing, experts, residual);
-        }
-        assert_eq!((logits.rows, logits.width), (rows, EXPERTS + 1));
-        assert_eq!(x.width, HIDDEN);
-        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
-        // SAFETY: shapes are checked; the scratch has room for the turns of the rows; both arrays
-        // hold all experts' matrices in panels of their storage.
-        self.queue.launch("moe", |stream| unsafe {
-            ops::atlas_moe(
-                x.as_ptr(),
-                logits.as_ptr(),
-                experts.gate_up.as_ptr(),
-                experts.down.as_ptr(),
-                routing.chosen.as_mut_ptr(),
-                routing.weights.as_mut_ptr(),
-                self.plan.as_mut_ptr(),
-                self.operands.as_mut_ptr(),
-                self.act.as_mut_ptr(),
-                self.relay.as_mut_ptr(),
-                self.turns.as_mut_ptr(),
-                residual.as_mut_ptr(),
-                count(rows),
-                experts.storage as u32,
-                stream,
-            )
-        });
-    }
-
-    fn concat(&mut self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
-        assert_eq!((a.rows, a.width), (b.rows, b.width));
-        assert!(a.width.is_multiple_of(4));
-        let out = out.shape(a.rows, 2 * a.width);
-        let (rows, width) = (count(a.rows), count(a.width));
-        // SAFETY: shapes are checked.
-        self.queue.launch("concat", |stream| unsafe {
-            ops::atlas_concat(a.as_ptr(), b.as_ptr(), out, rows, width, stream)
-        });
-    }
-
-    fn select(&mut self, x: &Tensor, batch: &Batch, out: &mut Tensor) {
-        assert_eq!(x.rows, batch.rows());
-        assert!(x.width.is_multiple_of(4));
-        let wanted = batch.wanted().len();
-        let out = out.shape(wanted, x.width);
-        let (rows, width) = (count(wanted), count(x.width));
-        let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it.
-        self.queue.launch("select", |stream| unsafe {
-            ops::atlas_select(x.as_ptr(), step.wanted_rows(), out, rows, width, stream)
-        });
-    }
-
-    fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
-        assert!(logits.width == VOCAB && logits.rows <= MAX_SEQUENCES);
-        let rows = count(logits.rows);
-        let out = out.shape(logits.rows, RANKED);
-        let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
-        // SAFETY: shapes are checked; orders and sums have room for `MAX_SEQUENCES` rows.
-        self.queue.launch("top_k", |stream| unsafe {
-            ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, stream)
-        });
-    }
-
-    fn lm_head(
-        &mut self,
-        residual: &Tensor,
-        norm: &Vector,
-        w: &Matrix,
-        batch: &Batch,
-        out: Ends<'_, Cuda>,
-    ) {
-        // A step of decoding wants all its rows.
-        if !batch.is_decode() {
-            return norm_and_rank(self, residual, norm, w, batch, out);
-        }
-        let rows = batch.rows();
-        assert!(rows <= MAX_SEQUENCES);
-        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
-        assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
-        let x = out.x.shape(rows, HIDDEN);
-        let logits = out.logits.shape(rows, VOCAB);
-        let ranked = out.ranked.shape(rows, RANKED);
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; orders, sums and the
-        // operands have room for `MAX_SEQUENCES` rows; `arrived` has numbers.
-        self.queue.launch("lm_head", |stream| unsafe {
-            ops::atlas_lm_head(
-                residual.as_ptr(),
-                norm.0.as_ptr(),
-                x,
-                self.operands.as_mut_ptr(),
-                w.bytes.as_ptr(),
-                logits,
-                self.orders.as_mut_ptr(),
-                self.sums.as_mut_ptr(),
-                self.arrived.as_mut_ptr(),
-                ranked,
-                count(rows),
-                w.storage as u32,
-                stream,
-            )
-        });
     }
 
     fn read(&mut self, x: &Tensor, rows: Range<usize>, out: &mut Host) -> Result<(), DeviceError> {

@@ -13,8 +13,8 @@ use crate::engine::executor::DeviceError;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
 use crate::http::state::Loading;
 use crate::log;
+use crate::model::Runs;
 use crate::model::{Plan, Runner, TooLittle, ledger};
-use crate::ops::Ops;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::framing;
@@ -248,7 +248,7 @@ pub fn runner(
 ///
 /// # Errors
 /// `TooLittle`, or `WeightsError`.
-pub fn load<B: Ops>(
+pub fn load<B: Runs>(
     device: B,
     checkpoint: &Checkpoint,
 ) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {

@@ -1,8 +1,8 @@
 //! How often the multi-token-prediction layer guesses the token that was served next.
 
+use super::Runs;
 use crate::engine::executor::{DeviceError, Executor};
 use crate::engine::request::TokenId;
-use crate::ops::Ops;
 use crate::target::PREFILL_TOKENS;
 
 use super::runner::Runner;
@@ -41,7 +41,7 @@ impl Acceptance {
 ///
 /// # Panics
 /// When the target has no multi-token-prediction layer.
-pub fn acceptance<B: Ops>(
+pub fn acceptance<B: Runs>(
     runner: &mut Runner<B>,
     exchanges: &[Exchange],
 ) -> Result<Acceptance, DeviceError> {
@@ -52,7 +52,7 @@ pub fn acceptance<B: Ops>(
     Ok(total)
 }
 
-fn follow<B: Ops>(
+fn follow<B: Runs>(
     runner: &mut Runner<B>,
     exchange: &Exchange,
     total: &mut Acceptance,

@@ -11,11 +11,12 @@ use crate::backend::parity::{Random, Report};
 use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::engine::sampler::argmax;
-use crate::ops::{CELL, Ops};
+use crate::ops::CELL;
 use crate::ranking::{all_finite, most_likely};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB};
 
 use super::Runner;
+use super::Runs;
 
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +99,7 @@ impl fmt::Display for Seen {
 ///
 /// # Errors
 /// `DeviceError` of a step.
-pub fn bit_rules<B: Ops>(
+pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
     report: &mut Report,
@@ -137,7 +138,7 @@ fn prompt(random: &mut Random, length: usize) -> Vec<TokenId> {
 
 /// Every batch from one sequence to all, beginning with another one each time, against each
 /// sequence alone.
-fn batches<B: Ops>(
+fn batches<B: Runs>(
     runner: &mut Runner<B>,
     sequences: &[Sequence],
     extent: Extent,
@@ -170,7 +171,7 @@ fn batches<B: Ops>(
 }
 
 /// A long prompt in random chunks of the grid, and two greedy tokens behind it.
-fn cuts<B: Ops>(
+fn cuts<B: Runs>(
     runner: &mut Runner<B>,
     random: &mut Random,
     extent: Extent,
@@ -228,7 +229,7 @@ impl Compared {
 }
 
 /// Prefills the sequences of a batch, as many at once as a step takes, then continues all together.
-fn replies<B: Ops>(
+fn replies<B: Runs>(
     runner: &mut Runner<B>,
     batch: &[&Sequence],
     steps: usize,
@@ -256,7 +257,7 @@ fn replies<B: Ops>(
     Ok(traces)
 }
 
-fn prefill_all<B: Ops>(
+fn prefill_all<B: Runs>(
     runner: &mut Runner<B>,
     batch: &[&Sequence],
 ) -> Result<Vec<Trace>, DeviceError> {
@@ -286,7 +287,7 @@ fn prefill_all<B: Ops>(
 }
 
 /// The sequence alone, its prompt in chunks.
-fn in_chunks<B: Ops>(
+fn in_chunks<B: Runs>(
     runner: &mut Runner<B>,
     sequence: &Sequence,
     steps: usize,
@@ -308,7 +309,7 @@ fn in_chunks<B: Ops>(
 }
 
 /// The prompt in chunks of as many rows as `chunk` says; what its last logits were.
-fn prefill<B: Ops>(
+fn prefill<B: Runs>(
     runner: &mut Runner<B>,
     sequence: &Sequence,
     mut chunk: impl FnMut() -> usize,
@@ -332,7 +333,7 @@ fn prefill<B: Ops>(
 
 /// What `digest` is of a row of logits of the last step; if the device ranks rows, it has ranked
 /// this one as it is.
-fn seen<B: Ops>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
+fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
     let ranked: Option<Vec<_>> = runner.ranked(row).map(|ranked| ranked.top().collect());
     let logits = runner.logits(row)?;
     let found = digest(logits)?;

@@ -9,9 +9,10 @@ use std::iter;
 use super::{ROWS_MAX, parts};
 use crate::backend::{self, Backend, Bound};
 use crate::engine::executor::LOGITS_ROWS_MAX;
-use crate::ops::{Ops, RANKED};
-use crate::target::{self, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
-use crate::weights::{GDN_QKV, LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
+use crate::ops::{Device, RANKED};
+use crate::shapes::{Attention as _, Delta as _};
+use crate::target::{self, Full, Gdn, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
+use crate::weights::{LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
@@ -239,7 +240,7 @@ fn page_layer_bytes() -> u64 {
         KvFormat::F32 => 4,
         KvFormat::Bf16 => 2,
     };
-    (PAGE * 2 * target::KV_HEADS * target::HEAD_DIM * element) as u64
+    (PAGE * 2 * Full::KV_HEADS * Full::HEAD_DIM * element) as u64
 }
 
 /// Keys and values of every page in every attention layer.
@@ -249,8 +250,8 @@ fn kv_pages(model: &ModelSpec, pages: usize) -> impl Iterator<Item = u64> {
 
 /// Matrix states and convolution tails of so many sequences in every recurrent layer.
 fn states(model: &ModelSpec, sequences: usize) -> impl Iterator<Item = u64> {
-    let matrix = target::GDN_VALUE_HEADS * target::GDN_KEY_DIM * target::GDN_VALUE_DIM;
-    let layer = [matrix, target::GDN_CONV * GDN_QKV];
+    let matrix = Gdn::VALUE_HEADS * Gdn::KEY_DIM * Gdn::VALUE_DIM;
+    let layer = [matrix, Gdn::CONV * Gdn::QKV];
     let layer = layer.map(|elements| (sequences * elements * size_of::<f32>()) as u64);
     (0..recurrent_layers(model)).flat_map(move |_| layer)
 }

@@ -23,6 +23,7 @@ pub use keep::keep_golden;
 pub use ledger::{Plan, TooLittle};
 pub use measure::measure;
 pub use oracle::{LayerFinding, OracleError, oracle};
+pub use qwen3_5_moe::Runs;
 pub use runner::{ROUTER_LOGITS, ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
 pub use text_check::{

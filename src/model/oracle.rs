@@ -12,13 +12,13 @@ use std::time::Instant;
 use crate::backend::cpu::{Cpu, Tensor};
 use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ops};
+use crate::ops::{Batch, Dense, Device};
 use crate::ranking::weight_of;
-use crate::target::{
-    EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, LAYERS, MIXERS, Mixer, PAGE, PREFILL_TOKENS, VOCAB,
-};
+use crate::shapes::Experts as _;
+use crate::target::{HIDDEN, LAYERS, MIXERS, Mixer, Moe, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::{Checkpoint, WeightsError};
 
+use super::Runs;
 use super::parts::{self, Layer, Scratch};
 use super::qwen3_5_moe::{self, Part};
 use super::runner::{ROUTER_LOGITS, Runner};
@@ -130,7 +130,7 @@ impl fmt::Display for LayerFinding {
         } = self;
         write!(
             f,
-            "{verdict} layer {layer:>2} {kind:<9} {mixer}, router {router}, {visited} of {EXPERTS} \
+            "{verdict} layer {layer:>2} {kind:<9} {mixer}, router {router}, {visited} of {experts} \
              experts {experts}, {ties} ties; hidden states {:.1e} off so far",
             chain.mean
         )
@@ -221,7 +221,7 @@ impl From<WeightsError> for OracleError {
 ///
 /// # Errors
 /// `OracleError`; what differs is in the report.
-pub fn oracle<B: Ops>(
+pub fn oracle<B: Runs>(
     runner: &mut Runner<B>,
     checkpoint: &Checkpoint,
     tokens: &[TokenId],
@@ -270,7 +270,10 @@ struct Trace {
 }
 
 impl Trace {
-    fn of_device<B: Ops>(runner: &mut Runner<B>, tokens: &[TokenId]) -> Result<Trace, DeviceError> {
+    fn of_device<B: Runs>(
+        runner: &mut Runner<B>,
+        tokens: &[TokenId],
+    ) -> Result<Trace, DeviceError> {
         let mut trace = Trace {
             states: vec![Vec::new(); 1 + 2 * LAYERS],
             routers: vec![Vec::new(); LAYERS],
@@ -280,7 +283,7 @@ impl Trace {
         Ok(trace)
     }
 
-    fn step<B: Ops>(&mut self, runner: &mut Runner<B>, rows: Rows<'_>) -> Result<(), DeviceError> {
+    fn step<B: Runs>(&mut self, runner: &mut Runner<B>, rows: Rows<'_>) -> Result<(), DeviceError> {
         let (mut state, mut layer) = (0, 0);
         runner.step_watched(&[rows], |taker, part| {
             taker.take(|s| &s.residual, HIDDEN, &mut self.states[state])?;
@@ -310,7 +313,7 @@ struct Far<'a> {
 }
 
 impl<'a> Far<'a> {
-    fn of_device<B: Ops>(
+    fn of_device<B: Runs>(
         runner: &mut Runner<B>,
         tokens: &'a [TokenId],
     ) -> Result<Far<'a>, DeviceError> {
@@ -491,7 +494,7 @@ impl Reference {
             .read(&self.s.router, rows / 2..rows, &mut self.host)?;
         let zero = vec![0.0; self.host.len()];
         let errors = row_errors(device, &self.host, &zero, ROUTER_LOGITS);
-        let mut visited = [false; EXPERTS];
+        let mut visited = [false; Moe::COUNT];
         let mut routing = Routing {
             errors,
             ..Routing::default()
@@ -550,7 +553,7 @@ struct Routing {
 
 /// The experts of a row, by index.
 fn chosen(logits: &[f32]) -> Vec<usize> {
-    let top = crate::ranking::most_likely(&logits[..EXPERTS], EXPERTS_PER_TOKEN);
+    let top = crate::ranking::most_likely(&logits[..Moe::COUNT], Moe::PER_TOKEN);
     let mut chosen: Vec<usize> = top.iter().map(|&(expert, _)| expert as usize).collect();
     chosen.sort_unstable();
     chosen

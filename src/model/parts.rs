@@ -1,22 +1,24 @@
 //! A model's weights, caches and scratch on a backend.
 
+use super::Runs;
 use crate::engine::executor::DeviceError;
-use crate::ops::{Ops, RANKED};
-use crate::target::{self, EXPERTS, GDN_VALUE_HEADS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB};
+use crate::ops::RANKED;
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
+use crate::target::{self, Full, Gdn, HIDDEN, Moe, VOCAB};
 use crate::weights::{
-    AttentionSpec, Checkpoint, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MixerSpec, MoeSpec,
-    MtpSpec, VectorSpec, WeightsError,
+    AttentionSpec, Checkpoint, GdnSpec, LayerSpec, MixerSpec, MoeSpec, MtpSpec, VectorSpec,
+    WeightsError,
 };
 
 use super::runner::ROWS_MAX;
 
 /// Width of what a mixer leaves.
-const MIXED: usize = match HEADS * HEAD_DIM {
-    heads if heads > GDN_VALUES => heads,
-    _ => GDN_VALUES,
+const MIXED: usize = match Full::HEADS * Full::HEAD_DIM {
+    heads if heads > Gdn::VALUES => heads,
+    _ => Gdn::VALUES,
 };
 
-pub struct Model<B: Ops> {
+pub struct Model<B: Runs> {
     pub embed: B::Matrix,
     pub layers: Vec<Layer<B>>,
     pub norm: B::Vector,
@@ -25,26 +27,26 @@ pub struct Model<B: Ops> {
     pub mtp: Option<Mtp<B>>,
 }
 
-impl<B: Ops> Model<B> {
+impl<B: Runs> Model<B> {
     /// What multiplies hidden states into logits.
     pub fn head(&self) -> &B::Matrix {
         self.head.as_ref().unwrap_or(&self.embed)
     }
 }
 
-pub struct Layer<B: Ops> {
+pub struct Layer<B: Runs> {
     pub input_norm: B::Vector,
     pub mixer: Mixer<B>,
     pub post_norm: B::Vector,
-    pub moe: Moe<B>,
+    pub moe: MoeLayer<B>,
 }
 
-pub enum Mixer<B: Ops> {
-    Gdn(Gdn<B>),
+pub enum Mixer<B: Runs> {
+    Gdn(GdnLayer<B>),
     Attention(Attention<B>),
 }
 
-pub struct Gdn<B: Ops> {
+pub struct GdnLayer<B: Runs> {
     pub qkv: B::Matrix,
     pub z: B::Matrix,
     pub b: B::Matrix,
@@ -54,10 +56,10 @@ pub struct Gdn<B: Ops> {
     pub a_log: B::Vector,
     pub dt_bias: B::Vector,
     pub norm: B::Vector,
-    pub state: B::GdnState,
+    pub state: B::State,
 }
 
-pub struct Attention<B: Ops> {
+pub struct Attention<B: Runs> {
     pub q: B::Matrix,
     pub k: B::Matrix,
     pub v: B::Matrix,
@@ -67,13 +69,13 @@ pub struct Attention<B: Ops> {
     pub cache: B::KvCache,
 }
 
-pub struct Moe<B: Ops> {
+pub struct MoeLayer<B: Runs> {
     /// A row per expert, then the shared expert's gate.
     pub router: B::Matrix,
     pub experts: B::Experts,
 }
 
-pub struct Mtp<B: Ops> {
+pub struct Mtp<B: Runs> {
     pub norm_embedding: B::Vector,
     pub norm_hidden: B::Vector,
     pub fc: B::Matrix,
@@ -82,7 +84,7 @@ pub struct Mtp<B: Ops> {
 }
 
 /// Activations of a step, `[rows, width]` each, reused from step to step.
-pub struct Scratch<B: Ops> {
+pub struct Scratch<B: Runs> {
     pub residual: B::Tensor,
     pub x: B::Tensor,
     pub y: B::Tensor,
@@ -109,22 +111,22 @@ pub const ROW_WIDTHS: [usize; 14] = [
     HIDDEN,
     HIDDEN,
     HIDDEN,
-    GDN_QKV,
-    GDN_QKV,
-    GDN_VALUES,
-    GDN_VALUE_HEADS,
-    GDN_VALUE_HEADS,
-    2 * HEADS * HEAD_DIM,
-    KV_HEADS * HEAD_DIM,
-    KV_HEADS * HEAD_DIM,
+    Gdn::QKV,
+    Gdn::QKV,
+    Gdn::VALUES,
+    Gdn::VALUE_HEADS,
+    Gdn::VALUE_HEADS,
+    2 * Full::HEADS * Full::HEAD_DIM,
+    Full::KV_HEADS * Full::HEAD_DIM,
+    Full::KV_HEADS * Full::HEAD_DIM,
     MIXED,
-    EXPERTS + 1,
+    Moe::COUNT + 1,
     2 * HIDDEN,
 ];
 /// Of those of every sequence's last row: `last`, `logits` and `ranked`.
 pub const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
-impl<B: Ops> Scratch<B> {
+impl<B: Runs> Scratch<B> {
     /// Room for the largest step.
     ///
     /// # Errors
@@ -176,7 +178,7 @@ impl<B: Ops> Scratch<B> {
 ///
 /// # Errors
 /// `WeightsError` naming the file and tensor that cannot be used.
-pub fn load<B: Ops>(
+pub fn load<B: Runs>(
     ops: &mut B,
     checkpoint: &Checkpoint,
     pages: usize,
@@ -203,7 +205,7 @@ pub fn load<B: Ops>(
 ///
 /// # Errors
 /// As `load`.
-pub fn load_layer<B: Ops>(
+pub fn load_layer<B: Runs>(
     ops: &mut B,
     checkpoint: &Checkpoint,
     layer: usize,
@@ -217,13 +219,13 @@ pub fn load_layer<B: Ops>(
     loader.layer(&checkpoint.spec().layers[layer])
 }
 
-struct Loader<'a, B: Ops> {
+struct Loader<'a, B: Runs> {
     ops: &'a mut B,
     checkpoint: &'a Checkpoint,
     pages: usize,
 }
 
-impl<B: Ops> Loader<'_, B> {
+impl<B: Runs> Loader<'_, B> {
     fn layer(&mut self, spec: &LayerSpec) -> Result<Layer<B>, WeightsError> {
         Ok(Layer {
             input_norm: self.vector(&spec.input_norm)?,
@@ -236,10 +238,10 @@ impl<B: Ops> Loader<'_, B> {
         })
     }
 
-    fn gdn(&mut self, spec: &GdnSpec) -> Result<Gdn<B>, WeightsError> {
+    fn gdn(&mut self, spec: &GdnSpec) -> Result<GdnLayer<B>, WeightsError> {
         let checkpoint = self.checkpoint;
         let mut matrix = |m| self.ops.load_matrix(&[checkpoint.matrix(m)]);
-        Ok(Gdn {
+        Ok(GdnLayer {
             qkv: matrix(&spec.qkv)?,
             z: matrix(&spec.z)?,
             b: matrix(&spec.b)?,
@@ -249,7 +251,7 @@ impl<B: Ops> Loader<'_, B> {
             a_log: self.vector(&spec.a_log)?,
             dt_bias: self.vector(&spec.dt_bias)?,
             norm: self.vector(&spec.norm)?,
-            state: self.ops.gdn_state()?,
+            state: self.ops.delta_state()?,
         })
     }
 
@@ -267,11 +269,11 @@ impl<B: Ops> Loader<'_, B> {
         })
     }
 
-    fn moe(&mut self, spec: &MoeSpec) -> Result<Moe<B>, WeightsError> {
+    fn moe(&mut self, spec: &MoeSpec) -> Result<MoeLayer<B>, WeightsError> {
         let source = |m| self.checkpoint.matrix(m);
         let experts = spec.experts.iter().chain([&spec.shared]);
         let experts: Vec<_> = experts.map(|e| e.each_ref().map(source)).collect();
-        Ok(Moe {
+        Ok(MoeLayer {
             router: self
                 .ops
                 .load_matrix(&[source(&spec.router), source(&spec.shared_gate)])?,

@@ -1,14 +1,20 @@
 //! Qwen3.5 and Qwen3.6 mixture-of-experts models: Gated DeltaNet and gated attention layers, each
 //! followed by routed experts and a shared expert.
 
-use crate::ops::{Batch, DeltaNet, Ends, GatedDelta, Ops, Qkv};
+use crate::ops::{Attend, Batch, Delta, DeltaNet, Dense, Ends, GatedDelta, Qkv, Route};
+use crate::target;
 
-use super::parts::{Attention, Gdn, Layer, Mixer, Model, Scratch};
+use super::parts::{Attention, GdnLayer, Layer, Mixer, Model, Scratch};
+
+/// Operations that the family is written in.
+pub trait Runs: Dense + Attend<target::Full> + Delta<target::Gdn> + Route<target::Moe> {}
+
+impl<B> Runs for B where B: Dense + Attend<target::Full> + Delta<target::Gdn> + Route<target::Moe> {}
 
 /// Runs the step of `batch`: updates caches and states, leaves the normalised hidden state of every
 /// row in `s.x`, the logits of the wanted rows in `s.logits [wanted, VOCAB]`, and what they are
 /// ranked by in `s.ranked`, if the backend ranks them.
-pub fn forward<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+pub fn forward<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     forward_watched(ops, model, s, batch, |_, _, _| {});
 }
 
@@ -22,7 +28,7 @@ pub enum Part {
 }
 
 /// `forward`, with a look behind each part: the hidden states are in `s.residual`.
-pub fn forward_watched<B: Ops>(
+pub fn forward_watched<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
     s: &mut Scratch<B>,
@@ -49,7 +55,7 @@ pub fn forward_watched<B: Ops>(
 /// Runs the multi-token-prediction layer on `s.x`, the hidden states that `forward` left, and the
 /// token after each row (`batch.tokens`). Leaves its own hidden states in `s.x` and the logits of
 /// the token after next in `s.logits`.
-pub fn draft<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+pub fn draft<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     let mtp = model
         .mtp
         .as_mut()
@@ -66,7 +72,7 @@ pub fn draft<B: Ops>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batc
 }
 
 /// Adds the layer's mixer to `s.residual`.
-pub fn mixer<B: Ops>(ops: &mut B, layer: &mut Layer<B>, s: &mut Scratch<B>, batch: &Batch) {
+pub fn mixer<B: Runs>(ops: &mut B, layer: &mut Layer<B>, s: &mut Scratch<B>, batch: &Batch) {
     let norm = &layer.input_norm;
     match &mut layer.mixer {
         Mixer::Gdn(gdn) => gated_delta_net(ops, norm, gdn, s, batch),
@@ -75,17 +81,17 @@ pub fn mixer<B: Ops>(ops: &mut B, layer: &mut Layer<B>, s: &mut Scratch<B>, batc
 }
 
 /// Adds the layer's experts to `s.residual`.
-pub fn experts<B: Ops>(ops: &mut B, layer: &Layer<B>, s: &mut Scratch<B>) {
+pub fn experts<B: Runs>(ops: &mut B, layer: &Layer<B>, s: &mut Scratch<B>) {
     let mut router = [(&layer.moe.router, &mut s.router)];
     ops.norm_linear(&s.residual, &layer.post_norm, &mut s.x, true, &mut router);
     let (routing, residual) = (&mut s.routing, &mut s.residual);
     ops.moe(&s.x, &s.router, routing, &layer.moe.experts, residual);
 }
 
-fn gated_delta_net<B: Ops>(
+fn gated_delta_net<B: Runs>(
     ops: &mut B,
     norm: &B::Vector,
-    w: &mut Gdn<B>,
+    w: &mut GdnLayer<B>,
     s: &mut Scratch<B>,
     batch: &Batch,
 ) {
@@ -123,7 +129,7 @@ fn gated_delta_net<B: Ops>(
     ops.gated_linear_add(&mut s.mixed, &w.norm, &s.z, &w.out, &mut s.residual);
 }
 
-fn gated_attention<B: Ops>(
+fn gated_attention<B: Runs>(
     ops: &mut B,
     norm: &B::Vector,
     w: &mut Attention<B>,
@@ -136,7 +142,7 @@ fn gated_attention<B: Ops>(
         q: &mut s.q,
         k: &mut s.k,
         v: &s.v,
-        norms: [&w.q_norm, &w.k_norm],
+        norms: Some([&w.q_norm, &w.k_norm]),
     };
     ops.attention(input, &mut w.cache, batch, &mut s.mixed);
     ops.linear_add(&s.mixed, &w.o, &mut s.residual);
@@ -144,7 +150,7 @@ fn gated_attention<B: Ops>(
 
 /// Leaves the logits of the wanted rows of `s.x`, the hidden states that `forward` or `draft` left,
 /// in `s.logits [wanted, VOCAB]`.
-pub fn logits<B: Ops>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+pub fn logits<B: Runs>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     ops.select(&s.x, batch, &mut s.last);
     ops.linear(&s.last, model.head(), &mut s.logits);
 }

@@ -1,11 +1,13 @@
 //! A loaded model as the engine sees it.
 
+use super::Runs;
 use crate::engine::executor::{
     DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot,
 };
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ops, Program, RANKED};
-use crate::target;
+use crate::ops::{Batch, Program, RANKED};
+use crate::shapes::Experts as _;
+use crate::target::{self, Moe};
 use crate::weights::{Checkpoint, Stage, WeightsError};
 
 use super::ledger::Plan;
@@ -15,14 +17,14 @@ use super::qwen3_5_moe::{self, Part};
 /// Most rows of one step: a full prefill and one token of every sequence.
 pub const ROWS_MAX: usize = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
 /// Logits of a router: of every expert, then of the shared one's gate.
-pub const ROUTER_LOGITS: usize = target::EXPERTS + 1;
+pub const ROUTER_LOGITS: usize = Moe::COUNT + 1;
 
 /// Elements that the host takes at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
 const _: () = assert!(TAKEN >= ROUTER_LOGITS && TAKEN >= target::HIDDEN);
 
 /// A model on a backend with its caches.
-pub struct Runner<B: Ops> {
+pub struct Runner<B: Runs> {
     ops: B,
     model: Model<B>,
     scratch: Scratch<B>,
@@ -36,7 +38,7 @@ pub struct Runner<B: Ops> {
     displaced: bool,
 }
 
-impl<B: Ops> Runner<B> {
+impl<B: Runs> Runner<B> {
     /// Loads the checkpoint's weights onto `ops`, and takes all memory that `plan` has. From here
     /// on the backend takes none.
     ///
@@ -135,7 +137,7 @@ impl<B: Ops> Runner<B> {
     }
 }
 
-impl<B: Ops> Runner<B> {
+impl<B: Runs> Runner<B> {
     /// `step` without what was recorded for it.
     ///
     /// # Errors
@@ -217,7 +219,7 @@ impl<B: Ops> Runner<B> {
 }
 
 /// What a look behind a part of a step takes rows with.
-pub struct Taker<'a, B: Ops> {
+pub struct Taker<'a, B: Runs> {
     ops: &'a mut B,
     s: &'a Scratch<B>,
     /// Of the step.
@@ -225,7 +227,7 @@ pub struct Taker<'a, B: Ops> {
     host: &'a mut B::Host,
 }
 
-impl<B: Ops> Taker<'_, B> {
+impl<B: Runs> Taker<'_, B> {
     /// Appends all rows of a tensor of `width` elements a row to `taken`.
     ///
     /// # Errors
@@ -246,7 +248,7 @@ impl<B: Ops> Taker<'_, B> {
     }
 }
 
-impl<B: Ops> Executor for Runner<B> {
+impl<B: Runs> Executor for Runner<B> {
     const VOCAB: usize = target::VOCAB;
     const PATIENCE: Option<Patience> = B::PATIENCE;
 

@@ -13,7 +13,7 @@ use crate::backend::parity::Report;
 use crate::backend::simulated::Host;
 use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ops};
+use crate::ops::{Batch, Dense, Device};
 use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, VOCAB};
 use crate::weights::{self, LAYER_GROWTH, Progress, WeightsError};
 

@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 use super::format::{FP8_BLOCK, NVFP4_GROUP, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, GdnSpec, LayerSpec, MixerSpec, ModelSpec};
-use crate::target;
+use crate::shapes::Experts as _;
+use crate::target::{self, Moe};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -247,7 +248,7 @@ fn popularity(place: usize) -> Vec<f32> {
     let embedding = share * COMMON * COMMON + 1.0 - share;
     let size = (embedding + LAYER_GROWTH * place as f32).sqrt();
     let sum = channels * COMMON / size;
-    let mut ranks: Vec<usize> = (0..target::EXPERTS).collect();
+    let mut ranks: Vec<usize> = (0..Moe::COUNT).collect();
     let dealt = seed("popularity").wrapping_add(place as u64);
     ranks.sort_by_key(|&rank| word(dealt, rank as u64));
     let logit = |rank: &usize| -POPULARITY * ((rank + 1) as f32).ln();

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use super::format::{FP8_BLOCK, NVFP4_GROUP};
 use super::header::Dtype;
-use crate::target::{self, Format, Mixer};
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
+use crate::target::{self, Format, Full, Gdn, Mixer, Moe};
 
 /// A matrix `[n, k]` in one of the formats.
 #[derive(Clone, Debug)]
@@ -160,12 +161,6 @@ pub struct MtpSpec {
     pub norm: VectorSpec,
 }
 
-/// Width of q, k and v of a Gated DeltaNet layer together.
-pub const GDN_QKV: usize = 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM
-    + target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-/// Width of the values of a Gated DeltaNet layer.
-pub const GDN_VALUES: usize = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-
 /// The target's checkpoint; `present` says whether it holds a tensor (experts may be stacked).
 pub fn model(present: &dyn Fn(&str) -> bool) -> ModelSpec {
     model_of(target::LAYERS, present)
@@ -239,34 +234,29 @@ fn mixer(prefix: &str, kind: Mixer) -> MixerSpec {
 }
 
 fn gdn(prefix: &str) -> GdnSpec {
-    let heads = target::GDN_VALUE_HEADS;
+    let heads = Gdn::VALUE_HEADS;
     let named = |name: &str, n, k, format| matrix(&format!("{prefix}.{name}"), n, k, format);
     let vector = |name: &str, shape: &[usize]| vector(&format!("{prefix}.{name}"), shape);
     GdnSpec {
-        qkv: named("in_proj_qkv", GDN_QKV, target::HIDDEN, target::FORMAT_GDN),
-        z: named("in_proj_z", GDN_VALUES, target::HIDDEN, target::FORMAT_GDN),
+        qkv: named("in_proj_qkv", Gdn::QKV, target::HIDDEN, target::FORMAT_GDN),
+        z: named("in_proj_z", Gdn::VALUES, target::HIDDEN, target::FORMAT_GDN),
         b: named("in_proj_b", heads, target::HIDDEN, Format::Bf16),
         a: named("in_proj_a", heads, target::HIDDEN, Format::Bf16),
-        out: named("out_proj", target::HIDDEN, GDN_VALUES, target::FORMAT_GDN),
-        conv: vector("conv1d.weight", &[GDN_QKV, 1, target::GDN_CONV]),
+        out: named("out_proj", target::HIDDEN, Gdn::VALUES, target::FORMAT_GDN),
+        conv: vector("conv1d.weight", &[Gdn::QKV, 1, Gdn::CONV]),
         a_log: vector("A_log", &[heads]),
         dt_bias: vector("dt_bias", &[heads]),
-        norm: vector("norm.weight", &[target::GDN_VALUE_DIM]),
+        norm: vector("norm.weight", &[Gdn::VALUE_DIM]),
     }
 }
 
 fn attention(prefix: &str, format: Format) -> AttentionSpec {
     let (heads, kv) = (
-        target::HEADS * target::HEAD_DIM,
-        target::KV_HEADS * target::HEAD_DIM,
+        Full::HEADS * Full::HEAD_DIM,
+        Full::KV_HEADS * Full::HEAD_DIM,
     );
     let named = |name: &str, n, k| matrix(&format!("{prefix}.self_attn.{name}"), n, k, format);
-    let norm = |name: &str| {
-        norm(
-            &format!("{prefix}.self_attn.{name}.weight"),
-            target::HEAD_DIM,
-        )
-    };
+    let norm = |name: &str| norm(&format!("{prefix}.self_attn.{name}.weight"), Full::HEAD_DIM);
     AttentionSpec {
         q: named("q_proj", 2 * heads, target::HIDDEN),
         k: named("k_proj", kv, target::HIDDEN),
@@ -285,25 +275,17 @@ fn moe(
     let stacked = experts == Format::Bf16 && present(&format!("{prefix}.experts.gate_up_proj"));
     let expert = |e| match stacked {
         true => stacked_expert(prefix, e),
-        false => swiglu(
-            &format!("{prefix}.experts.{e}"),
-            target::EXPERT_INTERMEDIATE,
-            experts,
-        ),
+        false => swiglu(&format!("{prefix}.experts.{e}"), Moe::INTERMEDIATE, experts),
     };
     MoeSpec {
         router: matrix(
             &format!("{prefix}.gate"),
-            target::EXPERTS,
+            Moe::COUNT,
             target::HIDDEN,
             Format::Bf16,
         ),
-        experts: (0..target::EXPERTS).map(expert).collect(),
-        shared: swiglu(
-            &format!("{prefix}.shared_expert"),
-            target::SHARED_INTERMEDIATE,
-            shared,
-        ),
+        experts: (0..Moe::COUNT).map(expert).collect(),
+        shared: swiglu(&format!("{prefix}.shared_expert"), Moe::SHARED, shared),
         shared_gate: matrix(
             &format!("{prefix}.shared_expert_gate"),
             1,
@@ -324,7 +306,7 @@ fn swiglu(prefix: &str, intermediate: usize, format: Format) -> [MatrixSpec; 3] 
 
 /// Gate rows come first in `gate_up_proj [E, 2 I, H]`; `down_proj` is `[E, H, I]`.
 fn stacked_expert(prefix: &str, expert: usize) -> [MatrixSpec; 3] {
-    let (e, i, h) = (target::EXPERTS, target::EXPERT_INTERMEDIATE, target::HIDDEN);
+    let (e, i, h) = (Moe::COUNT, Moe::INTERMEDIATE, target::HIDDEN);
     let part = |name: &str, n, k, shape, row| MatrixSpec {
         name: format!("{prefix}.experts.{name}"),
         n,

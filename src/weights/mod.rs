@@ -30,8 +30,8 @@ pub use draw::LAYER_GROWTH;
 pub use error::WeightsError;
 pub use folder::Folder;
 pub use layout::{
-    AttentionSpec, GDN_QKV, GDN_VALUES, GdnSpec, LayerSpec, MatrixSpec, MixerSpec, ModelSpec,
-    MoeSpec, MtpSpec, VectorSpec,
+    AttentionSpec, GdnSpec, LayerSpec, MatrixSpec, MixerSpec, ModelSpec, MoeSpec, MtpSpec,
+    VectorSpec,
 };
 pub use locate::{Located, download, incomplete, locate};
 pub use names::shortest;

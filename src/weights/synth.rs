@@ -20,7 +20,8 @@ use super::header::LENGTH_BYTES;
 use super::layout;
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Drawn, Seeded};
-use crate::target::{self, Mixer};
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
+use crate::target::{self, Full, Gdn, Mixer, Moe};
 
 /// Bytes of tensors that a shard holds, unless one tensor is larger.
 const SHARD_BYTES: u64 = 1 << 30;
@@ -260,7 +261,7 @@ fn config(layers: usize) -> Value {
         Mixer::Gdn => "linear_attention",
         Mixer::Attention => "full_attention",
     });
-    let rotary = target::ROTARY_DIM as f64 / target::HEAD_DIM as f64;
+    let rotary = Full::ROTARY_DIM as f64 / Full::HEAD_DIM as f64;
     json!({
         "architectures": ["Qwen3_5MoeForCausalLM"],
         "model_type": "qwen3_5_moe_text",
@@ -268,28 +269,28 @@ fn config(layers: usize) -> Value {
         "hidden_size": target::HIDDEN,
         "num_hidden_layers": layers,
         "layer_types": kinds.collect::<Vec<_>>(),
-        "num_attention_heads": target::HEADS,
-        "num_key_value_heads": target::KV_HEADS,
-        "head_dim": target::HEAD_DIM,
+        "num_attention_heads": Full::HEADS,
+        "num_key_value_heads": Full::KV_HEADS,
+        "head_dim": Full::HEAD_DIM,
         "rms_norm_eps": f64::from(target::NORM_EPS),
         "max_position_embeddings": target::MAX_CONTEXT,
         "tie_word_embeddings": target::TIED_HEAD,
         "rope_parameters": {
             "rope_type": "default",
-            "rope_theta": target::ROPE_THETA,
+            "rope_theta": Full::ROPE.theta,
             "partial_rotary_factor": rotary,
             // Positions of text have one part: sections do not matter.
             "mrope_section": [0, 0, 0],
         },
-        "linear_conv_kernel_dim": target::GDN_CONV,
-        "linear_key_head_dim": target::GDN_KEY_DIM,
-        "linear_value_head_dim": target::GDN_VALUE_DIM,
-        "linear_num_key_heads": target::GDN_KEY_HEADS,
-        "linear_num_value_heads": target::GDN_VALUE_HEADS,
-        "moe_intermediate_size": target::EXPERT_INTERMEDIATE,
-        "shared_expert_intermediate_size": target::SHARED_INTERMEDIATE,
-        "num_experts_per_tok": target::EXPERTS_PER_TOKEN,
-        "num_experts": target::EXPERTS,
+        "linear_conv_kernel_dim": Gdn::CONV,
+        "linear_key_head_dim": Gdn::KEY_DIM,
+        "linear_value_head_dim": Gdn::VALUE_DIM,
+        "linear_num_key_heads": Gdn::KEY_HEADS,
+        "linear_num_value_heads": Gdn::VALUE_HEADS,
+        "moe_intermediate_size": Moe::INTERMEDIATE,
+        "shared_expert_intermediate_size": Moe::SHARED,
+        "num_experts_per_tok": Moe::PER_TOKEN,
+        "num_experts": Moe::COUNT,
         "mtp_num_hidden_layers": target::MTP_LAYERS,
     })
 }

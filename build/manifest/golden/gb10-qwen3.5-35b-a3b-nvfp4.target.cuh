@@ -22,36 +22,8 @@ inline constexpr int VOCAB = 248320;
 inline constexpr bool TIED_HEAD = false;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
-// Routed experts of a layer.
-inline constexpr int EXPERTS = 256;
-// Experts that a token visits.
-inline constexpr int EXPERTS_PER_TOKEN = 8;
-// Inner width of a routed expert.
-inline constexpr int EXPERT_INTERMEDIATE = 512;
-// Inner width of the shared expert.
-inline constexpr int SHARED_INTERMEDIATE = 512;
 // Multi-token-prediction layers (0 or 1).
 inline constexpr int MTP_LAYERS = 1;
-// Query heads.
-inline constexpr int HEADS = 16;
-// Key and value heads.
-inline constexpr int KV_HEADS = 2;
-// Elements of a head.
-inline constexpr int HEAD_DIM = 256;
-// Leading elements of a head that RoPE turns.
-inline constexpr int ROTARY_DIM = 64;
-// RoPE base.
-inline constexpr double ROPE_THETA = 10000000.0;
-// Gated DeltaNet key heads.
-inline constexpr int GDN_KEY_HEADS = 16;
-// Gated DeltaNet value heads.
-inline constexpr int GDN_VALUE_HEADS = 32;
-// Elements of a Gated DeltaNet key.
-inline constexpr int GDN_KEY_DIM = 128;
-// Elements of a Gated DeltaNet value.
-inline constexpr int GDN_VALUE_DIM = 128;
-// Taps of the causal convolution.
-inline constexpr int GDN_CONV = 4;
 // Embedding table.
 inline constexpr Format FORMAT_EMBED = Format::bf16;
 // Output head.
@@ -84,6 +56,34 @@ inline constexpr int PREFILL_TOKENS = 8192;
 inline constexpr int KV_PAGES = 16384;
 // Largest logits of a row that `top_k` ranks.
 inline constexpr int TOP_K = 64;
+// Routed experts of a layer.
+inline constexpr int EXPERTS = 256;
+// Experts that a token visits.
+inline constexpr int EXPERTS_PER_TOKEN = 8;
+// Inner width of a routed expert.
+inline constexpr int EXPERT_INTERMEDIATE = 512;
+// Inner width of the shared expert.
+inline constexpr int SHARED_INTERMEDIATE = 512;
+// Query heads.
+inline constexpr int HEADS = 16;
+// Key and value heads.
+inline constexpr int KV_HEADS = 2;
+// Elements of a head.
+inline constexpr int HEAD_DIM = 256;
+// Leading elements of a head that RoPE turns.
+inline constexpr int ROTARY_DIM = 64;
+// RoPE base.
+inline constexpr double ROPE_THETA = 10000000.0;
+// Gated DeltaNet key heads.
+inline constexpr int GDN_KEY_HEADS = 16;
+// Gated DeltaNet value heads.
+inline constexpr int GDN_VALUE_HEADS = 32;
+// Elements of a Gated DeltaNet key.
+inline constexpr int GDN_KEY_DIM = 128;
+// Elements of a Gated DeltaNet value.
+inline constexpr int GDN_VALUE_DIM = 128;
+// Taps of the causal convolution.
+inline constexpr int GDN_CONV = 4;
 // Token mixer of each layer.
 inline constexpr Mixer MIXERS[LAYERS] = {
   Mixer::gdn,

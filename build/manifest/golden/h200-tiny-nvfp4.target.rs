@@ -329,36 +329,8 @@ pub const VOCAB: usize = 3072;
 pub const TIED_HEAD: bool = false;
 /// Epsilon of every norm.
 pub const NORM_EPS: f32 = 1e-6;
-/// Routed experts of a layer.
-pub const EXPERTS: usize = 8;
-/// Experts that a token visits.
-pub const EXPERTS_PER_TOKEN: usize = 2;
-/// Inner width of a routed expert.
-pub const EXPERT_INTERMEDIATE: usize = 128;
-/// Inner width of the shared expert.
-pub const SHARED_INTERMEDIATE: usize = 128;
 /// Multi-token-prediction layers (0 or 1).
 pub const MTP_LAYERS: usize = 1;
-/// Query heads.
-pub const HEADS: usize = 4;
-/// Key and value heads.
-pub const KV_HEADS: usize = 2;
-/// Elements of a head.
-pub const HEAD_DIM: usize = 256;
-/// Leading elements of a head that RoPE turns.
-pub const ROTARY_DIM: usize = 64;
-/// RoPE base.
-pub const ROPE_THETA: f64 = 10000000.0;
-/// Gated DeltaNet key heads.
-pub const GDN_KEY_HEADS: usize = 2;
-/// Gated DeltaNet value heads.
-pub const GDN_VALUE_HEADS: usize = 4;
-/// Elements of a Gated DeltaNet key.
-pub const GDN_KEY_DIM: usize = 128;
-/// Elements of a Gated DeltaNet value.
-pub const GDN_VALUE_DIM: usize = 128;
-/// Taps of the causal convolution.
-pub const GDN_CONV: usize = 4;
 /// Embedding table.
 pub const FORMAT_EMBED: Format = Format::Bf16;
 /// Output head.
@@ -391,6 +363,35 @@ pub const PREFILL_TOKENS: usize = 256;
 pub const KV_PAGES: usize = 512;
 /// Largest logits of a row that `top_k` ranks.
 pub const TOP_K: usize = 64;
+/// Attention over all positions.
+pub struct Full;
+impl crate::shapes::Attention for Full {
+    const HEADS: usize = 4;
+    const KV_HEADS: usize = 2;
+    const HEAD_DIM: usize = 256;
+    const ROTARY_DIM: usize = 64;
+    const ROPE: crate::shapes::Rope = crate::shapes::Rope { theta: 10000000.0, scaling: None };
+    const GATED: bool = true;
+    const NORMED: bool = true;
+}
+/// Gated DeltaNet.
+pub struct Gdn;
+impl crate::shapes::Delta for Gdn {
+    const KEY_HEADS: usize = 2;
+    const VALUE_HEADS: usize = 4;
+    const KEY_DIM: usize = 128;
+    const VALUE_DIM: usize = 128;
+    const CONV: usize = 4;
+}
+/// Mixture of experts.
+pub struct Moe;
+impl crate::shapes::Experts for Moe {
+    const COUNT: usize = 8;
+    const PER_TOKEN: usize = 2;
+    const INTERMEDIATE: usize = 128;
+    const SHARED: usize = 128;
+    const ROWS_NVFP4: bool = false;
+}
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
@@ -440,8 +441,6 @@ pub const MOE_ROWS: usize = 128;
 pub const TOP_K_CHUNKS: usize = 132;
 /// Parts of a chunk, which a warp ranks.
 pub const TOP_K_PARTS: usize = 1;
-/// Whether experts of NVFP4 multiply rows that are rounded to the same.
-pub const EXPERTS_ROWS_NVFP4: bool = false;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = true;
 /// Kernel of `attend`.

@@ -48,7 +48,6 @@ fn format(name: &'static str, value: Format, doc: &'static str) -> Constant {
 /// Constants that mean the same on the host and on the device.
 pub(crate) fn constants(target: &Target) -> Vec<Constant> {
     let mut list = model_constants(target);
-    list.extend(mixer_constants(target));
     list.extend(format_constants(target));
     list.extend(limit_constants(target));
     list
@@ -72,6 +71,19 @@ fn model_constants(target: &Target) -> Vec<Constant> {
             doc: "Epsilon of every norm.",
             value: eps,
         },
+        size(
+            "MTP_LAYERS",
+            model.mtp.layers,
+            "Multi-token-prediction layers (0 or 1).",
+        ),
+    ]
+}
+
+/// Constants of the model's blocks, as device code knows them; the host has types for them.
+pub(crate) fn block_constants(target: &Target) -> Vec<Constant> {
+    let model = &target.model;
+    let (attention, gdn) = (&model.attention, &model.gdn);
+    vec![
         size("EXPERTS", model.moe.experts, "Routed experts of a layer."),
         size(
             "EXPERTS_PER_TOKEN",
@@ -88,17 +100,6 @@ fn model_constants(target: &Target) -> Vec<Constant> {
             model.moe.shared_intermediate,
             "Inner width of the shared expert.",
         ),
-        size(
-            "MTP_LAYERS",
-            model.mtp.layers,
-            "Multi-token-prediction layers (0 or 1).",
-        ),
-    ]
-}
-
-fn mixer_constants(target: &Target) -> Vec<Constant> {
-    let (attention, gdn) = (&target.model.attention, &target.model.gdn);
-    vec![
         size("HEADS", attention.heads, "Query heads."),
         size("KV_HEADS", attention.kv_heads, "Key and value heads."),
         size("HEAD_DIM", attention.head_dim, "Elements of a head."),

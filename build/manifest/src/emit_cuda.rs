@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::constants::{Value, constants};
+use crate::constants::{Value, block_constants, constants};
 use crate::kernels::{KernelChoice, moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::{Format, KvFormat};
 use crate::schema::model::Mixer;
@@ -20,7 +20,7 @@ impl Target {
         out += "enum class KvFormat { f32, bf16 };\n";
         out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
         out += "  nvfp4_modelopt,\n  fp8_block128\n};\n\n";
-        for constant in constants(self) {
+        for constant in constants(self).into_iter().chain(block_constants(self)) {
             let name = constant.name;
             let text = match constant.value {
                 Value::Size(value) => format!("int {name} = {value}"),

@@ -7,7 +7,7 @@ use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
-use crate::schema::leaf::{Format, KvFormat, Rows};
+use crate::schema::leaf::{Format, KvFormat};
 use crate::schema::model::{AddedTokens, Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
 
@@ -21,6 +21,7 @@ impl Target {
         for constant in constants(self) {
             write_constant(&mut out, &constant);
         }
+        self.write_shapes(&mut out);
         self.write_mixers(&mut out);
         self.write_sampling(&mut out);
         self.write_chat(&mut out);
@@ -212,9 +213,6 @@ impl Target {
             let text = format!("TOP_K_PARTS: usize = {parts}");
             item(out, "Parts of a chunk, which a warp ranks.", &text);
         }
-        let rounds = self.leaf.quant.experts_rows == Rows::Nvfp4;
-        let doc = "Whether experts of NVFP4 multiply rows that are rounded to the same.";
-        item(out, doc, &format!("EXPERTS_ROWS_NVFP4: bool = {rounds}"));
         let kernels = self.kernels();
         let operands = kernels.iter().any(|choice| choice.operands);
         let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";

@@ -17,6 +17,7 @@ mod dequantise;
 mod derive;
 mod emit_cuda;
 mod emit_rust;
+mod emit_shapes;
 mod error;
 mod expand;
 mod facts;

@@ -1,87 +1,118 @@
 //! Rotary embedding, the paged cache, and causal attention of one head of one row.
 
-use crate::engine::executor::PageId;
-use crate::ops::Batch;
-use crate::target::{HEAD_DIM, HEADS, KV_HEADS, MAX_CONTEXT, PAGE, ROPE_THETA, ROTARY_DIM};
+use std::any::TypeId;
+use std::marker::PhantomData;
 
-use super::elementwise::inverse_rms;
+use crate::engine::executor::{DeviceError, PageId};
+use crate::ops::{Attend, Batch};
+use crate::shapes;
+use crate::target::{MAX_CONTEXT, PAGE};
+
+use super::elementwise::{inverse_rms, mul_sigmoid};
 use super::lanes::{LANES, Lanes, exp};
+use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
+use super::{Cpu, Tensor, split};
 
-/// Rotated pairs of a head.
-const PAIRS: usize = ROTARY_DIM / 2;
 /// Groups of positions of a page that are scored together.
 const PAGE_LANES: usize = PAGE / LANES;
-/// Groups of dimensions of a value; the last may be partly used.
-const HEAD_LANES: usize = HEAD_DIM.div_ceil(LANES);
-/// Elements that a value takes in the cache.
-const VALUE_STRIDE: usize = HEAD_LANES * LANES;
+/// Groups of dimensions of the widest value that is mixed.
+const HEAD_LANES_MAX: usize = 32;
 
-const _: () = assert!(PAGE.is_multiple_of(LANES) && HEADS.is_multiple_of(KV_HEADS));
-const _: () = assert!(ROTARY_DIM.is_multiple_of(2) && ROTARY_DIM <= HEAD_DIM);
+const _: () = assert!(PAGE.is_multiple_of(LANES));
 
-/// Cosine and sine of every pair's angle, for the positions seen so far.
+/// How values of a shape lie.
+trait Lay: shapes::Attention {
+    /// Groups of dimensions of a value; the last may be partly used.
+    const HEAD_LANES: usize = Self::HEAD_DIM.div_ceil(LANES);
+    /// Elements that a value takes in the cache.
+    const VALUE_STRIDE: usize = Self::HEAD_LANES * LANES;
+    /// Fails to compile where a value is wider than what is mixed.
+    const FITS: () = assert!(Self::HEAD_LANES <= HEAD_LANES_MAX);
+}
+
+impl<A: shapes::Attention> Lay for A {}
+
+/// Cosine and sine of every pair's angle, for each shape and the positions seen so far.
+#[derive(Default)]
+pub struct Ropes(Vec<(TypeId, Rope)>);
+
+impl Ropes {
+    /// The table of a shape, as long as the positions of the batch need.
+    pub fn covering<A: shapes::Attention>(&mut self, batch: &Batch) -> &Rope {
+        let id = TypeId::of::<A>();
+        let known = self.0.iter().position(|(of, _)| *of == id);
+        let index = known.unwrap_or_else(|| {
+            self.0.push((id, Rope::default()));
+            self.0.len() - 1
+        });
+        let rope = &mut self.0[index].1;
+        rope.cover::<A>(batch);
+        rope
+    }
+}
+
+/// The angles of one shape.
 #[derive(Default)]
 pub struct Rope {
     /// `[position][PAIRS]` of (cosine, sine).
-    table: Vec<[(f32, f32); PAIRS]>,
+    table: Vec<(f32, f32)>,
 }
 
 impl Rope {
-    /// Extends the table to the positions of the batch.
-    pub fn cover(&mut self, batch: &Batch) {
-        let end = batch
-            .positions()
-            .iter()
-            .max()
-            .map_or(0, |position| position + 1);
+    fn cover<A: shapes::Attention>(&mut self, batch: &Batch) {
+        let last = batch.positions().iter().max();
+        let end = last.map_or(0, |position| position + 1);
         assert!(end <= MAX_CONTEXT);
-        if self.table.len() < end {
-            self.table.extend((self.table.len()..end).map(angles));
+        for position in self.table.len() / A::PAIRS..end {
+            let turn = |pair| A::ROPE.turn(position, pair, A::ROTARY_DIM);
+            self.table.extend((0..A::PAIRS).map(turn));
         }
     }
 
-    /// `head = rotate(head * inverse_rms(head) * w)`.
-    pub fn norm_and_rotate(&self, head: &mut [f32], w: &[f32], position: usize) {
-        let scale = inverse_rms(head);
-        for (x, w) in head.iter_mut().zip(w) {
-            *x = *x * scale * w;
+    /// `head = rotate(head * inverse_rms(head) * w)`; without the norm where there is no `w`.
+    pub fn norm_and_rotate<A: shapes::Attention>(
+        &self,
+        head: &mut [f32],
+        w: Option<&[f32]>,
+        position: usize,
+    ) {
+        if let Some(w) = w {
+            let scale = inverse_rms(head);
+            for (x, w) in head.iter_mut().zip(w) {
+                *x = *x * scale * w;
+            }
         }
-        let (low, high) = head[..ROTARY_DIM].split_at_mut(PAIRS);
-        for ((low, high), &(cos, sin)) in low.iter_mut().zip(high).zip(&self.table[position]) {
+        let turns = &self.table[position * A::PAIRS..][..A::PAIRS];
+        let (low, high) = head[..A::ROTARY_DIM].split_at_mut(A::PAIRS);
+        for ((low, high), &(cos, sin)) in low.iter_mut().zip(high).zip(turns) {
             (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
         }
     }
 }
 
-/// Frequencies and angles are rounded to F32, as in the models' training code.
-fn angles(position: usize) -> [(f32, f32); PAIRS] {
-    std::array::from_fn(|pair| {
-        let frequency = libm::pow(ROPE_THETA, -2.0 * pair as f64 / ROTARY_DIM as f64) as f32;
-        let angle = f64::from(position as f32 * frequency);
-        (libm::cos(angle) as f32, libm::sin(angle) as f32)
-    })
-}
-
 /// Keys and values of one layer. Pages are backed by memory once they are written.
-pub struct KvCache {
+pub struct KvCache<A> {
     /// `[page][kv head][dim][position]`: positions side by side, for scores of many at once.
     keys: Vec<f32>,
     /// `[page][kv head][position][VALUE_STRIDE]`.
     values: Vec<f32>,
+    shape: PhantomData<A>,
 }
 
-impl KvCache {
+impl<A: shapes::Attention> KvCache<A> {
     /// What a cache of so many pages takes.
     pub fn bytes(pages: usize) -> u64 {
-        (pages * KV_HEADS * PAGE * (HEAD_DIM + VALUE_STRIDE) * size_of::<f32>()) as u64
+        (pages * A::KV_HEADS * PAGE * (A::HEAD_DIM + A::VALUE_STRIDE) * size_of::<f32>()) as u64
     }
 
-    pub fn new(pages: usize) -> KvCache {
-        let positions = pages * KV_HEADS * PAGE;
+    pub fn new(pages: usize) -> KvCache<A> {
+        let ((), ()) = (A::CHECK, A::FITS);
+        let positions = pages * A::KV_HEADS * PAGE;
         KvCache {
-            keys: vec![0.0; positions * HEAD_DIM],
-            values: vec![0.0; positions * VALUE_STRIDE],
+            keys: vec![0.0; positions * A::HEAD_DIM],
+            values: vec![0.0; positions * A::VALUE_STRIDE],
+            shape: PhantomData,
         }
     }
 
@@ -90,40 +121,117 @@ impl KvCache {
         [&self.keys[..], &self.values].concat()
     }
 
-    /// Writes one position, `k, v [KV_HEADS * HEAD_DIM]`.
+    /// Writes one position, `k, v [KEYS]`.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
         for (head, (k, v)) in k
-            .chunks_exact(HEAD_DIM)
-            .zip(v.chunks_exact(HEAD_DIM))
+            .chunks_exact(A::HEAD_DIM)
+            .zip(v.chunks_exact(A::HEAD_DIM))
             .enumerate()
         {
-            let block = block(page, head);
-            self.values[(block + offset) * VALUE_STRIDE..][..HEAD_DIM].copy_from_slice(v);
+            let block = block::<A>(page, head);
+            self.values[(block + offset) * A::VALUE_STRIDE..][..A::HEAD_DIM].copy_from_slice(v);
             for (dim, &k) in k.iter().enumerate() {
-                self.keys[block * HEAD_DIM + dim * PAGE + offset] = k;
+                self.keys[block * A::HEAD_DIM + dim * PAGE + offset] = k;
             }
         }
     }
 }
 
+impl<A: shapes::Attention> Attend<A> for Cpu {
+    type KvCache = KvCache<A>;
+
+    fn kv_cache(&self, pages: usize) -> Result<KvCache<A>, DeviceError> {
+        self.budget.check(KvCache::<A>::bytes(pages))?;
+        Ok(KvCache::new(pages))
+    }
+
+    fn store_kv(
+        &mut self,
+        q: &mut Tensor,
+        k: &mut Tensor,
+        v: &Tensor,
+        norms: Option<[&Vec<f32>; 2]>,
+        cache: &mut KvCache<A>,
+        batch: &Batch,
+    ) {
+        assert_eq!(norms.is_some(), A::NORMED);
+        let [of_q, of_k] = norms.map_or([None; 2], |norms| norms.map(|w| Some(&w[..])));
+        self.norm_and_rotate::<A>(q, A::QUERY, of_q, batch);
+        self.norm_and_rotate::<A>(k, A::HEAD_DIM, of_k, batch);
+        for row in 0..batch.rows() {
+            let position = batch.positions()[row];
+            let page = batch.pages_of(row)[position / PAGE];
+            cache.store(page, position % PAGE, k.row(row), v.row(row));
+        }
+    }
+
+    fn attend(&mut self, q: &Tensor, cache: &KvCache<A>, batch: &Batch, out: &mut Tensor) {
+        out.shape(q.rows, A::MIXED);
+        let last = batch.positions().iter().max();
+        let longest = last.map_or(0, |position| position + 1);
+        let out = Shared::new(&mut out.values);
+        let work = 2 * longest * A::HEAD_DIM;
+        split(&mut self.pool, q.rows * A::HEADS, work, |items| {
+            for item in items {
+                let (row, head) = (item / A::HEADS, item % A::HEADS);
+                let range = item * A::HEAD_DIM..(item + 1) * A::HEAD_DIM;
+                // SAFETY: each row and head belongs to one task.
+                let out = unsafe { out.range(range) };
+                let (query, gate) = q.row(row)[head * A::QUERY..][..A::QUERY].split_at(A::HEAD_DIM);
+                let (pages, position) = (batch.pages_of(row), batch.positions()[row]);
+                attend(query, cache, head, pages, position, out);
+                if A::GATED {
+                    mul_sigmoid(out, gate);
+                }
+            }
+        });
+    }
+}
+
+impl Cpu {
+    /// Norms, where there is a `w`, and rotates heads in place, one every `stride` elements of a
+    /// row.
+    pub(super) fn norm_and_rotate<A: shapes::Attention>(
+        &mut self,
+        x: &mut Tensor,
+        stride: usize,
+        w: Option<&[f32]>,
+        batch: &Batch,
+    ) {
+        let (width, rows) = (x.width, x.rows);
+        let rope = self.ropes.covering::<A>(batch);
+        let values = Shared::new(&mut x.values);
+        split(&mut self.pool, rows, 4 * width, |rows| {
+            for row in rows {
+                // SAFETY: each row belongs to one task.
+                let row_values = unsafe { values.range(row * width..(row + 1) * width) };
+                for head in row_values.chunks_exact_mut(stride) {
+                    let (head, position) = (&mut head[..A::HEAD_DIM], batch.positions()[row]);
+                    rope.norm_and_rotate::<A>(head, w, position);
+                }
+            }
+        });
+    }
+}
+
 /// First of the `PAGE` positions of a page and head.
-fn block(page: PageId, kv_head: usize) -> usize {
-    (page.0 as usize * KV_HEADS + kv_head) * PAGE
+fn block<A: shapes::Attention>(page: PageId, kv_head: usize) -> usize {
+    (page.0 as usize * A::KV_HEADS + kv_head) * PAGE
 }
 
 /// `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions `j <= position`.
 ///
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
-pub fn attend(
+fn attend<A: shapes::Attention>(
     query: &[f32],
-    cache: &KvCache,
+    cache: &KvCache<A>,
     head: usize,
     pages: &[PageId],
     position: usize,
     out: &mut [f32],
 ) {
-    let kv_head = head / (HEADS / KV_HEADS);
-    widest(Attend {
+    let kv_head = head / A::GROUP;
+    widest(Query {
         query,
         cache,
         kv_head,
@@ -133,26 +241,28 @@ pub fn attend(
     });
 }
 
-struct Attend<'a> {
+/// One head of one row.
+struct Query<'a, A> {
     query: &'a [f32],
-    cache: &'a KvCache,
+    cache: &'a KvCache<A>,
     kv_head: usize,
     pages: &'a [PageId],
     position: usize,
     out: &'a mut [f32],
 }
 
-impl Kernel for Attend<'_> {
+impl<A: shapes::Attention> Kernel for Query<'_, A> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let mut max = f32::NEG_INFINITY;
         let mut sum = 0.0;
-        let mut mixed = [V::splat(0.0); HEAD_LANES];
+        let mut mixed = [V::splat(0.0); HEAD_LANES_MAX];
+        let mixed = &mut mixed[..A::HEAD_LANES];
         for (index, &page) in self.pages[..self.position / PAGE + 1].iter().enumerate() {
             let live = PAGE.min(self.position + 1 - index * PAGE);
-            let block = block(page, self.kv_head);
+            let block = block::<A>(page, self.kv_head);
             let mut scores =
-                self.scores::<V>(&self.cache.keys[block * HEAD_DIM..][..HEAD_DIM * PAGE]);
+                self.scores::<V>(&self.cache.keys[block * A::HEAD_DIM..][..A::HEAD_DIM * PAGE]);
             let page_max = scores[..live]
                 .iter()
                 .fold(max, |max, &score| max.max(score));
@@ -163,8 +273,8 @@ impl Kernel for Attend<'_> {
             mixed
                 .iter_mut()
                 .for_each(|lanes| *lanes = lanes.mul(V::splat(scale)));
-            let values = &self.cache.values[block * VALUE_STRIDE..][..live * VALUE_STRIDE];
-            for (value, &weight) in values.chunks_exact(VALUE_STRIDE).zip(&scores) {
+            let values = &self.cache.values[block * A::VALUE_STRIDE..][..live * A::VALUE_STRIDE];
+            for (value, &weight) in values.chunks_exact(A::VALUE_STRIDE).zip(&scores) {
                 sum += weight;
                 for (lanes, value) in mixed.iter_mut().zip(value.as_chunks().0) {
                     *lanes = lanes.add(V::load(value).mul(V::splat(weight)));
@@ -177,7 +287,7 @@ impl Kernel for Attend<'_> {
     }
 }
 
-impl Attend<'_> {
+impl<A: shapes::Attention> Query<'_, A> {
     /// Scaled scores of all positions of a page; those beyond the row's own mean nothing.
     #[inline(always)]
     fn scores<V: Vector>(&self, keys: &[f32]) -> [f32; PAGE] {
@@ -187,7 +297,7 @@ impl Attend<'_> {
                 *sum = sum.add(V::load(keys).mul(V::splat(q)));
             }
         }
-        let scale = 1.0 / (HEAD_DIM as f32).sqrt();
+        let scale = 1.0 / (A::HEAD_DIM as f32).sqrt();
         let mut scores = [0.0; PAGE];
         for (scores, sum) in scores.chunks_exact_mut(LANES).zip(sums) {
             sum.mul(V::splat(scale)).lanes().store(scores);

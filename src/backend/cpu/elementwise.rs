@@ -51,7 +51,12 @@ pub fn mul_sigmoid(x: &mut [f32], gate: &[f32]) {
 /// `out[i] = silu(x[i]) * x[I + i]`.
 pub fn silu_mul(x: &[f32], out: &mut [f32]) {
     let (gate, up) = x.split_at(out.len());
-    assert_eq!(up.len(), out.len());
+    swiglu(gate, up, out);
+}
+
+/// `out[i] = silu(gate[i]) * up[i]`.
+pub fn swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert!(gate.len() == out.len() && up.len() == out.len());
     let parts = out
         .chunks_mut(LANES)
         .zip(gate.chunks(LANES))

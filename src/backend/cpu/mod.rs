@@ -5,11 +5,11 @@
 
 mod attention;
 mod clock;
+mod delta;
 mod elementwise;
-mod gdn;
+mod experts;
 mod lanes;
 mod matrix;
-mod moe;
 mod nvfp4;
 mod pool;
 #[cfg(test)]
@@ -24,17 +24,15 @@ use std::ops::Range;
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::engine::executor::{DeviceError, Patience};
-use crate::ops::{Batch, GatedDelta, Ops, RANKED};
+use crate::ops::{Batch, Dense, Device, Gate, RANKED};
 use crate::ranking;
-use crate::target::{self, Format, TOP_K};
+use crate::shapes;
+use crate::target::{Format, TOP_K};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
-use attention::{KvCache, Rope};
-use gdn::GdnState;
+use attention::Ropes;
 pub use matrix::Matrix;
-use moe::{Experts, Routing};
 use pool::Pool;
-use share::Shared;
 
 /// Multiply-adds that are worth handing to another thread.
 const TASK_WORK: usize = 1 << 14;
@@ -48,9 +46,9 @@ const THREADS_MAX: usize = 8;
 /// The host's processor.
 pub struct Cpu {
     pool: Pool,
-    rope: Rope,
-    moe: moe::Scratch,
-    gdn: gdn::Scratch,
+    ropes: Ropes,
+    experts: experts::Scratch,
+    delta: delta::Scratch,
     /// Of `linear_add`.
     sums: Tensor,
     /// Of all matrices loaded.
@@ -98,9 +96,9 @@ impl Cpu {
     pub fn new(threads: usize) -> Cpu {
         Cpu {
             pool: Pool::new(threads),
-            rope: Rope::default(),
-            moe: moe::Scratch::default(),
-            gdn: gdn::Scratch::default(),
+            ropes: Ropes::default(),
+            experts: experts::Scratch::default(),
+            delta: delta::Scratch::default(),
             sums: Tensor::default(),
             matrix_bytes: 0,
             budget: Budget::default(),
@@ -135,22 +133,6 @@ impl Cpu {
         self.matrix_bytes += matrix.bytes();
         Ok(matrix)
     }
-
-    /// Norms and rotates heads in place, one every `stride` elements of a row.
-    fn norm_rope(&mut self, x: &mut Tensor, stride: usize, w: &[f32], batch: &Batch) {
-        self.rope.cover(batch);
-        let (rope, width, rows) = (&self.rope, x.width, x.rows);
-        let values = Shared::new(&mut x.values);
-        split(&mut self.pool, rows, 4 * width, |rows| {
-            for row in rows {
-                // SAFETY: each row belongs to one task.
-                let row_values = unsafe { values.range(row * width..(row + 1) * width) };
-                for head in row_values.chunks_exact_mut(stride) {
-                    rope.norm_and_rotate(&mut head[..target::HEAD_DIM], w, batch.positions()[row]);
-                }
-            }
-        });
-    }
 }
 
 /// What matrices of such parts take, at most.
@@ -175,18 +157,13 @@ fn split(pool: &mut Pool, count: usize, work: usize, run: impl Fn(Range<usize>) 
     });
 }
 
-impl Ops for Cpu {
+impl Device for Cpu {
     type Tensor = Tensor;
     type Matrix = Matrix;
     type Vector = Vec<f32>;
-    type Experts = Experts;
-    type Routing = Routing;
-    type KvCache = KvCache;
-    type GdnState = GdnState;
     type Host = Vec<f32>;
 
     const RANKS: bool = false;
-    const CELL_BYTES: usize = size_of::<f32>();
     /// A slow host is no fault.
     const PATIENCE: Option<Patience> = None;
 
@@ -213,16 +190,6 @@ impl Ops for Cpu {
         Ok(values)
     }
 
-    fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
-        self.budget.check(bytes_of(parts.as_flattened()))?;
-        let mut experts = Experts::stored_as(parts[0][0].format().is_nvfp4());
-        for [gate, up, down] in parts {
-            experts.gate_up.push(self.matrix(&[*gate, *up])?);
-            experts.down.push(self.matrix(&[*down])?);
-        }
-        Ok(experts)
-    }
-
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
         self.budget
             .check((rows * width * size_of::<f32>()) as u64)?;
@@ -233,28 +200,27 @@ impl Ops for Cpu {
         })
     }
 
-    fn routing(&self) -> Result<Routing, DeviceError> {
-        Ok(Routing::default())
-    }
-
     /// Grows with what is read: most hosts have less memory than rows of logits could take.
     fn host(&self, _: usize) -> Result<Vec<f32>, DeviceError> {
         Ok(Vec::new())
     }
 
-    fn kv_cache(&self, pages: usize) -> Result<KvCache, DeviceError> {
-        self.budget.check(KvCache::bytes(pages))?;
-        Ok(KvCache::new(pages))
-    }
-
-    fn gdn_state(&self) -> Result<GdnState, DeviceError> {
-        self.budget.check(GdnState::BYTES)?;
-        Ok(GdnState::new())
-    }
-
     /// Nothing: operations read the batch where it is.
     fn begin(&mut self, _: &Batch) {}
 
+    fn read(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        out.clear();
+        out.extend_from_slice(&x.values[rows.start * x.width..rows.end * x.width]);
+        Ok(())
+    }
+}
+
+impl Dense for Cpu {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
         out.shape(batch.rows(), table.k);
         for (row, &token) in out.rows_mut().zip(batch.tokens()) {
@@ -284,87 +250,6 @@ impl Ops for Cpu {
         self.sums = sums;
     }
 
-    fn store_kv(
-        &mut self,
-        q: &mut Tensor,
-        k: &mut Tensor,
-        v: &Tensor,
-        norms: [&Vec<f32>; 2],
-        cache: &mut KvCache,
-        batch: &Batch,
-    ) {
-        self.norm_rope(q, 2 * target::HEAD_DIM, norms[0], batch);
-        self.norm_rope(k, target::HEAD_DIM, norms[1], batch);
-        for row in 0..batch.rows() {
-            let position = batch.positions()[row];
-            let page = batch.pages_of(row)[position / target::PAGE];
-            cache.store(page, position % target::PAGE, k.row(row), v.row(row));
-        }
-    }
-
-    fn attend(&mut self, q: &Tensor, cache: &KvCache, batch: &Batch, out: &mut Tensor) {
-        out.shape(q.rows, target::HEADS * target::HEAD_DIM);
-        let longest = batch
-            .positions()
-            .iter()
-            .max()
-            .map_or(0, |position| position + 1);
-        let out = Shared::new(&mut out.values);
-        let work = 2 * longest * target::HEAD_DIM;
-        split(&mut self.pool, q.rows * target::HEADS, work, |items| {
-            for item in items {
-                let (row, head) = (item / target::HEADS, item % target::HEADS);
-                let range = item * target::HEAD_DIM..(item + 1) * target::HEAD_DIM;
-                // SAFETY: each row and head belongs to one task.
-                let out = unsafe { out.range(range) };
-                let query = &q.row(row)[head * 2 * target::HEAD_DIM..][..target::HEAD_DIM];
-                let (pages, position) = (batch.pages_of(row), batch.positions()[row]);
-                attention::attend(query, cache, head, pages, position, out);
-                let gate = &q.row(row)[(2 * head + 1) * target::HEAD_DIM..][..target::HEAD_DIM];
-                elementwise::mul_sigmoid(out, gate);
-            }
-        });
-    }
-
-    fn conv_silu(
-        &mut self,
-        x: &Tensor,
-        w: &Vec<f32>,
-        state: &mut GdnState,
-        batch: &Batch,
-        out: &mut Tensor,
-    ) {
-        out.shape(x.rows, x.width).copy_from_slice(&x.values);
-        gdn::conv_silu(&mut self.pool, out, w, state, batch);
-    }
-
-    fn gated_delta(
-        &mut self,
-        input: GatedDelta<'_, Cpu>,
-        state: &mut GdnState,
-        batch: &Batch,
-        out: &mut Tensor,
-    ) {
-        gdn::gated_delta(&mut self.pool, &mut self.gdn, input, state, batch, out);
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vec<f32>, z: &Tensor) {
-        for (row, x) in x.rows_mut().enumerate() {
-            let heads = x.chunks_exact_mut(target::GDN_VALUE_DIM);
-            for (x, z) in heads.zip(z.row(row).chunks_exact(target::GDN_VALUE_DIM)) {
-                elementwise::gated_rms_norm(x, w, z);
-            }
-        }
-    }
-
-    fn route(&mut self, logits: &Tensor, routing: &mut Routing) {
-        routing.fill(&logits.values);
-    }
-
-    fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, residual: &mut Tensor) {
-        moe::experts(&mut self.pool, &mut self.moe, x, routing, experts, residual);
-    }
-
     fn concat(&mut self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
         assert_eq!((a.rows, a.width), (b.rows, b.width));
         out.shape(a.rows, a.width + b.width);
@@ -387,15 +272,13 @@ impl Ops for Cpu {
             out.copy_from_slice(&ranking::ranked(logits.row(row), TOP_K));
         }
     }
+}
 
-    fn read(
-        &mut self,
-        x: &Tensor,
-        rows: Range<usize>,
-        out: &mut Vec<f32>,
-    ) -> Result<(), DeviceError> {
-        out.clear();
-        out.extend_from_slice(&x.values[rows.start * x.width..rows.end * x.width]);
-        Ok(())
+impl<M: shapes::Mlp> Gate<M> for Cpu {
+    fn swiglu(&mut self, gate: &Tensor, up: &Tensor, out: &mut Tensor) {
+        assert_eq!((gate.width, up.width), (M::INTERMEDIATE, M::INTERMEDIATE));
+        assert_eq!(gate.rows, up.rows);
+        let out = out.shape(gate.rows, gate.width);
+        elementwise::swiglu(&gate.values, &up.values, out);
     }
 }

@@ -3,8 +3,11 @@
 use super::random::Random;
 use super::*;
 use crate::engine::executor::{PageId, Rows, Slot};
+use crate::ops::{Attend, Delta, GatedDelta, Route};
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
-use crate::weights::{GDN_QKV, GDN_VALUES};
+
+use super::experts::{Experts, Routing};
 
 /// F32 rounding of sums of a few hundred terms near 1.
 const TOLERANCE: f64 = 2e-5;
@@ -100,16 +103,16 @@ fn product_that_joins_the_residual() {
 #[test]
 fn product_of_gated_heads_joins_the_residual() {
     let (mut cpu, mut random) = (Cpu::new(1), Random::new(10));
-    let mut x = tensor(&mut random, 2, GDN_VALUES);
-    let z = tensor(&mut random, 2, GDN_VALUES);
-    let norm = random.normal(GDN_VALUE_DIM);
-    let matrix = Matrix::new(GDN_VALUES, &[random.normal(5 * GDN_VALUES)]);
+    let mut x = tensor(&mut random, 2, Gdn::VALUES);
+    let z = tensor(&mut random, 2, Gdn::VALUES);
+    let norm = random.normal(Gdn::VALUE_DIM);
+    let matrix = Matrix::new(Gdn::VALUES, &[random.normal(5 * Gdn::VALUES)]);
     let mut residual = tensor(&mut random, 2, 5);
     let copy = |from: &Tensor, width| Tensor::of(width, from.values.clone());
-    let (mut gated, mut expected) = (copy(&x, GDN_VALUES), copy(&residual, 5));
-    cpu.gated_rms_norm(&mut gated, &norm, &z);
+    let (mut gated, mut expected) = (copy(&x, Gdn::VALUES), copy(&residual, 5));
+    Delta::<Gdn>::gated_rms_norm(&mut cpu, &mut gated, &norm, &z);
     cpu.linear_add(&gated, &matrix, &mut expected);
-    cpu.gated_linear_add(&mut x, &norm, &z, &matrix, &mut residual);
+    Delta::<Gdn>::gated_linear_add(&mut cpu, &mut x, &norm, &z, &matrix, &mut residual);
     assert_eq!(residual.values, expected.values);
 }
 
@@ -117,47 +120,49 @@ fn product_of_gated_heads_joins_the_residual() {
 fn gated_norm() {
     let (mut cpu, mut random) = (Cpu::new(1), Random::new(2));
     let (mut x, z) = (
-        tensor(&mut random, 2, GDN_VALUES),
-        tensor(&mut random, 2, GDN_VALUES),
+        tensor(&mut random, 2, Gdn::VALUES),
+        tensor(&mut random, 2, Gdn::VALUES),
     );
-    let w = random.normal(GDN_VALUE_DIM);
+    let w = random.normal(Gdn::VALUE_DIM);
     let mut expected = Vec::new();
     for (x, z) in wide(&x.values)
-        .chunks(GDN_VALUE_DIM)
-        .zip(wide(&z.values).chunks(GDN_VALUE_DIM))
+        .chunks(Gdn::VALUE_DIM)
+        .zip(wide(&z.values).chunks(Gdn::VALUE_DIM))
     {
         let scale = rms_scale(x);
         let gated = x.iter().zip(z).zip(&w);
         expected.extend(gated.map(|((x, z), w)| x * scale * f64::from(*w) * z * sigmoid(*z)));
     }
-    cpu.gated_rms_norm(&mut x, &w, &z);
+    Delta::<Gdn>::gated_rms_norm(&mut cpu, &mut x, &w, &z);
     assert_close(&x.values, &expected);
 }
 
 #[test]
 fn rotation_of_normed_heads() {
     let (mut cpu, mut random) = (Cpu::new(1), Random::new(3));
-    let stride = 2 * HEAD_DIM;
-    let mut x = tensor(&mut random, 2, HEADS * stride);
-    let w = random.normal(HEAD_DIM);
+    let stride = 2 * Full::HEAD_DIM;
+    let mut x = tensor(&mut random, 2, Full::HEADS * stride);
+    let w = random.normal(Full::HEAD_DIM);
     let start = 77;
     let mut expected = wide(&x.values);
     for (index, head) in expected.chunks_mut(stride).enumerate() {
-        let position = (start + index / HEADS) as f64;
-        let scale = rms_scale(&head[..HEAD_DIM]);
+        let position = (start + index / Full::HEADS) as f64;
+        let scale = rms_scale(&head[..Full::HEAD_DIM]);
         for (x, w) in head.iter_mut().zip(&w) {
             *x *= scale * f64::from(*w);
         }
-        for pair in 0..ROTARY_DIM / 2 {
-            let frequency = ROPE_THETA.powf(-2.0 * pair as f64 / ROTARY_DIM as f64);
+        for pair in 0..Full::ROTARY_DIM / 2 {
+            let frequency = Full::ROPE
+                .theta
+                .powf(-2.0 * pair as f64 / Full::ROTARY_DIM as f64);
             let (sin, cos) = (position * frequency).sin_cos();
-            let (low, high) = (head[pair], head[pair + ROTARY_DIM / 2]);
+            let (low, high) = (head[pair], head[pair + Full::ROTARY_DIM / 2]);
             head[pair] = low * cos - high * sin;
-            head[pair + ROTARY_DIM / 2] = high * cos + low * sin;
+            head[pair + Full::ROTARY_DIM / 2] = high * cos + low * sin;
         }
     }
     let pages = [PageId(0), PageId(1)];
-    cpu.norm_rope(&mut x, stride, &w, &batch(0, start, 2, &pages));
+    cpu.norm_and_rotate::<Full>(&mut x, stride, Some(&w), &batch(0, start, 2, &pages));
     assert_close(&x.values, &expected);
 }
 
@@ -165,28 +170,32 @@ fn rotation_of_normed_heads() {
 fn attention_over_scattered_pages() {
     const ROWS: usize = PAGE + 3;
     let (mut cpu, mut random) = (Cpu::new(2), Random::new(4));
-    let kv = KV_HEADS * HEAD_DIM;
+    let kv = Full::KV_HEADS * Full::HEAD_DIM;
     let (mut k, v) = (tensor(&mut random, ROWS, kv), tensor(&mut random, ROWS, kv));
-    let mut q = tensor(&mut random, ROWS, 2 * HEADS * HEAD_DIM);
-    let norms = [random.normal(HEAD_DIM), random.normal(HEAD_DIM)];
+    let mut q = tensor(&mut random, ROWS, 2 * Full::HEADS * Full::HEAD_DIM);
+    let norms = [random.normal(Full::HEAD_DIM), random.normal(Full::HEAD_DIM)];
     let batch = batch(0, 0, ROWS, &[PageId(3), PageId(1)]);
-    let (mut cache, mut out) = (cpu.kv_cache(KV_PAGES).unwrap(), Tensor::default());
+    let (mut cache, mut out) = (
+        Attend::<Full>::kv_cache(&cpu, KV_PAGES).unwrap(),
+        Tensor::default(),
+    );
     let norms = [&norms[0], &norms[1]];
-    cpu.store_kv(&mut q, &mut k, &v, norms, &mut cache, &batch);
+    cpu.store_kv(&mut q, &mut k, &v, Some(norms), &mut cache, &batch);
     cpu.attend(&q, &cache, &batch, &mut out);
     // Queries and keys as `rotation_of_normed_heads` has proved them.
     let (q, k, v) = (wide(&q.values), wide(&k.values), wide(&v.values));
     let mut expected = Vec::new();
-    for (row, head) in (0..ROWS).flat_map(|row| (0..HEADS).map(move |head| (row, head))) {
-        let (q, gate) = q[(row * HEADS + head) * 2 * HEAD_DIM..].split_at(HEAD_DIM);
-        let kv_head = head / (HEADS / KV_HEADS);
-        let at = |position: usize| position * kv + kv_head * HEAD_DIM;
+    for (row, head) in (0..ROWS).flat_map(|row| (0..Full::HEADS).map(move |head| (row, head))) {
+        let (q, gate) =
+            q[(row * Full::HEADS + head) * 2 * Full::HEAD_DIM..].split_at(Full::HEAD_DIM);
+        let kv_head = head / (Full::HEADS / Full::KV_HEADS);
+        let at = |position: usize| position * kv + kv_head * Full::HEAD_DIM;
         let scores: Vec<f64> = (0..=row)
             .map(|j| q.iter().zip(&k[at(j)..]).map(|(q, k)| q * k).sum::<f64>())
-            .map(|dot| (dot / (HEAD_DIM as f64).sqrt()).exp())
+            .map(|dot| (dot / (Full::HEAD_DIM as f64).sqrt()).exp())
             .collect();
         let sum: f64 = scores.iter().sum();
-        for dim in 0..HEAD_DIM {
+        for dim in 0..Full::HEAD_DIM {
             let mixed = scores
                 .iter()
                 .enumerate()
@@ -201,23 +210,23 @@ fn attention_over_scattered_pages() {
 fn convolution_across_steps() {
     const ROWS: usize = 9;
     let (mut cpu, mut random) = (Cpu::new(2), Random::new(6));
-    let x = tensor(&mut random, ROWS, GDN_QKV);
-    let w = random.normal(GDN_QKV * GDN_CONV);
+    let x = tensor(&mut random, ROWS, Gdn::QKV);
+    let w = random.normal(Gdn::QKV * Gdn::CONV);
     let mut expected = Vec::new();
-    for (row, channel) in (0..ROWS).flat_map(|row| (0..GDN_QKV).map(move |c| (row, c))) {
-        let taps = (0..GDN_CONV).filter(|tap| row + tap + 1 >= GDN_CONV);
-        let input = |tap| f64::from(x.values[(row + tap + 1 - GDN_CONV) * GDN_QKV + channel]);
+    for (row, channel) in (0..ROWS).flat_map(|row| (0..Gdn::QKV).map(move |c| (row, c))) {
+        let taps = (0..Gdn::CONV).filter(|tap| row + tap + 1 >= Gdn::CONV);
+        let input = |tap| f64::from(x.values[(row + tap + 1 - Gdn::CONV) * Gdn::QKV + channel]);
         let sum: f64 = taps
-            .map(|tap| f64::from(w[channel * GDN_CONV + tap]) * input(tap))
+            .map(|tap| f64::from(w[channel * Gdn::CONV + tap]) * input(tap))
             .sum();
         expected.push(sum * sigmoid(sum));
     }
-    let (mut state, mut found) = (cpu.gdn_state().unwrap(), Vec::new());
+    let (mut state, mut found) = (Delta::<Gdn>::delta_state(&cpu).unwrap(), Vec::new());
     state.tails.fill(9.0);
     let mut start = 0;
     for rows in [1, 2, 5, 1] {
-        let values = x.values[start * GDN_QKV..(start + rows) * GDN_QKV].to_vec();
-        let (part, mut out) = (Tensor::of(GDN_QKV, values), Tensor::default());
+        let values = x.values[start * Gdn::QKV..(start + rows) * Gdn::QKV].to_vec();
+        let (part, mut out) = (Tensor::of(Gdn::QKV, values), Tensor::default());
         let batch = batch(1, start, rows, &[PageId(0)]);
         cpu.conv_silu(&part, &w, &mut state, &batch, &mut out);
         found.extend(out.values);
@@ -230,47 +239,47 @@ fn convolution_across_steps() {
 fn delta_rule() {
     const ROWS: usize = 5;
     let (mut cpu, mut random) = (Cpu::new(2), Random::new(7));
-    let qkv = tensor(&mut random, ROWS, GDN_QKV);
+    let qkv = tensor(&mut random, ROWS, Gdn::QKV);
     let (a, b) = (
-        tensor(&mut random, ROWS, GDN_VALUE_HEADS),
-        tensor(&mut random, ROWS, GDN_VALUE_HEADS),
+        tensor(&mut random, ROWS, Gdn::VALUE_HEADS),
+        tensor(&mut random, ROWS, Gdn::VALUE_HEADS),
     );
     let (a_log, dt_bias) = (
-        random.normal(GDN_VALUE_HEADS),
-        random.normal(GDN_VALUE_HEADS),
+        random.normal(Gdn::VALUE_HEADS),
+        random.normal(Gdn::VALUE_HEADS),
     );
-    let mut expected = vec![0.0; ROWS * GDN_VALUES];
-    for head in 0..GDN_VALUE_HEADS {
-        let mut state = vec![0.0f64; GDN_KEY_DIM * GDN_VALUE_DIM];
+    let mut expected = vec![0.0; ROWS * Gdn::VALUES];
+    for head in 0..Gdn::VALUE_HEADS {
+        let mut state = vec![0.0f64; Gdn::KEY_DIM * Gdn::VALUE_DIM];
         for row in 0..ROWS {
             let unit = |start: usize| {
-                let x = wide(&qkv.row(row)[start..start + GDN_KEY_DIM]);
+                let x = wide(&qkv.row(row)[start..start + Gdn::KEY_DIM]);
                 let length = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
                 x.into_iter().map(|x| x / length).collect::<Vec<_>>()
             };
-            let key_head = head / (GDN_VALUE_HEADS / GDN_KEY_HEADS);
-            let keys = GDN_KEY_HEADS * GDN_KEY_DIM;
+            let key_head = head / (Gdn::VALUE_HEADS / Gdn::KEY_HEADS);
+            let keys = Gdn::KEY_HEADS * Gdn::KEY_DIM;
             let (q, k) = (
-                unit(key_head * GDN_KEY_DIM),
-                unit(keys + key_head * GDN_KEY_DIM),
+                unit(key_head * Gdn::KEY_DIM),
+                unit(keys + key_head * Gdn::KEY_DIM),
             );
-            let v = wide(&qkv.row(row)[2 * keys + head * GDN_VALUE_DIM..][..GDN_VALUE_DIM]);
+            let v = wide(&qkv.row(row)[2 * keys + head * Gdn::VALUE_DIM..][..Gdn::VALUE_DIM]);
             let input = f64::from(a.row(row)[head] + dt_bias[head]);
             let decay = (-f64::from(a_log[head]).exp() * input.exp().ln_1p()).exp();
             let beta = sigmoid(f64::from(b.row(row)[head]));
             state.iter_mut().for_each(|s| *s *= decay);
-            for column in 0..GDN_VALUE_DIM {
-                let at = |dim: usize| dim * GDN_VALUE_DIM + column;
-                let recalled: f64 = (0..GDN_KEY_DIM).map(|dim| state[at(dim)] * k[dim]).sum();
+            for column in 0..Gdn::VALUE_DIM {
+                let at = |dim: usize| dim * Gdn::VALUE_DIM + column;
+                let recalled: f64 = (0..Gdn::KEY_DIM).map(|dim| state[at(dim)] * k[dim]).sum();
                 let update = (v[column] - recalled) * beta;
-                (0..GDN_KEY_DIM).for_each(|dim| state[at(dim)] += k[dim] * update);
-                let out: f64 = (0..GDN_KEY_DIM).map(|dim| state[at(dim)] * q[dim]).sum();
-                expected[row * GDN_VALUES + head * GDN_VALUE_DIM + column] =
-                    out / (GDN_KEY_DIM as f64).sqrt();
+                (0..Gdn::KEY_DIM).for_each(|dim| state[at(dim)] += k[dim] * update);
+                let out: f64 = (0..Gdn::KEY_DIM).map(|dim| state[at(dim)] * q[dim]).sum();
+                expected[row * Gdn::VALUES + head * Gdn::VALUE_DIM + column] =
+                    out / (Gdn::KEY_DIM as f64).sqrt();
             }
         }
     }
-    let (mut state, mut out) = (cpu.gdn_state().unwrap(), Tensor::default());
+    let (mut state, mut out) = (Delta::<Gdn>::delta_state(&cpu).unwrap(), Tensor::default());
     state.matrices.fill(9.0);
     let input = GatedDelta {
         qkv: &qkv,
@@ -306,19 +315,17 @@ fn experts_of_rows(rounds: bool) {
     };
     let (x, logits) = (
         tensor(&mut random, ROWS, HIDDEN),
-        tensor(&mut random, ROWS, EXPERTS + 1),
+        tensor(&mut random, ROWS, Moe::LOGITS),
     );
     let inner = |expert: usize| match expert {
-        EXPERTS => SHARED_INTERMEDIATE,
-        _ => EXPERT_INTERMEDIATE,
+        Moe::COUNT => Moe::SHARED,
+        _ => Moe::INTERMEDIATE,
     };
-    let weights: Vec<[Vec<f32>; 3]> = (0..=EXPERTS)
+    let weights: Vec<[Vec<f32>; 3]> = (0..=Moe::COUNT)
         .map(|expert| [(); 3].map(|()| scaled(&mut random, inner(expert) * HIDDEN)))
         .collect();
-    let mut experts = Experts {
-        rounds,
-        ..Experts::default()
-    };
+    let mut experts = Experts::<Moe>::stored_as(false);
+    experts.rounds = rounds;
     for (expert, [gate, up, down]) in weights.iter().enumerate() {
         experts
             .gate_up
@@ -329,21 +336,24 @@ fn experts_of_rows(rounds: bool) {
     }
     let mut expected = vec![0.0; ROWS * HIDDEN];
     for row in 0..ROWS {
-        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        let mut order: Vec<usize> = (0..Moe::COUNT).collect();
         let logit = |expert: usize| f64::from(logits.row(row)[expert]);
         order.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)));
-        order.truncate(EXPERTS_PER_TOKEN);
+        order.truncate(Moe::PER_TOKEN);
         let total: f64 = order.iter().map(|&expert| logit(expert).exp()).sum();
         for expert in order {
             let y = swiglu(&weights[expert], x.row(row), rounds);
             let out = expected[row * HIDDEN..].iter_mut().zip(y);
             out.for_each(|(out, y)| *out += y * logit(expert).exp() / total);
         }
-        let y = swiglu(&weights[EXPERTS], x.row(row), rounds);
+        let y = swiglu(&weights[Moe::COUNT], x.row(row), rounds);
         let out = expected[row * HIDDEN..].iter_mut().zip(y);
-        out.for_each(|(out, y)| *out += y * sigmoid(logit(EXPERTS)));
+        out.for_each(|(out, y)| *out += y * sigmoid(logit(Moe::COUNT)));
     }
-    let (mut routing, mut residual) = (cpu.routing().unwrap(), tensor(&mut random, ROWS, HIDDEN));
+    let (mut routing, mut residual) = (
+        Route::<Moe>::routing(&cpu).unwrap(),
+        tensor(&mut random, ROWS, HIDDEN),
+    );
     let pairs = expected.iter().zip(wide(&residual.values));
     let expected: Vec<f64> = pairs.map(|(sum, residual)| sum + residual).collect();
     cpu.moe(&x, &logits, &mut routing, &experts, &mut residual);
@@ -368,12 +378,12 @@ fn swiglu([gate, up, down]: &[Vec<f32>; 3], x: &[f32], rounds: bool) -> Vec<f64>
 
 #[test]
 fn the_most_likely_experts_come_first_and_the_lower_one_on_a_tie() {
-    let mut routing = Routing::default();
-    routing.fill(&[1.0; EXPERTS + 1]);
-    let first: Vec<u32> = (0..EXPERTS_PER_TOKEN as u32).collect();
+    let mut routing = Routing::<Moe>::default();
+    routing.fill(&[1.0; Moe::LOGITS]);
+    let first: Vec<u32> = (0..Moe::PER_TOKEN as u32).collect();
     assert_eq!(routing.experts, first);
     let (shared, weights) = routing.weights.split_last().unwrap();
-    let equal = |w: &f32| (w - 1.0 / EXPERTS_PER_TOKEN as f32).abs() < 1e-6;
+    let equal = |w: &f32| (w - 1.0 / Moe::PER_TOKEN as f32).abs() < 1e-6;
     assert!(weights.iter().all(equal));
     assert!((f64::from(*shared) - sigmoid(1.0)).abs() < 1e-6);
 }

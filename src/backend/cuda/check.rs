@@ -9,8 +9,10 @@ use std::time::Instant;
 use ffi::Event;
 use ffi::ops::atlas_bf16;
 
+use super::attend::KvCache;
 use super::panels::Panels;
-use super::{Cuda, Experts, KvCache, Matrix, NEEDED, Tensor, Vector, memory, refused};
+use super::route::Experts;
+use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::backend::cpu::Cpu;
 use crate::backend::parity::{
@@ -19,10 +21,9 @@ use crate::backend::parity::{
 };
 use crate::engine::executor::DeviceError;
 use crate::model::{self, Plan, Runner};
-use crate::ops::{Batch, CELL, Ends, Ops};
-use crate::target::{
-    self, DECODE_STEPS, GDN_VALUE_DIM, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS,
-};
+use crate::ops::{Batch, CELL, Delta, Dense, Device, Ends};
+use crate::shapes::Delta as _;
+use crate::target::{self, DECODE_STEPS, Gdn, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, PREFILL_TOKENS};
 use crate::weights::{self, Stored};
 
 /// Elements before and after every array, which no kernel may touch.
@@ -167,8 +168,8 @@ impl Cuda {
     fn widened(&self, tensor: &Tensor, mut values: Vec<f32>) -> Vec<f32> {
         let rows = values.chunks_exact_mut(tensor.width).enumerate();
         for (_, row) in rows.filter(|&(row, _)| tensor.cells_f16 && self.step.is_in_cell(row)) {
-            for head in row.chunks_exact_mut(GDN_VALUE_DIM) {
-                let pairs = head[..GDN_VALUE_DIM / 2].iter().map(|pair| pair.to_bits());
+            for head in row.chunks_exact_mut(Gdn::VALUE_DIM) {
+                let pairs = head[..Gdn::VALUE_DIM / 2].iter().map(|pair| pair.to_bits());
                 let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
                 let wide: Vec<_> = halves.map(f32_of_f16).collect();
                 head.copy_from_slice(&wide);

@@ -4,26 +4,26 @@ use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
 use super::step::{RECORDS, Step};
 use super::{
-    ARRIVED, NEEDED, OPERAND_BYTES, PAIRS, PARTIAL, PARTS, PLACES, PLAN_BYTES, RELAY, TURNS, load,
-    refused,
+    ARRIVED, NEEDED, OPERAND_BYTES, PARTIAL, PARTS, PLACES, PLAN_BYTES, RELAY, TURNS, load, refused,
 };
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::engine::executor::DeviceError;
-use crate::target::{self, EXPERT_INTERMEDIATE, HIDDEN, MAX_CONTEXT};
+use crate::shapes::{Attention as _, Experts as _};
+use crate::target::{self, Full, HIDDEN, MAX_CONTEXT, Moe};
 
 /// Buffers that operations work in beside tensors, bytes: those of `Cuda`, of `Step` and of a
 /// `Routing`.
 pub const WORKSPACE_BYTES: [usize; 14] = {
     const NUMBER: usize = size_of::<f32>();
     [
-        MAX_CONTEXT * 2 * PAIRS * NUMBER,
+        MAX_CONTEXT * 2 * Full::PAIRS * NUMBER,
         PARTIAL * NUMBER,
         ARRIVED * NUMBER,
         PLAN_BYTES,
         RECORDS,
         OPERAND_BYTES,
-        PLACES * EXPERT_INTERMEDIATE * NUMBER,
+        PLACES * Moe::INTERMEDIATE * NUMBER,
         PLACES * HIDDEN / 2 * NUMBER,
         RELAY * NUMBER,
         PARTS * NUMBER,

@@ -8,9 +8,8 @@ use super::{FEW_ROWS, memory};
 use crate::engine::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
-use crate::target::{
-    GDN_KEY_DIM, GDN_KEY_HEADS, GDN_VALUE_HEADS, HEADS, KV_HEADS, MAX_CONTEXT, MAX_SEQUENCES, PAGE,
-};
+use crate::shapes::{Attention as _, Delta as _};
+use crate::target::{Full, Gdn, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
@@ -20,8 +19,8 @@ const fn cells_of(rows: usize) -> usize {
 }
 /// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
 /// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row.
-pub const CELL_RECORD: usize = GDN_KEY_HEADS * 2 * CELL * GDN_KEY_DIM * 2
-    + GDN_VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
+pub const CELL_RECORD: usize = Gdn::KEY_HEADS * 2 * CELL * Gdn::KEY_DIM * 2
+    + Gdn::VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
 /// What is prepared of a step's cells, bytes.
 pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
@@ -30,7 +29,7 @@ const TILE_ROWS: [usize; 2] = [16, 32];
 /// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
 /// Query heads of a KV head.
-const GROUP: usize = HEADS / KV_HEADS;
+const GROUP: usize = Full::GROUP;
 /// Tokens of a full tile of cells.
 pub const CELL_TILE_TOKENS: usize = CELL_TILE_ROWS / GROUP;
 

@@ -6,16 +6,17 @@
 use super::{BF16_STORED, F16_OPERANDS, F16_STORED, F32_CHAIN, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
-use crate::ops::{Batch, Ends, ONE_BY_ONE, Ops, Qkv, RANKED, store_and_attend};
+use crate::model::Runs;
+use crate::ops::{Batch, Ends, ONE_BY_ONE, Qkv, RANKED, store_and_attend};
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::{
-    self, EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_ROWS_NVFP4, Format, GDN_VALUE_DIM, GDN_VALUE_HEADS,
-    HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS,
-    TOP_K, VOCAB,
+    self, Format, Full, Gdn, HIDDEN, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, Moe, PAGE,
+    PREFILL_TOKENS, TOP_K, VOCAB,
 };
-use crate::weights::{Bits, GDN_QKV, GDN_VALUES, Global, Stored};
+use crate::weights::{Bits, Global, Stored};
 
 /// A backend that cases can be run on.
-pub trait Probe: Ops {
+pub trait Probe: Runs {
     /// A tensor with `values`.
     fn given(&mut self, width: usize, values: &[f32]) -> Result<Self::Tensor, DeviceError>;
     /// A tensor for `rows x width` results, full of what is not a number.
@@ -66,7 +67,7 @@ pub enum Calls {
 }
 
 impl Calls {
-    pub(super) fn attention<B: Ops>(
+    pub(super) fn attention<B: Runs>(
         self,
         b: &mut B,
         input: Qkv<'_, B>,
@@ -125,7 +126,7 @@ pub enum Kind {
 }
 
 /// The weights of a kind on a backend.
-pub enum Loaded<B: Ops> {
+pub enum Loaded<B: Runs> {
     Nothing,
     Vector(B::Vector),
     Matrix(B::Matrix),
@@ -202,9 +203,9 @@ impl<'a> Rowwise<'a> {
             }
             Kind::Linear(w) => vec![w.k],
             Kind::LinearAdd(w) => vec![w.k, w.n],
-            Kind::GatedRmsNorm(_) => vec![GDN_VALUES, GDN_VALUES],
-            Kind::GatedLinearAdd(..) => vec![GDN_VALUES, GDN_VALUES, HIDDEN],
-            Kind::Moe(_) => vec![EXPERTS + 1, HIDDEN, HIDDEN],
+            Kind::GatedRmsNorm(_) => vec![Gdn::VALUES, Gdn::VALUES],
+            Kind::GatedLinearAdd(..) => vec![Gdn::VALUES, Gdn::VALUES, HIDDEN],
+            Kind::Moe(_) => vec![Moe::COUNT + 1, HIDDEN, HIDDEN],
             Kind::TopK => vec![VOCAB],
         };
         // Rows of different magnitude: the residual grows with depth.
@@ -257,7 +258,7 @@ impl<'a> Rowwise<'a> {
             // What gate and up give is rounded on its way to `down`, whose sums cancel in part: the
             // error stays, the norm shrinks. An element of E2M1 beside the middle of two may be
             // rounded to the other one.
-            Kind::Moe(_) if EXPERTS_ROWS_NVFP4 => 2.0 * BF16_STORED,
+            Kind::Moe(_) if Moe::ROWS_NVFP4 => 2.0 * BF16_STORED,
             Kind::Moe(_) => 2.0 * F16_STORED,
             // A normed element beside the middle of two F16 may be rounded to the other one.
             Kind::NormLinear(..) | Kind::GatedLinearAdd(..) | Kind::LmHead(..) => F16_STORED,
@@ -482,30 +483,36 @@ pub fn stored(random: &mut Random, n: usize, k: usize, format: Format) -> Stored
 
 /// Rows and formats of the matrices that `norm_linear` meets together.
 fn projections() -> [Vec<(usize, Format)>; 4] {
-    let (heads, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+    let (heads, kv) = (
+        Full::HEADS * Full::HEAD_DIM,
+        Full::KV_HEADS * Full::HEAD_DIM,
+    );
     let attention = |format| vec![(2 * heads, format), (kv, format), (kv, format)];
     [
         vec![
-            (GDN_QKV, target::FORMAT_GDN),
-            (GDN_VALUES, target::FORMAT_GDN),
-            (GDN_VALUE_HEADS, Format::Bf16),
-            (GDN_VALUE_HEADS, Format::Bf16),
+            (Gdn::QKV, target::FORMAT_GDN),
+            (Gdn::VALUES, target::FORMAT_GDN),
+            (Gdn::VALUE_HEADS, Format::Bf16),
+            (Gdn::VALUE_HEADS, Format::Bf16),
         ],
         attention(target::FORMAT_ATTENTION),
         attention(target::FORMAT_MTP_ATTENTION),
-        vec![(EXPERTS + 1, Format::Bf16)],
+        vec![(Moe::COUNT + 1, Format::Bf16)],
     ]
 }
 
 /// Every matrix that `linear` meets in this target.
 pub fn matrices() -> Vec<(usize, usize, Format)> {
-    let (heads, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+    let (heads, kv) = (
+        Full::HEADS * Full::HEAD_DIM,
+        Full::KV_HEADS * Full::HEAD_DIM,
+    );
     let mut all = vec![
-        (GDN_QKV, HIDDEN, target::FORMAT_GDN),
-        (GDN_VALUES, HIDDEN, target::FORMAT_GDN),
-        (HIDDEN, GDN_VALUES, target::FORMAT_GDN),
-        (GDN_VALUE_HEADS, HIDDEN, Format::Bf16),
-        (EXPERTS + 1, HIDDEN, Format::Bf16),
+        (Gdn::QKV, HIDDEN, target::FORMAT_GDN),
+        (Gdn::VALUES, HIDDEN, target::FORMAT_GDN),
+        (HIDDEN, Gdn::VALUES, target::FORMAT_GDN),
+        (Gdn::VALUE_HEADS, HIDDEN, Format::Bf16),
+        (Moe::COUNT + 1, HIDDEN, Format::Bf16),
         (HIDDEN, 2 * HIDDEN, Format::Bf16),
     ];
     for format in [target::FORMAT_ATTENTION, target::FORMAT_MTP_ATTENTION] {
@@ -529,7 +536,7 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
     let mut kinds = vec![
         Kind::Embed(stored(random, VOCAB, HIDDEN, target::FORMAT_EMBED)),
         Kind::RmsNorm(random.gains(HIDDEN)),
-        Kind::GatedRmsNorm(random.bf16(GDN_VALUE_DIM, 0.5)),
+        Kind::GatedRmsNorm(random.bf16(Gdn::VALUE_DIM, 0.5)),
         Kind::Concat,
         Kind::Select,
         Kind::TopK,
@@ -538,17 +545,17 @@ pub fn kinds(random: &mut Random) -> Vec<Kind> {
             stored(random, VOCAB, HIDDEN, head_format()),
         ),
         Kind::GatedLinearAdd(
-            random.bf16(GDN_VALUE_DIM, 0.5),
-            stored(random, HIDDEN, GDN_VALUES, target::FORMAT_GDN),
+            random.bf16(Gdn::VALUE_DIM, 0.5),
+            stored(random, HIDDEN, Gdn::VALUES, target::FORMAT_GDN),
         ),
     ];
     let mut formats = vec![target::FORMAT_EXPERTS, target::FORMAT_MTP_EXPERTS];
     formats.dedup();
     kinds.extend(formats.into_iter().map(|format| {
-        let (i, h) = (EXPERT_INTERMEDIATE, HIDDEN);
+        let (i, h) = (Moe::INTERMEDIATE, HIDDEN);
         let shapes = [(i, h), (i, h), (h, i)];
         let expert = |_| shapes.map(|(n, k)| stored(random, n, k, format));
-        Kind::Moe((0..=EXPERTS).map(expert).collect())
+        Kind::Moe((0..=Moe::COUNT).map(expert).collect())
     }));
     kinds.extend(projections().map(|parts| {
         let part = |(n, format)| stored(random, n, HIDDEN, format);
@@ -604,31 +611,31 @@ impl Sequences {
         let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
         let (widths, weights): (&[usize], Vec<Vec<f32>>) = match memory {
             Memory::Attend | Memory::Attention => {
-                const KV: usize = KV_HEADS * HEAD_DIM;
-                let norms = vec![random.gains(HEAD_DIM), random.gains(HEAD_DIM)];
-                (&[HEADS * 2 * HEAD_DIM, KV, KV], norms)
+                const KV: usize = Full::KV_HEADS * Full::HEAD_DIM;
+                let norms = vec![random.gains(Full::HEAD_DIM), random.gains(Full::HEAD_DIM)];
+                (&[Full::HEADS * 2 * Full::HEAD_DIM, KV, KV], norms)
             }
             Memory::ConvSilu => {
-                let taps = random.bf16(GDN_QKV * target::GDN_CONV, 0.5);
-                (&[GDN_QKV], vec![taps])
+                let taps = random.bf16(Gdn::QKV * Gdn::CONV, 0.5);
+                (&[Gdn::QKV], vec![taps])
             }
             Memory::GatedDelta => {
                 let weights = vec![
-                    random.bf16(GDN_QKV * target::GDN_CONV, 0.5),
-                    random.bf16(GDN_VALUE_HEADS, 1.0),
-                    random.bf16(GDN_VALUE_HEADS, 1.0),
+                    random.bf16(Gdn::QKV * Gdn::CONV, 0.5),
+                    random.bf16(Gdn::VALUE_HEADS, 1.0),
+                    random.bf16(Gdn::VALUE_HEADS, 1.0),
                 ];
-                (&[GDN_QKV, GDN_VALUE_HEADS, GDN_VALUE_HEADS], weights)
+                (&[Gdn::QKV, Gdn::VALUE_HEADS, Gdn::VALUE_HEADS], weights)
             }
             Memory::DeltaNet | Memory::DeltaNetAdd => {
-                const HEADS: usize = GDN_VALUE_HEADS;
+                let heads = Gdn::VALUE_HEADS;
                 let weights = vec![
-                    random.bf16(GDN_QKV * target::GDN_CONV, 0.5),
-                    random.bf16(HEADS, 1.0),
-                    random.bf16(HEADS, 1.0),
-                    random.bf16(GDN_VALUE_DIM, 0.5),
+                    random.bf16(Gdn::QKV * Gdn::CONV, 0.5),
+                    random.bf16(heads, 1.0),
+                    random.bf16(heads, 1.0),
+                    random.bf16(Gdn::VALUE_DIM, 0.5),
                 ];
-                (&[GDN_QKV, GDN_VALUES, HEADS, HEADS], weights)
+                (&[Gdn::QKV, Gdn::VALUES, heads, heads], weights)
             }
         };
         let mut sequence = |index: usize| {
@@ -640,7 +647,7 @@ impl Sequences {
         };
         let inputs = (0..count).map(&mut sequence).collect();
         let has_matrix = memory == Memory::DeltaNetAdd;
-        let mut drawn = || stored(random, HIDDEN, GDN_VALUES, target::FORMAT_GDN);
+        let mut drawn = || stored(random, HIDDEN, Gdn::VALUES, target::FORMAT_GDN);
         Sequences {
             memory,
             inputs,
@@ -713,7 +720,7 @@ impl Sequences {
     /// The backend failed.
     pub fn run<B: Probe>(&self, b: &mut B) -> Result<Vec<Vec<f32>>, DeviceError> {
         let mut cache = b.kv_cache(KV_PAGES)?;
-        let mut state = b.gdn_state()?;
+        let mut state = b.delta_state()?;
         let weights = self.weights.iter().map(|w| b.vector_of(w));
         let weights = weights.collect::<Result<Vec<_>, _>>()?;
         let mut results = vec![Vec::new(); self.inputs.len()];
@@ -740,13 +747,13 @@ impl Sequences {
                         q: &mut q[0],
                         k: &mut k[0],
                         v: &v[0],
-                        norms: [&weights[0], &weights[1]],
+                        norms: Some([&weights[0], &weights[1]]),
                     };
                     calls.attention(b, input, &mut cache, &batch, &mut out);
                 }
                 Memory::ConvSilu => b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut out),
                 Memory::GatedDelta => {
-                    let mut conv = b.room(batch.rows(), GDN_QKV)?;
+                    let mut conv = b.room(batch.rows(), Gdn::QKV)?;
                     b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut conv);
                     let input = crate::ops::GatedDelta {
                         qkv: &conv,
@@ -758,7 +765,7 @@ impl Sequences {
                     b.gated_delta(input, &mut state, &batch, &mut out);
                 }
                 Memory::DeltaNetAdd => {
-                    let mut conv = b.room(batch.rows(), GDN_QKV)?;
+                    let mut conv = b.room(batch.rows(), Gdn::QKV)?;
                     b.conv_silu(&x[0], &weights[0], &mut state, &batch, &mut conv);
                     let input = crate::ops::GatedDelta {
                         qkv: &conv,
@@ -767,7 +774,7 @@ impl Sequences {
                         a_log: &weights[1],
                         dt_bias: &weights[2],
                     };
-                    let mut mixed = b.room(batch.rows(), GDN_VALUES)?;
+                    let mut mixed = b.room(batch.rows(), Gdn::VALUES)?;
                     b.gated_delta(input, &mut state, &batch, &mut mixed);
                     out = b.given(width, &vec![0.0; batch.rows() * width])?;
                     let matrix = self.matrix.as_ref().expect("the case has a product");
@@ -785,7 +792,7 @@ impl Sequences {
                         dt_bias: &weights[2],
                         norm: &weights[3],
                     };
-                    let mut conv = b.room(batch.rows(), GDN_QKV)?;
+                    let mut conv = b.room(batch.rows(), Gdn::QKV)?;
                     b.delta_net(input, &mut conv, &mut state, &batch, &mut out);
                 }
             }
@@ -802,9 +809,9 @@ impl Sequences {
 
     fn out_width(&self) -> usize {
         match self.memory {
-            Memory::Attend | Memory::Attention => HEADS * HEAD_DIM,
-            Memory::ConvSilu => GDN_QKV,
-            Memory::GatedDelta | Memory::DeltaNet => GDN_VALUES,
+            Memory::Attend | Memory::Attention => Full::HEADS * Full::HEAD_DIM,
+            Memory::ConvSilu => Gdn::QKV,
+            Memory::GatedDelta | Memory::DeltaNet => Gdn::VALUES,
             Memory::DeltaNetAdd => HIDDEN,
         }
     }

@@ -9,7 +9,8 @@ use super::{BF16_STORED, Probe, Random};
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Qkv};
-use crate::target::{HEAD_DIM, HEADS, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::shapes::Attention as _;
+use crate::target::{Full, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 
 /// Rows of a step that have a case, if there may be as many sequences.
 pub const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
@@ -48,7 +49,7 @@ pub struct Decoding {
     pages: usize,
 }
 
-/// What a case leaves: results of each sequence, `[STEPS][HEADS * HEAD_DIM]`, and the cache.
+/// What a case leaves: results of each sequence, `[STEPS][Full::HEADS * Full::HEAD_DIM]`, and the cache.
 pub struct Decoded {
     pub results: Vec<Vec<f32>>,
     pub cache: Vec<f32>,
@@ -87,7 +88,7 @@ impl Decoding {
         let sequences = contexts.iter().zip(tables).map(&mut sequence).collect();
         Decoding {
             sequences,
-            norms: [random.gains(HEAD_DIM), random.gains(HEAD_DIM)],
+            norms: [random.gains(Full::HEAD_DIM), random.gains(Full::HEAD_DIM)],
             pages,
         }
     }
@@ -118,7 +119,7 @@ impl Decoding {
             let mut of_group = vec![Vec::new(); group.len()];
             for step in 0..STEPS {
                 let found = self.step(b, group, step, norms, &mut cache, calls)?;
-                let found = found.chunks_exact(HEADS * HEAD_DIM);
+                let found = found.chunks_exact(Full::HEADS * Full::HEAD_DIM);
                 for (result, found) in of_group.iter_mut().zip(found) {
                     result.extend_from_slice(found);
                 }
@@ -154,7 +155,7 @@ impl Decoding {
             let mut q = b.room(part.len(), QUERIES)?;
             let batch = self.batch([(sequence, part.start, part.len())])?;
             b.begin(&batch);
-            b.store_kv(&mut q, &mut k, &v, norms, cache, &batch);
+            b.store_kv(&mut q, &mut k, &v, Some(norms), cache, &batch);
         }
         Ok(())
     }
@@ -178,7 +179,7 @@ impl Decoding {
         let mut q = b.given(QUERIES, &row(|of| &of.queries, QUERIES, |_| 0))?;
         let mut k = b.given(KV, &row(|of| &of.keys, KV, |of| of.context))?;
         let v = b.given(KV, &row(|of| &of.values, KV, |of| of.context))?;
-        let mut out = b.room(group.len(), HEADS * HEAD_DIM)?;
+        let mut out = b.room(group.len(), Full::HEADS * Full::HEAD_DIM)?;
         let batch = self.batch(group.iter().map(|of| (of, of.context + step, 1)))?;
         assert!(batch.is_decode());
         b.begin(&batch);
@@ -186,7 +187,7 @@ impl Decoding {
             q: &mut q,
             k: &mut k,
             v: &v,
-            norms,
+            norms: Some(norms),
         };
         calls.attention(b, input, cache, &batch, &mut out);
         b.seen(&out)
@@ -262,7 +263,7 @@ mod tests {
         let sequence = &mut case.sequences[0];
         sequence.values[sequence.context * KV..][..KV].fill(0.0);
         let other = run(&case, 1, Calls::Together).results;
-        let last = (STEPS - 1) * HEADS * HEAD_DIM;
+        let last = (STEPS - 1) * Full::HEADS * Full::HEAD_DIM;
         let error = distance(&other[0][last..], &whole[0][last..]).unwrap();
         assert!(error > case.limit(), "{error}");
     }

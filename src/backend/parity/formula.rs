@@ -3,10 +3,9 @@
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor};
 use crate::engine::executor::{PageId, Rows, Slot};
-use crate::ops::{Batch, Ops};
-use crate::target::{
-    HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MAX_CONTEXT, NORM_EPS, PAGE, ROPE_THETA, ROTARY_DIM,
-};
+use crate::ops::{Attend, Batch, Dense, Device};
+use crate::shapes::Attention as _;
+use crate::target::{Full, HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
 
 /// Rows of the matrix of a product.
 const PRODUCTS: usize = 64;
@@ -91,10 +90,10 @@ fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a
 /// A normed head at its position. Angles are those of F32 factors, as models were trained.
 fn turned(head: &[f32], weight: &[f32], position: usize) -> Vec<f64> {
     let mut head: Vec<f64> = norm(head, weight).collect();
-    let pairs = ROTARY_DIM / 2;
+    let pairs = Full::ROTARY_DIM / 2;
     for pair in 0..pairs {
-        let exponent = -((2 * pair) as f64) / ROTARY_DIM as f64;
-        let frequency = ROPE_THETA.powf(exponent) as f32;
+        let exponent = -((2 * pair) as f64) / Full::ROTARY_DIM as f64;
+        let frequency = Full::ROPE.theta.powf(exponent) as f32;
         let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
         let (low, high) = (head[pair], head[pair + pairs]);
         head[pair] = low * cos - high * sin;
@@ -107,7 +106,7 @@ fn turned(head: &[f32], weight: &[f32], position: usize) -> Vec<f64> {
 struct Sequence {
     /// A query and a gate per head.
     query: Vec<f32>,
-    /// `[positions][KV_HEADS * HEAD_DIM]`.
+    /// `[positions][Full::KV_HEADS * Full::HEAD_DIM]`.
     keys: Vec<f32>,
     values: Vec<f32>,
     /// Weights of the norms of queries and of keys.
@@ -117,15 +116,15 @@ struct Sequence {
 impl Sequence {
     fn drawn(random: &mut Random, positions: usize) -> Sequence {
         Sequence {
-            query: random.bf16(HEADS * 2 * HEAD_DIM, 1.0),
-            keys: random.bf16(positions * KV_HEADS * HEAD_DIM, 1.0),
-            values: random.bf16(positions * KV_HEADS * HEAD_DIM, 1.0),
-            norms: [random.gains(HEAD_DIM), random.gains(HEAD_DIM)],
+            query: random.bf16(Full::HEADS * 2 * Full::HEAD_DIM, 1.0),
+            keys: random.bf16(positions * Full::KV_HEADS * Full::HEAD_DIM, 1.0),
+            values: random.bf16(positions * Full::KV_HEADS * Full::HEAD_DIM, 1.0),
+            norms: [random.gains(Full::HEAD_DIM), random.gains(Full::HEAD_DIM)],
         }
     }
 
     fn positions(&self) -> usize {
-        self.keys.len() / (KV_HEADS * HEAD_DIM)
+        self.keys.len() / (Full::KV_HEADS * Full::HEAD_DIM)
     }
 
     /// What the CPU's rows at the `wanted` positions attend to.
@@ -155,9 +154,14 @@ impl Sequence {
     }
 
     /// Stores the positions of a page; their queries at their positions.
-    fn store(&self, cpu: &mut Cpu, cache: &mut <Cpu as Ops>::KvCache, page: usize) -> Tensor {
+    fn store(
+        &self,
+        cpu: &mut Cpu,
+        cache: &mut <Cpu as Attend<Full>>::KvCache,
+        page: usize,
+    ) -> Tensor {
         let rows = page * PAGE..self.positions().min((page + 1) * PAGE);
-        let width = KV_HEADS * HEAD_DIM;
+        let width = Full::KV_HEADS * Full::HEAD_DIM;
         let of = |values: &[f32]| {
             let part = &values[rows.start * width..rows.end * width];
             Tensor::of(width, part.to_vec())
@@ -167,32 +171,32 @@ impl Sequence {
         let norms = self.norms.each_ref();
         let pages = self.positions().div_ceil(PAGE);
         let batch = batch(rows, pages);
-        cpu.store_kv(&mut queries, &mut keys, &values, norms, cache, &batch);
+        cpu.store_kv(&mut queries, &mut keys, &values, Some(norms), cache, &batch);
         queries
     }
 
-    /// Normed and turned keys, `[positions][KV_HEADS]`.
+    /// Normed and turned keys, `[positions][Full::KV_HEADS]`.
     fn keys(&self) -> Vec<Vec<f64>> {
-        let heads = self.keys.chunks_exact(HEAD_DIM).enumerate();
-        let turn = |(at, head)| turned(head, &self.norms[1], at / KV_HEADS);
+        let heads = self.keys.chunks_exact(Full::HEAD_DIM).enumerate();
+        let turn = |(at, head)| turned(head, &self.norms[1], at / Full::KV_HEADS);
         heads.map(turn).collect()
     }
 
-    /// `sigmoid(gate) * sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head.
+    /// `sigmoid(gate) * sum_j softmax_j(q . k[j] / sqrt(Full::HEAD_DIM)) v[j]` of every head.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
         let mut out = Vec::new();
-        for (head, query) in self.query.chunks_exact(2 * HEAD_DIM).enumerate() {
-            let (query, gate) = query.split_at(HEAD_DIM);
+        for (head, query) in self.query.chunks_exact(2 * Full::HEAD_DIM).enumerate() {
+            let (query, gate) = query.split_at(Full::HEAD_DIM);
             let query = turned(query, &self.norms[0], position);
-            let at = |j: usize| j * KV_HEADS + head / (HEADS / KV_HEADS);
+            let at = |j: usize| j * Full::KV_HEADS + head / (Full::HEADS / Full::KV_HEADS);
             let weight = |j| {
                 let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();
-                (dot / (HEAD_DIM as f64).sqrt()).exp()
+                (dot / (Full::HEAD_DIM as f64).sqrt()).exp()
             };
             let weights: Vec<f64> = (0..=position).map(weight).collect();
             let sum: f64 = weights.iter().sum();
             for (dim, &gate) in gate.iter().enumerate() {
-                let value = |j| f64::from(self.values[at(j) * HEAD_DIM + dim]);
+                let value = |j| f64::from(self.values[at(j) * Full::HEAD_DIM + dim]);
                 let parts = weights.iter().enumerate();
                 let mixed: f64 = parts.map(|(j, weight)| weight * value(j)).sum();
                 out.push((mixed / sum / (1.0 + (-f64::from(gate)).exp())) as f32);

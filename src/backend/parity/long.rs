@@ -16,7 +16,8 @@ use super::{BF16_STORED, Probe, Random};
 use crate::engine::executor::{DeviceError, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, CELL, Qkv};
-use crate::target::{HEAD_DIM, HEADS, KV_HEADS, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
+use crate::shapes::Attention as _;
+use crate::target::{Full, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -30,9 +31,9 @@ pub(super) const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
 };
 
 /// Elements of a row's keys or values.
-pub(super) const KV: usize = KV_HEADS * HEAD_DIM;
+pub(super) const KV: usize = Full::KV_HEADS * Full::HEAD_DIM;
 /// Elements of a row's queries and gates.
-pub(super) const QUERIES: usize = HEADS * 2 * HEAD_DIM;
+pub(super) const QUERIES: usize = Full::HEADS * 2 * Full::HEAD_DIM;
 
 /// One sequence as long as may be.
 pub struct LongContext {
@@ -68,9 +69,12 @@ impl LongContext {
             }
         }
         let rows: usize = steps.iter().map(Range::len).sum();
-        let short = random.bf16(HEAD_DIM, 0.25).into_iter().map(|w| 0.5 + w);
+        let short = random
+            .bf16(Full::HEAD_DIM, 0.25)
+            .into_iter()
+            .map(|w| 0.5 + w);
         LongContext {
-            norms: [short.collect(), random.gains(HEAD_DIM)],
+            norms: [short.collect(), random.gains(Full::HEAD_DIM)],
             keys,
             values,
             queries: random.bf16(rows * QUERIES, 2.0),
@@ -105,7 +109,7 @@ impl LongContext {
                 let mut q = b.room(batch.rows(), QUERIES)?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
                 b.begin(&batch);
-                b.store_kv(&mut q, &mut k, &v, norms, &mut cache, &batch);
+                b.store_kv(&mut q, &mut k, &v, Some(norms), &mut cache, &batch);
                 b.seen(&q)?;
             }
             for part in cut(step.clone(), most) {
@@ -114,13 +118,13 @@ impl LongContext {
                 let batch = batch(&part, copies)?;
                 let mut q = b.given(QUERIES, &own.repeat(copies))?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
-                let mut out = b.room(batch.rows(), HEADS * HEAD_DIM)?;
+                let mut out = b.room(batch.rows(), Full::HEADS * Full::HEAD_DIM)?;
                 b.begin(&batch);
                 let input = Qkv {
                     q: &mut q,
                     k: &mut k,
                     v: &v,
-                    norms,
+                    norms: Some(norms),
                 };
                 calls.attention(b, input, &mut cache, &batch, &mut out);
                 let found = b.seen(&out)?;

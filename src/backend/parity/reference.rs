@@ -3,8 +3,10 @@
 use super::{Probe, round_f16};
 use crate::backend::cpu::{self, Cpu};
 use crate::engine::executor::DeviceError;
-use crate::ops::{Batch, Ends, Ops};
-use crate::weights::{self, Bits, Stored};
+use crate::ops::{Batch, Delta, Dense, Device, Ends};
+use crate::shapes::Delta as _;
+use crate::target::Gdn;
+use crate::weights::{Bits, Stored};
 
 impl Probe for Cpu {
     fn given(&mut self, width: usize, values: &[f32]) -> Result<cpu::Tensor, DeviceError> {
@@ -70,9 +72,9 @@ impl Probe for Cpu {
         w: &Self::Matrix,
         residual: &mut cpu::Tensor,
     ) -> Result<(), DeviceError> {
-        self.gated_rms_norm(x, norm, z);
+        Delta::<Gdn>::gated_rms_norm(self, x, norm, z);
         let rounded = self.seen(x)?.into_iter().map(round_f16);
-        let rounded = cpu::Tensor::of(weights::GDN_VALUES, rounded.collect());
+        let rounded = cpu::Tensor::of(Gdn::VALUES, rounded.collect());
         self.linear_add(&rounded, w, residual);
         Ok(())
     }

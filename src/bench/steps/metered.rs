@@ -7,11 +7,12 @@ use std::rc::Rc;
 use crate::backend::clock::{Clock, Timed};
 use crate::engine::executor::{DeviceError, Patience};
 use crate::ops::{
-    Batch, Cost, DeltaNet, Ends, GatedDelta, Ops, Qkv, RANKED, Span, norm_and_rank,
-    store_and_attend,
+    Attend, Batch, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta, Qkv, RANKED,
+    Route, Span, norm_and_rank, store_and_attend,
 };
+use crate::shapes;
 use crate::target::{self, Format, KvFormat};
-use crate::weights::{GDN_QKV, GDN_VALUES, MatrixSource, VectorSource, WeightsError};
+use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 /// Which operation on what: `n` and `k` are those of its matrix, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,7 @@ pub struct Call {
 pub type Sink = Rc<RefCell<Vec<Call>>>;
 
 /// Runs and times the operations of `B` one by one, without a recorded step.
-pub struct Metered<B: Ops + Timed> {
+pub struct Metered<B: Device + Timed> {
     inner: B,
     clock: B::Clock,
     begun: Option<<B::Clock as Clock>::Mark>,
@@ -78,12 +79,12 @@ impl<T> Shaped<T> {
 }
 
 /// Different experts that rows visit, if all are as likely.
-pub fn distinct_experts(rows: usize) -> f64 {
-    let (all, each) = (target::EXPERTS as f64, target::EXPERTS_PER_TOKEN as f64);
+pub fn distinct_experts<E: shapes::Experts>(rows: usize) -> f64 {
+    let (all, each) = (E::COUNT as f64, E::PER_TOKEN as f64);
     all * (1.0 - (1.0 - each / all).powi(rows as i32))
 }
 
-impl<B: Ops + Timed> Metered<B> {
+impl<B: Device + Timed> Metered<B> {
     /// Calls go to `sink` when their results are read.
     ///
     /// # Errors
@@ -137,18 +138,13 @@ impl<B: Ops + Timed> Metered<B> {
     }
 }
 
-impl<B: Ops + Timed> Ops for Metered<B> {
+impl<B: Device + Timed> Device for Metered<B> {
     type Tensor = Shaped<B::Tensor>;
     type Matrix = Weighed<B::Matrix>;
     type Vector = B::Vector;
-    type Experts = Weighed<B::Experts>;
-    type Routing = B::Routing;
-    type KvCache = B::KvCache;
-    type GdnState = B::GdnState;
     type Host = B::Host;
 
     const RANKS: bool = B::RANKS;
-    const CELL_BYTES: usize = B::CELL_BYTES;
     const PATIENCE: Option<Patience> = B::PATIENCE;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
@@ -184,21 +180,6 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.inner.load_vector(part)
     }
 
-    fn load_experts(
-        &mut self,
-        parts: &[[MatrixSource<'_>; 3]],
-    ) -> Result<Self::Experts, WeightsError> {
-        let before = self.inner.matrix_bytes();
-        let inner = self.inner.load_experts(parts)?;
-        let (n, k) = parts[0][0].shape();
-        Ok(Weighed {
-            inner,
-            n,
-            k,
-            bytes: self.inner.matrix_bytes() - before,
-        })
-    }
-
     fn tensor(&self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError> {
         Ok(Shaped {
             inner: self.inner.tensor(rows, width)?,
@@ -208,20 +189,8 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         })
     }
 
-    fn routing(&self) -> Result<Self::Routing, DeviceError> {
-        self.inner.routing()
-    }
-
     fn host(&self, len: usize) -> Result<Self::Host, DeviceError> {
         self.inner.host(len)
-    }
-
-    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
-        self.inner.kv_cache(pages)
-    }
-
-    fn gdn_state(&self) -> Result<Self::GdnState, DeviceError> {
-        self.inner.gdn_state()
     }
 
     fn begin(&mut self, batch: &Batch) {
@@ -233,6 +202,18 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         self.begun = self.mark();
     }
 
+    fn read(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        out: &mut Self::Host,
+    ) -> Result<(), DeviceError> {
+        self.inner.read(&x.inner, rows, out)?;
+        self.tell()
+    }
+}
+
+impl<B: Dense + Timed> Dense for Metered<B> {
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor) {
         self.inner.embed(&table.inner, batch, &mut out.inner);
         out.shape(batch.rows(), table.k);
@@ -285,196 +266,6 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         }
         let flops = (2 * x.rows * n * x.width) as u64;
         self.done("norm_linear", (n, x.width), bytes, flops);
-    }
-
-    fn store_kv(
-        &mut self,
-        q: &mut Self::Tensor,
-        k: &mut Self::Tensor,
-        v: &Self::Tensor,
-        norms: [&Self::Vector; 2],
-        cache: &mut Self::KvCache,
-        batch: &Batch,
-    ) {
-        let (queries, keys) = (&mut q.inner, &mut k.inner);
-        self.inner
-            .store_kv(queries, keys, &v.inner, norms, cache, batch);
-        // Gates are left alone.
-        let rotated = q.bytes();
-        let kept = (2 * k.rows * k.width * kv_element_bytes()) as u64;
-        let bytes = rotated + k.bytes() + v.bytes() + kept;
-        self.done("store_kv", (0, 0), bytes, 0);
-    }
-
-    fn attend(
-        &mut self,
-        q: &Self::Tensor,
-        cache: &Self::KvCache,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        self.inner.attend(&q.inner, cache, batch, &mut out.inner);
-        out.shape(q.rows, target::HEADS * target::HEAD_DIM);
-        let cost = attend_cost(batch);
-        self.done(
-            "attend",
-            (0, 0),
-            cost.bytes + q.bytes() + out.bytes(),
-            cost.flops,
-        );
-    }
-
-    fn attention(
-        &mut self,
-        input: Qkv<'_, Self>,
-        cache: &mut Self::KvCache,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        if !batch.is_decode() {
-            return store_and_attend(self, input, cache, batch, out);
-        }
-        let Qkv { q, k, v, norms } = input;
-        let given = q.bytes() + k.bytes() + v.bytes();
-        let inner = Qkv {
-            q: &mut q.inner,
-            k: &mut k.inner,
-            v: &v.inner,
-            norms,
-        };
-        self.inner.attention(inner, cache, batch, &mut out.inner);
-        out.shape(batch.rows(), target::HEADS * target::HEAD_DIM);
-        // What a row stores is written and need not be read again: of the cache each position
-        // moves once.
-        let cost = attend_cost(batch);
-        let bytes = given + cost.bytes + out.bytes();
-        self.done("attention", (0, 0), bytes, cost.flops);
-    }
-
-    fn conv_silu(
-        &mut self,
-        x: &Self::Tensor,
-        w: &Self::Vector,
-        state: &mut Self::GdnState,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        self.inner
-            .conv_silu(&x.inner, w, state, batch, &mut out.inner);
-        out.shape_with_cells(batch, x.width, B::CELL_BYTES);
-        let bytes = x.bytes() + out.bytes() + conv_bytes(batch);
-        self.done("conv_silu", (0, 0), bytes, 0);
-    }
-
-    fn gated_delta(
-        &mut self,
-        input: GatedDelta<'_, Self>,
-        state: &mut Self::GdnState,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        let given = input.qkv.bytes() + input.b.bytes() + input.a.bytes();
-        let inner = GatedDelta {
-            qkv: &input.qkv.inner,
-            b: &input.b.inner,
-            a: &input.a.inner,
-            a_log: input.a_log,
-            dt_bias: input.dt_bias,
-        };
-        self.inner.gated_delta(inner, state, batch, &mut out.inner);
-        out.shape_with_cells(batch, GDN_VALUES, B::CELL_BYTES);
-        let (states, flops) = (
-            Cost::gated_delta().times(batch.spans().len()).bytes,
-            Cost::gated_delta().times(batch.rows()).flops,
-        );
-        self.done("gated_delta", (0, 0), states + given + out.bytes(), flops);
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor) {
-        self.inner.gated_rms_norm(&mut x.inner, w, &z.inner);
-        let before = x.bytes();
-        x.shape(z.rows, z.width);
-        let bytes = before + z.bytes() + x.bytes();
-        self.done("gated_rms_norm", (0, 0), bytes, 0);
-    }
-
-    fn gated_linear_add(
-        &mut self,
-        x: &mut Self::Tensor,
-        norm: &Self::Vector,
-        z: &Self::Tensor,
-        w: &Self::Matrix,
-        residual: &mut Self::Tensor,
-    ) {
-        let inner = &mut residual.inner;
-        self.inner
-            .gated_linear_add(&mut x.inner, norm, &z.inner, &w.inner, inner);
-        let flops = (2 * x.rows * w.n * w.k) as u64;
-        let bytes = w.bytes + x.bytes() + z.bytes() + 2 * residual.bytes();
-        self.done("gated_linear_add", (w.n, w.k), bytes, flops);
-    }
-
-    fn delta_net(
-        &mut self,
-        input: DeltaNet<'_, Self>,
-        conv: &mut Self::Tensor,
-        state: &mut Self::GdnState,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        let given = [input.qkv, input.z, input.b, input.a].map(Shaped::bytes);
-        let inner = DeltaNet {
-            qkv: &input.qkv.inner,
-            z: &input.z.inner,
-            b: &input.b.inner,
-            a: &input.a.inner,
-            conv: input.conv,
-            a_log: input.a_log,
-            dt_bias: input.dt_bias,
-            norm: input.norm,
-        };
-        let room = &mut conv.inner;
-        self.inner
-            .delta_net(inner, room, state, batch, &mut out.inner);
-        out.shape(batch.rows(), GDN_VALUES);
-        let states = Cost::gated_delta().times(batch.spans().len()).bytes;
-        let flops = Cost::gated_delta().times(batch.rows()).flops;
-        let bytes = states + conv_bytes(batch) + given.iter().sum::<u64>() + out.bytes();
-        self.done("delta_net", (0, 0), bytes, flops);
-    }
-
-    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing) {
-        self.inner.route(&logits.inner, routing);
-        self.done("route", (0, 0), logits.bytes(), 0);
-    }
-
-    fn experts(
-        &mut self,
-        x: &Self::Tensor,
-        routing: &Self::Routing,
-        experts: &Self::Experts,
-        residual: &mut Self::Tensor,
-    ) {
-        let inner = &mut residual.inner;
-        self.inner.experts(&x.inner, routing, &experts.inner, inner);
-        let cost = experts_cost(x, experts);
-        self.done("experts", (experts.n, experts.k), cost.bytes, cost.flops);
-    }
-
-    fn moe(
-        &mut self,
-        x: &Self::Tensor,
-        logits: &Self::Tensor,
-        routing: &mut Self::Routing,
-        experts: &Self::Experts,
-        residual: &mut Self::Tensor,
-    ) {
-        let (choice, inner) = (&logits.inner, &mut residual.inner);
-        self.inner
-            .moe(&x.inner, choice, routing, &experts.inner, inner);
-        let cost = experts_cost(x, experts);
-        let bytes = cost.bytes + logits.bytes();
-        self.done("moe", (experts.n, experts.k), bytes, cost.flops);
     }
 
     fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor) {
@@ -531,24 +322,261 @@ impl<B: Ops + Timed> Ops for Metered<B> {
         let flops = (2 * x.rows * w.n * w.k) as u64;
         self.done("lm_head", (w.n, w.k), bytes, flops);
     }
+}
 
-    fn read(
+impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
+    fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor) {
+        self.inner.swiglu(&gate.inner, &up.inner, &mut out.inner);
+        out.shape(gate.rows, gate.width);
+        self.done("swiglu", (0, 0), 3 * out.bytes(), 0);
+    }
+}
+
+impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
+    type KvCache = B::KvCache;
+
+    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
+        self.inner.kv_cache(pages)
+    }
+
+    fn store_kv(
+        &mut self,
+        q: &mut Self::Tensor,
+        k: &mut Self::Tensor,
+        v: &Self::Tensor,
+        norms: Option<[&Self::Vector; 2]>,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+    ) {
+        let (queries, keys) = (&mut q.inner, &mut k.inner);
+        self.inner
+            .store_kv(queries, keys, &v.inner, norms, cache, batch);
+        // Gates are left alone.
+        let rotated = q.bytes();
+        let kept = (2 * k.rows * k.width * kv_element_bytes()) as u64;
+        let bytes = rotated + k.bytes() + v.bytes() + kept;
+        self.done("store_kv", (0, 0), bytes, 0);
+    }
+
+    fn attend(
+        &mut self,
+        q: &Self::Tensor,
+        cache: &Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        self.inner.attend(&q.inner, cache, batch, &mut out.inner);
+        out.shape(q.rows, A::MIXED);
+        let cost = attend_cost::<A>(batch);
+        self.done(
+            "attend",
+            (0, 0),
+            cost.bytes + q.bytes() + out.bytes(),
+            cost.flops,
+        );
+    }
+
+    fn attention(
+        &mut self,
+        input: Qkv<'_, Self>,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        if !batch.is_decode() {
+            return store_and_attend::<A, Self>(self, input, cache, batch, out);
+        }
+        let Qkv { q, k, v, norms } = input;
+        let given = q.bytes() + k.bytes() + v.bytes();
+        let inner = Qkv {
+            q: &mut q.inner,
+            k: &mut k.inner,
+            v: &v.inner,
+            norms,
+        };
+        self.inner.attention(inner, cache, batch, &mut out.inner);
+        out.shape(batch.rows(), A::MIXED);
+        // What a row stores is written and need not be read again: of the cache each position
+        // moves once.
+        let cost = attend_cost::<A>(batch);
+        let bytes = given + cost.bytes + out.bytes();
+        self.done("attention", (0, 0), bytes, cost.flops);
+    }
+}
+
+impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
+    type State = B::State;
+
+    const CELL_BYTES: usize = B::CELL_BYTES;
+
+    fn delta_state(&self) -> Result<Self::State, DeviceError> {
+        self.inner.delta_state()
+    }
+
+    fn conv_silu(
         &mut self,
         x: &Self::Tensor,
-        rows: Range<usize>,
-        out: &mut Self::Host,
-    ) -> Result<(), DeviceError> {
-        self.inner.read(&x.inner, rows, out)?;
-        self.tell()
+        w: &Self::Vector,
+        state: &mut Self::State,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        self.inner
+            .conv_silu(&x.inner, w, state, batch, &mut out.inner);
+        out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
+        let bytes = x.bytes() + out.bytes() + conv_bytes::<D>(batch);
+        self.done("conv_silu", (0, 0), bytes, 0);
+    }
+
+    fn gated_delta(
+        &mut self,
+        input: GatedDelta<'_, Self>,
+        state: &mut Self::State,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        let given = input.qkv.bytes() + input.b.bytes() + input.a.bytes();
+        let inner = GatedDelta {
+            qkv: &input.qkv.inner,
+            b: &input.b.inner,
+            a: &input.a.inner,
+            a_log: input.a_log,
+            dt_bias: input.dt_bias,
+        };
+        self.inner.gated_delta(inner, state, batch, &mut out.inner);
+        out.shape_with_cells(batch, D::VALUES, <B as Delta<D>>::CELL_BYTES);
+        let (states, flops) = (
+            Cost::gated_delta::<D>().times(batch.spans().len()).bytes,
+            Cost::gated_delta::<D>().times(batch.rows()).flops,
+        );
+        self.done("gated_delta", (0, 0), states + given + out.bytes(), flops);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor) {
+        Delta::<D>::gated_rms_norm(&mut self.inner, &mut x.inner, w, &z.inner);
+        let before = x.bytes();
+        x.shape(z.rows, z.width);
+        let bytes = before + z.bytes() + x.bytes();
+        self.done("gated_rms_norm", (0, 0), bytes, 0);
+    }
+
+    fn gated_linear_add(
+        &mut self,
+        x: &mut Self::Tensor,
+        norm: &Self::Vector,
+        z: &Self::Tensor,
+        w: &Self::Matrix,
+        residual: &mut Self::Tensor,
+    ) {
+        let inner = &mut residual.inner;
+        Delta::<D>::gated_linear_add(
+            &mut self.inner,
+            &mut x.inner,
+            norm,
+            &z.inner,
+            &w.inner,
+            inner,
+        );
+        let flops = (2 * x.rows * w.n * w.k) as u64;
+        let bytes = w.bytes + x.bytes() + z.bytes() + 2 * residual.bytes();
+        self.done("gated_linear_add", (w.n, w.k), bytes, flops);
+    }
+
+    fn delta_net(
+        &mut self,
+        input: DeltaNet<'_, Self>,
+        conv: &mut Self::Tensor,
+        state: &mut Self::State,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        let given = [input.qkv, input.z, input.b, input.a].map(Shaped::bytes);
+        let inner = DeltaNet {
+            qkv: &input.qkv.inner,
+            z: &input.z.inner,
+            b: &input.b.inner,
+            a: &input.a.inner,
+            conv: input.conv,
+            a_log: input.a_log,
+            dt_bias: input.dt_bias,
+            norm: input.norm,
+        };
+        let room = &mut conv.inner;
+        self.inner
+            .delta_net(inner, room, state, batch, &mut out.inner);
+        out.shape(batch.rows(), D::VALUES);
+        let states = Cost::gated_delta::<D>().times(batch.spans().len()).bytes;
+        let flops = Cost::gated_delta::<D>().times(batch.rows()).flops;
+        let bytes = states + conv_bytes::<D>(batch) + given.iter().sum::<u64>() + out.bytes();
+        self.done("delta_net", (0, 0), bytes, flops);
+    }
+}
+
+impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
+    type Experts = Weighed<B::Experts>;
+    type Routing = B::Routing;
+
+    fn load_experts(
+        &mut self,
+        parts: &[[MatrixSource<'_>; 3]],
+    ) -> Result<Self::Experts, WeightsError> {
+        let before = self.inner.matrix_bytes();
+        let inner = self.inner.load_experts(parts)?;
+        let (n, k) = parts[0][0].shape();
+        Ok(Weighed {
+            inner,
+            n,
+            k,
+            bytes: self.inner.matrix_bytes() - before,
+        })
+    }
+
+    fn routing(&self) -> Result<Self::Routing, DeviceError> {
+        self.inner.routing()
+    }
+
+    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing) {
+        self.inner.route(&logits.inner, routing);
+        self.done("route", (0, 0), logits.bytes(), 0);
+    }
+
+    fn experts(
+        &mut self,
+        x: &Self::Tensor,
+        routing: &Self::Routing,
+        experts: &Self::Experts,
+        residual: &mut Self::Tensor,
+    ) {
+        let inner = &mut residual.inner;
+        self.inner.experts(&x.inner, routing, &experts.inner, inner);
+        let cost = experts_cost::<E, _, _>(x, experts);
+        self.done("experts", (experts.n, experts.k), cost.bytes, cost.flops);
+    }
+
+    fn moe(
+        &mut self,
+        x: &Self::Tensor,
+        logits: &Self::Tensor,
+        routing: &mut Self::Routing,
+        experts: &Self::Experts,
+        residual: &mut Self::Tensor,
+    ) {
+        let (choice, inner) = (&logits.inner, &mut residual.inner);
+        self.inner
+            .moe(&x.inner, choice, routing, &experts.inner, inner);
+        let cost = experts_cost::<E, _, _>(x, experts);
+        let bytes = cost.bytes + logits.bytes();
+        self.done("moe", (experts.n, experts.k), bytes, cost.flops);
     }
 }
 
 /// The weights of the experts that rows visit, if all are as likely, and the shared one's; rows in,
 /// the residual in and out.
-fn experts_cost<T, M>(x: &Shaped<T>, experts: &Weighed<M>) -> Cost {
-    let share = (distinct_experts(x.rows) + 1.0) / (target::EXPERTS + 1) as f64;
+fn experts_cost<E: shapes::Experts, T, M>(x: &Shaped<T>, experts: &Weighed<M>) -> Cost {
+    let visited = distinct_experts::<E>(x.rows) + E::HAS_SHARED as f64;
+    let share = visited / E::ALL as f64;
     let read = (experts.bytes as f64 * share) as u64;
-    let turns = x.rows * (target::EXPERTS_PER_TOKEN + 1);
+    let turns = x.rows * E::TURNS;
     Cost {
         bytes: read + 3 * x.bytes(),
         flops: (6 * turns * experts.n * experts.k) as u64,
@@ -557,10 +585,10 @@ fn experts_cost<T, M>(x: &Shaped<T>, experts: &Weighed<M>) -> Cost {
 
 /// Of a convolution beside its rows: its weights, and the inputs of earlier steps that it reads and
 /// those that it leaves.
-fn conv_bytes(batch: &Batch) -> u64 {
-    let tap = GDN_QKV * size_of::<f32>();
-    let tails = 2 * batch.spans().len() * (target::GDN_CONV - 1);
-    ((target::GDN_CONV + tails) * tap) as u64
+fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
+    let tap = D::QKV * size_of::<f32>();
+    let tails = 2 * batch.spans().len() * (D::CONV - 1);
+    ((D::CONV + tails) * tap) as u64
 }
 
 /// Of the cache.
@@ -572,10 +600,10 @@ fn kv_element_bytes() -> usize {
 }
 
 /// Keys and values of every sequence once, products of every row.
-fn attend_cost(batch: &Batch) -> Cost {
+fn attend_cost<A: shapes::Attention>(batch: &Batch) -> Cost {
     let element = kv_element_bytes();
-    let of_span = |span: &Span| Cost::attend(span.start + span.rows.len(), element).bytes;
-    let of_row = |position: &usize| Cost::attend(position + 1, element).flops;
+    let of_span = |span: &Span| Cost::attend::<A>(span.start + span.rows.len(), element).bytes;
+    let of_row = |position: &usize| Cost::attend::<A>(position + 1, element).flops;
     Cost {
         bytes: batch.spans().iter().map(of_span).sum(),
         flops: batch.positions().iter().map(of_row).sum(),

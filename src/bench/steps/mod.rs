@@ -29,8 +29,9 @@ use crate::backend;
 use crate::backend::clock::Timed;
 use crate::cli::boot;
 use crate::engine::executor::DeviceError;
+use crate::model::Runs;
 use crate::model::{Plan, Runner};
-use crate::ops::Ops;
+use crate::ops::Device;
 use crate::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
 use crate::weights::{self, Checkpoint};
 
@@ -266,14 +267,14 @@ impl Case {
         }
     }
 
-    fn launches<B: Ops>(self, runner: &Runner<B>) -> Option<usize> {
+    fn launches<B: Runs>(self, runner: &Runner<B>) -> Option<usize> {
         match self {
             Case::Decode(decode) => runner.launches(decode.rows),
             Case::Prompt(_) => None,
         }
     }
 
-    fn seconds<B: Ops>(self, runner: &mut Runner<B>) -> Result<f64, DeviceError> {
+    fn seconds<B: Runs>(self, runner: &mut Runner<B>) -> Result<f64, DeviceError> {
         let mut times = match self {
             Case::Decode(decode) => decode.run(runner, STEPS_ALL)?.split_off(STEPS / 4),
             Case::Prompt(tokens) => {
@@ -286,7 +287,7 @@ impl Case {
     }
 
     /// Leaves the calls of some steps in `sink`; of how many.
-    fn meter<B: Ops + Timed>(
+    fn meter<B: Runs + Timed>(
         self,
         runner: &mut Runner<Metered<B>>,
         sink: &Rc<RefCell<Vec<metered::Call>>>,

@@ -3,8 +3,8 @@
 use super::metered::{Call, distinct_experts};
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::target::{EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, VOCAB};
-use crate::weights::{GDN_QKV, GDN_VALUES};
+use crate::shapes::{Attention as _, Delta as _, Experts as _};
+use crate::target::{Full, Gdn, HIDDEN, Moe, VOCAB};
 
 fn calls(case: Case, layers: usize) -> Vec<Call> {
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
@@ -72,18 +72,18 @@ fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
     let bytes = |case, op| of(&calls(case, 1), op)[0].cost.bytes;
     let (one, two) = (bytes(decode(1), "delta_net"), bytes(decode(2), "delta_net"));
     let f32s = |count: usize| (count * size_of::<f32>()) as u64;
-    let weights = f32s(target::GDN_CONV * GDN_QKV);
+    let weights = f32s(Gdn::CONV * Gdn::QKV);
     assert_eq!(
         two - weights,
         2 * (one - weights),
         "each row is another sequence's"
     );
-    let state = crate::ops::Cost::gated_delta().bytes;
-    let tail = f32s(2 * (target::GDN_CONV - 1) * GDN_QKV);
-    let row = f32s(GDN_QKV + 2 * target::GDN_VALUE_HEADS + GDN_VALUES);
+    let state = crate::ops::Cost::gated_delta::<Gdn>().bytes;
+    let tail = f32s(2 * (Gdn::CONV - 1) * Gdn::QKV);
+    let row = f32s(Gdn::QKV + 2 * Gdn::VALUE_HEADS + Gdn::VALUES);
     let prompt = |op| bytes(Case::Prompt(2), op);
     assert_eq!(prompt("gated_delta"), state + 2 * row);
-    assert_eq!(prompt("conv_silu"), weights + tail + 2 * f32s(2 * GDN_QKV));
+    assert_eq!(prompt("conv_silu"), weights + tail + 2 * f32s(2 * Gdn::QKV));
 }
 
 #[test]
@@ -92,14 +92,14 @@ fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
     let first = target::MIXERS.iter().position(is_attention);
     let layers = 1 + first.expect("every model attends");
     let (decode, prompt) = (calls(decode(2), layers), calls(Case::Prompt(2), layers));
-    let heads = target::HEADS * target::HEAD_DIM;
-    let row = 4 * (3 * heads + 2 * target::KV_HEADS * target::HEAD_DIM);
+    let heads = Full::HEADS * Full::HEAD_DIM;
+    let row = 4 * (3 * heads + 2 * Full::KV_HEADS * Full::HEAD_DIM);
     let element = match target::FORMAT_KV {
         target::KvFormat::F32 => 4,
         target::KvFormat::Bf16 => 2,
     };
     // The row's own position is behind the context.
-    let cache = crate::ops::Cost::attend(3 + 1, element);
+    let cache = crate::ops::Cost::attend::<Full>(3 + 1, element);
     let found = of(&decode, "attention");
     assert_eq!(found.len(), METERED);
     assert_eq!(found[0].cost.bytes, 2 * (row as u64 + cache.bytes));
@@ -112,9 +112,9 @@ fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
 
 #[test]
 fn rows_visit_as_many_experts_as_chance_lets_them() {
-    assert_eq!(distinct_experts(1), EXPERTS_PER_TOKEN as f64);
-    assert!(distinct_experts(2) <= 2.0 * EXPERTS_PER_TOKEN as f64);
-    assert!((distinct_experts(10_000) - EXPERTS as f64).abs() < 1e-6);
+    assert_eq!(distinct_experts::<Moe>(1), Moe::PER_TOKEN as f64);
+    assert!(distinct_experts::<Moe>(2) <= 2.0 * Moe::PER_TOKEN as f64);
+    assert!((distinct_experts::<Moe>(10_000) - Moe::COUNT as f64).abs() < 1e-6);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::*;
 use crate::backend::cpu::Matrix;
 use crate::model::Plan;
 use crate::model::parts::{Layer, Mixer};
+use crate::target::Moe;
 use crate::weights;
 
 /// Share of its size that a part is off by.
@@ -98,7 +99,7 @@ fn scaled(matrix: &Matrix) -> Matrix {
 fn experts_that_changed_places_are_found() {
     if is_small() {
         let (report, layers) =
-            compared(|layers| layers[0].moe.experts.down[..EXPERTS].rotate_left(1));
+            compared(|layers| layers[0].moe.experts.down[..Moe::COUNT].rotate_left(1));
         let layer = failed(&layers);
         assert!(!report.passed() && layer.layer == 0, "{report}");
         assert!(layer.experts.largest > 10.0 * ROW_WITHIN, "{layer}");

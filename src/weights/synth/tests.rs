@@ -11,7 +11,7 @@ use crate::backend::cpu::Cpu;
 use crate::engine::executor::{Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::model::{Plan, Runner};
-use crate::target::{EXPERTS, EXPERTS_PER_TOKEN, HIDDEN, LAYERS, PAGE, VOCAB};
+use crate::target::{HIDDEN, LAYERS, Moe, PAGE, VOCAB};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
@@ -194,7 +194,7 @@ fn experts_are_taken_by_their_popularity_and_by_the_token() {
         .matrix(&spec.layers[0].moe.router)
         .read_f32()
         .unwrap();
-    let mut turns = vec![0; EXPERTS];
+    let mut turns = vec![0; Moe::COUNT];
     let rows = embedding.chunks_exact(HIDDEN).take(1000);
     let count = rows.len();
     for row in rows {
@@ -207,23 +207,23 @@ fn experts_are_taken_by_their_popularity_and_by_the_token() {
                 .sum::<f32>()
         };
         let logits: Vec<f32> = router.chunks_exact(HIDDEN).map(logit).collect();
-        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        let mut order: Vec<usize> = (0..Moe::COUNT).collect();
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        order[..EXPERTS_PER_TOKEN]
+        order[..Moe::PER_TOKEN]
             .iter()
             .for_each(|expert| turns[*expert] += 1);
     }
-    if EXPERTS == EXPERTS_PER_TOKEN {
+    if Moe::COUNT == Moe::PER_TOKEN {
         return;
     }
-    let even = (count * EXPERTS_PER_TOKEN) as f64 / EXPERTS as f64;
+    let even = (count * Moe::PER_TOKEN) as f64 / Moe::COUNT as f64;
     let most = *turns.iter().max().unwrap() as f64 / even;
     println!(
         "{}: the busiest expert takes {most:.2} even shares of {turns:?}",
         target::MODEL
     );
     // Few experts have ranks that hardly differ.
-    assert!(most > 1.2 || EXPERTS < 8, "{turns:?}");
+    assert!(most > 1.2 || Moe::COUNT < 8, "{turns:?}");
     assert!(
         turns.iter().all(|&turns| turns > 0 && turns < count),
         "{turns:?}"

@@ -11,7 +11,7 @@ use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
 use crate::engine::executor::DeviceError;
-use crate::ops::Ops;
+use crate::ops::{Device, Route};
 use crate::target::Format;
 use crate::weights::{self, Bits, Checkpoint, MatrixSpec, Stored, WeightsError};
 

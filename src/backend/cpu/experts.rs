@@ -1,9 +1,12 @@
 //! Routing, the routed experts with rows grouped by expert, and the shared expert.
 
-use crate::target::{
-    EXPERT_INTERMEDIATE, EXPERTS, EXPERTS_PER_TOKEN, EXPERTS_ROWS_NVFP4, HIDDEN,
-    SHARED_INTERMEDIATE,
-};
+use std::marker::PhantomData;
+
+use crate::engine::executor::DeviceError;
+use crate::ops::Route;
+use crate::shapes;
+use crate::target::HIDDEN;
+use crate::weights::{MatrixSource, WeightsError};
 
 use super::elementwise::silu_mul;
 use super::lanes::{LANES, exp, sigmoid};
@@ -11,28 +14,27 @@ use super::matrix::{Matrix, Product, linear};
 use super::nvfp4;
 use super::pool::Pool;
 use super::share::Shared;
-use super::{TASK_WORK, TASKS_PER_THREAD, Tensor, split};
-
-/// Experts that a row visits, the shared one last.
-const TURNS: usize = EXPERTS_PER_TOKEN + 1;
+use super::{Cpu, TASK_WORK, TASKS_PER_THREAD, Tensor, bytes_of, split};
 
 /// The experts of one layer, the shared one last.
-#[derive(Default)]
-pub struct Experts {
+pub struct Experts<E> {
     /// Gate rows, then up rows, `[2 I, H]` of each expert.
     pub gate_up: Vec<Matrix>,
     /// `[H, I]` of each expert.
     pub down: Vec<Matrix>,
     /// Whether what they multiply is rounded to NVFP4 first.
     pub rounds: bool,
+    shape: PhantomData<E>,
 }
 
-impl Experts {
+impl<E: shapes::Experts> Experts<E> {
     /// None yet; `nvfp4` says whether the checkpoint has them so.
-    pub fn stored_as(nvfp4: bool) -> Experts {
+    pub fn stored_as(nvfp4: bool) -> Experts<E> {
         Experts {
-            rounds: EXPERTS_ROWS_NVFP4 && nvfp4,
-            ..Experts::default()
+            gate_up: Vec::new(),
+            down: Vec::new(),
+            rounds: E::ROWS_NVFP4 && nvfp4,
+            shape: PhantomData,
         }
     }
 
@@ -44,29 +46,43 @@ impl Experts {
     }
 }
 
-/// Experts `[rows][EXPERTS_PER_TOKEN]`, most likely first, and weights `[rows][TURNS]`.
-#[derive(Default)]
-pub struct Routing {
+/// Experts `[rows][PER_TOKEN]`, most likely first, and weights `[rows][TURNS]`.
+pub struct Routing<E> {
+    /// Of the row that is chosen for.
+    probabilities: Vec<f32>,
     pub(super) experts: Vec<u32>,
     pub(super) weights: Vec<f32>,
+    shape: PhantomData<E>,
 }
 
-impl Routing {
-    /// Chooses for each row of `logits [rows, EXPERTS + 1]`.
+impl<E> Default for Routing<E> {
+    fn default() -> Routing<E> {
+        Routing {
+            probabilities: Vec::new(),
+            experts: Vec::new(),
+            weights: Vec::new(),
+            shape: PhantomData,
+        }
+    }
+}
+
+impl<E: shapes::Experts> Routing<E> {
+    /// Chooses for each row of `logits [rows, LOGITS]`.
     pub fn fill(&mut self, logits: &[f32]) {
         self.experts.clear();
         self.weights.clear();
-        let rows = logits.chunks_exact(EXPERTS + 1);
+        let rows = logits.chunks_exact(E::LOGITS);
         rows.for_each(|row| self.push(row));
     }
 
     fn push(&mut self, logits: &[f32]) {
-        let mut probabilities = [0.0; EXPERTS];
-        softmax(&logits[..EXPERTS], &mut probabilities);
+        self.probabilities.resize(E::COUNT, 0.0);
+        let probabilities = &mut self.probabilities[..];
+        softmax(&logits[..E::COUNT], probabilities);
         let mut total = 0.0;
         let first = self.weights.len();
-        for _ in 0..EXPERTS_PER_TOKEN {
-            let best = most_likely(&probabilities);
+        for _ in 0..E::PER_TOKEN {
+            let best = most_likely(probabilities);
             total += probabilities[best];
             self.experts.push(best as u32);
             self.weights.push(probabilities[best]);
@@ -75,11 +91,50 @@ impl Routing {
         self.weights[first..]
             .iter_mut()
             .for_each(|weight| *weight /= total);
-        self.weights.push(sigmoid(logits[EXPERTS]));
+        let shared = logits[E::COUNT..].iter();
+        self.weights.extend(shared.map(|&logit| sigmoid(logit)));
     }
 }
 
-fn softmax(logits: &[f32], out: &mut [f32; EXPERTS]) {
+impl<E: shapes::Experts> Route<E> for Cpu {
+    type Experts = Experts<E>;
+    type Routing = Routing<E>;
+
+    fn load_experts(
+        &mut self,
+        parts: &[[MatrixSource<'_>; 3]],
+    ) -> Result<Experts<E>, WeightsError> {
+        assert_eq!(parts.len(), E::ALL);
+        self.budget.check(bytes_of(parts.as_flattened()))?;
+        let mut experts = Experts::stored_as(parts[0][0].format().is_nvfp4());
+        for [gate, up, down] in parts {
+            experts.gate_up.push(self.matrix(&[*gate, *up])?);
+            experts.down.push(self.matrix(&[*down])?);
+        }
+        Ok(experts)
+    }
+
+    fn routing(&self) -> Result<Routing<E>, DeviceError> {
+        Ok(Routing::default())
+    }
+
+    fn route(&mut self, logits: &Tensor, routing: &mut Routing<E>) {
+        routing.fill(&logits.values);
+    }
+
+    fn experts(
+        &mut self,
+        x: &Tensor,
+        routing: &Routing<E>,
+        weights: &Experts<E>,
+        residual: &mut Tensor,
+    ) {
+        let (pool, scratch) = (&mut self.pool, &mut self.experts);
+        experts(pool, scratch, x, routing, weights, residual);
+    }
+}
+
+fn softmax(logits: &[f32], out: &mut [f32]) {
     let max = logits
         .iter()
         .fold(f32::NEG_INFINITY, |max, &logit| max.max(logit));
@@ -92,12 +147,12 @@ fn softmax(logits: &[f32], out: &mut [f32; EXPERTS]) {
 }
 
 /// Index of the largest, the lowest one on a tie.
-fn most_likely(probabilities: &[f32; EXPERTS]) -> usize {
+fn most_likely(probabilities: &[f32]) -> usize {
     let better = |best: usize, index: usize| match probabilities[index] > probabilities[best] {
         true => index,
         false => best,
     };
-    (1..EXPERTS).fold(0, better)
+    (1..probabilities.len()).fold(0, better)
 }
 
 /// Rows of a step regrouped by expert. A place is a row's turn at one of its experts.
@@ -133,20 +188,20 @@ struct SharedExpert {
 }
 
 impl SharedExpert {
-    fn run(&mut self, pool: &mut Pool, x: &Tensor, experts: &Experts) {
-        const I: usize = SHARED_INTERMEDIATE;
+    fn run<E: shapes::Experts>(&mut self, pool: &mut Pool, x: &Tensor, experts: &Experts<E>) {
+        let width = E::SHARED;
         self.x.clone_from(&x.values);
         experts.round(&mut self.x, HIDDEN);
-        self.gate_up.resize(x.rows * 2 * I, 0.0);
-        self.act.resize(x.rows * I, 0.0);
+        self.gate_up.resize(x.rows * 2 * width, 0.0);
+        self.act.resize(x.rows * width, 0.0);
         self.y.resize(x.rows * HIDDEN, 0.0);
-        linear(pool, &self.x, &experts.gate_up[EXPERTS], &mut self.gate_up);
-        let rows = self.act.chunks_exact_mut(I);
-        for (act, gate_up) in rows.zip(self.gate_up.chunks_exact(2 * I)) {
+        linear(pool, &self.x, &experts.gate_up[E::COUNT], &mut self.gate_up);
+        let rows = self.act.chunks_exact_mut(width);
+        for (act, gate_up) in rows.zip(self.gate_up.chunks_exact(2 * width)) {
             silu_mul(gate_up, act);
         }
-        experts.round(&mut self.act, I);
-        linear(pool, &self.act, &experts.down[EXPERTS], &mut self.y);
+        experts.round(&mut self.act, width);
+        linear(pool, &self.act, &experts.down[E::COUNT], &mut self.y);
     }
 }
 
@@ -156,21 +211,20 @@ struct Task {
     panels: std::ops::Range<usize>,
 }
 
-/// See `Ops::experts`.
-pub fn experts(
+fn experts<E: shapes::Experts>(
     pool: &mut Pool,
     s: &mut Scratch,
     x: &Tensor,
-    routing: &Routing,
-    experts: &Experts,
+    routing: &Routing<E>,
+    experts: &Experts<E>,
     residual: &mut Tensor,
 ) {
     assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
     s.group(x, routing);
     experts.round(&mut s.x, HIDDEN);
     let places = routing.experts.len();
-    s.gate_up.resize(places * 2 * EXPERT_INTERMEDIATE, 0.0);
-    s.act.resize(places * EXPERT_INTERMEDIATE, 0.0);
+    s.gate_up.resize(places * 2 * E::INTERMEDIATE, 0.0);
+    s.act.resize(places * E::INTERMEDIATE, 0.0);
     s.y.resize(places * HIDDEN, 0.0);
     products(
         pool,
@@ -180,11 +234,11 @@ pub fn experts(
         &s.x,
         &mut s.gate_up,
     );
-    let parts = s.act.chunks_exact_mut(EXPERT_INTERMEDIATE);
-    for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(2 * EXPERT_INTERMEDIATE)) {
+    let parts = s.act.chunks_exact_mut(E::INTERMEDIATE);
+    for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(2 * E::INTERMEDIATE)) {
         silu_mul(gate_up, act);
     }
-    experts.round(&mut s.act, EXPERT_INTERMEDIATE);
+    experts.round(&mut s.act, E::INTERMEDIATE);
     products(
         pool,
         &mut s.tasks,
@@ -193,30 +247,31 @@ pub fn experts(
         &s.act,
         &mut s.y,
     );
-    s.shared.run(pool, x, experts);
+    if E::HAS_SHARED > 0 {
+        s.shared.run(pool, x, experts);
+    }
     combine(pool, s, routing, &mut residual.values);
 }
 
 impl Scratch {
     /// Sorts rows by expert, rows in order within an expert.
-    fn group(&mut self, x: &Tensor, routing: &Routing) {
+    fn group<E: shapes::Experts>(&mut self, x: &Tensor, routing: &Routing<E>) {
         self.starts.clear();
-        self.starts.resize(EXPERTS + 1, 0);
+        self.starts.resize(E::COUNT + 1, 0);
         for &expert in &routing.experts {
             self.starts[expert as usize + 1] += 1;
         }
-        for expert in 0..EXPERTS {
+        for expert in 0..E::COUNT {
             self.starts[expert + 1] += self.starts[expert];
         }
-        let mut next = [0; EXPERTS];
-        next.copy_from_slice(&self.starts[..EXPERTS]);
+        let mut next = self.starts[..E::COUNT].to_vec();
         self.place_of.clear();
         self.x.resize(routing.experts.len() * HIDDEN, 0.0);
         for (index, &expert) in routing.experts.iter().enumerate() {
             let place = next[expert as usize];
             next[expert as usize] += 1;
             self.place_of.push(place);
-            let row = x.row(index / EXPERTS_PER_TOKEN);
+            let row = x.row(index / E::PER_TOKEN);
             self.x[place * HIDDEN..][..HIDDEN].copy_from_slice(row);
         }
     }
@@ -252,12 +307,13 @@ fn products(
 /// Cuts the work of all experts that have rows into pieces of about equal size.
 fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
     let work = |expert: usize| (starts[expert + 1] - starts[expert]) * shape.k * LANES;
-    let total: usize = (0..EXPERTS)
+    let experts = starts.len() - 1;
+    let total: usize = (0..experts)
         .map(|expert| work(expert) * shape.panels())
         .sum();
     let piece = TASK_WORK.max(total / (pool.threads() * TASKS_PER_THREAD));
     tasks.clear();
-    for expert in (0..EXPERTS).filter(|&expert| work(expert) > 0) {
+    for expert in (0..experts).filter(|&expert| work(expert) > 0) {
         let step = (piece / work(expert)).max(1);
         let cuts = (0..shape.panels()).step_by(step);
         let panels = cuts.map(|start| start..shape.panels().min(start + step));
@@ -266,18 +322,23 @@ fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
 }
 
 /// `residual[row] += sum over turns of weight * y`, in the order of the turns.
-fn combine(pool: &mut Pool, s: &Scratch, routing: &Routing, residual: &mut [f32]) {
+fn combine<E: shapes::Experts>(
+    pool: &mut Pool,
+    s: &Scratch,
+    routing: &Routing<E>,
+    residual: &mut [f32],
+) {
     let rows = residual.len() / HIDDEN;
     let residual = Shared::new(residual);
-    split(pool, rows, HIDDEN * TURNS, |rows| {
+    split(pool, rows, HIDDEN * E::TURNS, |rows| {
         let mut sum = [0.0; HIDDEN];
         for row in rows {
             sum.fill(0.0);
-            for turn in 0..TURNS {
-                let weight = routing.weights[row * TURNS + turn];
-                let y = match turn {
-                    EXPERTS_PER_TOKEN => &s.shared.y[row * HIDDEN..],
-                    _ => &s.y[s.place_of[row * EXPERTS_PER_TOKEN + turn] * HIDDEN..],
+            for turn in 0..E::TURNS {
+                let weight = routing.weights[row * E::TURNS + turn];
+                let y = match turn < E::PER_TOKEN {
+                    true => &s.y[s.place_of[row * E::PER_TOKEN + turn] * HIDDEN..],
+                    false => &s.shared.y[row * HIDDEN..],
                 };
                 let pairs = sum.iter_mut().zip(y);
                 pairs.for_each(|(sum, y)| *sum += weight * y);

@@ -1,0 +1,208 @@
+//! Gated DeltaNet on the GPU.
+
+use ffi::{DeviceBuf, ops};
+
+use super::step::CELL_RECORD;
+use super::{Cuda, Matrix, Tensor, Vector, count};
+use crate::engine::executor::DeviceError;
+use crate::ops::{Batch, Delta, DeltaNet, GatedDelta};
+use crate::shapes::Delta as _;
+use crate::target::{Gdn, HIDDEN, MAX_SEQUENCES};
+
+/// State of one Gated DeltaNet layer.
+pub struct State {
+    /// `[MAX_SEQUENCES][CONV][QKV]`: the input of position `p` is at `p % CONV`.
+    tails: DeviceBuf<f32>,
+    /// `[MAX_SEQUENCES][VALUE_HEADS][VALUE_DIM][KEY_DIM]`.
+    matrices: DeviceBuf<f32>,
+}
+
+impl Delta<Gdn> for Cuda {
+    type State = State;
+
+    const CELL_BYTES: usize = 2;
+
+    fn delta_state(&self) -> Result<State, DeviceError> {
+        let matrix = Gdn::VALUE_HEADS * Gdn::VALUE_DIM * Gdn::KEY_DIM;
+        Ok(State {
+            tails: self.zeroed(MAX_SEQUENCES * Gdn::CONV * Gdn::QKV)?,
+            matrices: self.zeroed(MAX_SEQUENCES * matrix)?,
+        })
+    }
+
+    fn conv_silu(
+        &mut self,
+        x: &Tensor,
+        w: &Vector,
+        state: &mut State,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        assert_eq!((x.rows, x.width), (batch.rows(), Gdn::QKV));
+        assert_eq!(w.0.len(), Gdn::QKV * Gdn::CONV);
+        let to = out.shape(x.rows, Gdn::QKV);
+        out.cells_f16 = true;
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
+        self.queue.launch("conv_silu", |stream| unsafe {
+            ops::atlas_conv_silu(
+                x.as_ptr(),
+                w.0.as_ptr(),
+                state.tails.as_mut_ptr(),
+                step.chunk_list(),
+                step.positions(),
+                step.slots(),
+                step.in_cells(),
+                to,
+                count(x.rows),
+                count(step.chunks),
+                stream,
+            )
+        });
+    }
+
+    fn gated_delta(
+        &mut self,
+        input: GatedDelta<'_, Cuda>,
+        state: &mut State,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        let GatedDelta {
+            qkv,
+            b,
+            a,
+            a_log,
+            dt_bias,
+        } = input;
+        let rows = batch.rows();
+        assert_eq!((qkv.rows, qkv.width), (rows, Gdn::QKV));
+        assert!(qkv.cells_f16);
+        assert_eq!((b.rows, b.width), (rows, Gdn::VALUE_HEADS));
+        assert_eq!((a.rows, a.width), (rows, Gdn::VALUE_HEADS));
+        let heads = (a_log.0.len(), dt_bias.0.len());
+        assert_eq!(heads, (Gdn::VALUE_HEADS, Gdn::VALUE_HEADS));
+        let to = out.shape(rows, Gdn::VALUES);
+        out.cells_f16 = true;
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ;
+        // `records` has room for all cells of a step.
+        self.queue.launch("gated_delta", |stream| unsafe {
+            ops::atlas_gated_delta(
+                qkv.as_ptr(),
+                b.as_ptr(),
+                a.as_ptr(),
+                a_log.0.as_ptr(),
+                dt_bias.0.as_ptr(),
+                state.matrices.as_mut_ptr(),
+                step.span_list(),
+                step.cell_list(),
+                step.run_list(),
+                step.positions(),
+                step.slots(),
+                self.records.as_mut_ptr(),
+                to,
+                count(rows),
+                count(step.spans),
+                count(step.cells),
+                count(step.runs),
+                count(CELL_RECORD),
+                stream,
+            )
+        });
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vector, z: &Tensor) {
+        assert_eq!((x.rows, x.width), (z.rows, Gdn::VALUES));
+        assert_eq!((z.width, w.0.len()), (Gdn::VALUES, Gdn::VALUE_DIM));
+        let (rows, in_cells) = (count(x.rows), self.in_cells(x));
+        let (w, z) = (w.0.as_ptr(), z.as_ptr());
+        x.cells_f16 = false;
+        // SAFETY: shapes are checked.
+        self.queue.launch("gated_rms_norm", |stream| unsafe {
+            ops::atlas_gated_rms_norm(x.as_mut_ptr(), w, z, in_cells, rows, stream)
+        });
+    }
+
+    fn gated_linear_add(
+        &mut self,
+        x: &mut Tensor,
+        norm: &Vector,
+        z: &Tensor,
+        w: &Matrix,
+        residual: &mut Tensor,
+    ) {
+        assert_eq!((x.rows, x.width), (z.rows, Gdn::VALUES));
+        assert_eq!((z.width, norm.0.len()), (Gdn::VALUES, Gdn::VALUE_DIM));
+        assert_eq!((w.n, w.k), (HIDDEN, Gdn::VALUES));
+        assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
+        let (rows, format, in_cells) = (count(x.rows), w.storage as u32, self.in_cells(x));
+        let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
+        x.cells_f16 = false;
+        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
+        // room for ROWS_MAX rows of the longest sum.
+        self.queue.launch("gated_linear_add", |stream| unsafe {
+            let x = x.as_mut_ptr();
+            ops::atlas_gated_linear_add(
+                x, norm, z, in_cells, w, operands, residual, rows, format, stream,
+            )
+        });
+    }
+
+    fn delta_net(
+        &mut self,
+        input: DeltaNet<'_, Cuda>,
+        conv: &mut Tensor,
+        state: &mut State,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        let DeltaNet { qkv, z, b, a, .. } = input;
+        let DeltaNet { a_log, dt_bias, .. } = input;
+        if !batch.is_decode() {
+            self.conv_silu(qkv, input.conv, state, batch, conv);
+            let qkv = &*conv;
+            let delta = GatedDelta {
+                qkv,
+                b,
+                a,
+                a_log,
+                dt_bias,
+            };
+            self.gated_delta(delta, state, batch, out);
+            return self.gated_rms_norm(out, input.norm, z);
+        }
+        let rows = batch.rows();
+        assert_eq!((qkv.rows, qkv.width), (rows, Gdn::QKV));
+        assert_eq!((z.rows, z.width), (rows, Gdn::VALUES));
+        assert_eq!((b.rows, b.width), (rows, Gdn::VALUE_HEADS));
+        assert_eq!((a.rows, a.width), (rows, Gdn::VALUE_HEADS));
+        assert_eq!(input.conv.0.len(), Gdn::QKV * Gdn::CONV);
+        let heads = (a_log.0.len(), dt_bias.0.len());
+        assert_eq!(heads, (Gdn::VALUE_HEADS, Gdn::VALUE_HEADS));
+        assert_eq!(input.norm.0.len(), Gdn::VALUE_DIM);
+        let out = out.shape(rows, Gdn::VALUES);
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
+        self.queue.launch("delta_net", |stream| unsafe {
+            ops::atlas_delta_net(
+                qkv.as_ptr(),
+                z.as_ptr(),
+                b.as_ptr(),
+                a.as_ptr(),
+                input.conv.0.as_ptr(),
+                a_log.0.as_ptr(),
+                dt_bias.0.as_ptr(),
+                input.norm.0.as_ptr(),
+                state.tails.as_mut_ptr(),
+                state.matrices.as_mut_ptr(),
+                step.positions(),
+                step.slots(),
+                out,
+                count(rows),
+                stream,
+            )
+        });
+    }
+}

@@ -1,0 +1,174 @@
+//! Embedding, norms, products and the head on the GPU.
+
+use std::ptr;
+
+use ffi::ops;
+
+use super::storage::Storage;
+use super::{Cuda, Matrix, Tensor, Vector, count};
+use crate::ops::{Batch, Dense, Ends, RANKED, norm_and_rank};
+use crate::target::{HIDDEN, MAX_SEQUENCES, VOCAB};
+
+impl Dense for Cuda {
+    fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
+        assert_eq!(
+            (table.n, table.k, table.storage),
+            (VOCAB, HIDDEN, Storage::F16)
+        );
+        let rows = batch.rows();
+        let out = out.shape(rows, HIDDEN);
+        let (table, step) = (table.bytes.as_ptr(), self.step.of(batch));
+        // SAFETY: `Batch` has checked the tokens; `shape` the room.
+        self.queue.launch("embed", |stream| unsafe {
+            ops::atlas_embed(table, step.tokens(), out, count(rows), stream)
+        });
+    }
+
+    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor) {
+        assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
+        let out = out.shape(x.rows, HIDDEN);
+        let rows = count(x.rows);
+        // SAFETY: shapes are checked.
+        self.queue.launch("rms_norm", |stream| unsafe {
+            ops::atlas_rms_norm(x.as_ptr(), w.0.as_ptr(), out, rows, stream)
+        });
+    }
+
+    fn linear(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) {
+        assert_eq!(x.width, w.k);
+        let out = out.shape(x.rows, w.n);
+        let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
+        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
+        // SAFETY: shapes are checked; the matrix is in panels of its storage.
+        self.queue.launch("linear", |stream| unsafe {
+            ops::atlas_linear(x, w, out, rows, n, k, format, stream)
+        });
+    }
+
+    fn linear_add(&mut self, x: &Tensor, w: &Matrix, residual: &mut Tensor) {
+        assert_eq!(x.width, w.k);
+        assert_eq!((residual.rows, residual.width), (x.rows, w.n));
+        let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
+        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
+        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
+        // room for ROWS_MAX rows of the longest sum.
+        self.queue.launch("linear_add", |stream| unsafe {
+            ops::atlas_linear_add(x, w, operands, residual, rows, n, k, format, stream)
+        });
+    }
+
+    fn norm_linear(
+        &mut self,
+        residual: &Tensor,
+        norm: &Vector,
+        x: &mut Tensor,
+        keep: bool,
+        parts: &mut [(&Matrix, &mut Tensor)],
+    ) {
+        assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
+        let rows = residual.rows;
+        let x = x.shape(rows, HIDDEN);
+        // Where a part is missing, there is no row of weights.
+        let mut list = [(ptr::null(), ptr::null_mut(), 0, 0); 4];
+        for (to, (matrix, out)) in list.iter_mut().zip(parts) {
+            assert_eq!(matrix.k, HIDDEN);
+            let out = out.shape(rows, matrix.n);
+            let format = matrix.storage as u32;
+            *to = (matrix.bytes.as_ptr(), out, count(matrix.n), format);
+        }
+        let [
+            (w0, out0, n0, f0),
+            (w1, out1, n1, f1),
+            (w2, out2, n2, f2),
+            (w3, out3, n3, f3),
+        ] = list;
+        let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
+        let keep = u32::from(keep);
+        let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
+        // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
+        // room for FEW_ROWS rows, or for ROWS_MAX for two storages where kernels lay them out, and
+        // parts have no more; `arrived` has numbers.
+        self.queue.launch("norm_linear", |stream| unsafe {
+            ops::atlas_norm_linear(
+                residual, norm, x, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1, w2,
+                out2, n2, f2, w3, out3, n3, f3, rows, stream,
+            )
+        });
+    }
+
+    fn concat(&mut self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
+        assert_eq!((a.rows, a.width), (b.rows, b.width));
+        assert!(a.width.is_multiple_of(4));
+        let out = out.shape(a.rows, 2 * a.width);
+        let (rows, width) = (count(a.rows), count(a.width));
+        // SAFETY: shapes are checked.
+        self.queue.launch("concat", |stream| unsafe {
+            ops::atlas_concat(a.as_ptr(), b.as_ptr(), out, rows, width, stream)
+        });
+    }
+
+    fn select(&mut self, x: &Tensor, batch: &Batch, out: &mut Tensor) {
+        assert_eq!(x.rows, batch.rows());
+        assert!(x.width.is_multiple_of(4));
+        let wanted = batch.wanted().len();
+        let out = out.shape(wanted, x.width);
+        let (rows, width) = (count(wanted), count(x.width));
+        let step = self.step.of(batch);
+        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it.
+        self.queue.launch("select", |stream| unsafe {
+            ops::atlas_select(x.as_ptr(), step.wanted_rows(), out, rows, width, stream)
+        });
+    }
+
+    fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
+        assert!(logits.width == VOCAB && logits.rows <= MAX_SEQUENCES);
+        let rows = count(logits.rows);
+        let out = out.shape(logits.rows, RANKED);
+        let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
+        // SAFETY: shapes are checked; orders and sums have room for `MAX_SEQUENCES` rows.
+        self.queue.launch("top_k", |stream| unsafe {
+            ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, stream)
+        });
+    }
+
+    fn lm_head(
+        &mut self,
+        residual: &Tensor,
+        norm: &Vector,
+        w: &Matrix,
+        batch: &Batch,
+        out: Ends<'_, Cuda>,
+    ) {
+        // A step of decoding wants all its rows.
+        if !batch.is_decode() {
+            return norm_and_rank(self, residual, norm, w, batch, out);
+        }
+        let rows = batch.rows();
+        assert!(rows <= MAX_SEQUENCES);
+        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
+        assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
+        let x = out.x.shape(rows, HIDDEN);
+        let logits = out.logits.shape(rows, VOCAB);
+        let ranked = out.ranked.shape(rows, RANKED);
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; orders, sums and the
+        // operands have room for `MAX_SEQUENCES` rows; `arrived` has numbers.
+        self.queue.launch("lm_head", |stream| unsafe {
+            ops::atlas_lm_head(
+                residual.as_ptr(),
+                norm.0.as_ptr(),
+                x,
+                self.operands.as_mut_ptr(),
+                w.bytes.as_ptr(),
+                logits,
+                self.orders.as_mut_ptr(),
+                self.sums.as_mut_ptr(),
+                self.arrived.as_mut_ptr(),
+                ranked,
+                count(rows),
+                w.storage as u32,
+                stream,
+            )
+        });
+    }
+}

@@ -1,0 +1,78 @@
+//! Attention over a paged cache of keys and values.
+
+use super::{Batch, Device};
+use crate::engine::executor::DeviceError;
+use crate::shapes;
+
+/// Attention of one shape.
+pub trait Attend<A: shapes::Attention>: Device {
+    /// Keys and values of one attention layer: pages of `target::PAGE` tokens.
+    type KvCache;
+
+    /// An empty cache of one attention layer, of at most `target::KV_PAGES` pages.
+    ///
+    /// # Errors
+    /// Too little memory.
+    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError>;
+
+    /// Norms and rotates queries and keys, in place, and writes each row's keys and values at its
+    /// position of its sequence. Per head of `HEAD_DIM`: RMS norm times `w` where the shape is
+    /// `NORMED`, then rotary embedding of the first `ROTARY_DIM` elements, pairs
+    /// `(i, i + ROTARY_DIM / 2)`, by the angle `position * ROPE.frequency(i)`. `q [R, QUERIES]` has
+    /// a query per head and, where the shape is `GATED`, a gate behind it, which is left alone.
+    /// `k, v [R, KEYS]`; what is left in `k` is not specified. `norms` are of queries and of keys,
+    /// `[HEAD_DIM]` each, none where the shape has none.
+    fn store_kv(
+        &mut self,
+        q: &mut Self::Tensor,
+        k: &mut Self::Tensor,
+        v: &Self::Tensor,
+        norms: Option<[&Self::Vector; 2]>,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+    );
+
+    /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
+    /// over positions `j` up to the row's own, `g = h / GROUP`, then, where the shape is `GATED`,
+    /// `out[r, h] *= sigmoid(gate[r, h])`, element by element. `q [R, QUERIES]` as `store_kv` leaves
+    /// it; `out [R, MIXED]`. Rows are taken one by one, or in cells as [`super::ONE_BY_ONE`] states.
+    fn attend(
+        &mut self,
+        q: &Self::Tensor,
+        cache: &Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    );
+
+    /// `store_kv`, then `attend`, bit by bit. What is left in `q` and `k` is not specified.
+    fn attention(
+        &mut self,
+        input: Qkv<'_, Self>,
+        cache: &mut Self::KvCache,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        store_and_attend::<A, Self>(self, input, cache, batch, out);
+    }
+}
+
+/// Inputs of [`Attend::attention`], which are those of [`Attend::store_kv`].
+pub struct Qkv<'a, B: Device + ?Sized> {
+    pub q: &'a mut B::Tensor,
+    pub k: &'a mut B::Tensor,
+    pub v: &'a B::Tensor,
+    pub norms: Option<[&'a B::Vector; 2]>,
+}
+
+/// [`Attend::attention`], in two operations.
+pub fn store_and_attend<A: shapes::Attention, B: Attend<A> + ?Sized>(
+    ops: &mut B,
+    input: Qkv<'_, B>,
+    cache: &mut B::KvCache,
+    batch: &Batch,
+    out: &mut B::Tensor,
+) {
+    let Qkv { q, k, v, norms } = input;
+    ops.store_kv(q, k, v, norms, cache, batch);
+    ops.attend(q, cache, batch, out);
+}

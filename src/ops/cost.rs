@@ -1,0 +1,63 @@
+//! What operations move and compute at least.
+
+use crate::shapes;
+
+/// What one call moves and computes at least: the numerator of a roofline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes read and written that no cache can save.
+    pub bytes: u64,
+    /// Multiplications and additions.
+    pub flops: u64,
+}
+
+impl Cost {
+    /// `out[r, n] = sum_k x[r, k] w[n, k]` with `weight_bits` per stored weight and F32 rows.
+    pub const fn linear(rows: usize, n: usize, k: usize, weight_bits: usize) -> Cost {
+        Cost {
+            bytes: (n * k * weight_bits / 8 + 4 * rows * (n + k)) as u64,
+            flops: (2 * rows * n * k) as u64,
+        }
+    }
+
+    /// Reads a row, writes one; a multiply-add for the mean and two more per element.
+    pub const fn rms_norm(rows: usize, width: usize, element_bytes: usize) -> Cost {
+        Cost {
+            bytes: (rows * width * 2 * element_bytes) as u64,
+            flops: (rows * width * 4) as u64,
+        }
+    }
+
+    /// One query row of every head over `context` positions.
+    pub const fn attend<A: shapes::Attention>(context: usize, element_bytes: usize) -> Cost {
+        let macs = 2 * context * A::MIXED;
+        Cost {
+            bytes: (2 * context * A::KEYS * element_bytes) as u64,
+            flops: (2 * macs) as u64,
+        }
+    }
+
+    /// One row through the state of every value head: state read and written once.
+    pub const fn gated_delta<D: shapes::Delta>() -> Cost {
+        Cost {
+            bytes: (8 * D::STATE) as u64,
+            flops: (7 * D::STATE) as u64,
+        }
+    }
+
+    /// Sum of two costs.
+    pub const fn and(self, other: Cost) -> Cost {
+        Cost {
+            bytes: self.bytes + other.bytes,
+            flops: self.flops + other.flops,
+        }
+    }
+
+    /// The cost of `n` such calls.
+    pub const fn times(self, n: usize) -> Cost {
+        Cost {
+            bytes: self.bytes * n as u64,
+            flops: self.flops * n as u64,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Gated DeltaNet: a causal convolution, then the gated delta rule on a state per value head.
+
+use super::{Batch, Dense, Device};
+use crate::engine::executor::DeviceError;
+use crate::shapes;
+
+/// Gated DeltaNet of one shape.
+pub trait Delta<D: shapes::Delta>: Dense {
+    /// Convolution tail and matrix state of one layer for every slot.
+    type State;
+
+    /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
+    const CELL_BYTES: usize;
+
+    /// Zero state of one layer.
+    ///
+    /// # Errors
+    /// Too little memory.
+    fn delta_state(&self) -> Result<Self::State, DeviceError>;
+
+    /// Causal depthwise convolution and SiLU over each sequence's rows:
+    /// `out[t, c] = silu(sum_j w[c, j] x[t - (CONV - 1) + j, c])`. Inputs before the step's
+    /// first row come from the slot's convolution tail (zero at position 0), which is replaced by
+    /// the last `CONV - 1` inputs. `x, out [R, QKV]`, `w [QKV * CONV]`.
+    fn conv_silu(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Vector,
+        state: &mut Self::State,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    );
+
+    /// Gated delta rule on each sequence's state `S [KEY_DIM, VALUE_DIM]` of
+    /// each value head `h`, with key head `h / GROUP`:
+    /// `q, k` scaled to unit length (`x * rsqrt(sum x^2 + 1e-6)`), `q /= sqrt(KEY_DIM)`,
+    /// `S *= exp(-exp(a_log[h]) * softplus(a[r, h] + dt_bias[h]))`,
+    /// `d = (v - S^T k) * sigmoid(b[r, h])`, `S += k d^T`, `out[r, h] = S^T q`.
+    /// `qkv [R, q | k | v]`, `b, a [R, VALUE_HEADS]`, `out [R, VALUES]`.
+    /// The state of a row at position 0 starts at zero. Rows are taken one by one, or in cells as
+    /// [`super::ONE_BY_ONE`] states.
+    fn gated_delta(
+        &mut self,
+        input: GatedDelta<'_, Self>,
+        state: &mut Self::State,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    );
+
+    /// Per head of `VALUE_DIM`, in place: `x = x * rsqrt(mean(x^2) + NORM_EPS) * w * silu(z)`.
+    /// `x, z [R, VALUES]`, `w [VALUE_DIM]`.
+    fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor);
+
+    /// `gated_rms_norm` of `x`, then `linear_add` of that. What is left in `x` is not specified.
+    /// `w [H, VALUES]`, `residual [R, H]`.
+    fn gated_linear_add(
+        &mut self,
+        x: &mut Self::Tensor,
+        norm: &Self::Vector,
+        z: &Self::Tensor,
+        w: &Self::Matrix,
+        residual: &mut Self::Tensor,
+    ) {
+        self.gated_rms_norm(x, norm, z);
+        self.linear_add(x, w, residual);
+    }
+
+    /// `conv_silu`, `gated_delta` and `gated_rms_norm`. `qkv [R, QKV]`; `conv` is storage of
+    /// that shape; `z, out [R, VALUES]`.
+    fn delta_net(
+        &mut self,
+        input: DeltaNet<'_, Self>,
+        conv: &mut Self::Tensor,
+        state: &mut Self::State,
+        batch: &Batch,
+        out: &mut Self::Tensor,
+    ) {
+        let DeltaNet { qkv, z, b, a, .. } = input;
+        self.conv_silu(qkv, input.conv, state, batch, conv);
+        let delta = GatedDelta {
+            qkv: conv,
+            b,
+            a,
+            a_log: input.a_log,
+            dt_bias: input.dt_bias,
+        };
+        self.gated_delta(delta, state, batch, out);
+        self.gated_rms_norm(out, input.norm, z);
+    }
+}
+
+/// Inputs of [`Delta::gated_delta`].
+pub struct GatedDelta<'a, B: Device + ?Sized> {
+    pub qkv: &'a B::Tensor,
+    pub b: &'a B::Tensor,
+    pub a: &'a B::Tensor,
+    pub a_log: &'a B::Vector,
+    pub dt_bias: &'a B::Vector,
+}
+
+/// Inputs of [`Delta::delta_net`].
+pub struct DeltaNet<'a, B: Device + ?Sized> {
+    pub qkv: &'a B::Tensor,
+    pub z: &'a B::Tensor,
+    pub b: &'a B::Tensor,
+    pub a: &'a B::Tensor,
+    pub conv: &'a B::Vector,
+    pub a_log: &'a B::Vector,
+    pub dt_bias: &'a B::Vector,
+    pub norm: &'a B::Vector,
+}

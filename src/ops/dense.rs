@@ -1,0 +1,88 @@
+//! Operations of any model: embedding, norms, products, the head.
+
+use super::{Batch, Device};
+
+/// Operations without a shape of their own.
+pub trait Dense: Device {
+    /// `out[r] = table[batch.tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
+    fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
+
+    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`. `x, out [R, W]`, `w [W]`.
+    fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor);
+
+    /// `out[r, n] = sum_k x[r, k] w[n, k]`. `x [R, K]`, `w [N, K]`, `out [R, N]`.
+    fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
+
+    /// `residual[r, n] += sum_k x[r, k] w[n, k]`, the sum being one number before it is added.
+    /// `x [R, K]`, `w [N, K]`, `residual [R, N]`.
+    fn linear_add(&mut self, x: &Self::Tensor, w: &Self::Matrix, residual: &mut Self::Tensor);
+
+    /// `rms_norm` of `residual`, then `linear` of that with each of `parts`, four at most. `x` is
+    /// storage for the normed rows, which are left there if `keep`.
+    fn norm_linear(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        x: &mut Self::Tensor,
+        _keep: bool,
+        parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
+    ) {
+        self.rms_norm(residual, norm, x);
+        for (matrix, out) in parts {
+            self.linear(x, matrix, out);
+        }
+    }
+
+    /// `out[r] = a[r] | b[r]`. `a, b [R, W]`, `out [R, 2 W]`.
+    fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
+
+    /// `out[i] = x[batch.wanted[i]]`. `x [R, W]`, `out [batch.wanted.len(), W]`.
+    fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor);
+
+    /// Ranks each row: `out[r]` is the ids of its `target::TOP_K` largest logits, descending, the
+    /// lower id first on a tie; then these logits; then `sum_i exp(logits[r, i] - max(logits[r]))`,
+    /// not a number if a logit is not finite. `logits [R, VOCAB]`, `out [R, RANKED]`.
+    fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
+
+    /// `rms_norm` of `residual`; of its wanted rows `linear` with `w`, and `top_k` where rows are
+    /// ranked; bit by bit. What is left in `out.last` is not specified.
+    fn lm_head(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        w: &Self::Matrix,
+        batch: &Batch,
+        out: Ends<'_, Self>,
+    ) {
+        norm_and_rank(self, residual, norm, w, batch, out);
+    }
+}
+
+/// Storage that [`Dense::lm_head`] fills.
+pub struct Ends<'a, B: Device + ?Sized> {
+    /// Normed rows, `[R, H]`.
+    pub x: &'a mut B::Tensor,
+    /// Room for the wanted ones of them.
+    pub last: &'a mut B::Tensor,
+    /// `[batch.wanted.len(), VOCAB]`.
+    pub logits: &'a mut B::Tensor,
+    /// `[batch.wanted.len(), RANKED]`.
+    pub ranked: &'a mut B::Tensor,
+}
+
+/// [`Dense::lm_head`], operation by operation.
+pub fn norm_and_rank<B: Dense + ?Sized>(
+    ops: &mut B,
+    residual: &B::Tensor,
+    norm: &B::Vector,
+    w: &B::Matrix,
+    batch: &Batch,
+    out: Ends<'_, B>,
+) {
+    ops.rms_norm(residual, norm, out.x);
+    ops.select(out.x, batch, out.last);
+    ops.linear(out.last, w, out.logits);
+    if B::RANKS {
+        ops.top_k(out.logits, out.ranked);
+    }
+}

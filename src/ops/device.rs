@@ -1,0 +1,119 @@
+//! Storage, the order of work, and what comes back to the host.
+
+use std::ops::{Deref, Range};
+
+use super::Batch;
+use crate::engine::executor::{DeviceError, Patience};
+use crate::target::Format;
+use crate::weights::{MatrixSource, VectorSource, WeightsError};
+
+/// A sequence of operations that is run again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The model's forward pass.
+    Forward,
+    /// The multi-token-prediction layer.
+    Draft,
+}
+
+/// What holds a model's numbers and works on them.
+pub trait Device {
+    /// Activations `[rows, width]`, F32 or the backend's activation type.
+    type Tensor;
+    /// Weights `[N, K]` in the backend's layout.
+    type Matrix;
+    /// Weights `[N]`.
+    type Vector;
+    /// Memory of the host that `read` fills: as many elements as were read last.
+    type Host: Deref<Target = [f32]>;
+
+    /// Whether rows of logits are ranked where they are, because to take them to the host costs
+    /// more.
+    const RANKS: bool;
+    /// How long a step or a `read` behind it may take.
+    const PATIENCE: Option<Patience>;
+
+    /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
+    fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64
+    where
+        Self: Sized;
+    /// Bytes of all matrices loaded so far.
+    fn matrix_bytes(&self) -> u64;
+    /// What may be taken of the device's memory in all, bytes, by what is known since it was
+    /// opened; none if the system does not tell.
+    fn room(&self) -> Option<u64>;
+
+    /// Loads matrices with the same `K`, stacked along `N` in the order given.
+    ///
+    /// # Errors
+    /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite.
+    fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, WeightsError>;
+    /// Loads a vector. `# Errors` as `load_matrix`.
+    fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
+
+    /// Storage for activations of at most `rows` rows of `width` elements.
+    ///
+    /// # Errors
+    /// Too little memory; so below.
+    fn tensor(&self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
+    /// Memory of the host for `read` of at most `len` elements.
+    fn host(&self, len: usize) -> Result<Self::Host, DeviceError>;
+
+    /// Takes no memory from here on: to ask for some is a programming error and panics. What the
+    /// buffers take by then, if the backend knows it.
+    fn seal(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// Makes the rows of a step known to the device. Every operation until the next `begin` gets
+    /// the same batch, or none, whatever is read in between; it stays as it is until a `read`.
+    fn begin(&mut self, batch: &Batch);
+
+    /// Runs `operations` on `batch`: the same calls on the same storage for a program and a number
+    /// of rows, whatever else is in the batch. A backend may record and replay them.
+    fn run(&mut self, _: Program, batch: &Batch, operations: impl FnOnce(&mut Self))
+    where
+        Self: Sized,
+    {
+        self.begin(batch);
+        operations(self);
+    }
+
+    /// Prepares `run` for batches like this one, without running anything. It keeps the addresses
+    /// of all storage that `operations` use: weights, caches and tensors must stay where they are,
+    /// and `run` of this program on so many rows must get the same ones, for as long as there is a
+    /// backend. So a program is recorded once for each number of rows.
+    ///
+    /// # Errors
+    /// `DeviceError` when the device cannot record.
+    ///
+    /// # Panics
+    /// If the program is recorded for so many rows already.
+    fn record(
+        &mut self,
+        _: Program,
+        _: &Batch,
+        _: impl FnOnce(&mut Self),
+    ) -> Result<(), DeviceError>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+
+    /// Launches of the recorded program on so many rows, where the backend has one.
+    fn launches(&self, _: Program, _rows: usize) -> Option<usize> {
+        None
+    }
+
+    /// Copies `rows` of `x` to the host, when all operations so far are done.
+    ///
+    /// # Errors
+    /// `DeviceError` when an operation of this step failed on the device.
+    fn read(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        out: &mut Self::Host,
+    ) -> Result<(), DeviceError>;
+}

@@ -1,0 +1,11 @@
+//! The gate of an MLP.
+
+use super::Dense;
+use crate::shapes;
+
+/// A gated MLP of one shape, beside its products.
+pub trait Gate<M: shapes::Mlp>: Dense {
+    /// `out[r, i] = silu(gate[r, i]) * up[r, i]`, `silu(x) = x * sigmoid(x)`.
+    /// `gate, up, out [R, INTERMEDIATE]`.
+    fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor);
+}

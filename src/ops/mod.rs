@@ -1,0 +1,46 @@
+//! The operations that models are written in, each with its formula, shapes and effects.
+//!
+//! [`Device`] is storage and order; beside it stand groups of operations: [`Dense`], and for each
+//! kind of block [`Attend`], [`Delta`], [`Route`] and [`Gate`], generic over the block's shape
+//! (`crate::shapes`). A family of models states which groups it needs.
+//!
+//! A backend implements the primitives. Fused operations have a default body that defines them by
+//! primitives; a backend may override any of them, and must then agree with the default.
+//!
+//! Notation: `R` rows of the step, `x[r, i]` element `i` of row `r`, `H` the hidden size.
+//! Every result row is a function of its own sequence only, never of the other rows of the step.
+//! Outputs (`out`) get the rows of their input; their storage is reused from step to step. Shapes
+//! that do not fit are programming errors and abort.
+
+mod attend;
+mod batch;
+mod cost;
+mod delta;
+mod dense;
+mod device;
+mod gate;
+mod route;
+
+pub use attend::{Attend, Qkv, store_and_attend};
+pub use batch::{Batch, Span};
+pub use cost::Cost;
+pub use delta::{Delta, DeltaNet, GatedDelta};
+pub use dense::{Dense, Ends, norm_and_rank};
+pub use device::{Device, Program};
+pub use gate::Gate;
+pub use route::Route;
+
+use crate::target::{TOP_K, VOCAB};
+
+/// Positions of a cell of a sequence, counted from its start. What a prompt has of a cell is in one
+/// step.
+pub const CELL: usize = 64;
+/// Rows of a cell that [`Delta::gated_delta`] and [`Attend::attend`] take one by one, at most. If a
+/// step has more of a cell, from its first position on, a backend may take them together, in other
+/// arithmetic: the choice depends on the prompt alone. Decode and verification never have more.
+pub const ONE_BY_ONE: usize = 8;
+
+/// Elements of a row that [`Dense::top_k`] leaves.
+pub const RANKED: usize = 2 * TOP_K + 1;
+// Ids are elements of it, and `f32` holds whole numbers up to 2^24.
+const _: () = assert!(TOP_K <= VOCAB && VOCAB <= 1 << 24);

@@ -1,0 +1,181 @@
+//! What blocks of models may vary in, as types: the target has one unit struct for each block of
+//! its model, and operations, weights and memory are generic over it.
+//!
+//! All numbers are constants of the build. Widths are elements of one row.
+
+/// Grouped-query attention with rotary embedding.
+pub trait Attention: Send + Sync + 'static {
+    /// Query heads.
+    const HEADS: usize;
+    /// Key and value heads; each is asked by `GROUP` query heads.
+    const KV_HEADS: usize;
+    /// Elements of a head.
+    const HEAD_DIM: usize;
+    /// Leading elements of a head that rotary embedding turns, in pairs `(i, i + ROTARY_DIM / 2)`.
+    const ROTARY_DIM: usize;
+    /// Angles of rotary embedding.
+    const ROPE: Rope;
+    /// Whether each query comes with a gate, whose sigmoid the head's result is multiplied by.
+    const GATED: bool;
+    /// Whether queries and keys have an RMS norm of each head.
+    const NORMED: bool;
+
+    /// Query heads of a key head.
+    const GROUP: usize = Self::HEADS / Self::KV_HEADS;
+    /// Elements between the queries of two heads of a row: a query, and its gate if there is one.
+    const QUERY: usize = Self::HEAD_DIM * if Self::GATED { 2 } else { 1 };
+    /// Width of queries, gates included.
+    const QUERIES: usize = Self::HEADS * Self::QUERY;
+    /// Width of keys, and of values.
+    const KEYS: usize = Self::KV_HEADS * Self::HEAD_DIM;
+    /// Width of the result.
+    const MIXED: usize = Self::HEADS * Self::HEAD_DIM;
+    /// Turned pairs of a head.
+    const PAIRS: usize = Self::ROTARY_DIM / 2;
+    /// Fails to compile where the numbers do not fit each other.
+    const CHECK: () = {
+        assert!(Self::HEADS.is_multiple_of(Self::KV_HEADS));
+        assert!(Self::ROTARY_DIM.is_multiple_of(2) && Self::ROTARY_DIM <= Self::HEAD_DIM);
+    };
+}
+
+/// Angles of rotary embedding: `position * frequency(pair)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// How frequencies are changed for contexts beyond those that the model was first trained on.
+    pub scaling: Option<Llama3>,
+}
+
+/// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones kept, those between
+/// interpolated (`rope_type` "llama3" of HF transformers).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3 {
+    pub factor: f64,
+    /// Wavelengths of more than `original / low` are low frequencies.
+    pub low: f64,
+    /// Wavelengths of less than `original / high` are high frequencies.
+    pub high: f64,
+    /// Positions of the first training.
+    pub original: f64,
+}
+
+impl Rope {
+    /// Radians per position of a pair, rounded to F32 as in the models' training code.
+    pub fn frequency(&self, pair: usize, rotary_dim: usize) -> f32 {
+        let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64) as f32;
+        match self.scaling {
+            Some(scaling) => scaling.of(frequency),
+            None => frequency,
+        }
+    }
+
+    /// Cosine and sine of a pair's angle. The angle is rounded to F32, as in training code.
+    pub fn turn(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
+        let angle = f64::from(position as f32 * self.frequency(pair, rotary_dim));
+        (libm::cos(angle) as f32, libm::sin(angle) as f32)
+    }
+}
+
+impl Llama3 {
+    fn of(&self, frequency: f32) -> f32 {
+        let wavelength = 2.0 * std::f32::consts::PI / frequency;
+        let [factor, low, high, original] =
+            [self.factor, self.low, self.high, self.original].map(|number| number as f32);
+        if wavelength < original / high {
+            return frequency;
+        }
+        if wavelength > original / low {
+            return frequency / factor;
+        }
+        let kept = (original / wavelength - low) / (high - low);
+        (1.0 - kept) * frequency / factor + kept * frequency
+    }
+}
+
+/// Gated DeltaNet: a causal convolution and a recurrent matrix state per value head.
+pub trait Delta: Send + Sync + 'static {
+    /// Heads of queries and keys.
+    const KEY_HEADS: usize;
+    /// Heads of values, each with a state `[KEY_DIM, VALUE_DIM]`.
+    const VALUE_HEADS: usize;
+    /// Elements of a query and of a key.
+    const KEY_DIM: usize;
+    /// Elements of a value.
+    const VALUE_DIM: usize;
+    /// Taps of the convolution.
+    const CONV: usize;
+
+    /// Value heads of a key head.
+    const GROUP: usize = Self::VALUE_HEADS / Self::KEY_HEADS;
+    /// Width of queries, and of keys.
+    const KEYS: usize = Self::KEY_HEADS * Self::KEY_DIM;
+    /// Width of values, of their gates and of the result.
+    const VALUES: usize = Self::VALUE_HEADS * Self::VALUE_DIM;
+    /// Width of queries, keys and values together, which the convolution mixes.
+    const QKV: usize = 2 * Self::KEYS + Self::VALUES;
+    /// Elements of a sequence's matrix state.
+    const STATE: usize = Self::VALUE_HEADS * Self::KEY_DIM * Self::VALUE_DIM;
+    /// Fails to compile where the numbers do not fit each other.
+    const CHECK: () = {
+        assert!(Self::VALUE_HEADS.is_multiple_of(Self::KEY_HEADS) && Self::CONV >= 2);
+    };
+}
+
+/// Routed experts, and one that every row visits where `SHARED` is not 0.
+pub trait Experts: Send + Sync + 'static {
+    /// Routed experts of a layer.
+    const COUNT: usize;
+    /// Routed experts that a row visits.
+    const PER_TOKEN: usize;
+    /// Inner width of a routed expert.
+    const INTERMEDIATE: usize;
+    /// Inner width of the shared expert, 0 if there is none. Its weight is the sigmoid of a logit
+    /// of its own.
+    const SHARED: usize;
+    /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
+    const ROWS_NVFP4: bool;
+
+    /// Experts of a layer, the shared one last.
+    const ALL: usize = Self::COUNT + Self::HAS_SHARED;
+    /// Experts that a row visits, the shared one last.
+    const TURNS: usize = Self::PER_TOKEN + Self::HAS_SHARED;
+    /// 1 if there is a shared expert, else 0.
+    const HAS_SHARED: usize = if Self::SHARED > 0 { 1 } else { 0 };
+    /// Width of the router's logits: of every expert.
+    const LOGITS: usize = Self::ALL;
+}
+
+/// A gated MLP: `down(silu(gate x) * up x)`.
+pub trait Mlp: Send + Sync + 'static {
+    /// Inner width.
+    const INTERMEDIATE: usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scaled_frequency_is_kept_above_and_divided_below() {
+        let scaling = Llama3 {
+            factor: 8.0,
+            low: 1.0,
+            high: 4.0,
+            original: 8192.0,
+        };
+        let rope = |scaling| Rope {
+            theta: 5e5,
+            scaling,
+        };
+        let (plain, scaled) = (rope(None), rope(Some(scaling)));
+        let both = |pair| (plain.frequency(pair, 128), scaled.frequency(pair, 128));
+        let (kept, same) = both(0);
+        assert_eq!(kept, same);
+        let (slow, slower) = both(63);
+        assert_eq!(slow / 8.0, slower);
+        let between = (0..64).map(both).filter(|(a, b)| b < a && *b > a / 8.0);
+        assert!(between.count() > 0);
+    }
+}
