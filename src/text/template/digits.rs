@@ -39,11 +39,12 @@ pub fn kept(json: &str) -> Cow<'_, str> {
             b'-' | b'0'..=b'9' => past_number(bytes, at),
             _ => at + 1,
         };
-        let number = &json[start..at];
-        if bytes[start] != b'"' && is_beyond(number) {
+        // Other steps may end amid a character, where the text is no JSON.
+        let is_number = matches!(bytes[start], b'-' | b'0'..=b'9');
+        if is_number && is_beyond(&json[start..at]) {
             out.push_str(&json[copied..start]);
             out.extend(['"', SIGN]);
-            out.push_str(number);
+            out.push_str(&json[start..at]);
             out.push('"');
             copied = at;
         }
@@ -114,6 +115,11 @@ mod tests {
                 Some("{\"é\":\"\u{fdef}-9223372036854775809\"}"),
             ),
             ("\"\\", None),
+            ("é\"\\é 起点", None),
+            (
+                "起99999999999999999999",
+                Some("起\"\u{fdef}99999999999999999999\""),
+            ),
         ] {
             assert_eq!(kept(json), expected.unwrap_or(json));
         }
