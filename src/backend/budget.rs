@@ -3,21 +3,16 @@
 //! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
 //! while a model loads, so what is free is asked anew before each part is taken.
 
-use std::fs;
-use std::path::PathBuf;
-
-use super::host::available_bytes;
+use super::host::{Bound, Files, Room};
 use crate::engine::executor::DeviceError;
 use crate::target;
 
-/// Where the system tells what is free.
-const MEMINFO: &str = "/proc/meminfo";
 const MEBIBYTE: u64 = 1 << 20;
 
 /// The host's memory, as far as the model may take it.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    meminfo: PathBuf,
+    files: Files,
     /// What is left to others, bytes; none where the model does not lie in the host's memory.
     reserve: Option<u64>,
 }
@@ -26,20 +21,24 @@ impl Default for Budget {
     /// Of this target on this host.
     fn default() -> Budget {
         Budget {
-            meminfo: MEMINFO.into(),
+            files: Files::default(),
             reserve: target::HOST_RESERVE,
         }
     }
 }
 
 impl Budget {
-    /// What may be taken now, bytes, beside what is left to others; caches that can be given up are
-    /// free. None where the model does not lie there, or the system does not tell.
+    /// What [`Budget::check`] allows.
+    #[cfg(test)]
     pub fn room(&self) -> Option<u64> {
-        let reserve = self.reserve?;
-        let meminfo = fs::read_to_string(&self.meminfo).ok()?;
-        let available = available_bytes(&meminfo)?;
-        Some(available.saturating_sub(reserve))
+        self.least().map(|(bytes, _)| bytes)
+    }
+
+    /// What may be taken now: what is free beside what is left to others, or what the limit of a
+    /// control group leaves, where that is less; caches that can be given up are free. None where
+    /// the model does not lie there, or the system does not tell.
+    fn least(&self) -> Option<Room> {
+        self.files.room(self.reserve?)
     }
 
     /// Asked before `bytes` more are taken.
@@ -47,38 +46,57 @@ impl Budget {
     /// # Errors
     /// `DeviceError::Memory` when there is less than that.
     pub fn check(&self, bytes: u64) -> Result<(), DeviceError> {
-        let Some(room) = self.room().filter(|&room| room < bytes) else {
+        let Some((room, bound)) = self.least().filter(|(room, _)| *room < bytes) else {
             return Ok(());
         };
+        let reserve = self.reserve.unwrap_or(0) / MEBIBYTE;
+        let (bound, remedy) = match bound {
+            Bound::Free => (
+                format!("{reserve} MiB are left to other programs"),
+                "Stop other programs",
+            ),
+            bound => (bound.to_string(), "Raise that limit"),
+        };
         Err(DeviceError::Memory(format!(
-            "memory: {} MiB more are needed, and {} MiB may be taken now beside the {} MiB that \
-             are left to other programs: less is free than when the model was planned. Stop other \
-             programs, or take a smaller model's binary",
+            "memory: {} MiB more are needed, and {} MiB may be taken now; {bound}: less is free \
+             than when the model was planned. {remedy}, or take a smaller model's binary",
             bytes.div_ceil(MEBIBYTE),
             room / MEBIBYTE,
-            self.reserve.unwrap_or(0) / MEBIBYTE,
         )))
     }
 }
 
 #[cfg(test)]
 pub mod simulated {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
 
-    /// A host with a file of its own for `/proc/meminfo`.
+    /// A host with files of its own in place of the system's.
     pub struct Host {
         pub budget: Budget,
+        folder: PathBuf,
     }
 
     impl Host {
         /// `name` is the test's own.
         pub fn new(name: &str, reserve: u64) -> Host {
-            let file = format!("atlas-meminfo-{name}-{}", std::process::id());
+            let folder = format!("atlas-host-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            let [meminfo, groups, mounts] =
+                ["meminfo", "cgroup", "mountinfo"].map(|file| folder.join(file));
+            let files = Files {
+                meminfo,
+                groups,
+                mounts,
+            };
             let budget = Budget {
-                meminfo: std::env::temp_dir().join(file),
+                files,
                 reserve: Some(reserve),
             };
-            Host { budget }
+            Host { budget, folder }
         }
 
         /// Has nothing free, and so many bytes of caches that can be given up.
@@ -89,13 +107,27 @@ pub mod simulated {
                  MemAvailable:   {kibibytes} kB\nBuffers:               0 kB\n\
                  Cached:         {kibibytes} kB\n"
             );
-            fs::write(&self.budget.meminfo, meminfo).unwrap();
+            fs::write(&self.budget.files.meminfo, meminfo).unwrap();
+        }
+
+        /// Has the process in a control group with a limit, of which so many bytes are used.
+        pub fn group(&self, limit: u64, used: u64) {
+            let folder = self.folder.display();
+            let mount = format!("32 22 0:28 / {folder} rw - cgroup2 cgroup2 rw\n");
+            for (file, text) in [
+                ("mountinfo", mount),
+                ("cgroup", "0::/\n".to_string()),
+                ("memory.max", limit.to_string()),
+                ("memory.current", used.to_string()),
+            ] {
+                fs::write(self.folder.join(file), text).unwrap();
+            }
         }
     }
 
     impl Drop for Host {
         fn drop(&mut self) {
-            let _ = fs::remove_file(&self.budget.meminfo);
+            let _ = fs::remove_dir_all(&self.folder);
         }
     }
 }
@@ -116,12 +148,32 @@ mod tests {
         let DeviceError::Memory(told) = refused else {
             panic!("{refused}")
         };
-        for part in ["10 MiB more", " 5 MiB may", "100 MiB that are left"] {
+        for part in ["10 MiB more", " 5 MiB may", "100 MiB are left to other"] {
             assert!(told.contains(part), "{told}");
         }
         host.caches(0);
         host.budget.check(1).unwrap_err();
         host.budget.check(0).unwrap();
+    }
+
+    #[test]
+    fn the_limit_of_a_control_group_is_asked_at_each_growth() {
+        let host = Host::new("group", 0);
+        host.caches(1000 * MEBIBYTE);
+        host.group(512 * MEBIBYTE, 500 * MEBIBYTE);
+        host.budget.check(12 * MEBIBYTE).unwrap();
+        // Another process of the group has taken some.
+        host.group(512 * MEBIBYTE, 505 * MEBIBYTE);
+        let refused = host.budget.check(12 * MEBIBYTE).unwrap_err();
+        let DeviceError::Memory(told) = refused else {
+            panic!("{refused}")
+        };
+        for part in [" 7 MiB may", "has a limit of 512 MiB", "Raise that limit"] {
+            assert!(told.contains(part), "{told}");
+        }
+        // What is free bounds it where that is less.
+        host.caches(3 * MEBIBYTE);
+        host.budget.check(4 * MEBIBYTE).unwrap_err();
     }
 
     #[test]

@@ -70,7 +70,47 @@ impl fmt::Display for Bound {
 }
 
 /// What may be taken, bytes, and what bounds it.
-type Room = (u64, Bound);
+pub type Room = (u64, Bound);
+
+/// Where the system tells what is free, and in which control groups this process is.
+#[derive(Clone, Debug)]
+pub struct Files {
+    pub meminfo: PathBuf,
+    pub groups: PathBuf,
+    pub mounts: PathBuf,
+}
+
+impl Default for Files {
+    /// Those of Linux (proc(5)).
+    fn default() -> Files {
+        Files {
+            meminfo: "/proc/meminfo".into(),
+            groups: "/proc/self/cgroup".into(),
+            mounts: "/proc/self/mountinfo".into(),
+        }
+    }
+}
+
+impl Files {
+    /// What is free now beside a reserve of so many bytes.
+    fn free(&self, reserve: u64) -> Option<Room> {
+        let available = available_bytes(&fs::read_to_string(&self.meminfo).ok()?)?;
+        Some((available.saturating_sub(reserve), Bound::Free))
+    }
+
+    /// What the control groups have left now.
+    fn group(&self) -> Option<Room> {
+        let groups = fs::read_to_string(&self.groups).ok()?;
+        let mounts = fs::read_to_string(&self.mounts).ok()?;
+        group_room(&groups, &mounts, &|file| fs::read_to_string(file).ok())
+    }
+
+    /// The lesser of the two.
+    pub fn room(&self, reserve: u64) -> Option<Room> {
+        let bounds = [self.free(reserve), self.group()];
+        bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
+    }
+}
 
 /// What may be taken of the host's memory, bytes, beside what is left to others; none where the
 /// model does not lie in it, or the system does not tell. As it was when it was first asked for,
@@ -92,15 +132,10 @@ pub fn bound() -> Option<&'static Bound> {
 fn least() -> &'static Option<Room> {
     static ROOM: OnceLock<Option<Room>> = OnceLock::new();
     ROOM.get_or_init(|| {
-        let bounds = [free(), group(), address_space(), data()];
+        let reserve = target::HOST_RESERVE.unwrap_or(0);
+        let bounds = [Files::default().room(reserve), address_space(), data()];
         bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
     })
-}
-
-fn free() -> Option<Room> {
-    let available = available_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    let reserve = target::HOST_RESERVE.unwrap_or(0);
-    Some((available.saturating_sub(reserve), Bound::Free))
 }
 
 fn address_space() -> Option<Room> {
@@ -134,12 +169,6 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
-}
-
-fn group() -> Option<Room> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    group_room(&groups, &mounts, &|file| fs::read_to_string(file).ok())
 }
 
 /// The least room of the groups that `/proc/self/cgroup` and `/proc/self/mountinfo` name, each of
