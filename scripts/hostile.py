@@ -3,8 +3,9 @@
     python3 scripts/hostile.py http://127.0.0.1:8000 --requests 100000 [--paced]
 
 Requests are those of `ci/e2e/recordings`, mutated: fields that are lost, doubled or of another
-type, numbers and texts out of any range, bodies that are cut or hold other bytes. Each answer must
-be one of a client's error or of success, whole and in time; the server must serve to the end.
+type, numbers and texts out of any range, bodies that are cut or hold other bytes. One of four is
+written by hand, with another method, path, header, framing, or end. Each answer must be one of a
+client's error or of success, whole and in time; the server must serve to the end.
 
 Many mutated requests are still valid, and share the engine with the stream as any others would:
 it becomes slower then, by as much as there is work. That is no fault, so it is measured apart:
@@ -24,12 +25,15 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import struct
 import sys
 import threading
 import time
 import urllib.parse
+
+import hostile_raw
 
 PATIENCE_S = 60
 PROGRESS_S = 10
@@ -54,6 +58,12 @@ LIMITS = {"/v1/chat/completions": "max_completion_tokens", "/v1/completions": "m
           "/v1/responses": "max_output_tokens"}
 # A longer body is refused before it has been sent, which ends the connection on either side.
 BODY_BYTES_MAX = 4 * 1024 * 1024
+# Of requests, those whose head and framing are hostile too.
+RAW = 0.25
+# But for those that announce another one.
+STATUS = re.compile(rb"^HTTP/1\.1 ([2-9]\d{2}) ", re.MULTILINE)
+# What a request gets that asks for another version of HTTP.
+OTHER_VERSION = 505
 
 
 def recorded():
@@ -117,6 +127,24 @@ def mutated(dice, path, body):
     return text[:BODY_BYTES_MAX]
 
 
+def answers(address, request):
+    """The statuses that answer bytes, behind which the client ends its side; none where they are no
+    whole request, or where the server refused before it had read all of them."""
+    with socket.create_connection(address, PATIENCE_S) as connection:
+        text = b""
+        try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            while piece := connection.recv(PIECE_BYTES):
+                text += piece
+        except TimeoutError:
+            raise
+        except OSError:
+            # The server closed the connection.
+            pass
+    return [int(status) for status in STATUS.findall(text)]
+
+
 class Attack:
     """What the threads that send share."""
 
@@ -135,6 +163,8 @@ class Attack:
                 self.left -= 1
                 path, body = self.dice.choice(self.seeds)
                 body = mutated(self.dice, path, body)
+                if self.dice.random() < RAW:
+                    path, body = None, hostile_raw.request(self.dice, path, body)
                 if self.left not in self.without:
                     self.due += self.pause
                     return self.left, path, body, self.due
@@ -145,6 +175,9 @@ class Attack:
         while drawn := self.draw():
             number, path, body, due = drawn
             time.sleep(max(0, due - time.monotonic()))
+            if path is None:
+                self.send_raw(number, body)
+                continue
             status = None
             while status is None:
                 # One that was idle for long, while a request was drawn, may be closed by now.
@@ -161,13 +194,27 @@ class Attack:
                         connection = None
                 except (OSError, http.client.HTTPException) as error:
                     status, connection = type(error).__name__ if fresh else None, None
-            with self.lock:
+            self.note(number, [status], path, body)
+
+    def send_raw(self, number, request):
+        try:
+            statuses = answers(self.address, request) or ["no answer"]
+        except OSError as error:
+            statuses = [type(error).__name__]
+        self.note(number, statuses, None, request)
+
+    def note(self, number, statuses, path, sent):
+        """Counts the answers to a request: one, or those to bytes that hold several."""
+        allowed = ("no answer", OTHER_VERSION) if path is None else ()
+        with self.lock:
+            for status in statuses:
                 self.statuses[status] += 1
                 # A full queue hides what a request would get.
                 if status in (200, 429):
                     self.valid.add(number)
-                if not isinstance(status, int) or status >= 500:
-                    self.faults.append((status, path, body[:2000]))
+                if status not in allowed and (not isinstance(status, int) or status >= 500):
+                    self.faults.append((status, path, sent[:2000]))
+                    print(f"FAULT {status} {path} {sent[:2000]!r}", flush=True)
 
 
 def arrivals(address, request):
@@ -273,8 +320,6 @@ def main():
     print(f"{slower:.2f} and {slower_refused:.2f} times as long as alone")
     judged = max(slower, slower_refused) if options.paced else slower_refused
     faults = every.faults + refused.faults
-    for status, path, body in faults:
-        print(f"FAULT {status} {path} {body!r}")
     if faults or judged > allowed:
         sys.exit(1)
 

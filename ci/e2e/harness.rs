@@ -16,6 +16,14 @@ pub const BINARY: &str = match option_env!("ATLAS_BINARY") {
     Some(binary) => binary,
     None => env!("CARGO_BIN_EXE_atlas"),
 };
+/// How much a test draws: `few` in the suite, `many` where the tests are compiled for that.
+pub const fn few_or_many(few: usize, many: usize) -> usize {
+    match option_env!("ATLAS_AT_LENGTH") {
+        Some(_) => many,
+        None => few,
+    }
+}
+
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,212 @@
+//! Choices of drawn requests, computed alone and again in company: the same bits, whole and
+//! streamed. The company are the others of them, and clients that leave amid a reply.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, few_or_many, with};
+use crate::malformed::Random;
+
+/// Choices, few in the suite.
+const CHOICES: usize = few_or_many(80, 10_000);
+/// How often each request is asked in company.
+const TIMES: usize = 8;
+/// Clients that ask at once: more choices than there are slots.
+const CLIENTS: usize = 16;
+/// Between two asks where the queue is full.
+const RETRY: Duration = Duration::from_millis(50);
+const SEED: u64 = 42;
+
+/// A request, and the choices that it got alone.
+struct Asked {
+    path: &'static str,
+    body: Value,
+    choices: Vec<Value>,
+}
+
+/// Words that take about so many tokens: below, at and beyond the grid on which prompts are cut.
+fn prompt(random: &mut Random) -> String {
+    const WORDS: [&str; 6] = ["Rome ", "the sum ", "of 3 ", "é ", "colour ", "\n"];
+    let count = *random.of(&[1, 5, 5, 20, 40, 63, 64, 65, 130, 400]);
+    (0..count).map(|_| *random.of(&WORDS)).collect()
+}
+
+/// Fields about how tokens are chosen.
+fn sampling(random: &mut Random) -> Value {
+    let mut fields = json!({"temperature": random.of(&[0.0, 0.7, 1.0, 2.0]),
+        "seed": random.below(1000), "ignore_eos": random.below(2) == 0});
+    let more = [
+        json!({"top_p": 0.8}),
+        json!({"top_k": 7}),
+        json!({"min_p": 0.05}),
+        json!({"presence_penalty": 1.5, "frequency_penalty": -0.5}),
+        json!({"repetition_penalty": 1.2}),
+        json!({"logit_bias": {"17": 5, "300": -100}}),
+        json!({"stop": ["e", "\n\n"]}),
+        json!({"structured_outputs": {"regex": "[a-z0-9 ]{30,60}"}}),
+        json!({"structured_outputs": {"json": {"type": "array", "items": {"type": "integer"}}}}),
+    ];
+    for _ in 0..random.below(3) {
+        fields = with(fields, random.of(&more).clone());
+    }
+    fields
+}
+
+fn drawn(random: &mut Random) -> (&'static str, Value) {
+    let shared = json!({"n": 1 + random.below(3), "max_tokens": 1 + random.below(16)});
+    let fields = with(sampling(random), shared);
+    if random.below(2) == 0 {
+        let messages = json!([{"role": "user", "content": prompt(random)}]);
+        let chat = json!({"messages": messages, "logprobs": true,
+            "top_logprobs": random.below(6), "enable_thinking": random.below(2) == 0});
+        return ("/v1/chat/completions", with(fields, chat));
+    }
+    let prompts: Vec<String> = (0..1 + random.below(2)).map(|_| prompt(random)).collect();
+    let completion = json!({"prompt": prompts, "logprobs": random.below(6)});
+    ("/v1/completions", with(fields, completion))
+}
+
+/// Adds what a chunk of a stream tells of a choice to what the chunks before it told.
+fn add(told: &mut Value, more: &Value) {
+    match (told, more) {
+        (Value::Object(told), Value::Object(more)) => {
+            for (name, value) in more {
+                add(told.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(told), Value::Array(more)) => told.extend(more.iter().cloned()),
+        (Value::String(told), Value::String(more)) => told.push_str(more),
+        (_, Value::Null) => {}
+        (told, more) => *told = more.clone(),
+    }
+}
+
+/// Without the members that say nothing, which a stream leaves out.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let members = members
+                .into_iter()
+                .map(|(name, value)| (name, plain(value)));
+            let empty = [json!(null), json!(""), json!([]), json!({})];
+            members
+                .filter(|(_, value)| !empty.contains(value))
+                .collect()
+        }
+        other => other,
+    }
+}
+
+/// The choices of an answer, in their order.
+fn choices(answer: &Answer, streamed: bool) -> Vec<Value> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    if !streamed {
+        let choices = answer.json()["choices"].as_array().unwrap().clone();
+        return choices.into_iter().map(plain).collect();
+    }
+    let mut found: Vec<Value> = Vec::new();
+    for event in answer.events() {
+        for choice in event["choices"].as_array().unwrap() {
+            let mut choice = choice.clone();
+            let index = choice["index"].as_u64().unwrap() as usize;
+            if let Some(delta) = choice.as_object_mut().unwrap().remove("delta") {
+                choice["message"] = delta;
+            }
+            found.resize(found.len().max(index + 1), json!({}));
+            add(&mut found[index], &choice);
+        }
+    }
+    found.into_iter().map(plain).collect()
+}
+
+/// Asks until there is room for all choices.
+fn ask(server: &Server, path: &str, body: &Value) -> Answer {
+    loop {
+        let answer = server.post_to(path, body);
+        if answer.status != 429 {
+            return answer;
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+/// Asks for a long stream and leaves amid it.
+fn leave(server: &Server, asked: &Asked) {
+    let fields = json!({"stream": true, "max_tokens": 200});
+    let body = with(asked.body.clone(), fields).to_string();
+    server
+        .open_post(asked.path, body.as_bytes())
+        .read_until("HTTP/1.1");
+}
+
+/// Asks one of the requests again; tells how many choices are other ones now.
+fn different(server: &Server, asked: &Asked, streamed: bool) -> Vec<String> {
+    let body = with(asked.body.clone(), json!({"stream": streamed}));
+    let found = choices(&ask(server, asked.path, &body), streamed);
+    assert_eq!(found.len(), asked.choices.len(), "{body}");
+    let pairs = asked.choices.iter().zip(&found);
+    let different = pairs.filter(|(alone, found)| alone != found);
+    different
+        .map(|(alone, found)| format!("{body}\n{alone}\n{found}"))
+        .collect()
+}
+
+fn compare(count: usize) {
+    let server = Server::start();
+    let mut random = Random(SEED);
+    let mut requests = Vec::new();
+    while requests
+        .iter()
+        .map(|asked: &Asked| asked.choices.len())
+        .sum::<usize>()
+        * TIMES
+        < count
+    {
+        let (path, body) = drawn(&mut random);
+        let choices = choices(&ask(&server, path, &body), false);
+        requests.push(Asked {
+            path,
+            body,
+            choices,
+        });
+    }
+    let (next, compared) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let faults = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (server, requests, next) = (&server, &requests, &next);
+            let (compared, faults) = (&compared, &faults);
+            scope.spawn(move || {
+                let mut random = Random(SEED + 1 + client as u64);
+                while next.fetch_add(1, Ordering::Relaxed) < requests.len() * TIMES
+                    || compared.load(Ordering::Relaxed) < count
+                {
+                    let asked = random.of(requests);
+                    if random.below(10) == 0 {
+                        leave(server, random.of(requests));
+                    }
+                    let found = different(server, asked, random.below(2) == 0);
+                    compared.fetch_add(asked.choices.len(), Ordering::Relaxed);
+                    faults.lock().unwrap().extend(found);
+                }
+            });
+        }
+    });
+    let (compared, faults) = (compared.into_inner(), faults.into_inner().unwrap());
+    println!(
+        "{compared} choices of {} requests compared, {} different",
+        requests.len(),
+        faults.len()
+    );
+    assert!(faults.is_empty(), "{}", faults[0]);
+    server.wait_for_metric("atlas_kv_pages_used", 0.0);
+}
+
+#[test]
+fn choices_have_the_same_bits_in_company() {
+    compare(CHOICES);
+}
