@@ -19,7 +19,6 @@ TARGETS = pathlib.Path(__file__).resolve().parent.parent / "targets"
 GROUP = 16  # columns per NVFP4 scale
 BLOCK = 128  # rows and columns per FP8 scale
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-ROLES = ["embed", "head", "gdn", "attention", "experts", "shared_expert", "mtp_attention", "mtp_experts"]
 
 # Formats name the groups that are not BF16.
 MODELS = {
@@ -214,6 +213,18 @@ def table(name, entries):
     return "\n".join(lines + [f"{key} = {toml(value)}" for key, value in entries.items()]) + "\n"
 
 
+def format_rules(m):
+    """The leaf's rules: what is left in BF16, then the format of the rest."""
+    formats = set(m["formats"].values())
+    if not formats:
+        return [{"match": "*", "as": "bf16"}]
+    names = ["model.embed_tokens", "lm_head"]
+    names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
+    names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
+    names += [] if "mtp_attention" in m["formats"] else ["mtp.*.self_attn.*"]
+    return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
+
+
 def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
@@ -234,10 +245,10 @@ def manifest(name, m, folder, tensors):
             input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"], files=files)),
     ]
     (folder / "model.toml").write_text("\n".join(table(*part) for part in parts))
-    roles = [role for role in ROLES if m["mtp"] or not role.startswith("mtp_")]
     leaf = [
         ("", dict(hw="cpu", model=name, embed=False)),
-        ("quant", {role: m["formats"].get(role, "bf16") for role in roles} | {"kv": "f32"}),
+        *[("[format]", rule) for rule in format_rules(m)],
+        ("numbers", {"kv": "f32"}),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
     ]

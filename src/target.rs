@@ -8,8 +8,13 @@ use std::borrow::Cow;
 
 #[path = "../build/manifest/src/facts.rs"]
 mod facts;
+#[path = "../build/manifest/src/table.rs"]
+mod table;
 
 pub use facts::{Fact, contradiction};
+pub use table::{
+    Dtype, FP8_BLOCK, Format, Kind, NVFP4_GROUP, Piece, Purpose, Role, Row, Run, Site, Sites,
+};
 
 /// Kind of a decoder layer's token mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,27 +23,6 @@ pub enum Mixer {
     Gdn,
     /// Full attention with an output gate.
     Attention,
-}
-
-/// How the elements of a weight matrix are stored in the checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// `X.weight` BF16 `[N, K]`.
-    Bf16,
-    /// compressed-tensors NVFP4: `X.weight_packed`, `X.weight_scale`, `X.weight_global_scale`
-    /// (divide).
-    Nvfp4CompressedTensors,
-    /// modelopt NVFP4: `X.weight`, `X.weight_scale`, `X.weight_scale_2` (multiply).
-    Nvfp4Modelopt,
-    /// FP8 E4M3 with a BF16 scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
-    Fp8Block128,
-}
-
-impl Format {
-    /// E2M1 codes with an E4M3 scale per 16 columns.
-    pub const fn is_nvfp4(self) -> bool {
-        matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
-    }
 }
 
 /// How keys and values are stored.

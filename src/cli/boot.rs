@@ -252,7 +252,7 @@ pub fn load<B: Runs>(
     device: B,
     checkpoint: &Checkpoint,
 ) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
-    let plan = Plan::within(device.room(), checkpoint.spec())?;
+    let plan = Plan::within(device.room(), checkpoint.layout())?;
     log::line("memory:");
     plan.lines().iter().for_each(log::line);
     Ok(Runner::load(device, checkpoint, &plan)?)

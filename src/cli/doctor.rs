@@ -9,7 +9,7 @@ use argh::FromArgs;
 use crate::backend::{self, parity};
 use crate::model::{Plan, ledger};
 use crate::target;
-use crate::weights::{Progress, layout};
+use crate::weights::{Layout, Progress};
 
 use super::boot::{self, Files};
 use super::{Exit, Failure, about};
@@ -71,7 +71,7 @@ fn processor() -> Finding {
 /// Whether the model fits, and with how many KV pages.
 fn memory() -> Finding {
     let room = backend::room().map_err(|error| error.to_string())?;
-    let plan = Plan::within(room, &layout::model(&|_| false)).map_err(|error| error.to_string())?;
+    let plan = Plan::within(room, Layout::whole()).map_err(|error| error.to_string())?;
     let needed = ledger::mebibytes(plan.bytes());
     Ok(format!(
         "{needed} of memory are needed: {}",

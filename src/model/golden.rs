@@ -8,7 +8,7 @@ use crate::backend::cpu::Cpu;
 use crate::engine::executor::Executor;
 use crate::engine::request::TokenId;
 use crate::target::{self, VOCAB};
-use crate::weights::layout;
+use crate::weights::Layout;
 
 /// Share of first drafts of `tiny` that must be right, over its golden replies.
 const ACCEPTANCE_LEAST: f64 = 0.7;
@@ -85,7 +85,7 @@ impl Golden {
 #[test]
 fn the_weights_take_no_more_than_the_ledger_says() {
     let Some(runner) = runner(1) else { return };
-    let plan = Plan::largest(&layout::model(&|_| false));
+    let plan = Plan::largest(Layout::whole());
     let most = plan.entries().next().unwrap().bytes;
     let taken = runner.matrix_bytes();
     assert!(taken > 0 && taken <= most, "{taken} of {most}");

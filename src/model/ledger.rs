@@ -2,6 +2,7 @@
 //! and from what is free. Constants settle all of it but the number of KV pages: the target states
 //! the most, and where less is free there are fewer, down to what one sequence may fill.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::iter;
@@ -11,8 +12,10 @@ use crate::backend::{self, Backend, Bound};
 use crate::engine::executor::LOGITS_ROWS_MAX;
 use crate::ops::{Device, RANKED};
 use crate::shapes::{Attention as _, Delta as _};
-use crate::target::{self, Full, Gdn, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
-use crate::weights::{LayerSpec, MatrixSpec, MixerSpec, ModelSpec, VectorSpec, layout};
+use crate::target::{
+    self, Full, Gdn, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, Site, VOCAB,
+};
+use crate::weights::Layout;
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
@@ -64,7 +67,7 @@ impl Plan {
     ///
     /// # Errors
     /// When there is too little for the model and its longest sequence.
-    pub fn within(room: Option<u64>, model: &ModelSpec) -> Result<Plan, TooLittle> {
+    pub fn within(room: Option<u64>, model: Layout) -> Result<Plan, TooLittle> {
         let least = Plan::of(model, PAGES_MIN, room);
         let others = least.bytes() - taken(kv_pages(model, PAGES_MIN));
         let fits =
@@ -80,11 +83,11 @@ impl Plan {
     }
 
     /// With all pages of the target, whatever is free.
-    pub fn largest(model: &ModelSpec) -> Plan {
+    pub fn largest(model: Layout) -> Plan {
         Plan::of(model, KV_PAGES, None)
     }
 
-    fn of(model: &ModelSpec, pages: usize, room: Option<u64>) -> Plan {
+    fn of(model: Layout, pages: usize, room: Option<u64>) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
         Plan {
             pages,
@@ -197,41 +200,28 @@ fn taken(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(backend::buffer_bytes).sum()
 }
 
-/// All layers, the drafting one last.
-fn layers(model: &ModelSpec) -> impl Iterator<Item = &LayerSpec> {
-    let drafting = model.mtp.iter().map(|mtp| &mtp.layer);
-    model.layers.iter().chain(drafting)
-}
-
-fn attention_layers(model: &ModelSpec) -> usize {
-    let found = layers(model).filter(|layer| matches!(layer.mixer, MixerSpec::Attention(_)));
-    found.count()
-}
-
-fn recurrent_layers(model: &ModelSpec) -> usize {
-    layers(model).count() - attention_layers(model)
+/// The first of the roles whose matrices at a site are loaded into one buffer.
+fn buffer_of(role: Role) -> Role {
+    match role {
+        Role::SharedRouter => Role::Router,
+        Role::ExpertUp | Role::SharedGate | Role::SharedUp => Role::ExpertGate,
+        Role::SharedDown => Role::ExpertDown,
+        alone => alone,
+    }
 }
 
 /// As the device holds them, at most: a device may hold values in fewer bytes when that loses
 /// nothing.
-fn weights(model: &ModelSpec) -> Vec<u64> {
-    let bytes = |matrix: &MatrixSpec| Backend::matrix_bytes_max(matrix.n, matrix.k, matrix.format);
-    let alone = [&model.embed].into_iter().chain(&model.head);
-    let alone = alone.chain(model.mtp.iter().map(|mtp| &mtp.fc));
-    let mut buffers: Vec<u64> = alone.map(bytes).collect();
-    for layer in layers(model) {
-        buffers.extend(layer.mixer.matrices().into_iter().map(bytes));
-        let moe = &layer.moe;
-        buffers.push(bytes(&moe.router) + bytes(&moe.shared_gate));
-        let experts = || moe.experts.iter().chain([&moe.shared]);
-        let gate_up = experts().map(|[gate, up, _]| bytes(gate) + bytes(up));
-        buffers.push(gate_up.sum());
-        buffers.push(experts().map(|[.., down]| bytes(down)).sum());
+fn weights(model: Layout) -> impl Iterator<Item = u64> {
+    let mut buffers: BTreeMap<(Site, Role), u64> = BTreeMap::new();
+    for matrix in model.matrices() {
+        let buffer = (matrix.site(), buffer_of(matrix.role()));
+        let bytes = Backend::matrix_bytes_max(matrix.n(), matrix.k(), matrix.format());
+        *buffers.entry(buffer).or_default() += bytes;
     }
-    let elements = |vector: &VectorSpec| vector.shape.iter().product::<usize>();
     let vectors = model.vectors();
-    buffers.extend(vectors.map(|vector| (elements(vector) * size_of::<f32>()) as u64));
-    buffers
+    let vectors = vectors.map(|vector| (vector.elements() * size_of::<f32>()) as u64);
+    buffers.into_values().chain(vectors)
 }
 
 /// Of one page in one layer.
@@ -244,16 +234,19 @@ fn page_layer_bytes() -> u64 {
 }
 
 /// Keys and values of every page in every attention layer.
-fn kv_pages(model: &ModelSpec, pages: usize) -> impl Iterator<Item = u64> {
-    iter::repeat_n(pages as u64 * page_layer_bytes(), attention_layers(model))
+fn kv_pages(model: Layout, pages: usize) -> impl Iterator<Item = u64> {
+    iter::repeat_n(
+        pages as u64 * page_layer_bytes(),
+        model.sites(Role::Key).count(),
+    )
 }
 
 /// Matrix states and convolution tails of so many sequences in every recurrent layer.
-fn states(model: &ModelSpec, sequences: usize) -> impl Iterator<Item = u64> {
+fn states(model: Layout, sequences: usize) -> impl Iterator<Item = u64> {
     let matrix = Gdn::VALUE_HEADS * Gdn::KEY_DIM * Gdn::VALUE_DIM;
     let layer = [matrix, Gdn::CONV * Gdn::QKV];
     let layer = layer.map(|elements| (sequences * elements * size_of::<f32>()) as u64);
-    (0..recurrent_layers(model)).flat_map(move |_| layer)
+    (0..model.sites(Role::GdnQkv).count()).flat_map(move |_| layer)
 }
 
 /// Every activation of the largest step, its logits, and what the device's operations work in.
@@ -277,8 +270,8 @@ fn locked() -> u64 {
 }
 
 /// Steps of decoding of every size.
-fn graphs(model: &ModelSpec) -> u64 {
-    (MAX_SEQUENCES * layers(model).count()) as u64 * backend::GRAPH_LAYER_BYTES
+fn graphs(model: Layout) -> u64 {
+    (MAX_SEQUENCES * model.sites(Role::InputNorm).count()) as u64 * backend::GRAPH_LAYER_BYTES
 }
 
 /// What the server takes of the memory in which the model lies.
@@ -300,25 +293,25 @@ pub fn preflight() -> Result<(), TooLittle> {
             of_server: true,
         });
     }
-    Plan::within(backend::host_room(), &layout::model(&|_| false)).map(drop)
+    Plan::within(backend::host_room(), Layout::whole()).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn model() -> ModelSpec {
-        layout::model(&|_| false)
+    fn model() -> Layout {
+        Layout::whole()
     }
 
     /// What a plan with so many pages takes.
     fn bytes_with(pages: usize) -> u64 {
-        Plan::of(&model(), pages, None).bytes()
+        Plan::of(model(), pages, None).bytes()
     }
 
     #[test]
     fn the_ledger_names_what_takes_memory_and_the_sum() {
-        let plan = Plan::largest(&model());
+        let plan = Plan::largest(model());
         let lines = plan.lines().join("\n");
         assert!(lines.contains(&mebibytes(plan.bytes())), "{lines}");
         for entry in plan.entries() {
@@ -333,14 +326,14 @@ mod tests {
     #[test]
     fn what_is_free_decides_how_many_pages_there_are() {
         for pages in [PAGES_MIN, PAGES_MIN + 1, KV_PAGES - 1, KV_PAGES] {
-            let plan = Plan::within(Some(bytes_with(pages)), &model()).unwrap();
+            let plan = Plan::within(Some(bytes_with(pages)), model()).unwrap();
             assert_eq!((plan.pages, plan.bytes()), (pages, bytes_with(pages)));
         }
     }
 
     #[test]
     fn a_byte_less_is_a_page_less() {
-        let plan = Plan::within(Some(bytes_with(KV_PAGES) - 1), &model()).unwrap();
+        let plan = Plan::within(Some(bytes_with(KV_PAGES) - 1), model()).unwrap();
         assert_eq!(plan.pages, KV_PAGES - 1);
         assert!(plan.lines().last().unwrap().contains("as many as fit"));
     }
@@ -348,14 +341,14 @@ mod tests {
     #[test]
     fn there_are_never_more_pages_than_the_target_states() {
         for room in [Some(u64::MAX), None] {
-            assert_eq!(Plan::within(room, &model()).unwrap().pages, KV_PAGES);
+            assert_eq!(Plan::within(room, model()).unwrap().pages, KV_PAGES);
         }
     }
 
     #[test]
     fn less_than_one_sequence_fills_is_refused() {
         let needed = bytes_with(PAGES_MIN);
-        let refused = Plan::within(Some(needed - 1), &model()).unwrap_err();
+        let refused = Plan::within(Some(needed - 1), model()).unwrap_err();
         let told = refused.to_string();
         assert!(told.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
         assert!(told.contains("Stop other programs"), "{told}");
@@ -363,8 +356,8 @@ mod tests {
 
     #[test]
     fn fewer_layers_take_less() {
-        let less = layout::model_of(1, &|_| false);
-        let (one, all) = (Plan::largest(&less), Plan::largest(&model()));
+        let less = Layout::cut(1);
+        let (one, all) = (Plan::largest(less), Plan::largest(model()));
         assert!(one.buffers[0].bytes < all.buffers[0].bytes);
     }
 }

@@ -15,7 +15,7 @@ use crate::engine::request::TokenId;
 use crate::ops::{Batch, Dense, Device};
 use crate::ranking::weight_of;
 use crate::shapes::Experts as _;
-use crate::target::{HIDDEN, LAYERS, MIXERS, Mixer, Moe, PAGE, PREFILL_TOKENS, VOCAB};
+use crate::target::{HIDDEN, LAYERS, MIXERS, Mixer, Moe, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, WeightsError};
 
 use super::Runs;
@@ -399,8 +399,8 @@ impl Reference {
     }
 
     fn embed(&mut self, checkpoint: &Checkpoint, device: &Trace) -> Result<Errors, OracleError> {
-        let table = &checkpoint.spec().embed;
-        let table = self.ops.load_matrix(&[checkpoint.matrix(table)])?;
+        let table = checkpoint.matrix(Role::Embedding, Site::Whole);
+        let table = self.ops.load_matrix(&[table])?;
         self.ops.embed(&table, &self.batch, &mut self.s.residual);
         let found = self.residual()?;
         let half = found.len() / 2;
@@ -519,10 +519,14 @@ impl Reference {
         tokens: &[TokenId],
         device: &Trace,
     ) -> Result<Ends, OracleError> {
-        let spec = checkpoint.spec();
-        let head = spec.head.as_ref().unwrap_or(&spec.embed);
-        let head = self.ops.load_matrix(&[checkpoint.matrix(head)])?;
-        let norm = self.ops.load_vector(&checkpoint.vector(&spec.norm))?;
+        let head = match checkpoint.layout().has(Role::Head, Site::Whole) {
+            true => Role::Head,
+            false => Role::Embedding,
+        };
+        let head = checkpoint.matrix(head, Site::Whole);
+        let head = self.ops.load_matrix(&[head])?;
+        let norm = checkpoint.vector(Role::FinalNorm, Site::Whole);
+        let norm = self.ops.load_vector(&norm)?;
         self.feed(&device.states[2 * LAYERS]);
         self.ops.rms_norm(&self.s.residual, &norm, &mut self.s.x);
         let (mut ends, mut errors, zero) = (Ends::default(), Vec::new(), vec![0.0; VOCAB]);

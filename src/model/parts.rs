@@ -4,11 +4,8 @@ use super::Runs;
 use crate::engine::executor::DeviceError;
 use crate::ops::RANKED;
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{self, Full, Gdn, HIDDEN, Moe, VOCAB};
-use crate::weights::{
-    AttentionSpec, Checkpoint, GdnSpec, LayerSpec, MixerSpec, MoeSpec, MtpSpec, VectorSpec,
-    WeightsError,
-};
+use crate::target::{self, Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
+use crate::weights::{Checkpoint, WeightsError};
 
 use super::runner::ROWS_MAX;
 
@@ -183,21 +180,26 @@ pub fn load<B: Runs>(
     checkpoint: &Checkpoint,
     pages: usize,
 ) -> Result<Model<B>, WeightsError> {
-    let spec = checkpoint.spec();
+    let layout = checkpoint.layout();
     let mut loader = Loader {
         ops,
         checkpoint,
         pages,
+        site: Site::Whole,
     };
-    let layers = spec.layers.iter().map(|layer| loader.layer(layer));
+    let layers = (0..layout.layers()).map(|layer| loader.at(Site::Layer(layer)).layer());
     let layers = layers.collect::<Result<Vec<_>, _>>()?;
-    let mut matrix = |m| loader.ops.load_matrix(&[checkpoint.matrix(m)]);
+    let whole = loader.at(Site::Whole);
+    let has_head = layout.has(Role::Head, Site::Whole);
+    let predicts = layout.has(Role::Fusion, Site::Prediction);
     Ok(Model {
         layers,
-        embed: matrix(&spec.embed)?,
-        head: spec.head.as_ref().map(&mut matrix).transpose()?,
-        norm: loader.vector(&spec.norm)?,
-        mtp: spec.mtp.as_ref().map(|mtp| loader.mtp(mtp)).transpose()?,
+        embed: whole.matrix(Role::Embedding)?,
+        head: has_head.then(|| whole.matrix(Role::Head)).transpose()?,
+        norm: whole.vector(Role::FinalNorm)?,
+        mtp: predicts
+            .then(|| whole.at(Site::Prediction).mtp())
+            .transpose()?,
     })
 }
 
@@ -211,87 +213,101 @@ pub fn load_layer<B: Runs>(
     layer: usize,
     pages: usize,
 ) -> Result<Layer<B>, WeightsError> {
-    let mut loader = Loader {
+    let site = Site::Layer(layer);
+    Loader {
         ops,
         checkpoint,
         pages,
-    };
-    loader.layer(&checkpoint.spec().layers[layer])
+        site,
+    }
+    .layer()
 }
 
+/// What loads the matrices and vectors of a site.
 struct Loader<'a, B: Runs> {
     ops: &'a mut B,
     checkpoint: &'a Checkpoint,
     pages: usize,
+    site: Site,
 }
 
 impl<B: Runs> Loader<'_, B> {
-    fn layer(&mut self, spec: &LayerSpec) -> Result<Layer<B>, WeightsError> {
+    fn at(&mut self, site: Site) -> &mut Self {
+        self.site = site;
+        self
+    }
+
+    fn matrix(&mut self, role: Role) -> Result<B::Matrix, WeightsError> {
+        self.ops
+            .load_matrix(&[self.checkpoint.matrix(role, self.site)])
+    }
+
+    fn vector(&mut self, role: Role) -> Result<B::Vector, WeightsError> {
+        self.ops
+            .load_vector(&self.checkpoint.vector(role, self.site))
+    }
+
+    fn layer(&mut self) -> Result<Layer<B>, WeightsError> {
+        let is_recurrent = self.checkpoint.layout().has(Role::GdnQkv, self.site);
         Ok(Layer {
-            input_norm: self.vector(&spec.input_norm)?,
-            mixer: match &spec.mixer {
-                MixerSpec::Gdn(gdn) => Mixer::Gdn(self.gdn(gdn)?),
-                MixerSpec::Attention(attention) => Mixer::Attention(self.attention(attention)?),
+            input_norm: self.vector(Role::InputNorm)?,
+            mixer: match is_recurrent {
+                true => Mixer::Gdn(self.gdn()?),
+                false => Mixer::Attention(self.attention()?),
             },
-            post_norm: self.vector(&spec.post_norm)?,
-            moe: self.moe(&spec.moe)?,
+            post_norm: self.vector(Role::PostNorm)?,
+            moe: self.moe()?,
         })
     }
 
-    fn gdn(&mut self, spec: &GdnSpec) -> Result<GdnLayer<B>, WeightsError> {
-        let checkpoint = self.checkpoint;
-        let mut matrix = |m| self.ops.load_matrix(&[checkpoint.matrix(m)]);
+    fn gdn(&mut self) -> Result<GdnLayer<B>, WeightsError> {
         Ok(GdnLayer {
-            qkv: matrix(&spec.qkv)?,
-            z: matrix(&spec.z)?,
-            b: matrix(&spec.b)?,
-            a: matrix(&spec.a)?,
-            out: matrix(&spec.out)?,
-            conv: self.vector(&spec.conv)?,
-            a_log: self.vector(&spec.a_log)?,
-            dt_bias: self.vector(&spec.dt_bias)?,
-            norm: self.vector(&spec.norm)?,
+            qkv: self.matrix(Role::GdnQkv)?,
+            z: self.matrix(Role::GdnGate)?,
+            b: self.matrix(Role::GdnBeta)?,
+            a: self.matrix(Role::GdnDecay)?,
+            out: self.matrix(Role::GdnOutput)?,
+            conv: self.vector(Role::GdnConv)?,
+            a_log: self.vector(Role::GdnDecayRate)?,
+            dt_bias: self.vector(Role::GdnDecayBias)?,
+            norm: self.vector(Role::GdnNorm)?,
             state: self.ops.delta_state()?,
         })
     }
 
-    fn attention(&mut self, spec: &AttentionSpec) -> Result<Attention<B>, WeightsError> {
-        let checkpoint = self.checkpoint;
-        let mut matrix = |m| self.ops.load_matrix(&[checkpoint.matrix(m)]);
+    fn attention(&mut self) -> Result<Attention<B>, WeightsError> {
         Ok(Attention {
-            q: matrix(&spec.q)?,
-            k: matrix(&spec.k)?,
-            v: matrix(&spec.v)?,
-            o: matrix(&spec.o)?,
-            q_norm: self.vector(&spec.q_norm)?,
-            k_norm: self.vector(&spec.k_norm)?,
+            q: self.matrix(Role::Query)?,
+            k: self.matrix(Role::Key)?,
+            v: self.matrix(Role::Value)?,
+            o: self.matrix(Role::Output)?,
+            q_norm: self.vector(Role::QueryNorm)?,
+            k_norm: self.vector(Role::KeyNorm)?,
             cache: self.ops.kv_cache(self.pages)?,
         })
     }
 
-    fn moe(&mut self, spec: &MoeSpec) -> Result<MoeLayer<B>, WeightsError> {
-        let source = |m| self.checkpoint.matrix(m);
-        let experts = spec.experts.iter().chain([&spec.shared]);
-        let experts: Vec<_> = experts.map(|e| e.each_ref().map(source)).collect();
+    fn moe(&mut self) -> Result<MoeLayer<B>, WeightsError> {
+        let (checkpoint, site) = (self.checkpoint, self.site);
+        let routed = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+        let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+        let expert = |e| routed.map(|role| checkpoint.expert(role, site, e));
+        let mut experts: Vec<_> = (0..Moe::COUNT).map(expert).collect();
+        experts.push(shared.map(|role| checkpoint.matrix(role, site)));
+        let router = [Role::Router, Role::SharedRouter].map(|role| checkpoint.matrix(role, site));
         Ok(MoeLayer {
-            router: self
-                .ops
-                .load_matrix(&[source(&spec.router), source(&spec.shared_gate)])?,
+            router: self.ops.load_matrix(&router)?,
             experts: self.ops.load_experts(&experts)?,
         })
     }
 
-    fn mtp(&mut self, spec: &MtpSpec) -> Result<Mtp<B>, WeightsError> {
+    fn mtp(&mut self) -> Result<Mtp<B>, WeightsError> {
         Ok(Mtp {
-            norm_embedding: self.vector(&spec.norm_embedding)?,
-            norm_hidden: self.vector(&spec.norm_hidden)?,
-            fc: self.ops.load_matrix(&[self.checkpoint.matrix(&spec.fc)])?,
-            layer: self.layer(&spec.layer)?,
-            norm: self.vector(&spec.norm)?,
+            norm_embedding: self.vector(Role::EmbeddingNorm)?,
+            norm_hidden: self.vector(Role::HiddenNorm)?,
+            fc: self.matrix(Role::Fusion)?,
+            layer: self.layer()?,
+            norm: self.vector(Role::FinalNorm)?,
         })
-    }
-
-    fn vector(&mut self, spec: &VectorSpec) -> Result<B::Vector, WeightsError> {
-        self.ops.load_vector(&self.checkpoint.vector(spec))
     }
 }

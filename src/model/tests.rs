@@ -41,7 +41,7 @@ pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
         return None;
     };
     let checkpoint = checkpoint.unwrap_or_else(|error| panic!("{error}"));
-    let plan = Plan::largest(checkpoint.spec());
+    let plan = Plan::largest(checkpoint.layout());
     let runner = Runner::load(Cpu::new(threads), &checkpoint, &plan);
     Some(runner.unwrap_or_else(|error| panic!("{error}")))
 }
@@ -52,10 +52,10 @@ pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
 fn a_host_that_has_filled_up_meanwhile_is_refused() {
     const RESERVE: u64 = 1 << 20;
     let checkpoint = weights::open_seeded_layers(1, Arc::default());
-    let plan = Plan::largest(checkpoint.spec());
+    let plan = Plan::largest(checkpoint.layout());
     let host = Host::new("load", RESERVE);
     host.caches(plan.bytes() + RESERVE);
-    Plan::within(host.budget.room(), checkpoint.spec()).unwrap();
+    Plan::within(host.budget.room(), checkpoint.layout()).unwrap();
     Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
     host.caches(2 * RESERVE);
     let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();

@@ -13,12 +13,12 @@ use super::error::WeightsError;
 use super::folder::Folder;
 use super::format::{self, FP8_BLOCK, NVFP4_GROUP};
 use super::header::{self, Dtype, TensorInfo};
-use super::layout::{self, Expected, MatrixSpec, ModelSpec, VectorSpec};
+use super::layout::{Expected, Layout, Weight};
 use super::progress::{Progress, Stage};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
 use super::{config, digests, locate, origin, sniff};
-use crate::target::{self, CheckpointFile, Format};
+use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Site};
 
 pub const INDEX: &str = "model.safetensors.index.json";
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -34,7 +34,7 @@ pub struct Checkpoint {
     files: Vec<Source>,
     /// Canonical name -> file and place.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
-    spec: ModelSpec,
+    layout: Layout,
     /// Tensors of a vision tower and their bytes.
     vision: [u64; 2],
     progress: Arc<Progress>,
@@ -210,8 +210,8 @@ impl Checkpoint {
         if let Some(index) = index {
             check_all_found(index, &tensors)?;
         }
-        let spec = layout::model_of(layers, &|name| tensors.contains_key(name));
-        check_layout(&layout::expected(&spec), &files, &tensors)?;
+        let layout = Layout::cut(layers);
+        check_layout(&layout.tensors(), &files, &tensors)?;
         let bytes = tensors
             .values()
             .map(|(_, info)| info.bytes.end - info.bytes.start)
@@ -226,7 +226,7 @@ impl Checkpoint {
         Ok(Checkpoint {
             files,
             tensors,
-            spec,
+            layout,
             vision,
             progress,
         })
@@ -260,22 +260,22 @@ impl Checkpoint {
     pub(super) fn of_seeded(
         source: Source,
         tensors: BTreeMap<String, (usize, TensorInfo)>,
-        spec: ModelSpec,
+        layout: Layout,
         progress: Arc<Progress>,
     ) -> Checkpoint {
         progress.expect(source.bytes());
         Checkpoint {
             files: vec![source],
             tensors,
-            spec,
+            layout,
             vision: [0; 2],
             progress,
         }
     }
 
-    /// The tensors of the model.
-    pub fn spec(&self) -> &ModelSpec {
-        &self.spec
+    /// The matrices and vectors that it holds.
+    pub fn layout(&self) -> Layout {
+        self.layout
     }
 
     pub fn progress(&self) -> &Progress {
@@ -290,19 +290,29 @@ impl Checkpoint {
         self.files.iter().try_for_each(Source::check_unchanged)
     }
 
-    /// A matrix of `spec`, to be read.
-    pub fn matrix<'a>(&'a self, spec: &'a MatrixSpec) -> MatrixSource<'a> {
+    /// A matrix, to be read.
+    pub fn matrix(&self, role: Role, site: Site) -> MatrixSource<'_> {
+        self.source(self.layout.weight(role, site))
+    }
+
+    /// The matrix of one expert, to be read.
+    pub fn expert(&self, role: Role, site: Site, expert: usize) -> MatrixSource<'_> {
+        self.source(self.layout.copy(role, site, expert))
+    }
+
+    /// A matrix of the layout, to be read.
+    pub fn source(&self, weight: Weight) -> MatrixSource<'_> {
         MatrixSource {
             checkpoint: self,
-            spec,
+            weight,
         }
     }
 
-    /// A vector of `spec`, to be read.
-    pub fn vector<'a>(&'a self, spec: &'a VectorSpec) -> VectorSource<'a> {
+    /// A vector, to be read.
+    pub fn vector(&self, role: Role, site: Site) -> VectorSource<'_> {
         VectorSource {
             checkpoint: self,
-            spec,
+            weight: self.layout.weight(role, site),
         }
     }
 
@@ -397,17 +407,17 @@ fn position<T>(elements: &[T], is_wrong: impl Fn(&T) -> bool) -> Option<usize> {
 #[derive(Clone, Copy)]
 pub struct MatrixSource<'a> {
     checkpoint: &'a Checkpoint,
-    spec: &'a MatrixSpec,
+    weight: Weight,
 }
 
 impl MatrixSource<'_> {
     /// Rows and columns.
     pub fn shape(&self) -> (usize, usize) {
-        (self.spec.n, self.spec.k)
+        (self.weight.n(), self.weight.k())
     }
 
     pub fn format(&self) -> Format {
-        self.spec.format
+        self.weight.format()
     }
 
     /// The weights as exact F32, row-major `[n, k]`.
@@ -423,7 +433,7 @@ impl MatrixSource<'_> {
     /// # Errors
     /// As `read_f32`.
     pub fn read(&self) -> Result<Stored, WeightsError> {
-        self.read_rows(0..self.spec.n)
+        self.read_rows(0..self.weight.n())
     }
 
     /// Some rows as they are stored, all of them finite. Rows that share scales come together: they
@@ -438,8 +448,8 @@ impl MatrixSource<'_> {
 
     /// Bytes of the codes of so many rows, and of their E4M3 scales.
     pub fn sections(&self, rows: usize) -> [usize; 2] {
-        let weights = rows * self.spec.k;
-        match self.spec.format {
+        let weights = rows * self.weight.k();
+        match self.format() {
             Format::Bf16 => [2 * weights, 0],
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
                 [weights / 2, weights / NVFP4_GROUP]
@@ -458,19 +468,18 @@ impl MatrixSource<'_> {
         mut codes: Bytes,
         mut scales: Bytes,
     ) -> Result<Stored<Bytes>, WeightsError> {
-        assert!(rows.start.is_multiple_of(FP8_BLOCK) && rows.end <= self.spec.n);
+        assert!(rows.start.is_multiple_of(FP8_BLOCK) && rows.end <= self.weight.n());
         assert_eq!([codes.len(), scales.len()], self.sections(rows.len()));
-        let named = |suffix: &str| format!("{}.{suffix}", self.spec.name);
-        let (n, k) = (rows.len(), self.spec.k);
-        let bits = match self.spec.format {
+        let (n, k) = (rows.len(), self.weight.k());
+        let stretches = self.weight.stretches(&rows);
+        let bits = match self.format() {
             Format::Bf16 => {
-                self.read_bf16(&rows, &mut codes)?;
+                self.read_bf16(&stretches, &mut codes)?;
                 Bits::Bf16(codes)
             }
             Format::Nvfp4CompressedTensors => {
-                let names = ["weight_packed", "weight_scale", "weight_global_scale"];
-                let global = self.read_nvfp4(names.map(named), &rows, &mut codes, &mut scales)?;
-                let global = Global::Divide(global);
+                self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
+                let global = Global::Divide(self.read_global(Purpose::Divisor)?);
                 Bits::Nvfp4 {
                     codes,
                     scales,
@@ -478,9 +487,8 @@ impl MatrixSource<'_> {
                 }
             }
             Format::Nvfp4Modelopt => {
-                let names = ["weight", "weight_scale", "weight_scale_2"];
-                let global = self.read_nvfp4(names.map(named), &rows, &mut codes, &mut scales)?;
-                let global = Global::Multiply(global);
+                self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
+                let global = Global::Multiply(self.read_global(Purpose::Factor)?);
                 Bits::Nvfp4 {
                     codes,
                     scales,
@@ -488,7 +496,7 @@ impl MatrixSource<'_> {
                 }
             }
             Format::Fp8Block128 => {
-                let scales = self.read_fp8(&rows, &mut codes)?;
+                let scales = self.read_fp8(&stretches, &mut codes)?;
                 Bits::Fp8 { codes, scales }
             }
         };
@@ -496,58 +504,90 @@ impl MatrixSource<'_> {
         // Factors that are finite apart may overflow together.
         if !stored.is_finite() {
             let values = stored.values();
-            self.checkpoint
-                .check_finite(&self.first_tensor(), &values)?;
+            let name = self.weight.tensor(Purpose::Elements);
+            self.checkpoint.check_finite(&name, &values)?;
         }
         Ok(stored)
     }
 
-    /// Name of the tensor that holds the codes.
-    fn first_tensor(&self) -> String {
-        match self.spec.format {
-            Format::Nvfp4CompressedTensors => format!("{}.weight_packed", self.spec.name),
-            _ => format!("{}.weight", self.spec.name),
-        }
+    fn read_global(&self, purpose: Purpose) -> Result<f32, WeightsError> {
+        let name = self.weight.tensor(purpose);
+        Ok(self.checkpoint.read_floats(&name)?[0])
     }
 
-    /// The global scale.
+    /// Fills `out` with the stretches of the tensor for a purpose, of so many bytes a row.
+    fn read_stretches(
+        &self,
+        purpose: Purpose,
+        stretches: &[Range<usize>],
+        row_bytes: usize,
+        mut out: &mut [u8],
+    ) -> Result<(), WeightsError> {
+        let name = self.weight.tensor(purpose);
+        for stretch in stretches {
+            let (now, rest) = out.split_at_mut(stretch.len() * row_bytes);
+            self.checkpoint
+                .read(&name, stretch.start * row_bytes, now)?;
+            out = rest;
+        }
+        Ok(())
+    }
+
     fn read_nvfp4(
         &self,
-        names: [String; 3],
-        rows: &Range<usize>,
+        stretches: &[Range<usize>],
         codes: &mut [u8],
         scales: &mut [u8],
-    ) -> Result<f32, WeightsError> {
-        let k = self.spec.k;
-        self.checkpoint
-            .read(&names[0], rows.start * (k / 2), codes)?;
-        let global = self.checkpoint.read_floats(&names[2])?[0];
-        let offset = rows.start * (k / NVFP4_GROUP);
-        self.checkpoint.read(&names[1], offset, scales)?;
-        Ok(global)
+    ) -> Result<(), WeightsError> {
+        let k = self.weight.k();
+        self.read_stretches(Purpose::Elements, stretches, k / 2, codes)?;
+        self.read_stretches(Purpose::Scales, stretches, k / NVFP4_GROUP, scales)
     }
 
-    /// The scales of the rows' blocks.
-    fn read_fp8(&self, rows: &Range<usize>, codes: &mut [u8]) -> Result<Vec<f32>, WeightsError> {
-        let (checkpoint, name, k) = (self.checkpoint, &self.spec.name, self.spec.k);
-        let (weight, scale) = (format!("{name}.weight"), format!("{name}.weight_scale_inv"));
-        checkpoint.read(&weight, rows.start * k, codes)?;
-        checkpoint.check_e4m3(&weight, rows.start * k, codes)?;
-        let scales = checkpoint.read_floats(&scale)?;
+    /// The scales of the stretches' blocks.
+    fn read_fp8(
+        &self,
+        stretches: &[Range<usize>],
+        codes: &mut [u8],
+    ) -> Result<Vec<f32>, WeightsError> {
+        let (checkpoint, k) = (self.checkpoint, self.weight.k());
+        self.read_stretches(Purpose::Elements, stretches, k, codes)?;
+        let name = self.weight.tensor(Purpose::Elements);
+        self.each_part(stretches, k, codes, |first, part| {
+            checkpoint.check_e4m3(&name, first, part)
+        })?;
+        let scales = checkpoint.read_floats(&self.weight.tensor(Purpose::Scales))?;
         let blocks = k.div_ceil(FP8_BLOCK);
-        let first = rows.start / FP8_BLOCK * blocks;
-        let count = rows.len().div_ceil(FP8_BLOCK) * blocks;
-        Ok(scales[first..][..count].to_vec())
+        let of_stretch = |stretch: &Range<usize>| {
+            let first = stretch.start / FP8_BLOCK * blocks;
+            &scales[first..][..stretch.len().div_ceil(FP8_BLOCK) * blocks]
+        };
+        Ok(stretches.iter().flat_map(of_stretch).copied().collect())
     }
 
-    fn read_bf16(&self, rows: &Range<usize>, codes: &mut [u8]) -> Result<(), WeightsError> {
-        let (name, start) = match &self.spec.stack {
-            None => (format!("{}.weight", self.spec.name), 0),
-            Some(stack) => (self.spec.name.clone(), stack.row),
-        };
-        let first = (start + rows.start) * self.spec.k;
-        self.checkpoint.read(&name, 2 * first, codes)?;
-        self.checkpoint.check_bf16(&name, first, codes)
+    fn read_bf16(&self, stretches: &[Range<usize>], codes: &mut [u8]) -> Result<(), WeightsError> {
+        let row_bytes = 2 * self.weight.k();
+        self.read_stretches(Purpose::Elements, stretches, row_bytes, codes)?;
+        let name = self.weight.tensor(Purpose::Elements);
+        self.each_part(stretches, row_bytes, codes, |first, part| {
+            self.checkpoint.check_bf16(&name, first / 2, part)
+        })
+    }
+
+    /// Looks at what was read of each stretch: the first byte's place in the tensor, and the bytes.
+    fn each_part(
+        &self,
+        stretches: &[Range<usize>],
+        row_bytes: usize,
+        mut bytes: &[u8],
+        check: impl Fn(usize, &[u8]) -> Result<(), WeightsError>,
+    ) -> Result<(), WeightsError> {
+        for stretch in stretches {
+            let (part, rest) = bytes.split_at(stretch.len() * row_bytes);
+            check(stretch.start * row_bytes, part)?;
+            bytes = rest;
+        }
+        Ok(())
     }
 }
 
@@ -555,17 +595,17 @@ impl MatrixSource<'_> {
 #[derive(Clone, Copy)]
 pub struct VectorSource<'a> {
     checkpoint: &'a Checkpoint,
-    spec: &'a VectorSpec,
+    weight: Weight,
 }
 
 impl VectorSource<'_> {
-    /// The values as F32, those of `VectorSpec::plus_one` one more than what is stored.
+    /// The values as F32, those of norms that are stored around zero one more than what is stored.
     ///
     /// # Errors
     /// `Io`, or `NotFinite`.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
-        let mut values = self.checkpoint.read_floats(&self.spec.name)?;
-        if self.spec.plus_one {
+        let mut values = self.checkpoint.read_floats(&self.weight.name())?;
+        if matches!(self.weight.kind(), Kind::Vector { plus_one: true }) {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
         Ok(values)
@@ -687,7 +727,8 @@ fn check_layout(
     files: &[Source],
     tensors: &BTreeMap<String, (usize, TensorInfo)>,
 ) -> Result<(), WeightsError> {
-    let absent = |(name, e): &(&String, &Expected)| !e.optional && !tensors.contains_key(*name);
+    let absent =
+        |(name, e): &(&String, &Expected)| !e.piece.optional && !tensors.contains_key(*name);
     let mut missing = expected.iter().filter(absent);
     if let Some((tensor, _)) = missing.next() {
         let count = 1 + missing.count();
@@ -699,7 +740,7 @@ fn check_layout(
     for (name, (place, info)) in tensors {
         let file = files[*place].name();
         match expected.get(name) {
-            Some(expected) => check_tensor(file, name, info, expected)?,
+            Some(expected) => check_tensor(file, name, info, &expected.piece)?,
             None => {
                 let (file, tensor) = (file.to_string(), name.clone());
                 return Err(WeightsError::Unexpected { file, tensor });
@@ -713,7 +754,7 @@ fn check_tensor(
     file: &str,
     name: &str,
     info: &TensorInfo,
-    expected: &Expected,
+    expected: &Piece,
 ) -> Result<(), WeightsError> {
     let (file, tensor) = (file.to_string(), name.to_string());
     if !expected.dtypes.contains(&info.dtype) {

@@ -15,13 +15,11 @@
 //!   vocabulary is small.
 //! - A tensor's seed is its name: a checkpoint cut after some layers holds the same tensors.
 
-use std::collections::BTreeMap;
-
-use super::format::{FP8_BLOCK, NVFP4_GROUP, e4m3};
+use super::format::{FP8_BLOCK, e4m3};
 use super::header::Dtype;
-use super::layout::{Expected, GdnSpec, LayerSpec, MixerSpec, ModelSpec};
+use super::layout::{Expected, Layout, Weight};
 use crate::shapes::Experts as _;
-use crate::target::{self, Moe};
+use crate::target::{self, Kind, Moe, Purpose, Role, Site};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -113,124 +111,51 @@ impl Range {
     }
 }
 
-/// What decides the numbers of a tensor beside its shape and type.
-#[derive(Clone, Copy)]
-enum Role {
-    Embedding,
-    Head,
-    /// Of the layer at this place.
-    Router(usize),
-    /// Added to one before use.
-    Norm,
-    /// Norms of queries and keys: larger, so that attention prefers some positions.
-    AttentionNorm,
-    GdnNorm,
-    DecayRate,
-    DecayBias,
-}
-
-/// The content of every tensor of `spec`, by canonical name.
-pub fn draws(
-    spec: &ModelSpec,
-    expected: &BTreeMap<String, Expected>,
-) -> impl Iterator<Item = Draw> {
-    let (roles, outputs) = (roles(spec), outputs(spec));
-    expected.iter().map(move |(name, tensor)| {
-        // A tensor of its own, or one that stacks the experts' matrices.
-        let matrix = name.rsplit_once('.').map_or("", |(matrix, _)| matrix);
-        let gain = outputs.get(matrix).or_else(|| outputs.get(name.as_str()));
-        let numbers = match roles.get(name.as_str()) {
-            Some(role) => of_role(*role, spec.head.is_none()),
-            None => of_matrix(name, tensor, expected, gain.copied().unwrap_or(1.0)),
-        };
-        let seed = seed(name);
-        Draw { seed, numbers }
-    })
-}
-
-fn roles(spec: &ModelSpec) -> BTreeMap<String, Role> {
-    let weight = |name: &str| format!("{name}.weight");
-    let mut roles = BTreeMap::from([
-        (weight(&spec.embed.name), Role::Embedding),
-        (spec.norm.name.clone(), Role::Norm),
-    ]);
-    roles.extend(
-        spec.head
-            .iter()
-            .map(|head| (weight(&head.name), Role::Head)),
-    );
-    let mtp = spec.mtp.iter().map(|mtp| (target::LAYERS, &mtp.layer));
-    for (place, layer) in spec.layers.iter().enumerate().chain(mtp) {
-        roles.insert(weight(&layer.moe.router.name), Role::Router(place));
-        roles.extend(vectors(layer));
-    }
-    if let Some(mtp) = &spec.mtp {
-        let norms = [&mtp.norm_embedding, &mtp.norm_hidden, &mtp.norm];
-        roles.extend(norms.map(|norm| (norm.name.clone(), Role::Norm)));
-    }
-    roles
-}
-
-/// The matrices that add to the hidden state, and their factor.
-fn outputs(spec: &ModelSpec) -> BTreeMap<&str, f32> {
-    let mtp = spec.mtp.iter().map(|mtp| &mtp.layer);
-    let mut gains = BTreeMap::new();
-    for layer in spec.layers.iter().chain(mtp) {
-        let mixer = match &layer.mixer {
-            MixerSpec::Gdn(gdn) => &gdn.out,
-            MixerSpec::Attention(attention) => &attention.o,
-        };
-        gains.insert(mixer.name.as_str(), MIXER_GAIN);
-        let experts = layer.moe.experts.iter().chain([&layer.moe.shared]);
-        gains.extend(experts.map(|[_, _, down]| (down.name.as_str(), EXPERT_GAIN)));
-    }
-    gains
-}
-
-fn vectors(layer: &LayerSpec) -> Vec<(String, Role)> {
-    let norms = [&layer.input_norm, &layer.post_norm].map(|norm| (norm, Role::Norm));
-    let mixer = match &layer.mixer {
-        MixerSpec::Gdn(GdnSpec {
-            a_log,
-            dt_bias,
-            norm,
-            ..
-        }) => vec![
-            (a_log, Role::DecayRate),
-            (dt_bias, Role::DecayBias),
-            (norm, Role::GdnNorm),
-        ],
-        MixerSpec::Attention(attention) => vec![
-            (&attention.q_norm, Role::AttentionNorm),
-            (&attention.k_norm, Role::AttentionNorm),
-        ],
-    };
-    let all = norms.into_iter().chain(mixer);
-    all.map(|(vector, role)| (vector.name.clone(), role))
-        .collect()
-}
-
-fn of_role(role: Role, tied: bool) -> Numbers {
+/// Numbers of plain BF16 that a role decides, if it does; `tied`: the embedding is the head.
+fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
     let columns = target::HIDDEN;
     let rows = |scale: f32, range: Range, common: Vec<f32>| Numbers::Rows {
         range: Range::around(0.0, scale * range.spread),
         columns,
         common: common.iter().map(|value| scale * value).collect(),
     };
-    match role {
+    let embedding = |scale| rows(scale, Range::around(0.0, 3f32.sqrt()), vec![COMMON]);
+    // What is stored around zero is drawn around zero.
+    let stored = |centre: f32| match weight.kind() {
+        Kind::Vector { plus_one: true } => Range::around(centre - 1.0, NORM_SPREAD),
+        _ => Range::around(centre, NORM_SPREAD),
+    };
+    Some(match weight.role() {
         // What serves as the head too has the magnitude of a head; norms undo that.
-        Role::Embedding if tied => {
-            rows(head_scale(), Range::around(0.0, 3f32.sqrt()), vec![COMMON])
-        }
-        Role::Embedding => rows(1.0, Range::around(0.0, 3f32.sqrt()), vec![COMMON]),
+        Role::Embedding if tied => embedding(head_scale()),
+        Role::Embedding => embedding(1.0),
         Role::Head => Numbers::Bf16(Range::around(0.0, head_scale() * 3f32.sqrt())),
-        Role::Router(place) => rows(ROUTER_SPREAD, Range::matrix(columns), popularity(place)),
-        Role::Norm => Numbers::Bf16(Range::around(0.0, NORM_SPREAD)),
-        Role::AttentionNorm => Numbers::Bf16(Range::around(0.5, NORM_SPREAD)),
-        Role::GdnNorm => Numbers::Bf16(Range::around(1.0, NORM_SPREAD)),
+        Role::Router => rows(
+            ROUTER_SPREAD,
+            Range::matrix(columns),
+            popularity(weight.site()),
+        ),
+        Role::FinalNorm
+        | Role::InputNorm
+        | Role::PostNorm
+        | Role::EmbeddingNorm
+        | Role::HiddenNorm
+        | Role::GdnNorm => Numbers::Bf16(stored(1.0)),
+        // Larger, so that attention prefers some positions.
+        Role::QueryNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
         // Half-lives of one token to some thousands.
-        Role::DecayRate => Numbers::Bf16(Range::around(1.4, 1.4)),
-        Role::DecayBias => Numbers::Bf16(Range::around(-4.6, 2.3)),
+        Role::GdnDecayRate => Numbers::Bf16(Range::around(1.4, 1.4)),
+        Role::GdnDecayBias => Numbers::Bf16(Range::around(-4.6, 2.3)),
+        _ => return None,
+    })
+}
+
+/// Factor of the matrices that add to the hidden state.
+fn gain(role: Role) -> f32 {
+    match role {
+        Role::Output | Role::GdnOutput => MIXER_GAIN,
+        Role::ExpertDown | Role::SharedDown => EXPERT_GAIN,
+        _ => 1.0,
     }
 }
 
@@ -242,7 +167,11 @@ fn head_scale() -> f32 {
 }
 
 /// What a router's rows hold on the common channels: ranks are dealt anew in each layer.
-fn popularity(place: usize) -> Vec<f32> {
+fn popularity(site: Site) -> Vec<f32> {
+    let place = match site {
+        Site::Layer(layer) => layer,
+        Site::Whole | Site::Prediction => target::LAYERS,
+    };
     let channels = target::HIDDEN.div_ceil(COMMON_EVERY) as f32;
     let share = 1.0 / COMMON_EVERY as f32;
     let embedding = share * COMMON * COMMON + 1.0 - share;
@@ -255,49 +184,33 @@ fn popularity(place: usize) -> Vec<f32> {
     ranks.iter().map(|rank| logit(rank) / sum).collect()
 }
 
-/// Codes and scales of matrices, whose numbers are times `gain`.
-fn of_matrix(
-    name: &str,
-    tensor: &Expected,
-    expected: &BTreeMap<String, Expected>,
-    gain: f32,
-) -> Numbers {
-    let last = tensor.shape.last().copied().unwrap_or(1);
-    match tensor.dtypes[0] {
-        Dtype::U8 => Numbers::Bytes {
+/// Codes and scales of a matrix, whose numbers are times `gain`.
+fn of_matrix(tensor: &Expected, gain: f32) -> Numbers {
+    let columns = tensor.weight.k() as f32;
+    let last = tensor.piece.shape.last().copied().unwrap_or(1);
+    let divisor = E2M1_RMS * e4m3_rms(SCALE_CODES) * columns.sqrt();
+    match (tensor.piece.purpose, tensor.piece.dtypes[0]) {
+        (Purpose::Elements, Dtype::U8) => Numbers::Bytes {
             set: 0,
             drawn: 0xff,
         },
-        Dtype::F8E4M3 if name.ends_with("weight_scale") => Numbers::Bytes {
+        (Purpose::Scales, Dtype::F8E4M3) => Numbers::Bytes {
             set: SCALE_CODES.0,
             drawn: SCALE_CODES.1,
         },
-        Dtype::F8E4M3 => Numbers::Bytes {
+        (Purpose::Elements, Dtype::F8E4M3) => Numbers::Bytes {
             set: WEIGHT_CODES.0,
             drawn: WEIGHT_CODES.1,
         },
-        Dtype::F32 => Numbers::F32(global_scale(name, expected, gain)),
-        _ if name.ends_with("weight_scale_inv") => {
+        (Purpose::Divisor, _) => Numbers::F32(Range::factor(divisor / gain)),
+        (Purpose::Factor, _) => Numbers::F32(Range::factor(gain / divisor)),
+        (Purpose::Input, _) => Numbers::F32(Range::around(1.0, 0.0)),
+        (Purpose::Scales, _) => {
             let columns = (last * FP8_BLOCK) as f32;
-            Numbers::Bf16(Range::factor(
-                gain / (e4m3_rms(WEIGHT_CODES) * columns.sqrt()),
-            ))
+            let size = e4m3_rms(WEIGHT_CODES) * columns.sqrt();
+            Numbers::Bf16(Range::factor(gain / size))
         }
-        _ => Numbers::Bf16(Range::matrix(last).times(gain)),
-    }
-}
-
-/// The scale of a whole NVFP4 matrix, whose numbers are times `gain`; those of activations are one.
-fn global_scale(name: &str, expected: &BTreeMap<String, Expected>, gain: f32) -> Range {
-    let size = |suffix: &str| {
-        let matrix = name.strip_suffix(suffix)?;
-        let columns = expected.get(&format!("{matrix}.weight_scale"))?.shape[1] * NVFP4_GROUP;
-        Some(E2M1_RMS * e4m3_rms(SCALE_CODES) * (columns as f32).sqrt())
-    };
-    match (size(".weight_global_scale"), size(".weight_scale_2")) {
-        (Some(divisor), _) => Range::factor(divisor / gain),
-        (_, Some(divisor)) => Range::factor(gain / divisor),
-        _ => Range::around(1.0, 0.0),
+        (Purpose::Elements, _) => Numbers::Bf16(Range::matrix(last).times(gain)),
     }
 }
 
@@ -308,6 +221,17 @@ fn e4m3_rms((set, drawn): (u8, u8)) -> f32 {
 }
 
 impl Draw {
+    /// The content of a tensor of `layout`.
+    pub fn of(name: &str, tensor: &Expected, layout: Layout) -> Draw {
+        let (weight, piece) = (tensor.weight, &tensor.piece);
+        let tied = !layout.has(Role::Head, Site::Whole);
+        let floats = piece.purpose == Purpose::Elements && piece.dtypes[0] == Dtype::Bf16;
+        let by_role = floats.then(|| of_role(weight, tied)).flatten();
+        let numbers = by_role.unwrap_or_else(|| of_matrix(tensor, gain(weight.role())));
+        let seed = seed(name);
+        Draw { seed, numbers }
+    }
+
     /// Fills `out` from byte `offset` of the tensor on; both begin at an element.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
         match &self.numbers {
@@ -405,7 +329,7 @@ fn bf16(value: f32) -> [u8; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::format;
+    use super::super::format::{self, NVFP4_GROUP};
     use super::*;
 
     fn bytes(numbers: Numbers, offset: u64, len: usize) -> Vec<u8> {

@@ -5,10 +5,7 @@ pub const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 
-/// Columns of NVFP4 that share an E4M3 scale.
-pub const NVFP4_GROUP: usize = 16;
-/// Rows and columns of FP8 that share a scale.
-pub const FP8_BLOCK: usize = 128;
+pub use crate::target::{FP8_BLOCK, NVFP4_GROUP};
 
 /// Value of an E4M3 code of the "fn" kind: no infinities, `0x7f` and `0xff` are NaN.
 pub const fn e4m3(code: u8) -> f32 {

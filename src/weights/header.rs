@@ -10,6 +10,8 @@ use std::ops::Range;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
+pub use crate::target::Dtype;
+
 /// Largest header, as in the format's description.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Most tensors in one file; five times the largest checkpoint known.
@@ -18,17 +20,6 @@ pub const TENSORS_MAX: usize = 600_000;
 const RANK_MAX: usize = 8;
 /// Bytes of the length field in front of the JSON text.
 pub const LENGTH_BYTES: u64 = 8;
-
-/// Element types that the targets use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dtype {
-    U8,
-    F8E4M3,
-    Bf16,
-    F32,
-    /// A known type that no target uses; the tensor can only be ignored.
-    Other(u8),
-}
 
 impl Dtype {
     fn parse(name: &str) -> Option<Dtype> {
@@ -43,16 +34,6 @@ impl Dtype {
             "I64" | "U64" | "F64" => Dtype::Other(8),
             _ => return None,
         })
-    }
-
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Dtype::U8 | Dtype::F8E4M3 => 1,
-            Dtype::Bf16 => 2,
-            Dtype::F32 => 4,
-            Dtype::Other(bytes) => bytes as usize,
-        }
     }
 }
 

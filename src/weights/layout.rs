@@ -1,442 +1,270 @@
-//! Every tensor of the target's checkpoint: name, shape and element type, from `crate::target`.
+//! The table of tensors, expanded: every matrix and vector of the model, and every tensor that its
+//! checkpoint holds.
 //!
 //! Names are canonical: `model.language_model.` of multimodal releases is written `model.` here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use super::format::{FP8_BLOCK, NVFP4_GROUP};
-use super::header::Dtype;
-use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{self, Format, Full, Gdn, Mixer, Moe};
+use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Site, TENSORS_TABLE};
 
-/// A matrix `[n, k]` in one of the formats.
-#[derive(Clone, Debug)]
-pub struct MatrixSpec {
-    /// Name without `.weight` and its relatives.
-    pub name: String,
-    pub n: usize,
-    pub k: usize,
-    pub format: Format,
-    /// Set when the matrix is a part of a BF16 tensor that stacks all experts of a layer.
-    pub stack: Option<Stack>,
+/// The tensors of the target's model, or of its first layers and what surrounds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    layers: usize,
 }
 
-/// Place of a matrix inside a stacked tensor.
-#[derive(Clone, Debug)]
-pub struct Stack {
-    pub shape: [usize; 3],
-    /// First row of the matrix, all leading dimensions flattened.
-    pub row: usize,
+/// A matrix or vector of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Weight {
+    row: &'static Row,
+    site: Site,
+    copy: usize,
 }
 
-/// A vector, or a small tensor read as one; BF16 or F32 in the checkpoint.
+/// A tensor that the checkpoint must hold, or may.
 #[derive(Clone, Debug)]
-pub struct VectorSpec {
-    pub name: String,
-    pub shape: Vec<usize>,
-    /// The values are one more than what is stored: weights of norms that are kept around zero.
-    pub plus_one: bool,
-}
-
-/// What a tensor of the checkpoint must look like.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
-    pub shape: Vec<usize>,
-    /// Element types that are accepted.
-    pub dtypes: &'static [Dtype],
-    /// May be absent: activation scales, which weight-only arithmetic does not use.
-    pub optional: bool,
+    pub weight: Weight,
+    pub piece: Piece,
 }
 
-pub struct ModelSpec {
-    pub embed: MatrixSpec,
-    pub layers: Vec<LayerSpec>,
-    pub norm: VectorSpec,
-    /// None when the head is the embedding.
-    pub head: Option<MatrixSpec>,
-    pub mtp: Option<MtpSpec>,
-}
+impl Layout {
+    /// The whole model.
+    pub fn whole() -> Layout {
+        Layout::cut(target::LAYERS)
+    }
 
-impl ModelSpec {
+    /// The model cut behind its first `layers`.
+    pub fn cut(layers: usize) -> Layout {
+        Layout { layers }
+    }
+
+    /// Decoder layers.
+    pub fn layers(self) -> usize {
+        self.layers
+    }
+
+    /// Sites that have a tensor of the role.
+    pub fn sites(self, role: Role) -> impl Iterator<Item = Site> {
+        let rows = self.rows().filter(move |row| row.role == role);
+        let sites = rows.flat_map(|row| row.sites.iter());
+        sites.filter(move |site| self.holds(*site))
+    }
+
+    /// Whether there is such a matrix or vector.
+    pub fn has(self, role: Role, site: Site) -> bool {
+        self.find(role, site, 0).is_some()
+    }
+
+    /// The matrix or vector of a role at a site, of which the table has one.
+    pub fn weight(self, role: Role, site: Site) -> Weight {
+        self.copy(role, site, 0)
+    }
+
+    /// Of a role that a site has several of, that of one expert.
+    pub fn copy(self, role: Role, site: Site, copy: usize) -> Weight {
+        let found = self.find(role, site, copy);
+        found.unwrap_or_else(|| panic!("the model has no {role:?} {copy} at {site:?}"))
+    }
+
+    fn find(self, role: Role, site: Site, copy: usize) -> Option<Weight> {
+        let mut rows = self.rows();
+        let row = rows.find(|row| row.role == role && row.sites.contains(site))?;
+        let weight = Weight { row, site, copy };
+        (copy < row.copies && self.holds(site)).then_some(weight)
+    }
+
+    fn rows(self) -> impl Iterator<Item = &'static Row> {
+        TENSORS_TABLE.iter()
+    }
+
+    fn holds(self, site: Site) -> bool {
+        match site {
+            Site::Layer(layer) => layer < self.layers,
+            Site::Whole | Site::Prediction => true,
+        }
+    }
+
+    /// Every matrix and vector, and what is not used.
+    fn weights(self) -> impl Iterator<Item = Weight> {
+        self.rows().flat_map(move |row| {
+            let sites = row.sites.iter().filter(move |site| self.holds(*site));
+            sites.flat_map(move |site| {
+                let copies = 0..row.copies;
+                copies.map(move |copy| Weight { row, site, copy })
+            })
+        })
+    }
+
     /// Every matrix once.
-    pub fn matrices(&self) -> impl Iterator<Item = &MatrixSpec> {
-        let mtp = self.mtp.iter();
-        let layers = self.layers.iter().chain(mtp.clone().map(|mtp| &mtp.layer));
-        let single = [&self.embed].into_iter().chain(&self.head);
-        single
-            .chain(mtp.map(|mtp| &mtp.fc))
-            .chain(layers.flat_map(LayerSpec::matrices))
+    pub fn matrices(self) -> impl Iterator<Item = Weight> {
+        let is_matrix = |weight: &Weight| matches!(weight.row.kind, Kind::Matrix(_));
+        self.weights().filter(is_matrix)
     }
 
     /// Every vector once.
-    pub fn vectors(&self) -> impl Iterator<Item = &VectorSpec> {
-        let mtp = self.mtp.iter();
-        let layers = self.layers.iter().chain(mtp.clone().map(|mtp| &mtp.layer));
-        let of_mtp = mtp.flat_map(|mtp| [&mtp.norm_embedding, &mtp.norm_hidden, &mtp.norm]);
-        let of_layers = layers.flat_map(|layer| {
-            let of_mixer = layer.mixer.vectors().into_iter();
-            of_mixer.chain([&layer.input_norm, &layer.post_norm])
-        });
-        [&self.norm].into_iter().chain(of_mtp).chain(of_layers)
-    }
-}
-
-pub struct LayerSpec {
-    pub input_norm: VectorSpec,
-    pub mixer: MixerSpec,
-    pub post_norm: VectorSpec,
-    pub moe: MoeSpec,
-}
-
-impl LayerSpec {
-    fn matrices(&self) -> impl Iterator<Item = &MatrixSpec> {
-        let MoeSpec {
-            router,
-            experts,
-            shared,
-            shared_gate,
-        } = &self.moe;
-        let moe = [router, shared_gate].into_iter().chain(shared);
-        let mixer = self.mixer.matrices().into_iter();
-        mixer.chain(moe).chain(experts.iter().flatten())
-    }
-}
-
-pub enum MixerSpec {
-    Gdn(GdnSpec),
-    Attention(AttentionSpec),
-}
-
-impl MixerSpec {
-    pub fn matrices(&self) -> Vec<&MatrixSpec> {
-        match self {
-            MixerSpec::Gdn(gdn) => vec![&gdn.qkv, &gdn.z, &gdn.b, &gdn.a, &gdn.out],
-            MixerSpec::Attention(w) => vec![&w.q, &w.k, &w.v, &w.o],
-        }
+    pub fn vectors(self) -> impl Iterator<Item = Weight> {
+        let is_vector = |weight: &Weight| matches!(weight.row.kind, Kind::Vector { .. });
+        self.weights().filter(is_vector)
     }
 
-    fn vectors(&self) -> Vec<&VectorSpec> {
-        match self {
-            MixerSpec::Gdn(gdn) => vec![&gdn.conv, &gdn.a_log, &gdn.dt_bias, &gdn.norm],
-            MixerSpec::Attention(w) => vec![&w.q_norm, &w.k_norm],
-        }
-    }
-}
-
-pub struct GdnSpec {
-    pub qkv: MatrixSpec,
-    pub z: MatrixSpec,
-    pub b: MatrixSpec,
-    pub a: MatrixSpec,
-    pub out: MatrixSpec,
-    pub conv: VectorSpec,
-    pub a_log: VectorSpec,
-    pub dt_bias: VectorSpec,
-    pub norm: VectorSpec,
-}
-
-pub struct AttentionSpec {
-    pub q: MatrixSpec,
-    pub k: MatrixSpec,
-    pub v: MatrixSpec,
-    pub o: MatrixSpec,
-    pub q_norm: VectorSpec,
-    pub k_norm: VectorSpec,
-}
-
-pub struct MoeSpec {
-    pub router: MatrixSpec,
-    /// Gate, up and down of each expert.
-    pub experts: Vec<[MatrixSpec; 3]>,
-    /// Gate, up and down of the shared expert.
-    pub shared: [MatrixSpec; 3],
-    pub shared_gate: MatrixSpec,
-}
-
-pub struct MtpSpec {
-    pub norm_embedding: VectorSpec,
-    pub norm_hidden: VectorSpec,
-    pub fc: MatrixSpec,
-    pub layer: LayerSpec,
-    pub norm: VectorSpec,
-}
-
-/// The target's checkpoint; `present` says whether it holds a tensor (experts may be stacked).
-pub fn model(present: &dyn Fn(&str) -> bool) -> ModelSpec {
-    model_of(target::LAYERS, present)
-}
-
-/// The same, cut behind the first `layers`.
-pub fn model_of(layers: usize, present: &dyn Fn(&str) -> bool) -> ModelSpec {
-    let layers = target::MIXERS[..layers].iter().enumerate();
-    let head = matrix(
-        "lm_head",
-        target::VOCAB,
-        target::HIDDEN,
-        target::FORMAT_HEAD,
-    );
-    ModelSpec {
-        embed: matrix(
-            "model.embed_tokens",
-            target::VOCAB,
-            target::HIDDEN,
-            target::FORMAT_EMBED,
-        ),
-        layers: layers
-            .map(|(index, &kind)| {
-                let prefix = format!("model.layers.{index}");
-                let formats = (target::FORMAT_EXPERTS, target::FORMAT_SHARED_EXPERT);
-                layer(&prefix, mixer(&prefix, kind), formats, present)
-            })
-            .collect(),
-        norm: norm("model.norm.weight", target::HIDDEN),
-        head: (!target::TIED_HEAD).then_some(head),
-        mtp: (target::MTP_LAYERS > 0).then(|| mtp(present)),
-    }
-}
-
-fn mtp(present: &dyn Fn(&str) -> bool) -> MtpSpec {
-    let prefix = "mtp.layers.0";
-    let mixer = MixerSpec::Attention(attention(prefix, target::FORMAT_MTP_ATTENTION));
-    let formats = (target::FORMAT_MTP_EXPERTS, target::FORMAT_MTP_EXPERTS);
-    MtpSpec {
-        norm_embedding: norm("mtp.pre_fc_norm_embedding.weight", target::HIDDEN),
-        norm_hidden: norm("mtp.pre_fc_norm_hidden.weight", target::HIDDEN),
-        fc: matrix("mtp.fc", target::HIDDEN, 2 * target::HIDDEN, Format::Bf16),
-        layer: layer(prefix, mixer, formats, present),
-        norm: norm("mtp.norm.weight", target::HIDDEN),
-    }
-}
-
-/// `formats`: of the routed experts and of the shared expert.
-fn layer(
-    prefix: &str,
-    mixer: MixerSpec,
-    formats: (Format, Format),
-    present: &dyn Fn(&str) -> bool,
-) -> LayerSpec {
-    LayerSpec {
-        input_norm: norm(&format!("{prefix}.input_layernorm.weight"), target::HIDDEN),
-        mixer,
-        post_norm: norm(
-            &format!("{prefix}.post_attention_layernorm.weight"),
-            target::HIDDEN,
-        ),
-        moe: moe(&format!("{prefix}.mlp"), formats, present),
-    }
-}
-
-fn mixer(prefix: &str, kind: Mixer) -> MixerSpec {
-    match kind {
-        Mixer::Gdn => MixerSpec::Gdn(gdn(&format!("{prefix}.linear_attn"))),
-        Mixer::Attention => MixerSpec::Attention(attention(prefix, target::FORMAT_ATTENTION)),
-    }
-}
-
-fn gdn(prefix: &str) -> GdnSpec {
-    let heads = Gdn::VALUE_HEADS;
-    let named = |name: &str, n, k, format| matrix(&format!("{prefix}.{name}"), n, k, format);
-    let vector = |name: &str, shape: &[usize]| vector(&format!("{prefix}.{name}"), shape);
-    GdnSpec {
-        qkv: named("in_proj_qkv", Gdn::QKV, target::HIDDEN, target::FORMAT_GDN),
-        z: named("in_proj_z", Gdn::VALUES, target::HIDDEN, target::FORMAT_GDN),
-        b: named("in_proj_b", heads, target::HIDDEN, Format::Bf16),
-        a: named("in_proj_a", heads, target::HIDDEN, Format::Bf16),
-        out: named("out_proj", target::HIDDEN, Gdn::VALUES, target::FORMAT_GDN),
-        conv: vector("conv1d.weight", &[Gdn::QKV, 1, Gdn::CONV]),
-        a_log: vector("A_log", &[heads]),
-        dt_bias: vector("dt_bias", &[heads]),
-        norm: vector("norm.weight", &[Gdn::VALUE_DIM]),
-    }
-}
-
-fn attention(prefix: &str, format: Format) -> AttentionSpec {
-    let (heads, kv) = (
-        Full::HEADS * Full::HEAD_DIM,
-        Full::KV_HEADS * Full::HEAD_DIM,
-    );
-    let named = |name: &str, n, k| matrix(&format!("{prefix}.self_attn.{name}"), n, k, format);
-    let norm = |name: &str| norm(&format!("{prefix}.self_attn.{name}.weight"), Full::HEAD_DIM);
-    AttentionSpec {
-        q: named("q_proj", 2 * heads, target::HIDDEN),
-        k: named("k_proj", kv, target::HIDDEN),
-        v: named("v_proj", kv, target::HIDDEN),
-        o: named("o_proj", target::HIDDEN, heads),
-        q_norm: norm("q_norm"),
-        k_norm: norm("k_norm"),
-    }
-}
-
-fn moe(
-    prefix: &str,
-    (experts, shared): (Format, Format),
-    present: &dyn Fn(&str) -> bool,
-) -> MoeSpec {
-    let stacked = experts == Format::Bf16 && present(&format!("{prefix}.experts.gate_up_proj"));
-    let expert = |e| match stacked {
-        true => stacked_expert(prefix, e),
-        false => swiglu(&format!("{prefix}.experts.{e}"), Moe::INTERMEDIATE, experts),
-    };
-    MoeSpec {
-        router: matrix(
-            &format!("{prefix}.gate"),
-            Moe::COUNT,
-            target::HIDDEN,
-            Format::Bf16,
-        ),
-        experts: (0..Moe::COUNT).map(expert).collect(),
-        shared: swiglu(&format!("{prefix}.shared_expert"), Moe::SHARED, shared),
-        shared_gate: matrix(
-            &format!("{prefix}.shared_expert_gate"),
-            1,
-            target::HIDDEN,
-            Format::Bf16,
-        ),
-    }
-}
-
-fn swiglu(prefix: &str, intermediate: usize, format: Format) -> [MatrixSpec; 3] {
-    let hidden = target::HIDDEN;
-    [
-        matrix(&format!("{prefix}.gate_proj"), intermediate, hidden, format),
-        matrix(&format!("{prefix}.up_proj"), intermediate, hidden, format),
-        matrix(&format!("{prefix}.down_proj"), hidden, intermediate, format),
-    ]
-}
-
-/// Gate rows come first in `gate_up_proj [E, 2 I, H]`; `down_proj` is `[E, H, I]`.
-fn stacked_expert(prefix: &str, expert: usize) -> [MatrixSpec; 3] {
-    let (e, i, h) = (Moe::COUNT, Moe::INTERMEDIATE, target::HIDDEN);
-    let part = |name: &str, n, k, shape, row| MatrixSpec {
-        name: format!("{prefix}.experts.{name}"),
-        n,
-        k,
-        format: Format::Bf16,
-        stack: Some(Stack { shape, row }),
-    };
-    [
-        part("gate_up_proj", i, h, [e, 2 * i, h], expert * 2 * i),
-        part("gate_up_proj", i, h, [e, 2 * i, h], expert * 2 * i + i),
-        part("down_proj", h, i, [e, h, i], expert * h),
-    ]
-}
-
-fn matrix(name: &str, n: usize, k: usize, format: Format) -> MatrixSpec {
-    MatrixSpec {
-        name: name.to_string(),
-        n,
-        k,
-        format,
-        stack: None,
-    }
-}
-
-fn vector(name: &str, shape: &[usize]) -> VectorSpec {
-    VectorSpec {
-        name: name.to_string(),
-        shape: shape.to_vec(),
-        plus_one: false,
-    }
-}
-
-/// Weights of a norm of the family, which are stored less one.
-fn norm(name: &str, width: usize) -> VectorSpec {
-    VectorSpec {
-        plus_one: true,
-        ..vector(name, &[width])
-    }
-}
-
-const BF16: &[Dtype] = &[Dtype::Bf16];
-const F32: &[Dtype] = &[Dtype::F32];
-const BF16_OR_F32: &[Dtype] = &[Dtype::Bf16, Dtype::F32];
-const U8: &[Dtype] = &[Dtype::U8];
-const F8: &[Dtype] = &[Dtype::F8E4M3];
-
-/// Every tensor by canonical name.
-pub fn expected(spec: &ModelSpec) -> BTreeMap<String, Expected> {
-    let mut tensors = Tensors(BTreeMap::new());
-    spec.matrices().for_each(|matrix| tensors.matrix(matrix));
-    tensors.vector(&spec.norm);
-    spec.layers.iter().for_each(|layer| tensors.layer(layer));
-    if let Some(mtp) = &spec.mtp {
-        tensors.vector(&mtp.norm_embedding);
-        tensors.vector(&mtp.norm_hidden);
-        tensors.layer(&mtp.layer);
-        tensors.vector(&mtp.norm);
-    }
-    tensors.0
-}
-
-struct Tensors(BTreeMap<String, Expected>);
-
-impl Tensors {
-    fn layer(&mut self, layer: &LayerSpec) {
-        self.vector(&layer.input_norm);
-        self.vector(&layer.post_norm);
-        match &layer.mixer {
-            MixerSpec::Gdn(gdn) => {
-                let vectors = [&gdn.conv, &gdn.a_log, &gdn.dt_bias, &gdn.norm];
-                vectors.iter().for_each(|v| self.vector(v));
-            }
-            MixerSpec::Attention(attention) => {
-                self.vector(&attention.q_norm);
-                self.vector(&attention.k_norm);
-                self.optional_scalar(&format!("{}.k_scale", attention.k.name));
-                self.optional_scalar(&format!("{}.v_scale", attention.v.name));
+    /// Every tensor by canonical name; of one that several weights share, the first is told.
+    pub fn tensors(self) -> BTreeMap<String, Expected> {
+        let mut tensors = BTreeMap::new();
+        for weight in self.weights() {
+            for piece in weight.row.pieces() {
+                let expected = Expected { weight, piece };
+                tensors.entry(expected.name()).or_insert(expected);
             }
         }
+        tensors
+    }
+}
+
+impl Expected {
+    fn name(&self) -> String {
+        self.weight.name() + self.piece.suffix
+    }
+}
+
+impl Weight {
+    pub fn role(self) -> Role {
+        self.row.role
     }
 
-    fn matrix(&mut self, m: &MatrixSpec) {
-        if let Some(stack) = &m.stack {
-            return self.put(m.name.clone(), &stack.shape, BF16);
-        }
-        let (n, k) = (m.n, m.k);
-        let named = |suffix: &str| format!("{}.{suffix}", m.name);
-        match m.format {
-            Format::Bf16 => self.put(named("weight"), &[n, k], BF16),
-            Format::Nvfp4CompressedTensors => {
-                self.put(named("weight_packed"), &[n, k / 2], U8);
-                self.put(named("weight_scale"), &[n, k / NVFP4_GROUP], F8);
-                self.put(named("weight_global_scale"), &[], F32);
-                self.optional_scalar(&named("input_global_scale"));
-            }
-            Format::Nvfp4Modelopt => {
-                self.put(named("weight"), &[n, k / 2], U8);
-                self.put(named("weight_scale"), &[n, k / NVFP4_GROUP], F8);
-                self.put(named("weight_scale_2"), &[], F32);
-                self.optional_scalar(&named("input_scale"));
-            }
-            Format::Fp8Block128 => {
-                let blocks = [n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)];
-                self.put(named("weight"), &[n, k], F8);
-                self.put(named("weight_scale_inv"), &blocks, BF16_OR_F32);
-            }
-        }
+    pub fn site(self) -> Site {
+        self.site
     }
 
-    fn vector(&mut self, v: &VectorSpec) {
-        self.put(v.name.clone(), &v.shape, BF16_OR_F32);
+    pub fn kind(self) -> Kind {
+        self.row.kind
     }
 
-    fn put(&mut self, name: String, shape: &[usize], dtypes: &'static [Dtype]) {
-        self.0.insert(
-            name,
-            Expected {
-                shape: shape.to_vec(),
-                dtypes,
-                optional: false,
-            },
-        );
+    /// Rows of a matrix.
+    pub fn n(self) -> usize {
+        self.row.n()
     }
 
-    fn optional_scalar(&mut self, name: &str) {
-        let expected = Expected {
-            shape: Vec::new(),
-            dtypes: F32,
-            optional: true,
+    /// Columns of a matrix.
+    pub fn k(self) -> usize {
+        self.row.k()
+    }
+
+    /// Elements of a vector.
+    pub fn elements(self) -> usize {
+        self.row.shape.iter().product()
+    }
+
+    /// Format of a matrix.
+    pub fn format(self) -> Format {
+        let format = self.row.format();
+        format.unwrap_or_else(|| panic!("{} is no matrix", self.name()))
+    }
+
+    /// Canonical name, without the ends that the tensors of a matrix have.
+    pub fn name(self) -> String {
+        self.row.name_at(self.site, self.copy)
+    }
+
+    /// Canonical name of the tensor for a purpose.
+    pub fn tensor(self, purpose: Purpose) -> String {
+        let pieces = self.row.pieces();
+        let piece = pieces.into_iter().find(|piece| piece.purpose == purpose);
+        let piece = piece.unwrap_or_else(|| panic!("{} has no {purpose:?}", self.name()));
+        self.name() + piece.suffix
+    }
+
+    /// Rows of the tensor that some rows of the matrix are, in the matrix's order.
+    pub fn stretches(self, rows: &Range<usize>) -> Vec<Range<usize>> {
+        let base = match self.row.is_stacked() {
+            true => self.copy * self.row.shape[1],
+            false => 0,
         };
-        self.0.insert(name.to_string(), expected);
+        let (mut found, mut at): (Vec<Range<usize>>, _) = (Vec::new(), 0);
+        for run in self.row.runs.iter() {
+            for group in 0..run.groups {
+                let first = base + group * run.stride + run.first;
+                let (start, end) = (rows.start.max(at), rows.end.min(at + run.rows));
+                if start < end {
+                    join(&mut found, first + (start - at)..first + (end - at));
+                }
+                at += run.rows;
+            }
+        }
+        found
+    }
+}
+
+/// Appends a stretch, to the last one if it follows that.
+fn join(found: &mut Vec<Range<usize>>, stretch: Range<usize>) {
+    match found.last_mut() {
+        Some(last) if last.end == stretch.start => last.end = stretch.end,
+        _ => found.push(stretch),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::target::{Run, Sites};
+
+    /// Queries, keys and two values of each of three heads lie together, two rows each.
+    fn interleaved() -> Weight {
+        let run = |first, rows| Run {
+            groups: 3,
+            stride: 8,
+            first,
+            rows,
+        };
+        let row = Row {
+            role: Role::GdnQkv,
+            name: Cow::Borrowed("a"),
+            sites: Sites::Whole,
+            copies: 1,
+            shape: Cow::Owned(vec![24, 16]),
+            runs: Cow::Owned(vec![run(0, 2), run(2, 2), run(4, 4)]),
+            kind: Kind::Matrix(Format::Bf16),
+        };
+        Weight {
+            row: Box::leak(Box::new(row)),
+            site: Site::Whole,
+            copy: 0,
+        }
+    }
+
+    #[test]
+    fn rows_of_interleaved_heads_are_gathered_in_the_matrixs_order() {
+        let weight = interleaved();
+        assert_eq!(weight.n(), 24);
+        let rows: Vec<usize> = weight.stretches(&(0..24)).into_iter().flatten().collect();
+        let wanted = [0, 1, 8, 9, 16, 17, 2, 3, 10, 11, 18, 19];
+        assert_eq!(rows[..12], wanted);
+        assert_eq!(rows[12..], [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23]);
+        for first in 0..24 {
+            let part = weight.stretches(&(first..24)).into_iter().flatten();
+            assert!(part.eq(rows[first..].iter().copied()), "{first}");
+        }
+    }
+
+    #[test]
+    fn rows_that_follow_each_other_are_one_stretch() {
+        for matrix in Layout::whole().matrices() {
+            let stretches = matrix.stretches(&(0..matrix.n()));
+            assert_eq!(stretches.len(), 1, "{}", matrix.name());
+            assert_eq!(stretches[0].len(), matrix.n());
+        }
+    }
+
+    #[test]
+    fn a_cut_model_lacks_its_last_layers() {
+        let (cut, whole) = (Layout::cut(1), Layout::whole());
+        assert!(cut.tensors().len() < whole.tensors().len() || target::LAYERS == 1);
+        let last = Site::Layer(target::LAYERS - 1);
+        assert!(whole.has(Role::InputNorm, last));
+        assert!(!cut.has(Role::InputNorm, last) || target::LAYERS == 1);
+        assert!(cut.has(Role::Embedding, Site::Whole));
     }
 }

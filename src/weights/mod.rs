@@ -10,7 +10,7 @@ mod folder;
 pub mod format;
 mod git;
 pub mod header;
-pub mod layout;
+mod layout;
 mod locate;
 mod names;
 mod origin;
@@ -29,10 +29,7 @@ pub use digests::{FileDigest, Verdict, block, of_directory, of_embedded, revisio
 pub use draw::LAYER_GROWTH;
 pub use error::WeightsError;
 pub use folder::Folder;
-pub use layout::{
-    AttentionSpec, GdnSpec, LayerSpec, MatrixSpec, MixerSpec, ModelSpec, MoeSpec, MtpSpec,
-    VectorSpec,
-};
+pub use layout::{Layout, Weight};
 pub use locate::{Located, download, incomplete, locate};
 pub use names::shortest;
 pub use origin::{Revision, Witness};

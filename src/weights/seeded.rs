@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::checkpoint::Checkpoint;
-use super::draw::{self, Draw};
+use super::draw::Draw;
 use super::header::{Dtype, TensorInfo};
-use super::layout::{self, ModelSpec};
+use super::layout::{Expected, Layout};
 use super::progress::Progress;
 use super::source::Source;
-use crate::target;
+use crate::target::{Kind, LAYERS, Site};
 
 /// A tensor and what it holds.
 pub struct Drawn {
     /// Canonical.
     pub name: String,
+    pub site: Site,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub draw: Draw,
@@ -26,20 +27,22 @@ impl Drawn {
     }
 }
 
-/// The tensors of `spec`, by name; optional ones if `is_wanted`.
-pub fn tensors(spec: &ModelSpec, is_wanted: impl Fn(&str) -> bool) -> Vec<Drawn> {
-    let mut expected = layout::expected(spec);
-    expected.retain(|name, tensor| !tensor.optional || is_wanted(name));
-    let draws: Vec<_> = draw::draws(spec, &expected).collect();
-    let drawn = expected.into_iter().zip(draws);
-    drawn
-        .map(|((name, tensor), draw)| Drawn {
-            name,
-            dtype: tensor.dtypes[0],
-            shape: tensor.shape,
-            draw,
-        })
-        .collect()
+/// The tensors of `layout`, by name; with matrices' scales of their inputs if `input_scales`.
+pub fn tensors(layout: Layout, input_scales: bool) -> Vec<Drawn> {
+    let is_wanted = |tensor: &Expected| {
+        let of_matrix = matches!(tensor.weight.kind(), Kind::Matrix(_));
+        !tensor.piece.optional || input_scales && of_matrix
+    };
+    let expected = layout.tensors().into_iter();
+    let wanted = expected.filter(|(_, tensor)| is_wanted(tensor));
+    let drawn = wanted.map(|(name, tensor)| Drawn {
+        draw: Draw::of(&name, &tensor, layout),
+        name,
+        site: tensor.weight.site(),
+        dtype: tensor.piece.dtypes[0],
+        shape: tensor.piece.shape,
+    });
+    drawn.collect()
 }
 
 /// The bytes of some tensors, one after the other.
@@ -80,14 +83,14 @@ impl Seeded {
 
 /// Opens the drawn checkpoint; the same for every run of a target.
 pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
-    open_seeded_layers(target::LAYERS, progress)
+    open_seeded_layers(LAYERS, progress)
 }
 
 /// The same, cut behind the first `layers`.
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
-    let spec = layout::model_of(layers, &|_| false);
+    let layout = Layout::cut(layers);
     let (mut seeded, mut infos) = (Seeded::default(), BTreeMap::new());
-    for tensor in tensors(&spec, |_| false) {
+    for tensor in tensors(layout, false) {
         let start = seeded.push(&tensor);
         let info = TensorInfo {
             dtype: tensor.dtype,
@@ -96,5 +99,5 @@ pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint 
         };
         infos.insert(tensor.name, (0, info));
     }
-    Checkpoint::of_seeded(Source::Seeded(seeded), infos, spec, progress)
+    Checkpoint::of_seeded(Source::Seeded(seeded), infos, layout, progress)
 }

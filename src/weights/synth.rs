@@ -17,11 +17,11 @@ use serde_json::{Map, Value, json};
 
 use super::checkpoint::{INDEX, SINGLE};
 use super::header::LENGTH_BYTES;
-use super::layout;
+use super::layout::Layout;
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Drawn, Seeded};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{self, Full, Gdn, Mixer, Moe};
+use crate::target::{self, Full, Gdn, Mixer, Moe, Site};
 
 /// Bytes of tensors that a shard holds, unless one tensor is larger.
 const SHARD_BYTES: u64 = 1 << 30;
@@ -29,8 +29,6 @@ const SHARD_BYTES: u64 = 1 << 30;
 const WRITE_BYTES: usize = 8 << 20;
 /// Headers are filled up with spaces to a multiple of this, as writers of the format do.
 const HEADER_ALIGN: usize = 8;
-/// Ends of the names of scales of activations.
-const INPUT_SCALES: [&str; 2] = [".input_global_scale", ".input_scale"];
 /// The model's dimensions in the words of the transformers library.
 const CONFIG: &str = "config.json";
 /// Mark of a directory whose weights are drawn.
@@ -173,10 +171,8 @@ fn prepare(directory: &Path) -> Result<(), SynthError> {
 
 /// Deals the tensors to shards in the order of their layers.
 fn shards(directory: &Path, layers: usize) -> Vec<Shard> {
-    let spec = layout::model_of(layers, &|_| false);
-    let is_input_scale = |name: &str| INPUT_SCALES.iter().any(|suffix| name.ends_with(suffix));
-    let mut tensors = seeded::tensors(&spec, |name| target::INPUT_SCALES && is_input_scale(name));
-    tensors.sort_by_key(|tensor| layer_of(&tensor.name));
+    let mut tensors = seeded::tensors(Layout::cut(layers), target::INPUT_SCALES);
+    tensors.sort_by_key(|tensor| layer_of(tensor.site));
     let (mut groups, mut room) = (Vec::<Vec<Drawn>>::new(), 0);
     for tensor in tensors {
         let bytes = tensor.bytes();
@@ -198,11 +194,12 @@ fn shards(directory: &Path, layers: usize) -> Vec<Shard> {
         .collect()
 }
 
-/// The number in a name, or the end for what no layer owns.
-fn layer_of(name: &str) -> usize {
-    let rest = name.strip_prefix("model.layers.");
-    let number = rest.and_then(|rest| rest.split('.').next()?.parse().ok());
-    number.unwrap_or(usize::MAX)
+/// The layer's number, or the end for what no layer owns.
+fn layer_of(site: Site) -> usize {
+    match site {
+        Site::Layer(layer) => layer,
+        Site::Whole | Site::Prediction => usize::MAX,
+    }
 }
 
 fn shard(path: PathBuf, mut tensors: Vec<Drawn>) -> Shard {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::layout::{self, Expected};
+use super::layout::Expected;
 use super::*;
+use crate::target::{Role, Site};
 use crate::weights::header::Dtype;
 
 static FOLDERS: AtomicUsize = AtomicUsize::new(0);
@@ -62,18 +63,19 @@ fn file(header: &str, data: usize) -> Vec<u8> {
 
 /// All tensors of the target, zero, after `change` had its way with them.
 fn target_file(change: impl FnOnce(&mut BTreeMap<String, Expected>)) -> Vec<u8> {
-    let mut tensors = layout::expected(&layout::model(&|_| false));
-    tensors.retain(|_, expected| !expected.optional);
+    let mut tensors = Layout::whole().tensors();
+    tensors.retain(|_, expected| !expected.piece.optional);
     change(&mut tensors);
     // Wide elements first, as writers do to keep every tensor aligned.
     let mut tensors: Vec<_> = tensors.into_iter().collect();
-    tensors.sort_by_key(|(_, expected)| std::cmp::Reverse(expected.dtypes[0].bytes()));
+    tensors.sort_by_key(|(_, expected)| std::cmp::Reverse(expected.piece.dtypes[0].bytes()));
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, expected) in tensors {
-        let dtype = expected.dtypes[0];
-        let bytes = expected.shape.iter().product::<usize>() * dtype.bytes();
+        let piece = expected.piece;
+        let (dtype, shape) = (piece.dtypes[0], &piece.shape);
+        let bytes = piece.elements() * dtype.bytes();
         let entry = serde_json::json!({
-            "dtype": dtype.to_string(), "shape": expected.shape, "data_offsets": [end, end + bytes]
+            "dtype": dtype.to_string(), "shape": shape, "data_offsets": [end, end + bytes]
         });
         header.insert(name, entry);
         end += bytes;
@@ -87,10 +89,8 @@ const NORM: &str = "model.norm.weight";
 fn a_complete_checkpoint_is_accepted() {
     let folder = Folder::with("model.safetensors", &target_file(|_| ()));
     let checkpoint = open_any(&folder.0).unwrap();
-    let norm = checkpoint
-        .vector(&checkpoint.spec().norm)
-        .read_f32()
-        .unwrap();
+    let norm = checkpoint.vector(Role::FinalNorm, Site::Whole);
+    let norm = norm.read_f32().unwrap();
     assert_eq!(norm, vec![1.0; crate::target::HIDDEN]);
     assert!(checkpoint.progress().bytes().0 > 0);
 }
@@ -99,11 +99,12 @@ fn a_complete_checkpoint_is_accepted() {
 fn weights_of_norms_are_stored_less_one_but_for_gated_ones() {
     let folder = Folder::with("model.safetensors", &target_file(|_| ()));
     let checkpoint = open_any(&folder.0).unwrap();
-    for vector in checkpoint.spec().vectors() {
-        let values = checkpoint.vector(vector).read_f32().unwrap();
-        let norm = vector.name.contains("norm") && !vector.name.contains("linear_attn");
+    for vector in checkpoint.layout().vectors() {
+        let name = vector.name();
+        let values = checkpoint.vector(vector.role(), vector.site()).read_f32();
+        let norm = name.contains("norm") && !name.contains("linear_attn");
         let expected = f32::from(u8::from(norm));
-        assert!(values.iter().all(|&v| v == expected), "{}", vector.name);
+        assert!(values.unwrap().iter().all(|&v| v == expected), "{name}");
     }
 }
 
@@ -117,11 +118,8 @@ fn names_of_multimodal_releases_and_their_vision_tower_are_accepted() {
                 tensors.insert(format!("model.language_model.{rest}"), expected);
             }
         }
-        let patch = Expected {
-            shape: vec![2, 8],
-            dtypes: &[Dtype::Bf16],
-            optional: false,
-        };
+        let mut patch = tensors["lm_head.weight"].clone();
+        patch.piece.shape = vec![2, 8];
         tensors.insert("model.visual.patch_embed.proj.weight".into(), patch);
     });
     assert!(open_any(&Folder::with("model.safetensors", &content).0).is_ok());
@@ -311,13 +309,13 @@ fn an_unknown_tensor_is_named() {
 
 #[test]
 fn another_shape_is_named() {
-    let content = target_file(|tensors| tensors.get_mut(NORM).unwrap().shape.push(1));
+    let content = target_file(|tensors| tensors.get_mut(NORM).unwrap().piece.shape.push(1));
     assert!(matches!(single(&content), WeightsError::Shape { tensor, .. } if tensor == NORM));
 }
 
 #[test]
 fn another_element_type_is_named() {
-    let content = target_file(|tensors| tensors.get_mut(NORM).unwrap().dtypes = &[Dtype::U8]);
+    let content = target_file(|tensors| tensors.get_mut(NORM).unwrap().piece.dtypes = &[Dtype::U8]);
     assert!(matches!(single(&content), WeightsError::Dtype { tensor, .. } if tensor == NORM));
 }
 
@@ -331,10 +329,8 @@ fn a_value_that_is_not_finite_is_refused_when_read() {
         content[start + 2..start + 4].copy_from_slice(&value.to_le_bytes()[2..]);
         let folder = Folder::with("model.safetensors", &content);
         let checkpoint = open_any(&folder.0).unwrap();
-        let error = checkpoint
-            .vector(&checkpoint.spec().norm)
-            .read_f32()
-            .unwrap_err();
+        let norm = checkpoint.vector(Role::FinalNorm, Site::Whole);
+        let error = norm.read_f32().unwrap_err();
         assert!(
             matches!(&error, WeightsError::NotFinite { tensor, index: 1, .. } if tensor == NORM)
         );
@@ -346,14 +342,14 @@ fn a_weight_that_is_no_f16_is_refused_when_read() {
     let mut content = target_file(|_| ());
     let length = u64::from_le_bytes(content[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&content[8..8 + length]).unwrap();
-    let table = format!("{}.weight", layout::model(&|_| false).embed.name);
-    let start = header[&table]["data_offsets"][0].as_u64().unwrap() as usize + 8 + length;
+    let table = "model.embed_tokens.weight";
+    let start = header[table]["data_offsets"][0].as_u64().unwrap() as usize + 8 + length;
     let mut read = |value: f32| {
         content[start + 4..start + 6].copy_from_slice(&value.to_le_bytes()[2..]);
         let folder = Folder::with("model.safetensors", &content);
         let checkpoint = open_any(&folder.0).unwrap();
         checkpoint
-            .matrix(&checkpoint.spec().embed)
+            .matrix(Role::Embedding, Site::Whole)
             .read_rows(0..1)
             .map(|stored| stored.values()[2])
     };
@@ -370,7 +366,7 @@ fn a_weight_that_is_no_f16_is_refused_when_read() {
     for value in [f32::NAN, f32::INFINITY] {
         let error = read(value).unwrap_err();
         assert!(
-            matches!(&error, WeightsError::NotFinite { tensor, index: 2, .. } if *tensor == table)
+            matches!(&error, WeightsError::NotFinite { tensor, index: 2, .. } if tensor == table)
         );
     }
 }
@@ -386,8 +382,8 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
     file.set_len(bytes / 2).unwrap();
     let changed = checkpoint.check_unchanged();
     assert!(matches!(changed, Err(WeightsError::Changed { .. })));
-    let mut matrices = checkpoint.spec().matrices();
-    let error = matrices.find_map(|matrix| checkpoint.matrix(matrix).read().err());
+    let mut matrices = checkpoint.layout().matrices();
+    let error = matrices.find_map(|matrix| checkpoint.source(matrix).read().err());
     assert!(matches!(error, Some(WeightsError::Truncated { .. })));
 }
 
@@ -407,13 +403,13 @@ fn what_the_operating_system_refuses_is_told() {
 #[test]
 fn rows_are_read_as_they_lie_in_the_whole() {
     let checkpoint = open_seeded(Arc::default());
-    let matrices = checkpoint.spec().matrices();
-    for matrix in matrices.filter(|matrix| matrix.n > format::FP8_BLOCK) {
-        let source = checkpoint.matrix(matrix);
-        let rows = format::FP8_BLOCK..matrix.n;
+    let matrices = checkpoint.layout().matrices();
+    for matrix in matrices.filter(|matrix| matrix.n() > format::FP8_BLOCK) {
+        let source = checkpoint.source(matrix);
+        let rows = format::FP8_BLOCK..matrix.n();
         let (part, whole) = (source.read_rows(rows).unwrap(), source.read_f32().unwrap());
-        let later = &whole[format::FP8_BLOCK * matrix.k..];
-        assert!(part.values() == later, "{}", matrix.name);
+        let later = &whole[format::FP8_BLOCK * matrix.k()..];
+        assert!(part.values() == later, "{}", matrix.name());
     }
 }
 

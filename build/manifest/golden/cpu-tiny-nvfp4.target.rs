@@ -43,15 +43,15 @@ hw = "cpu"
 model = "tiny"
 embed = true
 
-[leaf.quant]
-embed = "bf16"
-head = "bf16"
-gdn = "bf16"
-attention = "nvfp4_compressed_tensors"
-experts = "nvfp4_compressed_tensors"
-shared_expert = "nvfp4_compressed_tensors"
-mtp_attention = "nvfp4_compressed_tensors"
-mtp_experts = "nvfp4_compressed_tensors"
+[[leaf.format]]
+match = ["model.embed_tokens", "lm_head", "*.linear_attn.*", "*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
+as = "bf16"
+
+[[leaf.format]]
+match = "*"
+as = "nvfp4_compressed_tensors"
+
+[leaf.numbers]
 kv = "f32"
 
 [leaf.limits]
@@ -168,38 +168,58 @@ bytes = 1961
 sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
 
 [weights]
-"embed_tokens" = { count = 1, n = 3072, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 512 }
-"lm_head" = { count = 1, n = 3072, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
-"in_proj_qkv" = { count = 3, n = 1024, k = 256, format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
-"in_proj_z" = { count = 3, n = 512, k = 256, format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
-"in_proj_a, in_proj_b" = { count = 6, n = 4, k = 256, format = "bf16", bytes_stored = 12288, bytes_read_per_token = 12288 }
-"out_proj" = { count = 3, n = 256, k = 512, format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
-"conv1d" = { count = 3, n = 1024, k = 4, format = "vector", bytes_stored = 24576, bytes_read_per_token = 24576 }
-"A_log, dt_bias" = { count = 6, n = 1, k = 4, format = "vector", bytes_stored = 48, bytes_read_per_token = 48 }
-"linear_attn.norm" = { count = 3, n = 1, k = 128, format = "vector", bytes_stored = 768, bytes_read_per_token = 768 }
-"q_proj" = { count = 1, n = 2048, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 294916 }
-"k_proj, v_proj" = { count = 2, n = 512, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147464, bytes_read_per_token = 147464 }
-"o_proj" = { count = 1, n = 256, k = 1024, format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 147460 }
-"q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "vector", bytes_stored = 1024, bytes_read_per_token = 1024 }
-"mlp.gate" = { count = 4, n = 8, k = 256, format = "bf16", bytes_stored = 16384, bytes_read_per_token = 16384 }
-"experts gate_proj, up_proj" = { count = 64, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 1179904, bytes_read_per_token = 294976 }
-"experts down_proj" = { count = 32, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
-"shared_expert gate_proj, up_proj" = { count = 8, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 147488 }
-"shared_expert down_proj" = { count = 4, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
-"shared_expert_gate" = { count = 4, n = 1, k = 256, format = "bf16", bytes_stored = 2048, bytes_read_per_token = 2048 }
-"norms" = { count = 9, n = 1, k = 256, format = "vector", bytes_stored = 4608, bytes_read_per_token = 4608 }
-"mtp.fc" = { count = 1, n = 256, k = 512, format = "bf16", bytes_stored = 262144, bytes_read_per_token = 0 }
-"mtp.norms" = { count = 5, n = 1, k = 256, format = "vector", bytes_stored = 2560, bytes_read_per_token = 0 }
-"mtp.q_proj" = { count = 1, n = 2048, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 0 }
-"mtp.k_proj, v_proj" = { count = 2, n = 512, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 147464, bytes_read_per_token = 0 }
-"mtp.o_proj" = { count = 1, n = 256, k = 1024, format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 0 }
-"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "vector", bytes_stored = 1024, bytes_read_per_token = 0 }
-"mtp.mlp.gate" = { count = 1, n = 8, k = 256, format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
-"mtp.experts gate_proj, up_proj" = { count = 16, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 294976, bytes_read_per_token = 0 }
-"mtp.experts down_proj" = { count = 8, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
-"mtp.shared_expert gate_proj, up_proj" = { count = 2, n = 128, k = 256, format = "nvfp4_compressed_tensors", bytes_stored = 36872, bytes_read_per_token = 0 }
-"mtp.shared_expert down_proj" = { count = 1, n = 256, k = 128, format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
-"mtp.shared_expert_gate" = { count = 1, n = 1, k = 256, format = "bf16", bytes_stored = 512, bytes_read_per_token = 0 }
+"model.embed_tokens" = { count = 1, shape = [3072, 256], format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 512 }
+"model.norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
+"lm_head" = { count = 1, shape = [3072, 256], format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
+"model.layers.{layer}.input_layernorm.weight" = { count = 4, shape = [256], format = "vector", bytes_stored = 2048, bytes_read_per_token = 2048 }
+"model.layers.{layer}.post_attention_layernorm.weight" = { count = 4, shape = [256], format = "vector", bytes_stored = 2048, bytes_read_per_token = 2048 }
+"model.layers.{layer}.self_attn.q_proj" = { count = 1, shape = [2048, 256], format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 294916 }
+"model.layers.{layer}.self_attn.k_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 73732 }
+"model.layers.{layer}.self_attn.v_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 73732 }
+"model.layers.{layer}.self_attn.o_proj" = { count = 1, shape = [256, 1024], format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 147460 }
+"model.layers.{layer}.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
+"model.layers.{layer}.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
+"model.layers.{layer}.self_attn.k_proj.k_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"model.layers.{layer}.self_attn.v_proj.v_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"model.layers.{layer}.linear_attn.in_proj_qkv" = { count = 3, shape = [1024, 256], format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
+"model.layers.{layer}.linear_attn.in_proj_z" = { count = 3, shape = [512, 256], format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
+"model.layers.{layer}.linear_attn.in_proj_b" = { count = 3, shape = [4, 256], format = "bf16", bytes_stored = 6144, bytes_read_per_token = 6144 }
+"model.layers.{layer}.linear_attn.in_proj_a" = { count = 3, shape = [4, 256], format = "bf16", bytes_stored = 6144, bytes_read_per_token = 6144 }
+"model.layers.{layer}.linear_attn.out_proj" = { count = 3, shape = [256, 512], format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
+"model.layers.{layer}.linear_attn.conv1d.weight" = { count = 3, shape = [1024, 1, 4], format = "vector", bytes_stored = 24576, bytes_read_per_token = 24576 }
+"model.layers.{layer}.linear_attn.A_log" = { count = 3, shape = [4], format = "vector", bytes_stored = 24, bytes_read_per_token = 24 }
+"model.layers.{layer}.linear_attn.dt_bias" = { count = 3, shape = [4], format = "vector", bytes_stored = 24, bytes_read_per_token = 24 }
+"model.layers.{layer}.linear_attn.norm.weight" = { count = 3, shape = [128], format = "vector", bytes_stored = 768, bytes_read_per_token = 768 }
+"model.layers.{layer}.mlp.experts.{expert}.gate_proj" = { count = 32, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
+"model.layers.{layer}.mlp.experts.{expert}.up_proj" = { count = 32, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
+"model.layers.{layer}.mlp.experts.{expert}.down_proj" = { count = 32, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
+"model.layers.{layer}.mlp.gate" = { count = 4, shape = [8, 256], format = "bf16", bytes_stored = 16384, bytes_read_per_token = 16384 }
+"model.layers.{layer}.mlp.shared_expert.gate_proj" = { count = 4, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
+"model.layers.{layer}.mlp.shared_expert.up_proj" = { count = 4, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
+"model.layers.{layer}.mlp.shared_expert.down_proj" = { count = 4, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
+"model.layers.{layer}.mlp.shared_expert_gate" = { count = 4, shape = [1, 256], format = "bf16", bytes_stored = 2048, bytes_read_per_token = 2048 }
+"mtp.pre_fc_norm_embedding.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.pre_fc_norm_hidden.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.fc" = { count = 1, shape = [256, 512], format = "bf16", bytes_stored = 262144, bytes_read_per_token = 0 }
+"mtp.norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.input_layernorm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.post_attention_layernorm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.q_proj" = { count = 1, shape = [2048, 256], format = "nvfp4_compressed_tensors", bytes_stored = 294916, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.v_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.o_proj" = { count = 1, shape = [256, 1024], format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_proj.k_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.v_proj.v_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.experts.{expert}.gate_proj" = { count = 8, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.experts.{expert}.up_proj" = { count = 8, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.experts.{expert}.down_proj" = { count = 8, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.gate" = { count = 1, shape = [8, 256], format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert.gate_proj" = { count = 1, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert.up_proj" = { count = 1, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert.down_proj" = { count = 1, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert_gate" = { count = 1, shape = [1, 256], format = "bf16", bytes_stored = 512, bytes_read_per_token = 0 }
 "##;
 /// Width of the residual stream.
 pub const HIDDEN: usize = 256;
@@ -278,6 +298,61 @@ impl crate::shapes::Experts for Moe {
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
 pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16];
+/// Every tensor of the checkpoint, without the vision tower.
+pub static TENSORS_TABLE: &[Row] = &[
+    Row { role: Role::Embedding, name: Cow::Borrowed("model.embed_tokens"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[3072, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 3072, first: 0, rows: 3072 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::FinalNorm, name: Cow::Borrowed("model.norm.weight"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Head, name: Cow::Borrowed("lm_head"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[3072, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 3072, first: 0, rows: 3072 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::InputNorm, name: Cow::Borrowed("model.layers.{layer}.input_layernorm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::PostNorm, name: Cow::Borrowed("model.layers.{layer}.post_attention_layernorm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Query, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[2048, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Key, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Value, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Output, name: Cow::Borrowed("model.layers.{layer}.self_attn.o_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256, 1024]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj.k_scale"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::ValueScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj.v_scale"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::GdnQkv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_qkv"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[1024, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1024, first: 0, rows: 1024 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnGate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_z"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnBeta, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_b"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4, first: 0, rows: 4 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnDecay, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_a"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4, first: 0, rows: 4 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnOutput, name: Cow::Borrowed("model.layers.{layer}.linear_attn.out_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[256, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnConv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.conv1d.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[1024, 1, 4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnDecayRate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.A_log"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnDecayBias, name: Cow::Borrowed("model.layers.{layer}.linear_attn.dt_bias"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnNorm, name: Cow::Borrowed("model.layers.{layer}.linear_attn.norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[128]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::ExpertGate, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::ExpertUp, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::ExpertDown, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 8, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Router, name: Cow::Borrowed("model.layers.{layer}.mlp.gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[8, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8, first: 0, rows: 8 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedGate, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedUp, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedDown, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedRouter, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert_gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[1, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1, first: 0, rows: 1 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::EmbeddingNorm, name: Cow::Borrowed("mtp.pre_fc_norm_embedding.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::HiddenNorm, name: Cow::Borrowed("mtp.pre_fc_norm_hidden.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Fusion, name: Cow::Borrowed("mtp.fc"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::FinalNorm, name: Cow::Borrowed("mtp.norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::InputNorm, name: Cow::Borrowed("mtp.layers.0.input_layernorm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::PostNorm, name: Cow::Borrowed("mtp.layers.0.post_attention_layernorm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Query, name: Cow::Borrowed("mtp.layers.0.self_attn.q_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Key, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Value, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Output, name: Cow::Borrowed("mtp.layers.0.self_attn.o_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 1024]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.q_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.k_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyScale, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj.k_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::ValueScale, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj.v_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::ExpertGate, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.gate_proj"), sites: Sites::Prediction, copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::ExpertUp, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.up_proj"), sites: Sites::Prediction, copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::ExpertDown, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.down_proj"), sites: Sites::Prediction, copies: 8, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Router, name: Cow::Borrowed("mtp.layers.0.mlp.gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[8, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8, first: 0, rows: 8 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedGate, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.gate_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedUp, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.up_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedDown, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.down_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedRouter, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert_gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[1, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1, first: 0, rows: 1 }]), kind: Kind::Matrix(Format::Bf16) },
+];
 /// Temperature of requests that name none.
 pub const DEFAULT_TEMPERATURE: f32 = 0.7;
 /// Top-k of requests that name none; 0 keeps all.
@@ -416,11 +491,11 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "gdn.conv_kernel", pointer: "/linear_conv_kernel_dim", right: Cow::Borrowed(r#"[4]"#), required: false },
     Fact { key: "layers.period", pointer: "/layer_types", right: Cow::Borrowed(r#"[["linear_attention","linear_attention","linear_attention","full_attention"]]"#), required: false },
     Fact { key: "layers.period", pointer: "/full_attention_interval", right: Cow::Borrowed(r#"[4]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/format", right: Cow::Borrowed(r#"["nvfp4-pack-quantized"]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/type", right: Cow::Borrowed(r#"["float"]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/num_bits", right: Cow::Borrowed(r#"[4]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/group_size", right: Cow::Borrowed(r#"[16]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/format", right: Cow::Borrowed(r#"["nvfp4-pack-quantized"]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/type", right: Cow::Borrowed(r#"["float"]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/num_bits", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/group_size", right: Cow::Borrowed(r#"[16]"#), required: false },
     Fact { key: "chat.stop_ids", pointer: "/eos_token_id", right: Cow::Borrowed(r#"[3065,3063,[3065,3063],[3063,3065],[3065,3063]]"#), required: false },
 ];
 /// Facts that its `generation_config.json` must not contradict.

@@ -43,15 +43,15 @@ hw = "gb10"
 model = "qwen3.5-35b-a3b"
 embed = false
 
-[leaf.quant]
-embed = "bf16"
-head = "bf16"
-gdn = "bf16"
-attention = "nvfp4_compressed_tensors"
-experts = "nvfp4_compressed_tensors"
-shared_expert = "nvfp4_compressed_tensors"
-mtp_attention = "bf16"
-mtp_experts = "bf16"
+[[leaf.format]]
+match = ["model.embed_tokens", "lm_head", "*.linear_attn.*", "*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.*"]
+as = "bf16"
+
+[[leaf.format]]
+match = "*"
+as = "nvfp4_compressed_tensors"
+
+[leaf.numbers]
 kv = "bf16"
 
 [leaf.limits]
@@ -262,38 +262,58 @@ stacked_experts = false
 files = []
 
 [weights]
-"embed_tokens" = { count = 1, n = 248320, k = 2048, format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 4096 }
-"lm_head" = { count = 1, n = 248320, k = 2048, format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 1017118720 }
-"in_proj_qkv" = { count = 30, n = 8192, k = 2048, format = "bf16", bytes_stored = 1006632960, bytes_read_per_token = 1006632960 }
-"in_proj_z" = { count = 30, n = 4096, k = 2048, format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
-"in_proj_a, in_proj_b" = { count = 60, n = 32, k = 2048, format = "bf16", bytes_stored = 7864320, bytes_read_per_token = 7864320 }
-"out_proj" = { count = 30, n = 2048, k = 4096, format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
-"conv1d" = { count = 30, n = 8192, k = 4, format = "vector", bytes_stored = 1966080, bytes_read_per_token = 1966080 }
-"A_log, dt_bias" = { count = 60, n = 1, k = 32, format = "vector", bytes_stored = 3840, bytes_read_per_token = 3840 }
-"linear_attn.norm" = { count = 30, n = 1, k = 128, format = "vector", bytes_stored = 7680, bytes_read_per_token = 7680 }
-"q_proj" = { count = 10, n = 8192, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 94371920, bytes_read_per_token = 94371920 }
-"k_proj, v_proj" = { count = 20, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 11796640, bytes_read_per_token = 11796640 }
-"o_proj" = { count = 10, n = 2048, k = 4096, format = "nvfp4_compressed_tensors", bytes_stored = 47186000, bytes_read_per_token = 47186000 }
-"q_norm, k_norm" = { count = 20, n = 1, k = 256, format = "vector", bytes_stored = 10240, bytes_read_per_token = 10240 }
-"mlp.gate" = { count = 40, n = 256, k = 2048, format = "bf16", bytes_stored = 41943040, bytes_read_per_token = 41943040 }
-"experts gate_proj, up_proj" = { count = 20480, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 12079759360, bytes_read_per_token = 377492480 }
-"experts down_proj" = { count = 10240, n = 2048, k = 512, format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
-"shared_expert gate_proj, up_proj" = { count = 80, n = 512, k = 2048, format = "nvfp4_compressed_tensors", bytes_stored = 47186560, bytes_read_per_token = 47186560 }
-"shared_expert down_proj" = { count = 40, n = 2048, k = 512, format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
-"shared_expert_gate" = { count = 40, n = 1, k = 2048, format = "bf16", bytes_stored = 163840, bytes_read_per_token = 163840 }
-"norms" = { count = 81, n = 1, k = 2048, format = "vector", bytes_stored = 331776, bytes_read_per_token = 331776 }
-"mtp.fc" = { count = 1, n = 2048, k = 4096, format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
-"mtp.norms" = { count = 5, n = 1, k = 2048, format = "vector", bytes_stored = 20480, bytes_read_per_token = 0 }
-"mtp.q_proj" = { count = 1, n = 8192, k = 2048, format = "bf16", bytes_stored = 33554432, bytes_read_per_token = 0 }
-"mtp.k_proj, v_proj" = { count = 2, n = 512, k = 2048, format = "bf16", bytes_stored = 4194304, bytes_read_per_token = 0 }
-"mtp.o_proj" = { count = 1, n = 2048, k = 4096, format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
-"mtp.q_norm, k_norm" = { count = 2, n = 1, k = 256, format = "vector", bytes_stored = 1024, bytes_read_per_token = 0 }
-"mtp.mlp.gate" = { count = 1, n = 256, k = 2048, format = "bf16", bytes_stored = 1048576, bytes_read_per_token = 0 }
-"mtp.experts gate_proj, up_proj" = { count = 512, n = 512, k = 2048, format = "bf16", bytes_stored = 1073741824, bytes_read_per_token = 0 }
-"mtp.experts down_proj" = { count = 256, n = 2048, k = 512, format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
-"mtp.shared_expert gate_proj, up_proj" = { count = 2, n = 512, k = 2048, format = "bf16", bytes_stored = 4194304, bytes_read_per_token = 0 }
-"mtp.shared_expert down_proj" = { count = 1, n = 2048, k = 512, format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
-"mtp.shared_expert_gate" = { count = 1, n = 1, k = 2048, format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
+"model.embed_tokens" = { count = 1, shape = [248320, 2048], format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 4096 }
+"model.norm.weight" = { count = 1, shape = [2048], format = "vector", bytes_stored = 4096, bytes_read_per_token = 4096 }
+"lm_head" = { count = 1, shape = [248320, 2048], format = "bf16", bytes_stored = 1017118720, bytes_read_per_token = 1017118720 }
+"model.layers.{layer}.input_layernorm.weight" = { count = 40, shape = [2048], format = "vector", bytes_stored = 163840, bytes_read_per_token = 163840 }
+"model.layers.{layer}.post_attention_layernorm.weight" = { count = 40, shape = [2048], format = "vector", bytes_stored = 163840, bytes_read_per_token = 163840 }
+"model.layers.{layer}.self_attn.q_proj" = { count = 10, shape = [8192, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 94371920, bytes_read_per_token = 94371920 }
+"model.layers.{layer}.self_attn.k_proj" = { count = 10, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 5898320, bytes_read_per_token = 5898320 }
+"model.layers.{layer}.self_attn.v_proj" = { count = 10, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 5898320, bytes_read_per_token = 5898320 }
+"model.layers.{layer}.self_attn.o_proj" = { count = 10, shape = [2048, 4096], format = "nvfp4_compressed_tensors", bytes_stored = 47186000, bytes_read_per_token = 47186000 }
+"model.layers.{layer}.self_attn.q_norm.weight" = { count = 10, shape = [256], format = "vector", bytes_stored = 5120, bytes_read_per_token = 5120 }
+"model.layers.{layer}.self_attn.k_norm.weight" = { count = 10, shape = [256], format = "vector", bytes_stored = 5120, bytes_read_per_token = 5120 }
+"model.layers.{layer}.self_attn.k_proj.k_scale" = { count = 10, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"model.layers.{layer}.self_attn.v_proj.v_scale" = { count = 10, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"model.layers.{layer}.linear_attn.in_proj_qkv" = { count = 30, shape = [8192, 2048], format = "bf16", bytes_stored = 1006632960, bytes_read_per_token = 1006632960 }
+"model.layers.{layer}.linear_attn.in_proj_z" = { count = 30, shape = [4096, 2048], format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
+"model.layers.{layer}.linear_attn.in_proj_b" = { count = 30, shape = [32, 2048], format = "bf16", bytes_stored = 3932160, bytes_read_per_token = 3932160 }
+"model.layers.{layer}.linear_attn.in_proj_a" = { count = 30, shape = [32, 2048], format = "bf16", bytes_stored = 3932160, bytes_read_per_token = 3932160 }
+"model.layers.{layer}.linear_attn.out_proj" = { count = 30, shape = [2048, 4096], format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
+"model.layers.{layer}.linear_attn.conv1d.weight" = { count = 30, shape = [8192, 1, 4], format = "vector", bytes_stored = 1966080, bytes_read_per_token = 1966080 }
+"model.layers.{layer}.linear_attn.A_log" = { count = 30, shape = [32], format = "vector", bytes_stored = 1920, bytes_read_per_token = 1920 }
+"model.layers.{layer}.linear_attn.dt_bias" = { count = 30, shape = [32], format = "vector", bytes_stored = 1920, bytes_read_per_token = 1920 }
+"model.layers.{layer}.linear_attn.norm.weight" = { count = 30, shape = [128], format = "vector", bytes_stored = 7680, bytes_read_per_token = 7680 }
+"model.layers.{layer}.mlp.experts.{expert}.gate_proj" = { count = 10240, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
+"model.layers.{layer}.mlp.experts.{expert}.up_proj" = { count = 10240, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
+"model.layers.{layer}.mlp.experts.{expert}.down_proj" = { count = 10240, shape = [2048, 512], format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
+"model.layers.{layer}.mlp.gate" = { count = 40, shape = [256, 2048], format = "bf16", bytes_stored = 41943040, bytes_read_per_token = 41943040 }
+"model.layers.{layer}.mlp.shared_expert.gate_proj" = { count = 40, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
+"model.layers.{layer}.mlp.shared_expert.up_proj" = { count = 40, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
+"model.layers.{layer}.mlp.shared_expert.down_proj" = { count = 40, shape = [2048, 512], format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
+"model.layers.{layer}.mlp.shared_expert_gate" = { count = 40, shape = [1, 2048], format = "bf16", bytes_stored = 163840, bytes_read_per_token = 163840 }
+"mtp.pre_fc_norm_embedding.weight" = { count = 1, shape = [2048], format = "vector", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.pre_fc_norm_hidden.weight" = { count = 1, shape = [2048], format = "vector", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.fc" = { count = 1, shape = [2048, 4096], format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
+"mtp.norm.weight" = { count = 1, shape = [2048], format = "vector", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.layers.0.input_layernorm.weight" = { count = 1, shape = [2048], format = "vector", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.layers.0.post_attention_layernorm.weight" = { count = 1, shape = [2048], format = "vector", bytes_stored = 4096, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.q_proj" = { count = 1, shape = [8192, 2048], format = "bf16", bytes_stored = 33554432, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.v_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.o_proj" = { count = 1, shape = [2048, 4096], format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_proj.k_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.v_proj.v_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.experts.{expert}.gate_proj" = { count = 256, shape = [512, 2048], format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.experts.{expert}.up_proj" = { count = 256, shape = [512, 2048], format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.experts.{expert}.down_proj" = { count = 256, shape = [2048, 512], format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.gate" = { count = 1, shape = [256, 2048], format = "bf16", bytes_stored = 1048576, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert.gate_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert.up_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert.down_proj" = { count = 1, shape = [2048, 512], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.shared_expert_gate" = { count = 1, shape = [1, 2048], format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
 "##;
 /// Width of the residual stream.
 pub const HIDDEN: usize = 2048;
@@ -372,6 +392,61 @@ impl crate::shapes::Experts for Moe {
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
 pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
+/// Every tensor of the checkpoint, without the vision tower.
+pub static TENSORS_TABLE: &[Row] = &[
+    Row { role: Role::Embedding, name: Cow::Borrowed("model.embed_tokens"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[248320, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 248320, first: 0, rows: 248320 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::FinalNorm, name: Cow::Borrowed("model.norm.weight"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Head, name: Cow::Borrowed("lm_head"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[248320, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 248320, first: 0, rows: 248320 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::InputNorm, name: Cow::Borrowed("model.layers.{layer}.input_layernorm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::PostNorm, name: Cow::Borrowed("model.layers.{layer}.post_attention_layernorm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Query, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[8192, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8192, first: 0, rows: 8192 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Key, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Value, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Output, name: Cow::Borrowed("model.layers.{layer}.self_attn.o_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj.k_scale"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::ValueScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj.v_scale"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::GdnQkv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_qkv"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[8192, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8192, first: 0, rows: 8192 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnGate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_z"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[4096, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4096, first: 0, rows: 4096 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnBeta, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_b"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 32, first: 0, rows: 32 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnDecay, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_a"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 32, first: 0, rows: 32 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnOutput, name: Cow::Borrowed("model.layers.{layer}.linear_attn.out_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnConv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.conv1d.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[8192, 1, 4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnDecayRate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.A_log"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnDecayBias, name: Cow::Borrowed("model.layers.{layer}.linear_attn.dt_bias"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnNorm, name: Cow::Borrowed("model.layers.{layer}.linear_attn.norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[128]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::ExpertGate, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::ExpertUp, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::ExpertDown, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 256, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::Router, name: Cow::Borrowed("model.layers.{layer}.mlp.gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[256, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedGate, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedUp, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedDown, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
+    Row { role: Role::SharedRouter, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert_gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[1, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1, first: 0, rows: 1 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::EmbeddingNorm, name: Cow::Borrowed("mtp.pre_fc_norm_embedding.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::HiddenNorm, name: Cow::Borrowed("mtp.pre_fc_norm_hidden.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Fusion, name: Cow::Borrowed("mtp.fc"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::FinalNorm, name: Cow::Borrowed("mtp.norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::InputNorm, name: Cow::Borrowed("mtp.layers.0.input_layernorm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::PostNorm, name: Cow::Borrowed("mtp.layers.0.post_attention_layernorm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Query, name: Cow::Borrowed("mtp.layers.0.self_attn.q_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[8192, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8192, first: 0, rows: 8192 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::Key, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::Value, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::Output, name: Cow::Borrowed("mtp.layers.0.self_attn.o_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.q_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.k_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyScale, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj.k_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::ValueScale, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj.v_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::ExpertGate, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.gate_proj"), sites: Sites::Prediction, copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::ExpertUp, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.up_proj"), sites: Sites::Prediction, copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::ExpertDown, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.down_proj"), sites: Sites::Prediction, copies: 256, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::Router, name: Cow::Borrowed("mtp.layers.0.mlp.gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedGate, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.gate_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedUp, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.up_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedDown, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.down_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::SharedRouter, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert_gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[1, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1, first: 0, rows: 1 }]), kind: Kind::Matrix(Format::Bf16) },
+];
 /// Temperature of requests that name none.
 pub const DEFAULT_TEMPERATURE: f32 = 1.0;
 /// Top-k of requests that name none; 0 keeps all.
@@ -659,11 +734,11 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "gdn.conv_kernel", pointer: "/linear_conv_kernel_dim", right: Cow::Borrowed(r#"[4]"#), required: false },
     Fact { key: "layers.period", pointer: "/layer_types", right: Cow::Borrowed(r#"[["linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention"]]"#), required: false },
     Fact { key: "layers.period", pointer: "/full_attention_interval", right: Cow::Borrowed(r#"[4]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/format", right: Cow::Borrowed(r#"["nvfp4-pack-quantized"]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/type", right: Cow::Borrowed(r#"["float"]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/num_bits", right: Cow::Borrowed(r#"[4]"#), required: false },
-    Fact { key: "quant", pointer: "/quantization_config/config_groups/*/weights/group_size", right: Cow::Borrowed(r#"[16]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/format", right: Cow::Borrowed(r#"["nvfp4-pack-quantized"]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/type", right: Cow::Borrowed(r#"["float"]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/num_bits", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/group_size", right: Cow::Borrowed(r#"[16]"#), required: false },
     Fact { key: "chat.stop_ids", pointer: "/eos_token_id", right: Cow::Borrowed(r#"[248046,248044,[248046,248044],[248044,248046],[248046,248044]]"#), required: false },
 ];
 /// Facts that its `generation_config.json` must not contradict.

@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{Fact, contradiction};
-use crate::schema::leaf::Format;
 use crate::schema::model::{AddedTokens, Mixer, Model};
+use crate::table::Format;
 use crate::target::Target;
-use crate::weights::Storage;
 
 /// Key of a value that does not belong to the model's own facts.
 const FAMILY: &str = "family";
@@ -155,15 +154,10 @@ fn quantisation(target: &Target) -> Vec<Fact> {
     if target.leaf.derive.is_some() {
         return Vec::new();
     }
-    let mut formats = target
-        .weights()
-        .into_iter()
-        .filter_map(|group| match group.storage {
-            Storage::Vector => None,
-            Storage::Format(format) => Some(format),
-        });
+    let rows = target.table();
+    let mut formats = rows.iter().filter_map(|row| row.format());
     let stored = formats.find(|format| *format != Format::Bf16);
-    let of = |value: Value, pointer| fact("quant", value, pointer);
+    let of = |value: Value, pointer| fact("format", value, pointer);
     match stored {
         None => vec![of(Value::Null, "/quantization_config")],
         Some(Format::Fp8Block128) => vec![

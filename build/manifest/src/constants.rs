@@ -1,8 +1,10 @@
 //! The flat list of constants that Rust and CUDA text are both written from.
 
 use crate::kernels::TOP_K;
-use crate::schema::leaf::{Format, KvFormat};
+use crate::schema::leaf::KvFormat;
+use crate::table::{Format, Role, Row};
 use crate::target::Target;
+use crate::weights::Part;
 
 /// Value of a constant, with the type that each language gives it.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,39 +139,88 @@ pub(crate) fn block_constants(target: &Target) -> Vec<Constant> {
     ]
 }
 
+/// Matrices that device code takes in one format each: name of the constant, whose format it is,
+/// and what it is for.
+const GROUPS: [(&str, &[Role], bool, &str); 8] = [
+    (
+        "FORMAT_EMBED",
+        &[Role::Embedding],
+        false,
+        "Embedding table.",
+    ),
+    ("FORMAT_HEAD", &[Role::Head], false, "Output head."),
+    (
+        "FORMAT_GDN",
+        &[Role::GdnQkv, Role::GdnGate, Role::GdnOutput],
+        false,
+        "Gated DeltaNet projections.",
+    ),
+    (
+        "FORMAT_ATTENTION",
+        ATTENTION,
+        false,
+        "Attention projections.",
+    ),
+    ("FORMAT_EXPERTS", EXPERTS, false, "Routed experts."),
+    (
+        "FORMAT_SHARED_EXPERT",
+        SHARED_EXPERT,
+        false,
+        "Shared expert.",
+    ),
+    (
+        "FORMAT_MTP_ATTENTION",
+        ATTENTION,
+        true,
+        "Attention of the prediction layer.",
+    ),
+    (
+        "FORMAT_MTP_EXPERTS",
+        MTP_EXPERTS,
+        true,
+        "Experts of the prediction layer.",
+    ),
+];
+
+const ATTENTION: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::Output];
+const EXPERTS: &[Role] = &[Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+const SHARED_EXPERT: &[Role] = &[Role::SharedGate, Role::SharedUp, Role::SharedDown];
+const MTP_EXPERTS: &[Role] = &[
+    Role::ExpertGate,
+    Role::ExpertUp,
+    Role::ExpertDown,
+    Role::SharedGate,
+    Role::SharedUp,
+    Role::SharedDown,
+];
+
+/// Formats of each group of matrices that device code takes in one format.
+pub(crate) fn group_formats(target: &Target) -> Vec<(Constant, Vec<Format>)> {
+    let table = target.table();
+    let groups = GROUPS.into_iter();
+    let formats = groups.map(|(name, roles, predicts, doc)| {
+        let of_group = |row: &&Row| {
+            let prediction = Part::of(row) == Part::Mtp;
+            roles.contains(&row.role) && prediction == predicts
+        };
+        let rows = table.iter().filter(of_group);
+        let mut formats: Vec<Format> = rows.filter_map(|row| row.format()).collect();
+        formats.dedup();
+        let first = formats.first().copied().unwrap_or(Format::Bf16);
+        (format(name, first, doc), formats)
+    });
+    formats.collect()
+}
+
 fn format_constants(target: &Target) -> Vec<Constant> {
-    let quant = &target.leaf.quant;
-    vec![
-        format("FORMAT_EMBED", quant.embed, "Embedding table."),
-        format("FORMAT_HEAD", quant.head, "Output head."),
-        format("FORMAT_GDN", quant.gdn, "Gated DeltaNet projections."),
-        format(
-            "FORMAT_ATTENTION",
-            quant.attention,
-            "Attention projections.",
-        ),
-        format("FORMAT_EXPERTS", quant.experts, "Routed experts."),
-        format(
-            "FORMAT_SHARED_EXPERT",
-            quant.shared_expert,
-            "Shared expert.",
-        ),
-        format(
-            "FORMAT_MTP_ATTENTION",
-            quant.mtp_attention.unwrap_or(Format::Bf16),
-            "Attention of the prediction layer.",
-        ),
-        format(
-            "FORMAT_MTP_EXPERTS",
-            quant.mtp_experts.unwrap_or(Format::Bf16),
-            "Experts of the prediction layer.",
-        ),
-        Constant {
-            name: "FORMAT_KV",
-            doc: "Keys and values.",
-            value: Value::Kv(quant.kv),
-        },
-    ]
+    let groups = group_formats(target).into_iter();
+    let mut constants: Vec<Constant> = groups.map(|(constant, _)| constant).collect();
+    constants.push(Constant {
+        name: "FORMAT_KV",
+        doc: "Keys and values.",
+        value: Value::Kv(target.leaf.numbers.kv),
+    });
+    constants
 }
 
 fn limit_constants(target: &Target) -> Vec<Constant> {

@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::Mixer;
+use crate::table::Row;
 use crate::target::Target;
-use crate::weights::{Group, Part};
+use crate::weights::{Part, count, elements};
 
 const F32_BYTES: u64 = 4;
 const BF16_BYTES: u64 = 2;
@@ -40,7 +41,7 @@ impl Target {
 
     /// Bytes of keys and values of one token in one layer.
     pub(crate) fn kv_bytes_of_layer(&self) -> u64 {
-        let element = match self.leaf.quant.kv {
+        let element = match self.leaf.numbers.kv {
             KvFormat::F32 => F32_BYTES,
             KvFormat::Bf16 => BF16_BYTES,
         };
@@ -72,8 +73,7 @@ impl Target {
 
     /// Bytes of a part of the checkpoint, text or multi-token prediction.
     pub fn part_bytes(&self, part: Part) -> u64 {
-        let scale = self.input_scales();
-        self.sum(|group| u64::from(group.part == part) * group.bytes_stored(scale))
+        self.sum(|row| u64::from(Part::of(row) == part) * self.bytes_stored(row))
     }
 
     /// Bytes of all tensors of the checkpoint, vision included: the least, if all vectors are BF16,
@@ -81,7 +81,7 @@ impl Target {
     pub(crate) fn checkpoint_bytes_range(&self) -> RangeInclusive<u64> {
         let vision = self.model.vision.as_ref().map_or(0, |vision| vision.bytes);
         let least = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + vision;
-        least..=least + self.sum(Group::bytes_if_f32)
+        least..=least + self.sum(|row| self.bytes_if_f32(row))
     }
 
     /// Bytes of all tensors of the checkpoint, vision included: as published, or with vectors of
@@ -95,32 +95,27 @@ impl Target {
 
     /// Tensors of the checkpoint, vision included.
     pub fn checkpoint_tensors(&self) -> u64 {
-        let scale = self.input_scales();
         let vision = self
             .model
             .vision
             .as_ref()
             .map_or(0, |vision| vision.tensors);
-        self.sum(|group| group.tensors(scale)) + vision
+        self.sum(|row| count(row) * self.pieces(row).len() as u64) + vision
     }
 
     /// Parameters of a part.
     pub fn part_parameters(&self, part: Part) -> u64 {
-        self.sum(|group| u64::from(group.part == part) * group.count * group.n * group.k)
+        self.sum(|row| u64::from(Part::of(row) == part) * elements(row))
     }
 
     /// Parameters that one decoded token reads, without multi-token prediction.
     pub fn active_parameters(&self) -> u64 {
-        self.sum(|group| match group.part {
-            Part::Text => group.count_read * group.n_read * group.k,
-            Part::Mtp => 0,
-        })
+        self.sum(|row| self.read_of(row, elements(row)))
     }
 
     /// Weight bytes that one decoded token reads at batch 1, without multi-token prediction.
     pub fn weight_bytes_per_token(&self) -> u64 {
-        let scale = self.input_scales();
-        self.sum(|group| u64::from(group.part == Part::Text) * group.bytes_read(scale))
+        self.sum(|row| self.bytes_read(row))
     }
 
     /// Bytes that must be resident to serve: text and prediction weights, KV pages, states.
@@ -135,8 +130,8 @@ impl Target {
             .is_some_and(|checkpoint| checkpoint.input_scales)
     }
 
-    fn sum(&self, bytes: impl Fn(&Group) -> u64) -> u64 {
-        self.weights().iter().map(bytes).sum()
+    fn sum(&self, bytes: impl Fn(&Row) -> u64) -> u64 {
+        self.tensors().iter().map(bytes).sum()
     }
 }
 
@@ -218,18 +213,19 @@ mod tests {
 
     #[test]
     fn stacked_experts_are_two_tensors_of_a_layer() {
-        let mut target = repository(QWEN36);
-        let stored = target.checkpoint_bytes();
-        let experts_tensors = 2 * 3 * 256 * 41;
-        let rest = target.checkpoint_tensors() - experts_tensors;
-        target
-            .model
-            .checkpoint
-            .get_mut("fp8")
-            .unwrap()
-            .stacked_experts = true;
-        assert_eq!(target.checkpoint_tensors(), rest + 2 * 2 * 41);
-        assert_eq!(target.checkpoint_bytes(), stored);
+        let mut target = repository("cpu/random-ratio3/bf16");
+        let (stacked, stored) = (target.checkpoint_tensors(), target.part_bytes(Part::Text));
+        let read = target.weight_bytes_per_token();
+        let published = target.model.checkpoint.get_mut("bf16").unwrap();
+        published.stacked_experts = false;
+        let (layers, experts) = (
+            target.model.layers.count as u64 + 1,
+            target.model.moe.experts,
+        );
+        let more = 3 * experts * layers - 2 * layers;
+        assert_eq!(target.checkpoint_tensors(), stacked + more);
+        assert_eq!(target.part_bytes(Part::Text), stored);
+        assert_eq!(target.weight_bytes_per_token(), read);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::constants::{Value, block_constants, constants};
 use crate::kernels::{KernelChoice, moe_rows, top_k_chunks, top_k_parts};
-use crate::schema::leaf::{Format, KvFormat};
+use crate::schema::leaf::KvFormat;
 use crate::schema::model::Mixer;
 use crate::target::Target;
 
@@ -27,7 +27,7 @@ impl Target {
                 Value::Single(value) => format!("float {name} = {value:?}f"),
                 Value::Double(value) => format!("double {name} = {value:?}"),
                 Value::Bool(value) => format!("bool {name} = {value}"),
-                Value::Format(value) => format!("Format {name} = Format::{}", format_name(value)),
+                Value::Format(value) => format!("Format {name} = Format::{}", value.name()),
                 Value::Kv(value) => format!("KvFormat {name} = KvFormat::{}", kv_name(value)),
             };
             let _ = writeln!(out, "// {}\ninline constexpr {text};", constant.doc);
@@ -112,15 +112,6 @@ fn camel(op: &str) -> String {
         .split('_')
         .map(|word| word[..1].to_uppercase() + &word[1..]);
     words.collect()
-}
-
-fn format_name(format: Format) -> &'static str {
-    match format {
-        Format::Bf16 => "bf16",
-        Format::Nvfp4CompressedTensors => "nvfp4_compressed_tensors",
-        Format::Nvfp4Modelopt => "nvfp4_modelopt",
-        Format::Fp8Block128 => "fp8_block128",
-    }
 }
 
 fn kv_name(format: KvFormat) -> &'static str {

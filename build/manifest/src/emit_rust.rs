@@ -7,7 +7,7 @@ use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
-use crate::schema::leaf::{Format, KvFormat};
+use crate::schema::leaf::KvFormat;
 use crate::schema::model::{AddedTokens, Chat, File, Mixer, ToolFormat};
 use crate::target::{DerivedFile, Target};
 
@@ -23,6 +23,7 @@ impl Target {
         }
         self.write_shapes(&mut out);
         self.write_mixers(&mut out);
+        self.write_table(&mut out);
         self.write_sampling(&mut out);
         self.write_chat(&mut out);
         self.write_ops(&mut out);
@@ -375,19 +376,10 @@ fn write_constant(out: &mut String, constant: &Constant) {
         Value::Single(value) => format!("{name}: f32 = {value:?}"),
         Value::Double(value) => format!("{name}: f64 = {value:?}"),
         Value::Bool(value) => format!("{name}: bool = {value}"),
-        Value::Format(value) => format!("{name}: Format = Format::{}", format_name(*value)),
+        Value::Format(value) => format!("{name}: Format = Format::{value:?}"),
         Value::Kv(value) => format!("{name}: KvFormat = KvFormat::{}", kv_name(*value)),
     };
     item(out, constant.doc, &text);
-}
-
-fn format_name(format: Format) -> &'static str {
-    match format {
-        Format::Bf16 => "Bf16",
-        Format::Nvfp4CompressedTensors => "Nvfp4CompressedTensors",
-        Format::Nvfp4Modelopt => "Nvfp4Modelopt",
-        Format::Fp8Block128 => "Fp8Block128",
-    }
 }
 
 fn kv_name(format: KvFormat) -> &'static str {

@@ -74,7 +74,7 @@ impl Target {
 
     fn experts_shape(&self) -> Shape {
         let moe = &self.model.moe;
-        let rounds = self.leaf.quant.experts_rows == Rows::Nvfp4;
+        let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
         Shape {
             doc: "Mixture of experts.",
             name: "Moe",

@@ -5,8 +5,9 @@ use serde::Serialize;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::Leaf;
 use crate::schema::model::Model;
+use crate::table::Row;
 use crate::target::Target;
-use crate::weights::{Group, Part};
+use crate::weights::{Part, count};
 
 #[derive(Serialize)]
 struct Expanded<'a> {
@@ -56,7 +57,7 @@ impl Target {
             model: &self.model,
         };
         let head = toml::to_string(&expanded).expect("plain structures always serialise");
-        let rows: String = self.weights().iter().map(|group| self.row(group)).collect();
+        let rows: String = self.tensors().iter().map(|row| self.row(row)).collect();
         format!("{head}\n[weights]\n{rows}")
     }
 
@@ -79,25 +80,16 @@ impl Target {
         }
     }
 
-    /// One line for one group of weights.
-    fn row(&self, group: &Group) -> String {
-        let Group {
-            name,
-            count,
-            n,
-            k,
-            storage,
-            ..
-        } = group;
-        let format = toml_name(storage);
-        let scale = self.input_scales();
-        let stored = group.bytes_stored(scale);
-        let (part, read) = match group.part {
-            Part::Text => ("", group.bytes_read(scale)),
-            Part::Mtp => ("mtp.", 0),
+    /// One line for one row of the table.
+    fn row(&self, row: &Row) -> String {
+        let (name, shape, count) = (&row.name, &row.shape, count(row));
+        let (format, key) = match row.format() {
+            Some(format) => (toml_name(&format), format!("{name}")),
+            None => ("\"vector\"".to_string(), format!("{name}")),
         };
+        let (stored, read) = (self.bytes_stored(row), self.bytes_read(row));
         format!(
-            "\"{part}{name}\" = {{ count = {count}, n = {n}, k = {k}, format = {format}, \
+            "\"{key}\" = {{ count = {count}, shape = {shape:?}, format = {format}, \
              bytes_stored = {stored}, bytes_read_per_token = {read} }}\n"
         )
     }

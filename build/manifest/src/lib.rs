@@ -18,15 +18,19 @@ mod derive;
 mod emit_cuda;
 mod emit_rust;
 mod emit_shapes;
+mod emit_table;
 mod error;
 mod expand;
 mod facts;
+mod family;
 mod files;
+mod formats;
 #[cfg(test)]
 mod golden;
 mod kernels;
 mod safetensors;
 pub mod schema;
+pub mod table;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -38,4 +42,4 @@ pub use files::checkpoint_block;
 pub use kernels::KernelChoice;
 pub use safetensors::CheckpointError;
 pub use target::{DerivedFile, Target, leaves, load};
-pub use weights::{Group, Part, Storage};
+pub use weights::Part;

@@ -190,7 +190,7 @@ impl Target {
     pub fn has_block_scaled_fp4(&self) -> bool {
         let gpu = self.hardware.gpu.as_ref();
         let has_them = gpu.is_some_and(|gpu| gpu.capability() / 10 == 12);
-        has_them && self.leaf.quant.experts_rows == Rows::Nvfp4
+        has_them && self.leaf.numbers.experts_rows == Rows::Nvfp4
     }
 
     pub(crate) fn leaf_file(&self) -> String {
@@ -334,7 +334,9 @@ mod tests {
         let parsed: toml::Table = text.parse().unwrap();
         let bytes = parsed["derived"]["weight_bytes_per_token"].as_integer();
         assert_eq!(bytes, Some(3_481_432_832));
-        let rows = parsed["weights"]["experts down_proj"]["count"].as_integer();
+        let rows =
+            parsed["weights"]["model.layers.{layer}.mlp.experts.{expert}.down_proj"]["count"]
+                .as_integer();
         assert_eq!(rows, Some(10_240));
     }
 

@@ -133,7 +133,8 @@ pub fn factors<Bytes>(bits: &Bits<Bytes>) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::{MatrixSpec, open_seeded};
+    use crate::target::{Role, Site};
+    use crate::weights::open_seeded;
 
     /// Room for the fewest rows of every matrix of the test's targets, and for no whole table.
     const MOST: usize = 600 << 10;
@@ -158,22 +159,23 @@ mod tests {
     #[test]
     fn jobs_fill_every_row_once_and_their_slots_at_most() {
         let checkpoint = open_seeded(Default::default());
-        let moe = &checkpoint.spec().layers[0].moe;
-        let [gate, up, _] = &moe.shared;
-        let cases: [(&[&MatrixSpec], Order); 4] = [
-            (&[&checkpoint.spec().embed], Order::Stacked),
-            (&[gate, up], Order::Interleaved),
-            (&[gate, up], Order::Stacked),
-            (&[&moe.router, &moe.shared_gate], Order::Stacked),
+        let (whole, layer) = (Site::Whole, Site::Layer(0));
+        let gate_up = [Role::SharedGate, Role::SharedUp];
+        let cases: [(&[Role], Site, Order); 4] = [
+            (&[Role::Embedding], whole, Order::Stacked),
+            (&gate_up, layer, Order::Interleaved),
+            (&gate_up, layer, Order::Stacked),
+            (&[Role::Router, Role::SharedRouter], layer, Order::Stacked),
         ];
-        for (specs, order) in cases {
-            let parts = specs.iter().map(|spec| checkpoint.matrix(spec)).collect();
+        for (roles, site, order) in cases {
+            let parts = roles.iter().map(|role| checkpoint.matrix(*role, site));
+            let parts = parts.collect();
             let wanted = wanted(parts, order);
             let jobs = wanted.jobs(MOST);
             assert!(jobs.iter().all(|job| job.bytes() <= MOST));
             let mut rows: Vec<_> = jobs.iter().flat_map(places).collect();
             rows.sort_unstable();
-            assert!(rows.into_iter().eq(0..wanted.rows()), "{}", specs[0].name);
+            assert!(rows.into_iter().eq(0..wanted.rows()), "{roles:?}");
         }
     }
 
@@ -189,8 +191,8 @@ mod tests {
     #[test]
     fn a_job_reads_what_its_rows_are() {
         let checkpoint = open_seeded(Default::default());
-        for matrix in checkpoint.spec().matrices() {
-            let source = checkpoint.matrix(matrix);
+        for matrix in checkpoint.layout().matrices() {
+            let source = checkpoint.source(matrix);
             for job in wanted(vec![source], Order::Stacked).jobs(MOST) {
                 let mut slot = vec![0x55; job.bytes()];
                 job.read(&mut slot).unwrap();
@@ -202,7 +204,7 @@ mod tests {
                 let factors = factors(&stored.bits).into_iter().flat_map(f32::to_le_bytes);
                 let factors: Vec<u8> = factors.collect();
                 let whole = [&codes[..], scales, &factors].concat();
-                assert!(slot == whole, "{} {:?}", matrix.name, job.rows);
+                assert!(slot == whole, "{} {:?}", matrix.name(), job.rows);
             }
         }
     }

@@ -25,7 +25,7 @@ fn is_small() -> bool {
 /// Compares a model one of whose layers `spoil` has changed.
 fn compared(spoil: impl FnOnce(&mut [Layer<Cpu>])) -> (OracleReport, Vec<LayerFinding>) {
     let checkpoint = weights::open_seeded(Arc::default());
-    let plan = Plan::largest(checkpoint.spec());
+    let plan = Plan::largest(checkpoint.layout());
     let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     spoil(runner.layers());
     let mut layers = Vec::new();

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use super::super::tests::Folder;
-use super::super::{
-    Checkpoint, MatrixSpec, ModelSpec, VectorSpec, WeightsError, open_layers, open_seeded,
-};
+use super::super::{Checkpoint, Weight, WeightsError, open_layers, open_seeded};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::engine::executor::{Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::model::{Plan, Runner};
-use crate::target::{HIDDEN, LAYERS, Moe, PAGE, VOCAB};
+use crate::target::{HIDDEN, LAYERS, Moe, PAGE, Role, Site, VOCAB};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
@@ -23,15 +21,9 @@ fn open_any(folder: &Folder, layers: usize) -> Result<Checkpoint, WeightsError> 
     open_layers(&folder.0, layers, Arc::default())
 }
 
-fn vectors(spec: &ModelSpec) -> Vec<&VectorSpec> {
-    let layers = spec.layers.iter();
-    let norms = layers.flat_map(|layer| [&layer.input_norm, &layer.post_norm]);
-    norms.chain([&spec.norm]).collect()
-}
-
-fn same_matrix(a: &Checkpoint, b: &Checkpoint, matrix: &MatrixSpec) {
-    let read = |checkpoint: &Checkpoint| checkpoint.matrix(matrix).read_f32().unwrap();
-    assert!(read(a) == read(b), "{}", matrix.name);
+fn same_matrix(a: &Checkpoint, b: &Checkpoint, matrix: Weight) {
+    let read = |checkpoint: &Checkpoint| checkpoint.source(matrix).read_f32().unwrap();
+    assert!(read(a) == read(b), "{}", matrix.name());
 }
 
 #[test]
@@ -41,12 +33,14 @@ fn what_is_written_is_what_is_drawn_in_memory() {
         open_any(&folder, LAYERS).unwrap(),
         open_seeded(Arc::default()),
     );
-    let spec = files.spec();
-    spec.matrices()
+    let layout = files.layout();
+    layout
+        .matrices()
         .for_each(|matrix| same_matrix(&files, &drawn, matrix));
-    for vector in vectors(spec) {
-        let read = |checkpoint: &Checkpoint| checkpoint.vector(vector).read_f32().unwrap();
-        assert_eq!(read(&files), read(&drawn), "{}", vector.name);
+    for vector in layout.vectors() {
+        let (role, site) = (vector.role(), vector.site());
+        let read = |checkpoint: &Checkpoint| checkpoint.vector(role, site).read_f32().unwrap();
+        assert_eq!(read(&files), read(&drawn), "{}", vector.name());
     }
 }
 
@@ -71,8 +65,8 @@ fn the_files_do_not_depend_on_the_threads() {
 fn a_cut_checkpoint_holds_the_first_layers_and_is_no_whole_one() {
     let folder = written(1, 1);
     let (cut, whole) = (open_any(&folder, 1).unwrap(), open_seeded(Arc::default()));
-    assert_eq!(cut.spec().layers.len(), 1);
-    cut.spec()
+    assert_eq!(cut.layout().layers(), 1);
+    cut.layout()
         .matrices()
         .for_each(|matrix| same_matrix(&cut, &whole, matrix));
     if LAYERS > 1 {
@@ -128,13 +122,13 @@ fn tensors_are_dealt_in_the_order_of_layers_under_the_releases_names() {
     };
     let all: usize = shards.iter().map(|shard| shard.names.len()).sum();
     assert_eq!(index.len(), all);
-    assert!(layer_of("model.layers.2.x") < layer_of("model.layers.10.x"));
+    assert!(layer_of(Site::Layer(10)) < layer_of(Site::Prediction));
 }
 
 /// Entropy of the distribution after each of some tokens, nats.
 fn entropies(tokens: &[TokenId]) -> Vec<f64> {
     let checkpoint = open_seeded(Arc::default());
-    let plan = Plan::largest(checkpoint.spec());
+    let plan = Plan::largest(checkpoint.layout());
     let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE))
         .map(|page| PageId(page as u32))
@@ -188,12 +182,9 @@ fn the_next_token_is_as_uncertain_as_text() {
 #[test]
 fn experts_are_taken_by_their_popularity_and_by_the_token() {
     let checkpoint = open_seeded(Arc::default());
-    let spec = checkpoint.spec();
-    let embedding = checkpoint.matrix(&spec.embed).read_f32().unwrap();
-    let router = checkpoint
-        .matrix(&spec.layers[0].moe.router)
-        .read_f32()
-        .unwrap();
+    let read = |role, site| checkpoint.matrix(role, site).read_f32().unwrap();
+    let embedding = read(Role::Embedding, Site::Whole);
+    let router = read(Role::Router, Site::Layer(0));
     let mut turns = vec![0; Moe::COUNT];
     let rows = embedding.chunks_exact(HIDDEN).take(1000);
     let count = rows.len();

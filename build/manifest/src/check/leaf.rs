@@ -1,10 +1,14 @@
 //! Rules on a leaf, against the facts that it builds on.
 
 use super::{File, Rule, largest};
+use crate::constants::group_formats;
+use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, kernels_of};
 use crate::schema::hardware::{Backend, Gpu};
-use crate::schema::leaf::{Format, KvFormat, Quant, Rows};
+use crate::schema::leaf::{KvFormat, Rows};
+use crate::table::{FP8_BLOCK, Format, Kind, NVFP4_GROUP, Row, Run};
 use crate::target::Target;
+use crate::weights::Part;
 
 /// Prefill is cut on this grid, and so are pages: recurrent layers work in chunks of it.
 const GRID_TOKENS: u64 = 64;
@@ -25,8 +29,8 @@ impl File {
 
     fn cpu_rules(&self, target: &Target) -> Rule {
         let rule = "a cpu keeps keys and values in f32";
-        let float = target.leaf.quant.kv == KvFormat::F32;
-        self.rule(float, "quant.kv", "bf16", rule)?;
+        let float = target.leaf.numbers.kv == KvFormat::F32;
+        self.rule(float, "numbers.kv", "bf16", rule)?;
         let none = target.leaf.op.is_empty();
         self.rule(none, "op", "a table", "a cpu target chooses no kernels")
     }
@@ -110,12 +114,7 @@ impl File {
                 "must be a [checkpoint] of the model",
             )?;
         }
-        let formats = [leaf.quant.experts, leaf.quant.shared_expert];
-        let nvfp4 = formats.into_iter().all(Format::is_nvfp4);
-        self.mtp_rules(target)?;
-        let exact = leaf.quant.experts_rows == Rows::Exact;
-        let rule = "is for experts of NVFP4, the shared one too";
-        self.rule(exact || nvfp4, "quant.experts_rows", "nvfp4", rule)?;
+        self.format_rules(target)?;
         let Some(derive) = &leaf.derive else {
             return Ok(());
         };
@@ -129,36 +128,89 @@ impl File {
         let published = target.model.checkpoint.contains_key(&target.quant);
         let rule = "the model publishes a checkpoint of this quantisation";
         self.rule(!published, "derive", "a table", rule)?;
-        for (key, format) in matrix_formats(&leaf.quant) {
+        for (at, each) in leaf.format.iter().enumerate() {
+            let key = format!("format.{at}.as");
             let rule = "transformation = \"dequantise\" makes bf16";
-            let key = format!("quant.{key}");
-            self.rule(format == Format::Bf16, &key, format!("{format:?}"), rule)?;
+            let bf16 = each.r#as == Format::Bf16;
+            self.rule(bf16, &key, format!("{:?}", each.r#as), rule)?;
         }
         Ok(())
     }
 
-    /// Formats of the prediction layer are stated where the model has one.
-    fn mtp_rules(&self, target: &Target) -> Rule {
-        let quant = &target.leaf.quant;
-        let has_layer = target.model.mtp.layers > 0;
-        for (key, format) in [
-            ("quant.mtp_attention", quant.mtp_attention),
-            ("quant.mtp_experts", quant.mtp_experts),
-        ] {
-            let (stated, rule) = match has_layer {
-                true => ("absent", "the model has a prediction layer"),
-                false => ("stated", "the model has no prediction layer"),
+    /// Every matrix has a format, and one that it can have.
+    fn format_rules(&self, target: &Target) -> Rule {
+        self.resident_rules(target)?;
+        let formatted = Formatted::of(target);
+        formatted.check(&self.0)?;
+        for row in &formatted.rows {
+            self.row_rules(row)?;
+        }
+        let experts = |row: &&Row| {
+            let is_expert = row.role.is_expert() || row.role.is_shared_expert();
+            is_expert && Part::of(row) == Part::Text
+        };
+        let mut experts = formatted.rows.iter().filter(experts);
+        let nvfp4 = experts.all(|row| row.format().is_some_and(Format::is_nvfp4));
+        let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
+        let rule = "is for experts of NVFP4, the shared one too";
+        self.rule(!rounds || nvfp4, "numbers.experts_rows", "nvfp4", rule)
+    }
+
+    /// Weights of fewer bits than the checkpoint's are a target of their own, by name.
+    fn resident_rules(&self, target: &Target) -> Rule {
+        for (at, each) in target.leaf.format.iter().enumerate() {
+            let Some(resident) = each.resident else {
+                continue;
             };
-            self.rule(format.is_some() == has_layer, key, stated, rule)?;
+            let key = format!("format.{at}.resident");
+            let (name, short) = (resident.name(), resident.short());
+            let rule = format!(
+                "weights with other bits than the checkpoint's are a target of their own; name \
+                 the leaf after them, as {}-{short}.toml",
+                target.quant
+            );
+            self.rule(
+                target.quant.split('-').any(|part| part == short),
+                &key,
+                name,
+                &rule,
+            )?;
+            let rule = "weights are resident as they are stored; nothing rounds them yet";
+            self.rule(resident == each.r#as, &key, name, rule)?;
         }
         Ok(())
+    }
+
+    fn row_rules(&self, row: &Row) -> Rule {
+        let Kind::Matrix(format) = row.kind else {
+            return Ok(());
+        };
+        let key = format!("format of {}", row.name);
+        let floats = format == Format::Bf16;
+        let rule = "must be bf16: publishers leave it in floats, and kernels take it so";
+        self.rule(floats || !row.role.is_float(), &key, format.name(), rule)?;
+        let rule = "must be bf16: experts that share a tensor have no scales";
+        self.rule(floats || !row.is_stacked(), &key, format.name(), rule)?;
+        let whole = !format.is_nvfp4() || row.k().is_multiple_of(NVFP4_GROUP);
+        let key = format!("columns of {}", row.name);
+        let rule = "NVFP4 needs a multiple of 16 columns";
+        self.rule(whole, &key, row.k(), rule)?;
+        let blocks = |run: &Run| {
+            let edges = [run.first, run.stride, run.rows];
+            edges.iter().all(|edge| edge.is_multiple_of(FP8_BLOCK))
+        };
+        let one = row.runs.len() == 1 && row.runs[0].groups == 1 && row.runs[0].first == 0;
+        let whole = one || format != Format::Fp8Block128 || row.runs.iter().all(blocks);
+        let key = format!("rows of {}", row.name);
+        let rule = "blocks of 128 rows that share a scale must not be cut";
+        self.rule(whole, &key, row.n(), rule)
     }
 
     fn gpu_rules(&self, target: &Target, gpu: &Gpu) -> Rule {
         debug_assert_eq!(target.hardware.backend, Backend::Cuda);
-        let half = target.leaf.quant.kv == KvFormat::Bf16;
+        let half = target.leaf.numbers.kv == KvFormat::Bf16;
         let rule = "kernels keep keys and values in bf16";
-        self.rule(half, "quant.kv", "f32", rule)?;
+        self.rule(half, "numbers.kv", "f32", rule)?;
         let resident = target.resident_bytes();
         let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
         let rule = format!(
@@ -174,6 +226,12 @@ impl File {
             tokens,
             &rule,
         )?;
+        for (constant, formats) in group_formats(target) {
+            let name = constant.doc.trim_end_matches('.').to_lowercase();
+            let names: Vec<_> = formats.iter().map(|format| format.name()).collect();
+            let rule = format!("kernels take one format for {name}");
+            self.rule(formats.len() <= 1, "format", names.join(", "), &rule)?;
+        }
         for op in target.leaf.op.keys() {
             self.op_rules(target, op)?;
         }
@@ -204,13 +262,13 @@ impl File {
 
     /// Rows are rounded to NVFP4 by the kernels that multiply such rows, and by no others.
     fn rows_rules(&self, target: &Target) -> Rule {
-        let rounds = target.leaf.quant.experts_rows == Rows::Nvfp4;
+        let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
         for op in FP4_OPS {
             let Some(choice) = target.leaf.op.get(op) else {
                 continue;
             };
             let rule =
-                format!("{FP4_KERNEL} and quant.experts_rows = \"nvfp4\" ask for each other");
+                format!("{FP4_KERNEL} and numbers.experts_rows = \"nvfp4\" ask for each other");
             let key = format!("op.{op}.kernel");
             let agrees = rounds == (choice.kernel == FP4_KERNEL);
             self.rule(agrees, &key, &choice.kernel, &rule)?;
@@ -238,20 +296,4 @@ impl File {
             "must give the reason",
         )
     }
-}
-
-/// Key and format of every group of matrices.
-fn matrix_formats(quant: &Quant) -> impl Iterator<Item = (&'static str, Format)> {
-    let formats = [
-        ("embed", Some(quant.embed)),
-        ("head", Some(quant.head)),
-        ("gdn", Some(quant.gdn)),
-        ("attention", Some(quant.attention)),
-        ("experts", Some(quant.experts)),
-        ("shared_expert", Some(quant.shared_expert)),
-        ("mtp_attention", quant.mtp_attention),
-        ("mtp_experts", quant.mtp_experts),
-    ];
-    let stated = formats.into_iter();
-    stated.filter_map(|(key, format)| Some((key, format?)))
 }

@@ -7,7 +7,6 @@ use crate::schema::model::{
     AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Model, Moe, Sampling, Vision,
 };
 use crate::target::Target;
-use crate::weights::{NVFP4_GROUP, Storage};
 
 const SHA256_DIGITS: usize = 64;
 const TEMPERATURE_MAX: f64 = 2.0;
@@ -205,13 +204,6 @@ impl File {
 
     /// Rules that need the leaf's formats: what the checkpoint states against what follows.
     pub(super) fn checkpoint_rules(&self, target: &Target) -> Rule {
-        for group in target.weights() {
-            let packed = matches!(group.storage, Storage::Format(format) if format.is_nvfp4());
-            let whole = !packed || group.k.is_multiple_of(NVFP4_GROUP);
-            let key = format!("{} columns", group.name);
-            let rule = "NVFP4 needs a multiple of 16 columns";
-            self.rule(whole, &key, group.k, rule)?;
-        }
         let Some(checkpoint) = target.checkpoint() else {
             return Ok(());
         };

@@ -45,33 +45,69 @@ refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncore
      `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
     "line 36: `depth = 2`: unknown field `depth`, expected `layers`");
-refused!(leaf_overrides_a_fact: LEAF_FILE, "[quant]" => "hidden = 4096\n[quant]",
-    "line 4: `hidden = 4096`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
-     `checkpoint`, `derive`, `quant`, `limits`, `steps`, `op` (facts are stated in targets/_hw \
-     and targets/_model only)");
+refused!(leaf_overrides_a_fact: LEAF_FILE, "[numbers]" => "[hidden]\nsize = 4096\n[numbers]",
+    "line 19: `[hidden]`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
+     `checkpoint`, `derive`, `format`, `numbers`, `limits`, `steps`, `op` (facts are stated in \
+     targets/_hw and targets/_model only)");
 refused!(missing_fact: MODEL_FILE, "hidden = 2048\n" => "",
     "line 1: `title = \"Qwen3.5-35B-A3B\"`: missing field `hidden`");
 refused!(missing_fact_of_a_table: MODEL_FILE, "kv_heads = 2\n" => "",
     "line 15: `[attention]`: missing field `kv_heads`");
-refused!(unknown_format: LEAF_FILE, "head = \"bf16\"" => "head = \"int8\"",
-    "line 6: `head = \"int8\"`: unknown variant `int8`, expected one of `bf16`, \
+refused!(unknown_format: LEAF_FILE, "as = \"bf16\"" => "as = \"int8\"",
+    "line 13: `as = \"int8\"`: unknown variant `int8`, expected one of `bf16`, \
      `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128` (facts are stated in \
      targets/_hw and targets/_model only)");
+refused!(a_pattern_that_is_none: LEAF_FILE, "match = \"*\"" => "match = 3",
+    "line 16: `match = 3`: expected a pattern of names, or a list of them (facts are stated in \
+     targets/_hw and targets/_model only)");
+refused!(matrices_that_no_rule_names: LEAF_FILE, "match = \"*\"" =>
+    "match = [\"*.experts.*\", \"*.shared_expert.*\", \"*.q_proj\", \"*.k_proj\", \"*.v_proj\"]",
+    "format = model.layers.{layer}.self_attn.o_proj: no rule names these matrices; add a \
+     [[format]] that does");
+refused!(layers_that_no_rule_names: LEAF_FILE, "match = \"*\"" =>
+    "match = [\"*expert*\", \"*.q_proj\", \"*.k_proj\", \"*.v_proj\"]\nas = \"bf16\"\n\
+     [[format]]\nmatch = \"*.o_proj\"\nlayers = [3, 11, 15, 19, 23, 27, 31, 35]",
+    "format = model.layers.{layer}.self_attn.o_proj in layers [7, 39]: no rule names these \
+     matrices; add a [[format]] that does");
+refused!(a_rule_that_names_nothing: LEAF_FILE, "\"lm_head\"," => "\"lm_head\", \"*.w1\",",
+    "format.0.match = \"*.w1\": names no matrix of the model that an earlier rule leaves to it");
+refused!(a_rule_behind_one_that_names_all: LEAF_FILE,
+    "[numbers]" => "[[format]]\nmatch = \"*.o_proj\"\nas = \"bf16\"\n[numbers]",
+    "format.2.match = \"*.o_proj\": names no matrix of the model that an earlier rule leaves to \
+     it");
+refused!(a_rule_for_layers_that_are_not_there: LEAF_FILE,
+    "[[format]]\nmatch = \"*\"" =>
+    "[[format]]\nmatch = \"*.o_proj\"\nlayers = [0, 40]\nas = \"bf16\"\n[[format]]\nmatch = \"*\"",
+    "format.1.match = \"*.o_proj\": names no matrix of the model that an earlier rule leaves to \
+     it");
+refused!(formats_that_kernels_do_not_mix: LEAF_FILE,
+    "[[format]]\nmatch = \"*\"" =>
+    "[[format]]\nmatch = \"*.o_proj\"\nlayers = [7]\nas = \"bf16\"\n[[format]]\nmatch = \"*\"",
+    "format = nvfp4_compressed_tensors, bf16: kernels take one format for attention projections");
+refused!(router_of_codes: LEAF_FILE, "    \"*.mlp.gate\",\n" => "",
+    "format of model.layers.{layer}.mlp.gate = nvfp4_compressed_tensors: must be bf16: publishers \
+     leave it in floats, and kernels take it so");
+refused!(weights_that_are_rounded_in_silence: LEAF_FILE,
+    "as = \"nvfp4_compressed_tensors\"" =>
+    "as = \"nvfp4_compressed_tensors\"\nresident = \"fp8_block128\"",
+    "format.1.resident = fp8_block128: weights with other bits than the checkpoint's are a target \
+     of their own; name the leaf after them, as nvfp4-fp8.toml");
+refused!(weights_that_nothing_rounds: LEAF_FILE,
+    "as = \"bf16\"" => "as = \"bf16\"\nresident = \"nvfp4_modelopt\"",
+    "format.0.resident = nvfp4_modelopt: weights are resident as they are stored; nothing rounds \
+     them yet");
 
-refused!(an_unknown_checkpoint: LEAF_FILE, "[quant]" => "checkpoint = \"fp16\"\n[quant]",
+refused!(an_unknown_checkpoint: LEAF_FILE, "\n[[format]]\nmatch = [" =>
+    "checkpoint = \"fp16\"\n[[format]]\nmatch = [",
     "checkpoint = fp16: must be a [checkpoint] of the model");
-refused!(rows_of_nvfp4_for_other_weights: LEAF_FILE,
-    "experts = \"nvfp4_compressed_tensors\"\nshared" =>
-    "experts = \"bf16\"\nexperts_rows = \"nvfp4\"\nshared",
-    "quant.experts_rows = nvfp4: is for experts of NVFP4, the shared one too");
 refused!(rows_that_a_kernel_does_not_round: LEAF_FILE,
-    "mtp_attention" => "experts_rows = \"nvfp4\"\nmtp_attention",
-    "op.experts.kernel = warpgroups_f16: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask \
+    "kv = \"bf16\"" => "kv = \"bf16\"\nexperts_rows = \"nvfp4\"",
+    "op.experts.kernel = warpgroups_f16: block_scaled_fp4 and numbers.experts_rows = \"nvfp4\" ask \
      for each other");
 refused!(a_kernel_that_rounds_rows_by_itself: LEAF_FILE,
     "\"rows_f16\"" => "\"block_scaled_fp4\"",
-    "op.moe.kernel = block_scaled_fp4: block_scaled_fp4 and quant.experts_rows = \"nvfp4\" ask for \
-     each other");
+    "op.moe.kernel = block_scaled_fp4: block_scaled_fp4 and numbers.experts_rows = \"nvfp4\" ask \
+     for each other");
 
 refused!(inexact_architecture: HARDWARE_FILE, "\"sm_90a\"" => "\"sm_90\"",
     "gpu.arch = sm_90: must be an exact architecture, sm_<number>a");
@@ -203,9 +239,7 @@ refused!(no_queue: LEAF_FILE, "queued = 256" => "queued = 0",
 refused!(prefill_beyond_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4_194_368",
     "steps.prefill = 4194368: must be at most limits.kv_tokens = 4194304: a step fills pages");
 refused!(keys_and_values_that_no_kernel_keeps: LEAF_FILE, "kv = \"bf16\"" => "kv = \"f32\"",
-    "quant.kv = f32: kernels keep keys and values in bf16");
-refused!(prediction_layer_without_a_format: LEAF_FILE, "mtp_experts = \"bf16\"\n" => "",
-    "quant.mtp_experts = absent: the model has a prediction layer");
+    "numbers.kv = f32: kernels keep keys and values in bf16");
 refused!(prefill_off_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4000",
     "steps.prefill = 4000: must be a multiple of limits.page = 64");
 refused!(decode_steps_that_do_not_ascend: LEAF_FILE, "[1, 2, 4, " => "[1, 4, 2, ",
@@ -224,13 +258,16 @@ refused!(kv_tokens_that_no_sequence_takes: LEAF_FILE,
 refused!(more_than_the_memory: LEAF_FILE, "kv_tokens = 4_194_304" => "kv_tokens = 8_388_608",
     "limits.kv_tokens = 8388608: weights, KV pages, states and host_reserve_bytes need \
      217232313856 bytes, above gpu.memory_bytes = 150109880320");
-refused!(embedding_files_that_are_not_stated: LEAF_FILE, "\n[quant]" => "embed = true\n[quant]",
+refused!(embedding_files_that_are_not_stated: LEAF_FILE, "\n[[format]]\nmatch = [" =>
+    "embed = true\n[[format]]\nmatch = [",
     "embed = true: needs a [checkpoint] of the model that states its files");
 refused!(deriving_from_what_is_not_published: LEAF_FILE,
-    "\n[quant]" => "[derive]\ntransformation = \"dequantise\"\nfrom = \"fp8\"\n[quant]",
+    "\n[[format]]\nmatch = [" =>
+    "[derive]\ntransformation = \"dequantise\"\nfrom = \"fp8\"\n[[format]]\nmatch = [",
     "derive.from = fp8: must be a [checkpoint] of the model");
 refused!(deriving_what_is_published: LEAF_FILE,
-    "\n[quant]" => "[derive]\ntransformation = \"dequantise\"\nfrom = \"nvfp4\"\n[quant]",
+    "\n[[format]]\nmatch = [" =>
+    "[derive]\ntransformation = \"dequantise\"\nfrom = \"nvfp4\"\n[[format]]\nmatch = [",
     "derive = a table: the model publishes a checkpoint of this quantisation");
 refused!(op_that_no_family_has: LEAF_FILE, "[op.rms_norm]" => "[op.norm]",
     "op = norm: no family has an op of this name");
@@ -279,7 +316,8 @@ fn nvfp4_columns_off_the_scale_groups() {
     assert_eq!(
         scratch.load(LEAF).unwrap_err().to_string(),
         format!(
-            "{MODEL_FILE}: experts down_proj columns = 520: NVFP4 needs a multiple of 16 columns"
+            "{LEAF_FILE}: columns of model.layers.{{layer}}.mlp.experts.{{expert}}.down_proj = \
+             520: NVFP4 needs a multiple of 16 columns"
         )
     );
 }
@@ -308,17 +346,38 @@ fn cpu_that_keeps_keys_and_values_in_other_bits() {
     scratch.edit(CPU_FILE, "kv = \"f32\"", "kv = \"bf16\"");
     assert_eq!(
         scratch.load(CPU_LEAF).unwrap_err().to_string(),
-        format!("{CPU_FILE}: quant.kv = bf16: a cpu keeps keys and values in f32")
+        format!("{CPU_FILE}: numbers.kv = bf16: a cpu keeps keys and values in f32")
     );
 }
 
 #[test]
 fn format_of_a_prediction_layer_that_is_not_there() {
     let scratch = Scratch::of(CPU_LEAF);
-    scratch.edit(CPU_FILE, "kv = ", "mtp_experts = \"bf16\"\nkv = ");
+    scratch.edit(CPU_FILE, "\"*\"", "[\"mtp.*\", \"*\"]");
     assert_eq!(
         scratch.load(CPU_LEAF).unwrap_err().to_string(),
-        format!("{CPU_FILE}: quant.mtp_experts = stated: the model has no prediction layer")
+        format!(
+            "{CPU_FILE}: format.0.match = \"mtp.*\": names no matrix of the model that an earlier \
+             rule leaves to it"
+        )
+    );
+}
+
+#[test]
+fn rows_of_nvfp4_are_for_experts_of_nvfp4() {
+    let scratch = Scratch::of(LEAF);
+    scratch.edit(
+        LEAF_FILE,
+        "    \"mtp.*\",",
+        "    \"mtp.*\",\n    \"*.shared_expert.*\",",
+    );
+    let rows = "kv = \"bf16\"\nexperts_rows = \"nvfp4\"";
+    scratch.edit(LEAF_FILE, "kv = \"bf16\"", rows);
+    assert_eq!(
+        scratch.load(LEAF).unwrap_err().to_string(),
+        format!(
+            "{LEAF_FILE}: numbers.experts_rows = nvfp4: is for experts of NVFP4, the shared one too"
+        )
     );
 }
 

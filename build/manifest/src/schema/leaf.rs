@@ -4,26 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// How the elements of a weight matrix are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// BF16.
-    Bf16,
-    /// compressed-tensors NVFP4: packed E2M1, E4M3 per 16 columns, divided by one F32.
-    Nvfp4CompressedTensors,
-    /// modelopt NVFP4: packed E2M1, E4M3 per 16 columns, multiplied by one F32.
-    Nvfp4Modelopt,
-    /// E4M3 with a BF16 scale per 128 x 128 block.
-    Fp8Block128,
-}
-
-impl Format {
-    /// Packed E2M1 with an E4M3 scale per 16 columns.
-    pub fn is_nvfp4(self) -> bool {
-        matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
-    }
-}
+use crate::table::Format;
 
 /// What rows are rounded to before they are multiplied by weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -68,8 +49,10 @@ pub struct Leaf {
     pub checkpoint: Option<String>,
     /// Makes this target's weights from another checkpoint of the model; absent when published.
     pub derive: Option<Derive>,
-    /// Storage formats by group of matrices.
-    pub quant: Quant,
+    /// Storage of matrices: the first rule that names one decides.
+    pub format: Vec<FormatRule>,
+    /// What numbers are that no checkpoint holds.
+    pub numbers: Numbers,
     /// Capacities.
     pub limits: Limits,
     /// Sizes of steps.
@@ -97,31 +80,74 @@ pub enum Transformation {
     Dequantise,
 }
 
-/// Storage formats, as the checkpoint has them.
+/// How some matrices are stored, as the checkpoint has them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Quant {
-    /// Embedding table.
-    pub embed: Format,
-    /// Output head.
-    pub head: Format,
-    /// Gated DeltaNet `in_proj_qkv`, `in_proj_z`, `out_proj`.
-    pub gdn: Format,
-    /// Attention `q_proj`, `k_proj`, `v_proj`, `o_proj`.
-    pub attention: Format,
-    /// Routed experts.
-    pub experts: Format,
+pub struct FormatRule {
+    /// Names of the matrices, in which `*` stands for any text.
+    pub r#match: Patterns,
+    /// Decoder layers that the rule is for; absent: all, and what is no layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<Vec<usize>>,
+    /// The format in the checkpoint.
+    pub r#as: Format,
+    /// The format in memory, where it holds fewer bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<Format>,
+}
+
+/// A pattern of names, or several.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "OneOrMore", into = "OneOrMore")]
+pub struct Patterns(Vec<String>);
+
+impl Patterns {
+    /// Each of them.
+    pub fn patterns(&self) -> &[String] {
+        &self.0
+    }
+}
+
+impl From<String> for Patterns {
+    fn from(pattern: String) -> Patterns {
+        Patterns(vec![pattern])
+    }
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(untagged, expecting = "expected a pattern of names, or a list of them")]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl From<OneOrMore> for Patterns {
+    fn from(patterns: OneOrMore) -> Patterns {
+        match patterns {
+            OneOrMore::One(pattern) => pattern.into(),
+            OneOrMore::More(patterns) => Patterns(patterns),
+        }
+    }
+}
+
+impl From<Patterns> for OneOrMore {
+    fn from(patterns: Patterns) -> OneOrMore {
+        match <[String; 1]>::try_from(patterns.0) {
+            Ok([pattern]) => OneOrMore::One(pattern),
+            Err(patterns) => OneOrMore::More(patterns),
+        }
+    }
+}
+
+/// Numbers that a step makes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Numbers {
+    /// Keys and values.
+    pub kv: KvFormat,
     /// What experts of NVFP4 multiply their weights by.
     #[serde(default, skip_serializing_if = "Rows::are_exact")]
     pub experts_rows: Rows,
-    /// Shared expert.
-    pub shared_expert: Format,
-    /// Attention of the prediction layer; absent where the model has none.
-    pub mtp_attention: Option<Format>,
-    /// Routed and shared experts of the prediction layer; absent where the model has none.
-    pub mtp_experts: Option<Format>,
-    /// Keys and values.
-    pub kv: KvFormat,
 }
 
 /// Capacities of the server.

@@ -54,8 +54,9 @@ mod tests {
     #[test]
     fn the_readme_lists_every_field() {
         let lines = SOURCES.iter().flat_map(|source| source.lines());
-        let fields = lines.filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'));
-        let names: Vec<_> = fields.map(|(name, _)| format!("`{name}`")).collect();
+        let fields = lines.filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
+        let names = fields.map(|(name, _)| format!("`{}`", name.trim_start_matches("r#")));
+        let names: Vec<_> = names.collect();
         assert!(names.len() > 70, "{names:?}");
         let absent = names.iter().filter(|name| !README.contains(*name));
         assert_eq!(absent.collect::<Vec<_>>(), Vec::<&String>::new());

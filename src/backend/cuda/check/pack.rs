@@ -12,8 +12,9 @@ use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
 use crate::engine::executor::DeviceError;
 use crate::ops::{Device, Route};
-use crate::target::Format;
-use crate::weights::{self, Bits, Checkpoint, MatrixSpec, Stored, WeightsError};
+use crate::shapes::Experts as _;
+use crate::target::{Format, Moe, Role, Site};
+use crate::weights::{self, Bits, MatrixSource, Stored, WeightsError};
 
 /// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
 /// matrices that end within a panel.
@@ -176,27 +177,38 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
 /// A drawn layer's matrices, read and repacked as those of any checkpoint.
 fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
     let checkpoint = weights::open_seeded_layers(1, Arc::default());
-    let (spec, read) = (checkpoint.spec(), reader(&checkpoint));
-    let moe = &spec.layers[0].moe;
-    let alone = spec.layers[0].mixer.matrices().into_iter();
-    let alone = alone.map(|matrix| vec![matrix]);
-    for specs in alone.chain([vec![&moe.router, &moe.shared_gate]]) {
-        let sources: Vec<_> = specs.iter().map(|spec| checkpoint.matrix(spec)).collect();
+    let (layout, layer) = (checkpoint.layout(), Site::Layer(0));
+    let mixer = [
+        Role::GdnQkv,
+        Role::GdnGate,
+        Role::GdnBeta,
+        Role::GdnDecay,
+        Role::GdnOutput,
+        Role::Query,
+        Role::Key,
+        Role::Value,
+        Role::Output,
+    ];
+    let alone = mixer.into_iter().filter(|role| layout.has(*role, layer));
+    let alone = alone.map(|role| vec![role]);
+    for roles in alone.chain([vec![Role::Router, Role::SharedRouter]]) {
+        let sources = roles.iter().map(|role| checkpoint.matrix(*role, layer));
+        let sources: Vec<_> = sources.collect();
         let found = cuda.load_matrix(&sources)?;
-        let parts = specs.iter().map(|spec| read(spec));
+        let parts = sources.iter().map(MatrixSource::read);
         let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
         let found = contents(cuda, &found.bytes)?;
-        tell(report, short(&specs[0].name), &found, &wanted.bytes);
+        tell(report, &format!("{:?}", roles[0]), &found, &wanted.bytes);
     }
-    let all: Vec<_> = moe.experts.iter().chain([&moe.shared]).collect();
-    let sources = all
-        .iter()
-        .map(|expert| expert.each_ref().map(|spec| checkpoint.matrix(spec)));
-    let found = cuda.load_experts(&sources.collect::<Vec<_>>())?;
+    let routed = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+    let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+    let expert = |e| routed.map(|role| checkpoint.expert(role, layer, e));
+    let mut all: Vec<_> = (0..Moe::COUNT).map(expert).collect();
+    all.push(shared.map(|role| checkpoint.matrix(role, layer)));
+    let found = cuda.load_experts(&all)?;
     let [mut gate_up, mut down] = [Vec::new(), Vec::new()];
-    for expert in all {
-        let [gate, up, below] = expert;
-        let packed = Panels::of_expert(&[read(gate)?, read(up)?, read(below)?]);
+    for [gate, up, below] in all {
+        let packed = Panels::of_expert(&[gate.read()?, up.read()?, below.read()?]);
         gate_up.extend_from_slice(&packed[0].bytes);
         down.extend_from_slice(&packed[1].bytes);
     }
@@ -207,15 +219,6 @@ fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
         tell(report, case, &contents(cuda, found)?, &wanted);
     }
     Ok(())
-}
-
-fn reader(checkpoint: &Checkpoint) -> impl Fn(&MatrixSpec) -> Result<Stored, WeightsError> {
-    |spec| checkpoint.matrix(spec).read()
-}
-
-/// The last part of a matrix's name.
-fn short(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
 }
 
 fn contents(cuda: &Cuda, buffer: &DeviceBuf<u8>) -> Result<Vec<u8>, DeviceError> {

@@ -1,0 +1,381 @@
+//! Tensors of a checkpoint as a table: a row for each kind of matrix, vector or scalar. The build
+//! writes it into `target.rs`; the server, which is compiled with this file too, opens, reads,
+//! draws and counts checkpoints by it and by nothing else.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// Storage of a weight matrix, as checkpoints have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// `X.weight` BF16 `[N, K]`.
+    Bf16,
+    /// compressed-tensors NVFP4, E2M1 with an E4M3 scale per 16 columns: `X.weight_packed`,
+    /// `X.weight_scale`, `X.weight_global_scale` (divide).
+    Nvfp4CompressedTensors,
+    /// modelopt NVFP4, E2M1 with an E4M3 scale per 16 columns: `X.weight`, `X.weight_scale`,
+    /// `X.weight_scale_2` (multiply).
+    Nvfp4Modelopt,
+    /// FP8 E4M3 with a scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
+    Fp8Block128,
+}
+
+/// Columns of NVFP4 that share an E4M3 scale.
+pub const NVFP4_GROUP: usize = 16;
+/// Rows and columns of FP8 that share a scale.
+pub const FP8_BLOCK: usize = 128;
+
+impl Format {
+    /// Name in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Bf16 => "bf16",
+            Format::Nvfp4CompressedTensors => "nvfp4_compressed_tensors",
+            Format::Nvfp4Modelopt => "nvfp4_modelopt",
+            Format::Fp8Block128 => "fp8_block128",
+        }
+    }
+
+    /// Name in those of targets.
+    pub const fn short(self) -> &'static str {
+        match self {
+            Format::Bf16 => "bf16",
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => "nvfp4",
+            Format::Fp8Block128 => "fp8",
+        }
+    }
+
+    /// E2M1 codes with an E4M3 scale per 16 columns.
+    pub const fn is_nvfp4(self) -> bool {
+        matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
+    }
+}
+
+/// Element type of a tensor in a safetensors file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    U8,
+    F8E4M3,
+    Bf16,
+    F32,
+    /// A known type that no target uses, by the bytes of an element; such a tensor can only be
+    /// ignored.
+    Other(u8),
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Dtype::U8 | Dtype::F8E4M3 => 1,
+            Dtype::Bf16 => 2,
+            Dtype::F32 => 4,
+            Dtype::Other(bytes) => bytes as usize,
+        }
+    }
+}
+
+/// Use that a model makes of a matrix or vector. Sites of a model tell those of one role apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Embedding table, `[VOCAB, HIDDEN]`.
+    Embedding,
+    /// Output head, `[VOCAB, HIDDEN]`; absent where the embedding table serves as it.
+    Head,
+    /// Norm behind the last layer, of the decoder or of the prediction.
+    FinalNorm,
+    /// Norm before a layer's mixer.
+    InputNorm,
+    /// Norm before a layer's MLP or experts.
+    PostNorm,
+    /// Attention's query projection; with an output gate, a head's query and its gate in turn.
+    Query,
+    Key,
+    Value,
+    /// Attention's output projection.
+    Output,
+    /// Norm of each head's query, one for all heads.
+    QueryNorm,
+    KeyNorm,
+    /// Scale of stored keys, which no target uses.
+    KeyScale,
+    ValueScale,
+    /// Gated DeltaNet's queries, keys and values, all heads of each together.
+    GdnQkv,
+    /// Gate of its output, `z`.
+    GdnGate,
+    /// Strength of an update, `b`.
+    GdnBeta,
+    /// Decay of the state, `a`.
+    GdnDecay,
+    GdnOutput,
+    /// Taps of the causal convolution, `[channels, 1, taps]`.
+    GdnConv,
+    /// Logarithm of a head's rate of decay.
+    GdnDecayRate,
+    GdnDecayBias,
+    /// Norm of each head's output, one for all heads.
+    GdnNorm,
+    /// A row of logits for each expert.
+    Router,
+    /// Logit of the shared expert's weight.
+    SharedRouter,
+    /// A routed expert's matrices; each site has one of every expert.
+    ExpertGate,
+    ExpertUp,
+    ExpertDown,
+    /// The shared expert's.
+    SharedGate,
+    SharedUp,
+    SharedDown,
+    /// Norm of the embedding that a prediction begins with.
+    EmbeddingNorm,
+    /// Norm of the hidden state that it begins with.
+    HiddenNorm,
+    /// Projection of both, the embedding first, `[HIDDEN, 2 HIDDEN]`.
+    Fusion,
+}
+
+impl Role {
+    /// Small matrices that every publisher leaves in floats, and that kernels take so.
+    pub const fn is_float(self) -> bool {
+        use Role::{Fusion, GdnBeta, GdnDecay, Router, SharedRouter};
+        matches!(self, Router | SharedRouter | GdnBeta | GdnDecay | Fusion)
+    }
+
+    /// Matrices of the shared expert.
+    pub const fn is_shared_expert(self) -> bool {
+        matches!(self, Role::SharedGate | Role::SharedUp | Role::SharedDown)
+    }
+
+    /// Matrices of a routed expert.
+    pub const fn is_expert(self) -> bool {
+        matches!(self, Role::ExpertGate | Role::ExpertUp | Role::ExpertDown)
+    }
+}
+
+/// Place of a matrix or vector in a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Site {
+    /// Of the model as a whole: before the first layer, or behind the last.
+    Whole,
+    /// A decoder layer, from 0 on.
+    Layer(usize),
+    /// The layer of multi-token prediction, and what surrounds it.
+    Prediction,
+}
+
+/// Sites that have the tensors of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sites {
+    Whole,
+    /// Decoder layers, ascending.
+    Layers(Cow<'static, [usize]>),
+    Prediction,
+}
+
+impl Sites {
+    /// Whether `site` is one of them.
+    pub fn contains(&self, site: Site) -> bool {
+        match (self, site) {
+            (Sites::Whole, Site::Whole) | (Sites::Prediction, Site::Prediction) => true,
+            (Sites::Layers(layers), Site::Layer(layer)) => layers.binary_search(&layer).is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Each of them, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = Site> {
+        let (alone, layers): (Option<Site>, &[usize]) = match self {
+            Sites::Whole => (Some(Site::Whole), &[]),
+            Sites::Prediction => (Some(Site::Prediction), &[]),
+            Sites::Layers(layers) => (None, layers),
+        };
+        let layers = layers.iter().map(|&layer| Site::Layer(layer));
+        alone.into_iter().chain(layers)
+    }
+}
+
+/// Rows of a tensor that follow each other in a matrix: of each of `groups` stretches of `stride`
+/// rows, the `rows` from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    pub groups: usize,
+    pub stride: usize,
+    pub first: usize,
+    pub rows: usize,
+}
+
+/// Element type and meaning of what a row describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A matrix in one of the formats.
+    Matrix(Format),
+    /// A vector, or a small tensor read as one; BF16 or F32, as the publisher likes.
+    Vector {
+        /// It is stored around zero: one is added before use.
+        plus_one: bool,
+    },
+    /// An F32 that may be absent and is not used.
+    Unused,
+}
+
+/// One kind of tensor in a checkpoint, and what a model takes from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    pub role: Role,
+    /// Canonical name: `{layer}` and `{expert}` stand for their numbers. A matrix has a tensor
+    /// `<name>.weight` and its relatives, unless it is a part of a stack, whose name this is.
+    pub name: Cow<'static, str>,
+    pub sites: Sites,
+    /// Matrices of the role at each site: one of every expert, else 1.
+    pub copies: usize,
+    /// Shape of the tensor: `[N, K]` of a matrix, `[copies, N, K]` of a stack of all copies.
+    pub shape: Cow<'static, [usize]>,
+    /// Rows of the tensor, or of a copy's part of the stack, that make the matrix, in its order.
+    pub runs: Cow<'static, [Run]>,
+    pub kind: Kind,
+}
+
+/// Purpose of a tensor among those that hold a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The elements, or their codes.
+    Elements,
+    /// Scales of groups or blocks.
+    Scales,
+    /// The scale of a whole matrix, which others are divided by.
+    Divisor,
+    /// The scale of a whole matrix, which others are multiplied with.
+    Factor,
+    /// The scale of what the matrix is multiplied with, which no target uses.
+    Input,
+}
+
+/// A tensor among those that hold a matrix, or a vector's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub purpose: Purpose,
+    /// End of the tensor's name, behind the row's.
+    pub suffix: &'static str,
+    pub shape: Vec<usize>,
+    /// Element types that are accepted, the usual first.
+    pub dtypes: &'static [Dtype],
+    /// It may be absent.
+    pub optional: bool,
+}
+
+impl Piece {
+    fn of(
+        purpose: Purpose,
+        suffix: &'static str,
+        shape: &[usize],
+        dtype: &'static [Dtype],
+    ) -> Piece {
+        Piece {
+            purpose,
+            suffix,
+            shape: shape.to_vec(),
+            dtypes: dtype,
+            optional: purpose == Purpose::Input,
+        }
+    }
+
+    /// Elements of the tensor.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+const BF16: &[Dtype] = &[Dtype::Bf16];
+const F32: &[Dtype] = &[Dtype::F32];
+const BF16_OR_F32: &[Dtype] = &[Dtype::Bf16, Dtype::F32];
+const U8: &[Dtype] = &[Dtype::U8];
+const F8: &[Dtype] = &[Dtype::F8E4M3];
+
+impl Row {
+    /// Rows of the matrix.
+    pub fn n(&self) -> usize {
+        self.runs.iter().map(|run| run.groups * run.rows).sum()
+    }
+
+    /// Columns of the matrix.
+    pub fn k(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Whether the tensor holds the matrices of all copies.
+    pub fn is_stacked(&self) -> bool {
+        matches!(self.kind, Kind::Matrix(_)) && self.shape.len() > 2
+    }
+
+    /// Format of the matrix, if it is one.
+    pub fn format(&self) -> Option<Format> {
+        match self.kind {
+            Kind::Matrix(format) => Some(format),
+            Kind::Vector { .. } | Kind::Unused => None,
+        }
+    }
+
+    /// Tensors that a site has of each piece.
+    pub fn tensors_of_site(&self) -> usize {
+        match self.is_stacked() {
+            true => 1,
+            false => self.copies,
+        }
+    }
+
+    /// Name without the pieces' suffixes, in the canonical form.
+    pub fn name_at(&self, site: Site, copy: usize) -> String {
+        let layer = match site {
+            Site::Layer(layer) => layer,
+            Site::Whole | Site::Prediction => 0,
+        };
+        let name = self.name.replace("{layer}", &layer.to_string());
+        name.replace("{expert}", &copy.to_string())
+    }
+
+    /// Tensors that hold what the row describes.
+    pub fn pieces(&self) -> Vec<Piece> {
+        let whole = |dtypes| vec![Piece::of(Purpose::Elements, "", &self.shape, dtypes)];
+        match self.kind {
+            Kind::Vector { .. } => whole(BF16_OR_F32),
+            Kind::Unused => vec![Piece::of(Purpose::Input, "", &[], F32)],
+            Kind::Matrix(_) if self.is_stacked() => whole(BF16),
+            Kind::Matrix(format) => format.pieces(self.shape[0], self.k()),
+        }
+    }
+}
+
+impl Format {
+    /// Tensors that hold a matrix `[n, k]`.
+    fn pieces(self, n: usize, k: usize) -> Vec<Piece> {
+        use Purpose::{Divisor, Elements, Factor, Input, Scales};
+        let (of, groups) = (Piece::of, [n, k / NVFP4_GROUP]);
+        let blocks = [n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)];
+        match self {
+            Format::Bf16 => vec![of(Elements, ".weight", &[n, k], BF16)],
+            Format::Nvfp4CompressedTensors => vec![
+                of(Elements, ".weight_packed", &[n, k / 2], U8),
+                of(Scales, ".weight_scale", &groups, F8),
+                of(Divisor, ".weight_global_scale", &[], F32),
+                of(Input, ".input_global_scale", &[], F32),
+            ],
+            Format::Nvfp4Modelopt => vec![
+                of(Elements, ".weight", &[n, k / 2], U8),
+                of(Scales, ".weight_scale", &groups, F8),
+                of(Factor, ".weight_scale_2", &[], F32),
+                of(Input, ".input_scale", &[], F32),
+            ],
+            Format::Fp8Block128 => vec![
+                of(Elements, ".weight", &[n, k], F8),
+                of(Scales, ".weight_scale_inv", &blocks, BF16_OR_F32),
+            ],
+        }
+    }
+}
