@@ -37,7 +37,19 @@ fn generate() -> Result<(), Box<dyn Error>> {
         fs::write(out.join(&file.name), &file.content)?;
     }
     fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
+    choose("model", &["hybrid", "plain"], target.decoder());
+    choose("feed_forward", &["experts", "mlp"], target.feed_forward());
     link(&target)
+}
+
+/// Tells which of some kinds of code the target has.
+fn choose(name: &str, kinds: &[&str], chosen: &str) {
+    let kinds: Vec<_> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
+    println!(
+        "cargo::rustc-check-cfg=cfg({name}, values({}))",
+        kinds.join(", ")
+    );
+    println!("cargo::rustc-cfg={name}={chosen:?}");
 }
 
 fn watch(path: impl AsRef<Path>) {

@@ -5,16 +5,12 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::iter;
 
-use super::{ROWS_MAX, parts};
+use super::{decoder, family};
 use crate::backend::{self, Backend, Bound};
 use crate::engine::executor::LOGITS_ROWS_MAX;
 use crate::ops::{Device, RANKED};
-use crate::shapes::{Attention as _, Delta as _};
-use crate::target::{
-    self, Full, Gdn, KV_PAGES, KvFormat, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, Site, VOCAB,
-};
+use crate::target::{self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, Site, VOCAB};
 use crate::weights::Layout;
 
 /// Pages that one sequence may fill: with fewer there is no server.
@@ -69,9 +65,10 @@ impl Plan {
     /// When there is too little for the model and its longest sequence.
     pub fn within(room: Option<u64>, model: Layout) -> Result<Plan, TooLittle> {
         let least = Plan::of(model, PAGES_MIN, room);
-        let others = least.bytes() - taken(kv_pages(model, PAGES_MIN));
-        let fits =
-            |pages: &usize| room.is_none_or(|room| others + taken(kv_pages(model, *pages)) <= room);
+        let others = least.bytes() - taken(family::caches(model, PAGES_MIN));
+        let fits = |pages: &usize| {
+            room.is_none_or(|room| others + taken(family::caches(model, *pages)) <= room)
+        };
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
             Some(pages) => Ok(Plan::of(model, pages, room)),
             None => Err(TooLittle {
@@ -93,9 +90,12 @@ impl Plan {
             pages,
             buffers: [
                 entry("weights, at most", taken(weights(model))),
-                entry("KV pages", taken(kv_pages(model, pages))),
-                entry("recurrent states", taken(states(model, MAX_SEQUENCES))),
-                entry("snapshots", taken(states(model, SNAPSHOTS))),
+                entry("KV pages", taken(family::caches(model, pages))),
+                entry(
+                    "recurrent states",
+                    taken(family::states(model, MAX_SEQUENCES)),
+                ),
+                entry("snapshots", taken(family::states(model, SNAPSHOTS))),
                 entry("activations", taken(activations())),
             ],
             others: [
@@ -224,36 +224,9 @@ fn weights(model: Layout) -> impl Iterator<Item = u64> {
     buffers.into_values().chain(vectors)
 }
 
-/// Of one page in one layer.
-fn page_layer_bytes() -> u64 {
-    let element = match target::FORMAT_KV {
-        KvFormat::F32 => 4,
-        KvFormat::Bf16 => 2,
-    };
-    (PAGE * 2 * Full::KV_HEADS * Full::HEAD_DIM * element) as u64
-}
-
-/// Keys and values of every page in every attention layer.
-fn kv_pages(model: Layout, pages: usize) -> impl Iterator<Item = u64> {
-    iter::repeat_n(
-        pages as u64 * page_layer_bytes(),
-        model.sites(Role::Key).count(),
-    )
-}
-
-/// Matrix states and convolution tails of so many sequences in every recurrent layer.
-fn states(model: Layout, sequences: usize) -> impl Iterator<Item = u64> {
-    let matrix = Gdn::VALUE_HEADS * Gdn::KEY_DIM * Gdn::VALUE_DIM;
-    let layer = [matrix, Gdn::CONV * Gdn::QKV];
-    let layer = layer.map(|elements| (sequences * elements * size_of::<f32>()) as u64);
-    (0..model.sites(Role::GdnQkv).count()).flat_map(move |_| layer)
-}
-
 /// Every activation of the largest step, its logits, and what the device's operations work in.
 fn activations() -> impl Iterator<Item = u64> {
-    let rows = parts::ROW_WIDTHS.map(|width| ROWS_MAX * width);
-    let ends = parts::END_WIDTHS.map(|width| MAX_SEQUENCES * width);
-    let tensors = rows.into_iter().chain(ends);
+    let tensors = decoder::activations::<Backend>();
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
     let buffers = tensors.chain(backend::WORKSPACE_BYTES);
     buffers.map(|bytes| bytes as u64)
@@ -318,7 +291,12 @@ mod tests {
             assert!(lines.contains(entry.name), "{lines}");
         }
         for entry in &plan.buffers {
-            let is_none = entry.name == "snapshots" && SNAPSHOTS == 0;
+            let keeps = family::states(model(), 1).next().is_some();
+            let is_none = match entry.name {
+                "snapshots" => SNAPSHOTS == 0 || !keeps,
+                "recurrent states" => !keeps,
+                _ => false,
+            };
             assert_eq!(entry.bytes == 0, is_none, "{}", entry.name);
         }
     }

@@ -2,14 +2,18 @@
 
 mod acceptance;
 mod bits;
+mod blocks;
+mod decoder;
+#[cfg_attr(model = "hybrid", path = "hybrid.rs")]
+#[cfg_attr(model = "plain", path = "plain.rs")]
+mod family;
+mod feed_forward;
 #[cfg(test)]
 mod golden;
 mod keep;
 pub mod ledger;
 mod measure;
 mod oracle;
-mod parts;
-mod qwen3_5_moe;
 mod runner;
 mod selfcheck;
 mod session;
@@ -19,12 +23,13 @@ mod text_check;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use bits::{Extent, Seen, WHOLE, bit_rules};
+pub use family::Runs;
+pub use feed_forward::ROUTER_LOGITS;
 pub use keep::keep_golden;
 pub use ledger::{Plan, TooLittle};
 pub use measure::measure;
 pub use oracle::{LayerFinding, OracleError, oracle};
-pub use qwen3_5_moe::Runs;
-pub use runner::{ROUTER_LOGITS, ROWS_MAX, Runner};
+pub use runner::{ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
 pub use text_check::{
     TEXT, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,

@@ -14,14 +14,15 @@ use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ro
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Dense, Device};
 use crate::ranking::weight_of;
-use crate::shapes::Experts as _;
-use crate::target::{HIDDEN, LAYERS, MIXERS, Mixer, Moe, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
-use crate::weights::{Checkpoint, WeightsError};
+use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
+use crate::weights::{Checkpoint, Layout, WeightsError};
 
 use super::Runs;
-use super::parts::{self, Layer, Scratch};
-use super::qwen3_5_moe::{self, Part};
-use super::runner::{ROUTER_LOGITS, Runner};
+use super::blocks::Loader;
+use super::decoder::{Layer, Part, Scratch};
+use super::family;
+use super::feed_forward::{ROUTED, ROUTER_LOGITS};
+use super::runner::Runner;
 use super::session::most_likely;
 
 /// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
@@ -115,10 +116,7 @@ impl LayerFinding {
 impl fmt::Display for LayerFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.passed() { "ok  " } else { "FAIL" };
-        let kind = match MIXERS[self.layer] {
-            Mixer::Gdn => "gdn",
-            Mixer::Attention => "attention",
-        };
+        let kind = family::mixer_name(Layout::whole(), self.layer);
         let LayerFinding {
             layer,
             mixer,
@@ -128,12 +126,15 @@ impl fmt::Display for LayerFinding {
             visited,
             chain,
         } = self;
-        write!(
-            f,
-            "{verdict} layer {layer:>2} {kind:<9} {mixer}, router {router}, {visited} of {experts} \
-             experts {experts}, {ties} ties; hidden states {:.1e} off so far",
-            chain.mean
-        )
+        write!(f, "{verdict} layer {layer:>2} {kind:<9} {mixer}, ")?;
+        match ROUTED[0] {
+            0 => write!(f, "mlp {experts}")?,
+            count => write!(
+                f,
+                "router {router}, {visited} of {count} experts {experts}, {ties} ties"
+            )?,
+        }
+        write!(f, "; hidden states {:.1e} off so far", chain.mean)
     }
 }
 
@@ -286,10 +287,10 @@ impl Trace {
     fn step<B: Runs>(&mut self, runner: &mut Runner<B>, rows: Rows<'_>) -> Result<(), DeviceError> {
         let (mut state, mut layer) = (0, 0);
         runner.step_watched(&[rows], |taker, part| {
-            taker.take(|s| &s.residual, HIDDEN, &mut self.states[state])?;
+            taker.take(|s| &s.stream.residual, HIDDEN, &mut self.states[state])?;
             state += 1;
-            if part == Part::Experts {
-                taker.take(|s| &s.router, ROUTER_LOGITS, &mut self.routers[layer])?;
+            if part == Part::FeedForward {
+                taker.take_router(&mut self.routers[layer])?;
                 layer += 1;
             }
             Ok(())
@@ -321,13 +322,14 @@ impl<'a> Far<'a> {
         steps(tokens, |rows| {
             let mut layer = 0;
             runner.step_watched(&[rows], |taker, part| {
-                let of_layer = |layer: usize| MIXERS.get(layer) == Some(&Mixer::Attention);
+                let layout = Layout::whole();
+                let of_layer = |layer: usize| layout.has(Role::Key, Site::Layer(layer));
                 if part == Part::Mixer && of_layer(layer) {
-                    taker.take(|s| &s.residual, HIDDEN, &mut states[layer][1])?;
+                    taker.take(|s| &s.stream.residual, HIDDEN, &mut states[layer][1])?;
                 }
-                layer += usize::from(part == Part::Experts);
+                layer += usize::from(part == Part::FeedForward);
                 if part != Part::Mixer && of_layer(layer) {
-                    taker.take(|s| &s.residual, HIDDEN, &mut states[layer][0])?;
+                    taker.take(|s| &s.stream.residual, HIDDEN, &mut states[layer][0])?;
                 }
                 Ok(())
             })
@@ -401,7 +403,8 @@ impl Reference {
     fn embed(&mut self, checkpoint: &Checkpoint, device: &Trace) -> Result<Errors, OracleError> {
         let table = checkpoint.matrix(Role::Embedding, Site::Whole);
         let table = self.ops.load_matrix(&[table])?;
-        self.ops.embed(&table, &self.batch, &mut self.s.residual);
+        self.ops
+            .embed(&table, &self.batch, &mut self.s.stream.residual);
         let found = self.residual()?;
         let half = found.len() / 2;
         self.own = found[..half].to_vec();
@@ -418,13 +421,18 @@ impl Reference {
         far: &Far<'_>,
     ) -> Result<LayerFinding, OracleError> {
         let pages = self.batch.page_count().max(far.tokens.len().div_ceil(PAGE));
-        let mut layer = parts::load_layer(&mut self.ops, checkpoint, index, pages)?;
+        let mut layer = Layer::load(&mut Loader {
+            ops: &mut self.ops,
+            checkpoint,
+            pages,
+            site: Site::Layer(index),
+        })?;
         let [before, between, behind] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);
         self.feed(before);
-        qwen3_5_moe::mixer(&mut self.ops, &mut layer, &mut self.s, &self.batch);
+        layer.mix(&mut self.ops, &mut self.s, &self.batch);
         let mixer = self.compare(before, between)?;
         self.feed(between);
-        qwen3_5_moe::experts(&mut self.ops, &layer, &mut self.s);
+        layer.feed(&mut self.ops, &mut self.s, &self.batch);
         let experts = self.compare(between, behind)?;
         let routing = self.routing(&device.routers[index])?;
         let same: Vec<f64> = experts
@@ -459,17 +467,17 @@ impl Reference {
         let table = pages(0, far.tokens.len());
         let mut batch = Batch::new(table.len());
         batch.fill(&[rows(0, 0, far.tokens, &table)])?;
-        self.s.residual = Tensor::of(HIDDEN, before.clone());
-        qwen3_5_moe::mixer(&mut self.ops, layer, &mut self.s, &batch);
+        self.s.stream.residual = Tensor::of(HIDDEN, before.clone());
+        layer.mix(&mut self.ops, &mut self.s, &batch);
         self.ops
-            .read(&self.s.residual, 0..batch.rows(), &mut self.host)?;
+            .read(&self.s.stream.residual, 0..batch.rows(), &mut self.host)?;
         Ok(row_errors(behind, &self.host, before, HIDDEN))
     }
 
     /// Puts its own chain's hidden states and the device's into the step.
     fn feed(&mut self, device: &[f32]) {
         let states = [&self.own[..], device].concat();
-        self.s.residual = Tensor::of(HIDDEN, states);
+        self.s.stream.residual = Tensor::of(HIDDEN, states);
     }
 
     /// Takes its own chain on, and compares by row what the fed rows and the device's have become
@@ -483,18 +491,25 @@ impl Reference {
 
     fn residual(&mut self) -> Result<Vec<f32>, OracleError> {
         let rows = 0..self.batch.rows();
-        self.ops.read(&self.s.residual, rows, &mut self.host)?;
+        self.ops
+            .read(&self.s.stream.residual, rows, &mut self.host)?;
         Ok(self.host.clone())
     }
 
-    /// Compares the router's logits of the fed rows, and the experts that follow from them.
+    /// Compares the router's logits of the fed rows, and the experts that follow from them; without
+    /// a router all rows go the same way.
     fn routing(&mut self, device: &[f32]) -> Result<Routing, OracleError> {
         let rows = self.batch.rows();
-        self.ops
-            .read(&self.s.router, rows / 2..rows, &mut self.host)?;
+        let Some(router) = self.s.router() else {
+            return Ok(Routing {
+                same: vec![true; rows / 2],
+                ..Routing::default()
+            });
+        };
+        self.ops.read(router, rows / 2..rows, &mut self.host)?;
         let zero = vec![0.0; self.host.len()];
         let errors = row_errors(device, &self.host, &zero, ROUTER_LOGITS);
-        let mut visited = [false; Moe::COUNT];
+        let mut visited = vec![false; ROUTED[0]];
         let mut routing = Routing {
             errors,
             ..Routing::default()
@@ -528,11 +543,13 @@ impl Reference {
         let norm = checkpoint.vector(Role::FinalNorm, Site::Whole);
         let norm = self.ops.load_vector(&norm)?;
         self.feed(&device.states[2 * LAYERS]);
-        self.ops.rms_norm(&self.s.residual, &norm, &mut self.s.x);
+        self.ops
+            .rms_norm(&self.s.stream.residual, &norm, &mut self.s.stream.x);
         let (mut ends, mut errors, zero) = (Ends::default(), Vec::new(), vec![0.0; VOCAB]);
         for position in 0..tokens.len() {
             self.batch.want(vec![position, tokens.len() + position])?;
-            self.ops.select(&self.s.x, &self.batch, &mut self.s.last);
+            self.ops
+                .select(&self.s.stream.x, &self.batch, &mut self.s.last);
             self.ops.linear(&self.s.last, &head, &mut self.s.logits);
             self.ops.read(&self.s.logits, 0..2, &mut self.host)?;
             let (own, fed) = self.host.split_at(VOCAB);
@@ -557,7 +574,7 @@ struct Routing {
 
 /// The experts of a row, by index.
 fn chosen(logits: &[f32]) -> Vec<usize> {
-    let top = crate::ranking::most_likely(&logits[..Moe::COUNT], Moe::PER_TOKEN);
+    let top = crate::ranking::most_likely(&logits[..ROUTED[0]], ROUTED[1]);
     let mut chosen: Vec<usize> = top.iter().map(|&(expert, _)| expert as usize).collect();
     chosen.sort_unstable();
     chosen

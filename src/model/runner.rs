@@ -6,18 +6,15 @@ use crate::engine::executor::{
 };
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Program, RANKED};
-use crate::shapes::Experts as _;
-use crate::target::{self, Moe};
+use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 
+use super::decoder::{self, Model, Part, Scratch};
+use super::feed_forward::ROUTER_LOGITS;
 use super::ledger::Plan;
-use super::parts::{self, Model, Scratch};
-use super::qwen3_5_moe::{self, Part};
 
 /// Most rows of one step: a full prefill and one token of every sequence.
 pub const ROWS_MAX: usize = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
-/// Logits of a router: of every expert, then of the shared one's gate.
-pub const ROUTER_LOGITS: usize = Moe::COUNT + 1;
 
 /// Elements that the host takes at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
@@ -53,7 +50,7 @@ impl<B: Runs> Runner<B> {
         plan: &Plan,
     ) -> Result<Runner<B>, WeightsError> {
         checkpoint.progress().enter(Stage::Loading);
-        let model = parts::load(&mut ops, checkpoint, plan.pages)?;
+        let model = decoder::load(&mut ops, checkpoint, plan.pages)?;
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops)?;
         let mut runner = Runner {
@@ -88,11 +85,11 @@ impl<B: Runs> Runner<B> {
             self.batch.fill(&(0..rows).map(row).collect::<Vec<_>>())?;
             let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
             self.ops.record(Program::Forward, batch, |ops| {
-                qwen3_5_moe::forward(ops, model, s, batch);
+                decoder::forward(ops, model, s, batch);
             })?;
-            if model.mtp.is_some() {
+            if model.prediction.is_some() {
                 self.ops.record(Program::Draft, batch, |ops| {
-                    qwen3_5_moe::draft(ops, model, s, batch);
+                    decoder::draft(ops, model, s, batch);
                 })?;
             }
         }
@@ -114,7 +111,7 @@ impl<B: Runs> Runner<B> {
         self.batch.replace_tokens(next)?;
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
         self.ops.run(Program::Draft, batch, |ops| {
-            qwen3_5_moe::draft(ops, model, s, batch);
+            decoder::draft(ops, model, s, batch);
         });
         self.displaced = false;
         Ok(())
@@ -122,7 +119,7 @@ impl<B: Runs> Runner<B> {
 
     /// The layers, for tests that spoil them.
     #[cfg(test)]
-    pub(super) fn layers(&mut self) -> &mut [parts::Layer<B>] {
+    pub(super) fn layers(&mut self) -> &mut [decoder::Layer<B>] {
         &mut self.model.layers
     }
 
@@ -145,7 +142,7 @@ impl<B: Runs> Runner<B> {
     pub fn step_eagerly(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.ops.begin(&self.batch);
-        qwen3_5_moe::forward(
+        decoder::forward(
             &mut self.ops,
             &mut self.model,
             &mut self.scratch,
@@ -167,7 +164,7 @@ impl<B: Runs> Runner<B> {
     ) -> Result<(), DeviceError> {
         routers.clear();
         self.step_watched(rows, |taker, part| match part {
-            Part::Experts => taker.take(|s| &s.router, ROUTER_LOGITS, routers),
+            Part::FeedForward => taker.take_router(routers),
             Part::Embedding | Part::Mixer => Ok(()),
         })
     }
@@ -186,7 +183,7 @@ impl<B: Runs> Runner<B> {
         self.ops.begin(&self.batch);
         let (model, s, rows) = (&mut self.model, &mut self.scratch, self.batch.rows());
         let (host, mut seen) = (&mut self.others, Ok(()));
-        qwen3_5_moe::forward_watched(&mut self.ops, model, s, &self.batch, |ops, s, part| {
+        decoder::forward_watched(&mut self.ops, model, s, &self.batch, |ops, s, part| {
             if seen.is_ok() {
                 let mut taker = Taker { ops, s, rows, host };
                 seen = look(&mut taker, part);
@@ -246,6 +243,17 @@ impl<B: Runs> Taker<'_, B> {
         }
         Ok(())
     }
+
+    /// Appends the logits of the layer's router, `[rows, ROUTER_LOGITS]`; none without a router.
+    ///
+    /// # Errors
+    /// As `take`.
+    pub fn take_router(&mut self, taken: &mut Vec<f32>) -> Result<(), DeviceError> {
+        match self.s.router() {
+            Some(_) => self.take(|s| s.router().expect("a router is"), ROUTER_LOGITS, taken),
+            None => Ok(()),
+        }
+    }
 }
 
 impl<B: Runs> Executor for Runner<B> {
@@ -260,7 +268,7 @@ impl<B: Runs> Executor for Runner<B> {
         self.fill(rows)?;
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
         self.ops.run(Program::Forward, batch, |ops| {
-            qwen3_5_moe::forward(ops, model, s, batch);
+            decoder::forward(ops, model, s, batch);
         });
         self.finish()
     }
@@ -272,7 +280,7 @@ impl<B: Runs> Executor for Runner<B> {
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
         if self.displaced {
             self.ops.begin(&self.batch);
-            qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
+            decoder::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
             self.displaced = false;
         }
         let row = index..index + 1;
@@ -289,7 +297,7 @@ impl<B: Runs> Executor for Runner<B> {
         }
         let wanted = self.batch.want(rows.to_vec())?;
         self.ops.begin(&self.batch);
-        qwen3_5_moe::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
+        decoder::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
         self.batch.want(wanted)?;
         self.displaced = true;
         let rows = 0..rows.len();

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::qwen3_5_moe::Part;
+use super::decoder::{self, Part};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
@@ -331,28 +331,28 @@ fn rows_out_of_range_are_refused() {
 fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let checkpoint = weights::open_seeded(Arc::default());
     let mut ops = Cpu::new(2);
-    let mut model = parts::load(&mut ops, &checkpoint, KV_PAGES).unwrap();
-    let mut scratch = parts::Scratch::new(&ops).unwrap();
+    let mut model = decoder::load(&mut ops, &checkpoint, KV_PAGES).unwrap();
+    let mut scratch = decoder::Scratch::new(&ops).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let sequence = alone(&tokens);
     let mut batch = Batch::new(KV_PAGES);
     batch.fill(&[sequence.rows(PAGE)]).unwrap();
     let mut states = vec![Vec::new()];
     ops.begin(&batch);
-    ops.embed(&model.embed, &batch, &mut scratch.residual);
-    ops.read(&scratch.residual, 0..PAGE, &mut states[0])
+    ops.embed(&model.embed, &batch, &mut scratch.stream.residual);
+    ops.read(&scratch.stream.residual, 0..PAGE, &mut states[0])
         .unwrap();
-    qwen3_5_moe::forward_watched(
+    decoder::forward_watched(
         &mut ops,
         &mut model,
         &mut scratch,
         &batch,
         |ops, s, part| {
-            if part != Part::Experts {
+            if part != Part::FeedForward {
                 return;
             }
             let mut state = Vec::new();
-            ops.read(&s.residual, 0..PAGE, &mut state).unwrap();
+            ops.read(&s.stream.residual, 0..PAGE, &mut state).unwrap();
             states.push(state);
         },
     );

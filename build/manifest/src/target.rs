@@ -8,7 +8,7 @@ use crate::error::ManifestError;
 use crate::files;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::{Leaf, Rows, Transformation};
-use crate::schema::model::{Checkpoint, Model};
+use crate::schema::model::{Checkpoint, Family, Model};
 use crate::schema::read;
 
 const LEAF_HINT: &str = " (facts are stated in targets/_hw and targets/_model only)";
@@ -112,6 +112,20 @@ fn parts<'a>(root: &Path, leaf: &'a str) -> Result<[&'a str; 3], ManifestError> 
 }
 
 impl Target {
+    /// The file of `src/model` that the family is written in.
+    pub fn decoder(&self) -> &'static str {
+        match self.model.family {
+            Family::Qwen35Moe => "hybrid",
+        }
+    }
+
+    /// Kind of what follows a layer's mixer.
+    pub fn feed_forward(&self) -> &'static str {
+        match self.model.family {
+            Family::Qwen35Moe => "experts",
+        }
+    }
+
     /// Name of the binary.
     pub fn binary(&self) -> String {
         format!("atlas-{}", self.name.replace('/', "-"))

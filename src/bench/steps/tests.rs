@@ -4,7 +4,8 @@ use super::metered::{Call, distinct_experts};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{Full, Gdn, HIDDEN, Moe, VOCAB};
+use crate::target::{Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
+use crate::weights::Layout;
 
 fn calls(case: Case, layers: usize) -> Vec<Call> {
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
@@ -66,7 +67,7 @@ fn a_step_that_ends_within_a_prompt_reads_no_head() {
 
 #[test]
 fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
-    if target::MIXERS[0] != crate::target::Mixer::Gdn {
+    if !Layout::whole().has(Role::GdnQkv, Site::Layer(0)) {
         return;
     }
     let bytes = |case, op| of(&calls(case, 1), op)[0].cost.bytes;
@@ -88,8 +89,8 @@ fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
 
 #[test]
 fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
-    let is_attention = |mixer: &target::Mixer| *mixer == target::Mixer::Attention;
-    let first = target::MIXERS.iter().position(is_attention);
+    let attends = |layer: &usize| Layout::whole().has(Role::Key, Site::Layer(*layer));
+    let first = (0..target::LAYERS).find(attends);
     let layers = 1 + first.expect("every model attends");
     let (decode, prompt) = (calls(decode(2), layers), calls(Case::Prompt(2), layers));
     let heads = Full::HEADS * Full::HEAD_DIM;

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use super::*;
+#[cfg(feed_forward = "experts")]
 use crate::backend::cpu::Matrix;
 use crate::model::Plan;
-use crate::model::parts::{Layer, Mixer};
-use crate::target::Moe;
+use crate::model::decoder::Layer;
 use crate::weights;
 
 /// Share of its size that a part is off by.
@@ -20,6 +20,11 @@ fn tokens(count: usize) -> Vec<TokenId> {
 /// Whether the target is one whose model is run in a test.
 fn is_small() -> bool {
     HIDDEN * LAYERS <= 1024
+}
+
+/// Makes what follows a norm a percent too large.
+fn scale(norm: &mut [f32]) {
+    norm.iter_mut().for_each(|w| *w *= PERCENT);
 }
 
 /// Compares a model one of whose layers `spoil` has changed.
@@ -63,21 +68,19 @@ fn the_cpu_agrees_with_itself() {
 #[test]
 fn a_mixer_that_is_off_by_a_percent_is_named() {
     if is_small() {
-        let (report, layers) = compared(|layers| match &mut layers[1].mixer {
-            Mixer::Gdn(gdn) => gdn.norm.iter_mut().for_each(|w| *w *= PERCENT),
-            Mixer::Attention(_) => unreachable!("the second layer is recurrent"),
-        });
+        let (report, layers) = compared(|layers| scale(&mut layers[1].input_norm));
         let layer = failed(&layers);
         assert!(!report.passed() && layer.layer == 1, "{report}");
         assert!(!layer.mixer.within() && layer.experts.within(), "{layer}");
     }
 }
 
+#[cfg(feed_forward = "experts")]
 #[test]
 fn experts_that_are_off_by_a_percent_are_named() {
     if is_small() {
         let (report, layers) = compared(|layers| {
-            let down = &mut layers[2].moe.experts.down;
+            let down = &mut layers[2].feed_forward.experts.down;
             down.iter_mut().for_each(|matrix| *matrix = scaled(matrix));
         });
         let layer = failed(&layers);
@@ -86,6 +89,7 @@ fn experts_that_are_off_by_a_percent_are_named() {
     }
 }
 
+#[cfg(feed_forward = "experts")]
 fn scaled(matrix: &Matrix) -> Matrix {
     let mut row = vec![0.0; matrix.k];
     let rows = (0..matrix.n).flat_map(|n| {
@@ -95,11 +99,12 @@ fn scaled(matrix: &Matrix) -> Matrix {
     Matrix::new(matrix.k, &[rows.collect()])
 }
 
+#[cfg(feed_forward = "experts")]
 #[test]
 fn experts_that_changed_places_are_found() {
     if is_small() {
         let (report, layers) =
-            compared(|layers| layers[0].moe.experts.down[..Moe::COUNT].rotate_left(1));
+            compared(|layers| layers[0].feed_forward.experts.down[..ROUTED[0]].rotate_left(1));
         let layer = failed(&layers);
         assert!(!report.passed() && layer.layer == 0, "{report}");
         assert!(layer.experts.largest > 10.0 * ROW_WITHIN, "{layer}");
@@ -121,11 +126,9 @@ fn a_missing_norm_is_found() {
 fn an_attention_that_is_wrong_is_found_over_the_longer_text_too() {
     if is_small() {
         let spoil = |layers: &mut [Layer<Cpu>]| {
-            for layer in layers {
-                if let Mixer::Attention(attention) = &mut layer.mixer {
-                    attention.q_norm.fill(0.0);
-                }
-            }
+            let attends = |index: &usize| Layout::whole().has(Role::Key, Site::Layer(*index));
+            let first = (0..LAYERS).find(attends).expect("a layer attends");
+            scale(&mut layers[first].input_norm);
         };
         let (report, layers) = compared(spoil);
         let layer = failed(&layers);

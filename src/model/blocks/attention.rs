@@ -1,0 +1,84 @@
+//! Attention over all earlier positions of a sequence.
+
+use super::{Block, Loader, Stream};
+use crate::engine::executor::DeviceError;
+use crate::ops::{Attend, Batch, Dense, Qkv};
+use crate::shapes;
+use crate::target::{FORMAT_KV, KvFormat, PAGE, Role};
+use crate::weights::WeightsError;
+
+/// Projections, norms of heads where the shape has them, and the cache of one layer.
+pub struct Attention<B: Attend<A>, A: shapes::Attention> {
+    q: B::Matrix,
+    k: B::Matrix,
+    v: B::Matrix,
+    o: B::Matrix,
+    /// Of queries and of keys.
+    pub(in crate::model) norms: Option<[B::Vector; 2]>,
+    cache: B::KvCache,
+}
+
+/// Storage of a step.
+pub struct Scratch<T> {
+    q: T,
+    k: T,
+    v: T,
+}
+
+impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
+    type Scratch = Scratch<B::Tensor>;
+
+    const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
+
+    fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        Ok(Attention {
+            q: loader.matrix(Role::Query)?,
+            k: loader.matrix(Role::Key)?,
+            v: loader.matrix(Role::Value)?,
+            o: loader.matrix(Role::Output)?,
+            norms: match A::NORMED {
+                true => Some([
+                    loader.vector(Role::QueryNorm)?,
+                    loader.vector(Role::KeyNorm)?,
+                ]),
+                false => None,
+            },
+            cache: loader.ops.kv_cache(loader.pages)?,
+        })
+    }
+
+    fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError> {
+        Ok(Scratch {
+            q: ops.tensor(rows, A::QUERIES)?,
+            k: ops.tensor(rows, A::KEYS)?,
+            v: ops.tensor(rows, A::KEYS)?,
+        })
+    }
+
+    fn run(
+        &mut self,
+        ops: &mut B,
+        norm: &B::Vector,
+        stream: &mut Stream<B>,
+        own: &mut Self::Scratch,
+        batch: &Batch,
+    ) {
+        let Stream { residual, x, mixed } = stream;
+        let Scratch { q, k, v } = own;
+        let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
+        ops.norm_linear(residual, norm, x, false, &mut projections);
+        let norms = self.norms.as_ref().map(|norms| norms.each_ref());
+        let input = Qkv { q, k, v, norms };
+        ops.attention(input, &mut self.cache, batch, mixed);
+        ops.linear_add(mixed, &self.o, residual);
+    }
+}
+
+/// Bytes of one page in one layer: keys and values of `PAGE` positions.
+pub const fn page_bytes<A: shapes::Attention>() -> u64 {
+    let element = match FORMAT_KV {
+        KvFormat::F32 => 4,
+        KvFormat::Bf16 => 2,
+    };
+    (PAGE * 2 * A::KEYS * element) as u64
+}

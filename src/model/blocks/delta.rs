@@ -1,0 +1,140 @@
+//! Gated DeltaNet: a recurrent mixer.
+
+use super::{Block, Loader, Stream};
+use crate::engine::executor::DeviceError;
+use crate::ops::{self, Batch, Delta, GatedDelta};
+use crate::shapes;
+use crate::target::Role;
+use crate::weights::WeightsError;
+
+/// Projections, the convolution, what decays, and the state of one layer.
+pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
+    qkv: B::Matrix,
+    z: B::Matrix,
+    b: B::Matrix,
+    a: B::Matrix,
+    out: B::Matrix,
+    conv: B::Vector,
+    a_log: B::Vector,
+    dt_bias: B::Vector,
+    pub(in crate::model) norm: B::Vector,
+    state: B::State,
+}
+
+/// Storage of a step.
+pub struct Scratch<T> {
+    qkv: T,
+    conv: T,
+    z: T,
+    b: T,
+    a: T,
+}
+
+impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
+    type Scratch = Scratch<B::Tensor>;
+
+    const WIDTHS: &'static [usize] = &[D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS];
+
+    fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        Ok(DeltaNet {
+            qkv: loader.matrix(Role::GdnQkv)?,
+            z: loader.matrix(Role::GdnGate)?,
+            b: loader.matrix(Role::GdnBeta)?,
+            a: loader.matrix(Role::GdnDecay)?,
+            out: loader.matrix(Role::GdnOutput)?,
+            conv: loader.vector(Role::GdnConv)?,
+            a_log: loader.vector(Role::GdnDecayRate)?,
+            dt_bias: loader.vector(Role::GdnDecayBias)?,
+            norm: loader.vector(Role::GdnNorm)?,
+            state: loader.ops.delta_state()?,
+        })
+    }
+
+    fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError> {
+        Ok(Scratch {
+            qkv: ops.tensor(rows, D::QKV)?,
+            conv: ops.tensor(rows, D::QKV)?,
+            z: ops.tensor(rows, D::VALUES)?,
+            b: ops.tensor(rows, D::VALUE_HEADS)?,
+            a: ops.tensor(rows, D::VALUE_HEADS)?,
+        })
+    }
+
+    fn run(
+        &mut self,
+        ops: &mut B,
+        norm: &B::Vector,
+        stream: &mut Stream<B>,
+        own: &mut Self::Scratch,
+        batch: &Batch,
+    ) {
+        let mut projections = [
+            (&self.qkv, &mut own.qkv),
+            (&self.z, &mut own.z),
+            (&self.b, &mut own.b),
+            (&self.a, &mut own.a),
+        ];
+        ops.norm_linear(
+            &stream.residual,
+            norm,
+            &mut stream.x,
+            false,
+            &mut projections,
+        );
+        match batch.is_decode() {
+            true => self.decode(ops, stream, own, batch),
+            false => self.prompt(ops, stream, own, batch),
+        }
+    }
+}
+
+impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
+    fn decode(
+        &mut self,
+        ops: &mut B,
+        stream: &mut Stream<B>,
+        own: &mut Scratch<B::Tensor>,
+        batch: &Batch,
+    ) {
+        let input = ops::DeltaNet {
+            qkv: &own.qkv,
+            z: &own.z,
+            b: &own.b,
+            a: &own.a,
+            conv: &self.conv,
+            a_log: &self.a_log,
+            dt_bias: &self.dt_bias,
+            norm: &self.norm,
+        };
+        let (conv, mixed) = (&mut own.conv, &mut stream.mixed);
+        ops.delta_net(input, conv, &mut self.state, batch, mixed);
+        ops.linear_add(mixed, &self.out, &mut stream.residual);
+    }
+
+    /// Prompts and verified drafts: heads are normed with the product that they are for.
+    fn prompt(
+        &mut self,
+        ops: &mut B,
+        stream: &mut Stream<B>,
+        own: &mut Scratch<B::Tensor>,
+        batch: &Batch,
+    ) {
+        ops.conv_silu(&own.qkv, &self.conv, &mut self.state, batch, &mut own.conv);
+        let input = GatedDelta {
+            qkv: &own.conv,
+            b: &own.b,
+            a: &own.a,
+            a_log: &self.a_log,
+            dt_bias: &self.dt_bias,
+        };
+        let (mixed, residual) = (&mut stream.mixed, &mut stream.residual);
+        ops.gated_delta(input, &mut self.state, batch, mixed);
+        ops.gated_linear_add(mixed, &self.norm, &own.z, &self.out, residual);
+    }
+}
+
+/// Bytes of one layer's state of so many sequences: matrices, then convolution tails.
+pub fn state_bytes<D: shapes::Delta>(sequences: usize) -> [u64; 2] {
+    let elements = [D::STATE, D::CONV * D::QKV];
+    elements.map(|elements| (sequences * elements * size_of::<f32>()) as u64)
+}

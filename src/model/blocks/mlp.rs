@@ -1,0 +1,61 @@
+//! A gated MLP that every row visits.
+
+use super::{Block, Loader, Stream};
+use crate::engine::executor::DeviceError;
+use crate::ops::{Batch, Gate};
+use crate::shapes;
+use crate::target::Role;
+use crate::weights::WeightsError;
+
+/// The three matrices of one layer.
+pub struct Mlp<B: Gate<M>, M: shapes::Mlp> {
+    gate: B::Matrix,
+    up: B::Matrix,
+    down: B::Matrix,
+    shape: std::marker::PhantomData<M>,
+}
+
+/// Storage of a step.
+pub struct Scratch<T> {
+    gate: T,
+    up: T,
+    act: T,
+}
+
+impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
+    type Scratch = Scratch<B::Tensor>;
+
+    const WIDTHS: &'static [usize] = &[M::INTERMEDIATE; 3];
+
+    fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        Ok(Mlp {
+            gate: loader.matrix(Role::MlpGate)?,
+            up: loader.matrix(Role::MlpUp)?,
+            down: loader.matrix(Role::MlpDown)?,
+            shape: std::marker::PhantomData,
+        })
+    }
+
+    fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError> {
+        Ok(Scratch {
+            gate: ops.tensor(rows, M::INTERMEDIATE)?,
+            up: ops.tensor(rows, M::INTERMEDIATE)?,
+            act: ops.tensor(rows, M::INTERMEDIATE)?,
+        })
+    }
+
+    fn run(
+        &mut self,
+        ops: &mut B,
+        norm: &B::Vector,
+        stream: &mut Stream<B>,
+        own: &mut Self::Scratch,
+        _: &Batch,
+    ) {
+        let Scratch { gate, up, act } = own;
+        let mut products = [(&self.gate, &mut *gate), (&self.up, &mut *up)];
+        ops.norm_linear(&stream.residual, norm, &mut stream.x, false, &mut products);
+        Gate::<M>::swiglu(ops, gate, up, act);
+        ops.linear_add(act, &self.down, &mut stream.residual);
+    }
+}

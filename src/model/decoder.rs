@@ -1,0 +1,239 @@
+//! A decoder of the target's family: its weights and caches, and the forward pass.
+
+use super::blocks::{Block, Loader, Stream};
+use super::family::{self, Mixer, Runs};
+use super::feed_forward::FeedForward;
+use super::runner::ROWS_MAX;
+use crate::engine::executor::DeviceError;
+use crate::ops::{Batch, Ends, RANKED};
+use crate::target::{self, HIDDEN, Role, Site, VOCAB};
+use crate::weights::{Checkpoint, WeightsError};
+
+/// Weights, caches and states.
+pub struct Model<B: Runs> {
+    pub embed: B::Matrix,
+    pub layers: Vec<Layer<B>>,
+    pub norm: B::Vector,
+    /// None when the embedding is the head.
+    pub head: Option<B::Matrix>,
+    pub prediction: Option<Prediction<B>>,
+}
+
+/// A mixer and what follows it, each behind its norm.
+pub struct Layer<B: Runs> {
+    pub input_norm: B::Vector,
+    pub mixer: Mixer<B>,
+    pub post_norm: B::Vector,
+    pub feed_forward: FeedForward<B>,
+}
+
+/// The multi-token-prediction layer and what surrounds it.
+pub struct Prediction<B: Runs> {
+    norm_embedding: B::Vector,
+    norm_hidden: B::Vector,
+    /// Of both normed, the embedding first, `[HIDDEN, 2 HIDDEN]`.
+    fusion: B::Matrix,
+    layer: Layer<B>,
+    norm: B::Vector,
+}
+
+/// Storage of a step, reused from step to step.
+pub struct Scratch<B: Runs> {
+    pub stream: Stream<B>,
+    mixer: <Mixer<B> as Block<B>>::Scratch,
+    feed_forward: <FeedForward<B> as Block<B>>::Scratch,
+    /// Normed embeddings, and beside them hidden states, for a prediction.
+    pair: [B::Tensor; 2],
+    /// Normed hidden states of the wanted rows.
+    pub last: B::Tensor,
+    /// Logits of the wanted rows.
+    pub logits: B::Tensor,
+    /// Ranking of each row of `logits`, where the backend ranks them.
+    pub ranked: B::Tensor,
+}
+
+/// Widths of tensors of every row of a step, beside those of its blocks.
+const ROW_WIDTHS: [usize; 5] = [HIDDEN, HIDDEN, family::MIXED, HIDDEN, 2 * HIDDEN];
+/// Widths of tensors of every sequence's last row: `last`, `logits` and `ranked`.
+const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
+
+/// Elements of the tensors of the largest step, one after the other.
+pub fn activations<B: Runs>() -> impl Iterator<Item = usize> {
+    let blocks = [Mixer::<B>::WIDTHS, FeedForward::<B>::WIDTHS].into_iter();
+    let rows = blocks.flatten().copied().chain(ROW_WIDTHS);
+    let ends = END_WIDTHS.map(|width| target::MAX_SEQUENCES * width);
+    rows.map(|width| ROWS_MAX * width).chain(ends)
+}
+
+impl<B: Runs> Scratch<B> {
+    /// Room for the largest step.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn new(ops: &B) -> Result<Scratch<B>, DeviceError> {
+        let [last, logits, ranked] =
+            END_WIDTHS.map(|width| ops.tensor(target::MAX_SEQUENCES, width));
+        Ok(Scratch {
+            stream: Stream::new(ops, ROWS_MAX, family::MIXED)?,
+            mixer: Mixer::scratch(ops, ROWS_MAX)?,
+            feed_forward: FeedForward::scratch(ops, ROWS_MAX)?,
+            pair: [
+                ops.tensor(ROWS_MAX, HIDDEN)?,
+                ops.tensor(ROWS_MAX, 2 * HIDDEN)?,
+            ],
+            last: last?,
+            logits: logits?,
+            ranked: ranked?,
+        })
+    }
+
+    /// Logits of the router that ran last, `[rows, ROUTER_LOGITS]`, where layers have one.
+    pub fn router(&self) -> Option<&B::Tensor> {
+        FeedForward::<B>::router(&self.feed_forward)
+    }
+}
+
+/// Reads every weight of the checkpoint onto the backend, with caches of `pages` KV pages.
+///
+/// # Errors
+/// `WeightsError` naming the file and tensor that cannot be used.
+pub fn load<B: Runs>(
+    ops: &mut B,
+    checkpoint: &Checkpoint,
+    pages: usize,
+) -> Result<Model<B>, WeightsError> {
+    let mut loader = Loader {
+        ops,
+        checkpoint,
+        pages,
+        site: Site::Whole,
+    };
+    let layers = 0..checkpoint.layout().layers();
+    let layers = layers.map(|layer| Layer::load(loader.at(Site::Layer(layer))));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let prediction = loader.at(Site::Prediction).has(Role::Fusion);
+    let prediction = prediction
+        .then(|| Prediction::load(&mut loader))
+        .transpose()?;
+    let whole = loader.at(Site::Whole);
+    let head = whole.has(Role::Head).then(|| whole.matrix(Role::Head));
+    Ok(Model {
+        head: head.transpose()?,
+        embed: whole.matrix(Role::Embedding)?,
+        norm: whole.vector(Role::FinalNorm)?,
+        layers,
+        prediction,
+    })
+}
+
+impl<B: Runs> Model<B> {
+    /// The matrix that makes logits of hidden states.
+    pub fn head(&self) -> &B::Matrix {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+}
+
+impl<B: Runs> Layer<B> {
+    /// Reads the layer of the loader's site.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load(loader: &mut Loader<'_, B>) -> Result<Layer<B>, WeightsError> {
+        Ok(Layer {
+            input_norm: loader.vector(Role::InputNorm)?,
+            mixer: Mixer::load(loader)?,
+            post_norm: loader.vector(Role::PostNorm)?,
+            feed_forward: FeedForward::load(loader)?,
+        })
+    }
+
+    /// Adds the mixer to the residual stream.
+    pub fn mix(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
+        let (norm, stream) = (&self.input_norm, &mut s.stream);
+        self.mixer.run(ops, norm, stream, &mut s.mixer, batch);
+    }
+
+    /// Adds what follows it.
+    pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
+        let (norm, stream, own) = (&self.post_norm, &mut s.stream, &mut s.feed_forward);
+        self.feed_forward.run(ops, norm, stream, own, batch);
+    }
+}
+
+impl<B: Runs> Prediction<B> {
+    fn load(loader: &mut Loader<'_, B>) -> Result<Prediction<B>, WeightsError> {
+        Ok(Prediction {
+            norm_embedding: loader.vector(Role::EmbeddingNorm)?,
+            norm_hidden: loader.vector(Role::HiddenNorm)?,
+            fusion: loader.matrix(Role::Fusion)?,
+            layer: Layer::load(loader)?,
+            norm: loader.vector(Role::FinalNorm)?,
+        })
+    }
+}
+
+/// A part of the forward pass that adds to the hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Embedding,
+    Mixer,
+    /// The logits of a router are still in `Scratch::router` behind it.
+    FeedForward,
+}
+
+/// Runs the step of `batch`: updates caches and states, leaves the normed hidden state of every
+/// row in `s.stream.x`, the logits of the wanted rows in `s.logits [wanted, VOCAB]`, and their
+/// ranking in `s.ranked`, if the backend ranks them.
+pub fn forward<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+    forward_watched(ops, model, s, batch, |_, _, _| {});
+}
+
+/// `forward`, with a look behind each part: the hidden states are in `s.stream.residual`.
+pub fn forward_watched<B: Runs>(
+    ops: &mut B,
+    model: &mut Model<B>,
+    s: &mut Scratch<B>,
+    batch: &Batch,
+    mut behind: impl FnMut(&mut B, &Scratch<B>, Part),
+) {
+    ops.embed(&model.embed, batch, &mut s.stream.residual);
+    behind(ops, s, Part::Embedding);
+    for layer in &mut model.layers {
+        layer.mix(ops, s, batch);
+        behind(ops, s, Part::Mixer);
+        layer.feed(ops, s, batch);
+        behind(ops, s, Part::FeedForward);
+    }
+    let ends = Ends {
+        x: &mut s.stream.x,
+        last: &mut s.last,
+        logits: &mut s.logits,
+        ranked: &mut s.ranked,
+    };
+    ops.lm_head(&s.stream.residual, &model.norm, model.head(), batch, ends);
+}
+
+/// Runs the multi-token-prediction layer on `s.stream.x`, the hidden states that `forward` left,
+/// and the token after each row (`batch.tokens`). Leaves its own hidden states in `s.stream.x` and
+/// the logits of the token after next in `s.logits`.
+pub fn draft<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+    let prediction = model.prediction.as_mut();
+    let prediction = prediction.expect("the target has a multi-token-prediction layer");
+    let (Stream { residual, x, .. }, [y, pair]) = (&mut s.stream, &mut s.pair);
+    ops.embed(&model.embed, batch, residual);
+    ops.rms_norm(residual, &prediction.norm_embedding, y);
+    ops.rms_norm(x, &prediction.norm_hidden, residual);
+    ops.concat(y, residual, pair);
+    ops.linear(pair, &prediction.fusion, residual);
+    prediction.layer.mix(ops, s, batch);
+    prediction.layer.feed(ops, s, batch);
+    ops.rms_norm(&s.stream.residual, &prediction.norm, &mut s.stream.x);
+    logits(ops, model, s, batch);
+}
+
+/// Leaves the logits of the wanted rows of `s.stream.x`, the hidden states that `forward` or
+/// `draft` left, in `s.logits [wanted, VOCAB]`.
+pub fn logits<B: Runs>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+    ops.select(&s.stream.x, batch, &mut s.last);
+    ops.linear(&s.last, model.head(), &mut s.logits);
+}

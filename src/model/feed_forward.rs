@@ -1,0 +1,42 @@
+//! What follows the mixer in the target's layers: experts, or an MLP.
+
+#[cfg(feed_forward = "experts")]
+mod kind {
+    use crate::model::blocks::Experts;
+    use crate::ops::{Dense, Route};
+    use crate::shapes::Experts as _;
+    use crate::target::Moe;
+
+    /// Operations that it is written in.
+    pub trait Feeds: Dense + Route<Moe> {}
+
+    impl<B: Dense + Route<Moe>> Feeds for B {}
+
+    pub type FeedForward<B> = Experts<B, Moe>;
+
+    /// Routed experts, and how many of them a row visits; 0 without experts.
+    pub const ROUTED: [usize; 2] = [Moe::COUNT, Moe::PER_TOKEN];
+    /// Logits of a router: of every expert, then of the shared one's gate; 0 without a router.
+    pub const ROUTER_LOGITS: usize = Moe::LOGITS;
+}
+
+#[cfg(feed_forward = "mlp")]
+mod kind {
+    use crate::model::blocks::Mlp;
+    use crate::ops::Gate;
+    use crate::target;
+
+    /// Operations that it is written in.
+    pub trait Feeds: Gate<target::Mlp> {}
+
+    impl<B: Gate<target::Mlp>> Feeds for B {}
+
+    pub type FeedForward<B> = Mlp<B, target::Mlp>;
+
+    /// Routed experts, and how many of them a row visits; 0 without experts.
+    pub const ROUTED: [usize; 2] = [0, 0];
+    /// Logits of a router: of every expert, then of the shared one's gate; 0 without a router.
+    pub const ROUTER_LOGITS: usize = 0;
+}
+
+pub use kind::{FeedForward, Feeds, ROUTED, ROUTER_LOGITS};
