@@ -9,14 +9,17 @@
 mod attend;
 pub mod check;
 mod clock;
+#[cfg(model = "hybrid")]
 mod delta;
 mod dense;
 mod failures;
+#[cfg_attr(feed_forward = "experts", path = "cuda/route.rs")]
+#[cfg_attr(feed_forward = "mlp", path = "cuda/gate.rs")]
+mod feed_forward;
 mod jobs;
 mod load;
 pub mod memory;
 mod panels;
-mod route;
 mod step;
 mod storage;
 
@@ -33,18 +36,23 @@ use ffi::{
 use crate::engine::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::{Batch, Device, Program};
-use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{
-    self, Format, Full, Gdn, HIDDEN, MAX_CONTEXT, MAX_SEQUENCES, MOE_ROWS, Moe, TOP_K_CHUNKS,
-    TOP_K_PARTS, VOCAB,
-};
+use crate::shapes::Attention as _;
+use crate::target::{self, Format, Full, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 use failures::Failures;
 use jobs::Wanted;
 use load::Loader;
-use step::{RECORDS, Step};
+use step::Step;
 use storage::{Order, Storage};
+
+/// What Gated DeltaNet takes of a model that has none.
+#[cfg(not(model = "hybrid"))]
+mod delta {
+    pub const WIDEST: usize = 0;
+    pub const WIDEST_ROW: usize = 0;
+    pub const RECORDS: usize = 0;
+}
 
 /// The GPU that kernels are compiled for, and how many SMs grids are sized for.
 const NEEDED: Needed = Needed {
@@ -64,62 +72,40 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const PROMPT_PATIENCE: u32 = if target::HOST_RESERVE.is_some() { 3 } else { 1 };
 /// Most rows of a step, or of what is in no cell of it, whose kernels stream keys for few rows.
 const FEW_ROWS: usize = 64;
-/// Positions of a split of attention.
-const SPLIT: usize = 256;
 /// Rows that lie together as operands, and places of an expert.
 const OPERAND_ROWS: usize = 8;
-/// Turns of all rows at their experts, the shared one included.
-const TURNS: usize = ROWS_MAX * (Moe::TURNS);
-/// Places for them: an expert's are whole groups.
-const PLACES: usize =
-    (TURNS + (OPERAND_ROWS - 1) * least(TURNS, Moe::ALL)).next_multiple_of(OPERAND_ROWS);
-
-/// Activations of those rows' experts on their way from block to block of one launch, then what
-/// rows have chosen.
-const RELAY: usize = (MOE_ROWS + 1) * (Moe::TURNS) * Moe::INTERMEDIATE;
-/// What `relay` holds between launches: as an F32 a number that no arithmetic gives, and no choice.
-const NOT_YET: u8 = 0xff;
-/// Bytes of the plan of `experts`: tiles of 16 bytes, two places; the numbers of tiles, of places
-/// and of tiles that are taken.
-const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
 /// Longest sum of a product but those of experts.
-const WIDEST: usize = most(2 * HIDDEN, most(Full::MIXED, Gdn::VALUES));
+const WIDEST: usize = most(
+    most(2 * HIDDEN, attend::WIDEST),
+    most(delta::WIDEST, feed_forward::WIDEST),
+);
 /// Elements of the widest row of a step: of those that operations take, and of its turns.
 const WIDEST_ROW: usize = most(
-    most(Full::QUERIES, Gdn::QKV),
-    most(2 * HIDDEN, (Moe::TURNS) * most(HIDDEN, Moe::INTERMEDIATE)),
+    most(2 * HIDDEN, attend::WIDEST_ROW),
+    most(delta::WIDEST_ROW, feed_forward::WIDEST_ROW),
 );
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
-/// those of two storages, or the places of `experts`.
-const WARPGROUP_BYTES: usize = if target::OPERANDS {
-    let rows = ROWS_MAX.next_multiple_of(OPERAND_ROWS);
-    2 * most(rows * WIDEST, PLACES * HIDDEN)
-} else {
-    0
-};
-/// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
-const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
-    nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
-} else {
-    0
+/// or those of two storages.
+const WARPGROUP_BYTES: usize = match target::OPERANDS {
+    true => 2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * WIDEST,
+    false => 0,
 };
 /// Bytes of few rows that all blocks hold, which are F16.
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// One kernel at a time has operands.
-const OPERAND_BYTES: usize = most(HELD_BYTES, most(WARPGROUP_BYTES, BLOCK_SCALED_BYTES));
-/// Results of splits, for few rows: the mix, its largest score and its sum.
-const PARTIAL: usize = FEW_ROWS * Full::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (Full::HEAD_DIM + 2);
+const OPERAND_BYTES: usize = most(
+    most(HELD_BYTES, WARPGROUP_BYTES),
+    feed_forward::OPERAND_BYTES,
+);
+/// What `gated_delta` prepares of a step's cells, or what weights lie in on their way to their
+/// place, bytes.
+const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
 /// Numbers of blocks that have stored theirs: a tile of few rows has one, of each KV head.
 const ARRIVED: usize = FEW_ROWS * Full::KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Parts of the rows that `top_k` takes.
 const PARTS: usize = MAX_SEQUENCES * TOP_K_CHUNKS * TOP_K_PARTS;
-
-/// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row.
-const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
-    rows * (width / 2 + width / 16 + size_of::<f32>())
-}
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
@@ -154,23 +140,19 @@ pub struct Cuda {
     matrix_bytes: u64,
     /// Whether the batch's copy may still be under way.
     begun: bool,
-    /// `[MAX_CONTEXT][PAIRS]` of cosine and sine.
-    angles: DeviceBuf<f32>,
-    partial: DeviceBuf<f32>,
+    attend: attend::Room,
+    #[cfg_attr(
+        feed_forward = "mlp",
+        expect(dead_code, reason = "an MLP works in no memory")
+    )]
+    feed_forward: feed_forward::Room,
     /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits, or,
     /// the first one, have normed a row or ranked their logits; zeros between launches.
     arrived: DeviceBuf<u32>,
-    plan: DeviceBuf<u8>,
     /// What `gated_delta` prepares of a step's cells; before the first step, rows to be repacked.
     records: DeviceBuf<u8>,
     /// Rows of a step as tensor instructions read them.
     operands: DeviceBuf<u8>,
-    /// `[PLACES][EXPERT_INTERMEDIATE]`, or the same as operands in half of the room.
-    act: DeviceBuf<f32>,
-    /// `[PLACES][HIDDEN / 2]` pairs of F16.
-    turns: DeviceBuf<u32>,
-    /// `[MOE_ROWS + 1][EXPERTS_PER_TOKEN + 1][EXPERT_INTERMEDIATE]`, `NOT_YET` between launches.
-    relay: DeviceBuf<f32>,
     /// What rows of logits are ranked by: orders and sums of `PARTS`.
     orders: DeviceBuf<u32>,
     sums: DeviceBuf<f32>,
@@ -267,12 +249,6 @@ impl Cuda {
         let device = Gpu::open(&NEEDED).map_err(refused)?;
         let room = memory::room_of(&device)?;
         let stream = Stream::open(&device).map_err(refused)?;
-        let mut angles = memory::buffer(&device, MAX_CONTEXT * 2 * Full::PAIRS)?;
-        angles
-            .upload(0, &attend::rotations(), &stream)
-            .map_err(refused)?;
-        let mut relay = memory::buffer(&device, RELAY)?;
-        relay.fill_bytes(NOT_YET, &stream).map_err(refused)?;
         let mut arrived = memory::buffer(&device, ARRIVED)?;
         arrived.fill_bytes(0, &stream).map_err(refused)?;
         Ok(Cuda {
@@ -281,15 +257,11 @@ impl Cuda {
             loader: None,
             matrix_bytes: 0,
             begun: false,
-            angles,
-            partial: memory::buffer(&device, PARTIAL)?,
+            attend: attend::Room::new(&device, &stream)?,
+            feed_forward: feed_forward::Room::new(&device, &stream)?,
             arrived,
-            plan: memory::buffer(&device, PLAN_BYTES)?,
             records: memory::buffer(&device, RECORDS)?,
             operands: memory::buffer(&device, OPERAND_BYTES)?,
-            act: memory::buffer(&device, PLACES * Moe::INTERMEDIATE)?,
-            turns: memory::buffer(&device, PLACES * HIDDEN / 2)?,
-            relay,
             orders: memory::buffer(&device, PARTS)?,
             sums: memory::buffer(&device, PARTS)?,
             graphs: Vec::new(),

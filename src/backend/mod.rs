@@ -44,7 +44,9 @@ mod device {
     pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
     /// Buffers that operations take beside tensors, bytes; here they take them as they go.
-    pub const WORKSPACE_BYTES: [usize; 0] = [];
+    pub fn workspace() -> impl Iterator<Item = usize> {
+        std::iter::empty()
+    }
     /// What is left to others, bytes.
     pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
         Some(bytes) => bytes,
@@ -87,8 +89,8 @@ mod device {
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, measure, parity, partition};
     pub use super::cuda::memory::{
-        CONTEXT_BYTES, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES, WORKSPACE_BYTES,
-        buffer_bytes, room,
+        CONTEXT_BYTES, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES, buffer_bytes, room,
+        workspace,
     };
 
     /// What runs the model.
@@ -107,6 +109,6 @@ mod device {
 pub use budget::simulated;
 pub use device::{
     Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES,
-    WORKSPACE_BYTES, buffer_bytes, open, partition, room,
+    buffer_bytes, open, partition, room, workspace,
 };
 pub use host::{Bound, SERVER_BYTES, bound as host_bound, bytes as host_bytes, room as host_room};

@@ -228,7 +228,7 @@ fn weights(model: Layout) -> impl Iterator<Item = u64> {
 fn activations() -> impl Iterator<Item = u64> {
     let tensors = decoder::activations::<Backend>();
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
-    let buffers = tensors.chain(backend::WORKSPACE_BYTES);
+    let buffers = tensors.chain(backend::workspace());
     buffers.map(|bytes| bytes as u64)
 }
 

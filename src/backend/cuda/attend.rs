@@ -2,15 +2,49 @@
 
 use std::ptr;
 
-use ffi::DeviceBuf;
 use ffi::ops::{self, atlas_bf16};
+use ffi::{Device, DeviceBuf, Stream};
 
 use super::step::CELL_TILE_TOKENS;
-use super::{Cuda, Tensor, Vector, count};
+use super::{Cuda, FEW_ROWS, Tensor, Vector, count, memory, refused};
 use crate::engine::executor::DeviceError;
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes::Attention as _;
 use crate::target::{Full, MAX_CONTEXT, PAGE};
+
+/// Longest sum of its products beside the hidden size.
+pub const WIDEST: usize = Full::MIXED;
+/// Elements of its widest row.
+pub const WIDEST_ROW: usize = Full::QUERIES;
+/// Positions of a split of attention.
+const SPLIT: usize = 256;
+/// Results of splits, for few rows: the mix, its largest score and its sum.
+const PARTIAL: usize = FEW_ROWS * Full::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (Full::HEAD_DIM + 2);
+
+/// Memory that attention works in.
+pub struct Room {
+    /// `[MAX_CONTEXT][PAIRS]` of cosine and sine.
+    angles: DeviceBuf<f32>,
+    /// Results of splits.
+    partial: DeviceBuf<f32>,
+}
+
+impl Room {
+    /// Bytes of its buffers.
+    pub const BYTES: [usize; 2] = [
+        MAX_CONTEXT * 2 * Full::PAIRS * size_of::<f32>(),
+        PARTIAL * size_of::<f32>(),
+    ];
+
+    pub fn new(device: &Device, stream: &Stream) -> Result<Room, DeviceError> {
+        let mut angles = memory::buffer(device, MAX_CONTEXT * 2 * Full::PAIRS)?;
+        angles.upload(0, &rotations(), stream).map_err(refused)?;
+        Ok(Room {
+            angles,
+            partial: memory::buffer(device, PARTIAL)?,
+        })
+    }
+}
 
 /// `[pages][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as `cuda/tile/pages.cuh` has it.
 pub struct KvCache(pub(super) DeviceBuf<atlas_bf16>);
@@ -25,7 +59,7 @@ impl KvCache {
 }
 
 /// Cosine and sine of every pair's angle, position by position.
-pub(super) fn rotations() -> Vec<f32> {
+fn rotations() -> Vec<f32> {
     let turn = |position| {
         (0..Full::PAIRS).map(move |pair| Full::ROPE.turn(position, pair, Full::ROTARY_DIM))
     };
@@ -80,7 +114,7 @@ impl Attend<Full> for Cuda {
                 v.as_ptr(),
                 of_q,
                 of_k,
-                self.angles.as_ptr(),
+                self.attend.angles.as_ptr(),
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
@@ -107,7 +141,7 @@ impl Attend<Full> for Cuda {
                 step.pages(),
                 step.cell_tile_list(),
                 step.tile_list(),
-                self.partial.as_mut_ptr(),
+                self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,
                 count(q.rows),
@@ -146,13 +180,13 @@ impl Attend<Full> for Cuda {
                 v.as_ptr(),
                 of_q,
                 of_k,
-                self.angles.as_ptr(),
+                self.attend.angles.as_ptr(),
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
                 cache.0.as_mut_ptr(),
                 step.tile_list(),
-                self.partial.as_mut_ptr(),
+                self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,
                 count(rows),

@@ -10,8 +10,8 @@ use ffi::Event;
 use ffi::ops::atlas_bf16;
 
 use super::attend::KvCache;
+use super::feed_forward::Experts;
 use super::panels::Panels;
-use super::route::Experts;
 use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::backend::cpu::Cpu;

@@ -2,12 +2,25 @@
 
 use ffi::{DeviceBuf, ops};
 
-use super::step::CELL_RECORD;
+use super::step::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
 use crate::engine::executor::DeviceError;
-use crate::ops::{Batch, Delta, DeltaNet, GatedDelta};
+use crate::model::ROWS_MAX;
+use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
 use crate::shapes::Delta as _;
 use crate::target::{Gdn, HIDDEN, MAX_SEQUENCES};
+
+/// Longest sum of its products beside the hidden size.
+pub const WIDEST: usize = Gdn::VALUES;
+/// Elements of its widest row.
+pub const WIDEST_ROW: usize = Gdn::QKV;
+/// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
+/// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row.
+const CELL_RECORD: usize = Gdn::KEY_HEADS * 2 * CELL * Gdn::KEY_DIM * 2
+    + Gdn::VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
+const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
+/// What is prepared of a step's cells, bytes.
+pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 
 /// State of one Gated DeltaNet layer.
 pub struct State {

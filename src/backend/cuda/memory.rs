@@ -2,37 +2,31 @@
 
 use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
-use super::step::{RECORDS, Step};
-use super::{
-    ARRIVED, NEEDED, OPERAND_BYTES, PARTIAL, PARTS, PLACES, PLAN_BYTES, RELAY, TURNS, load, refused,
-};
+use super::step::Step;
+use super::{ARRIVED, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused};
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::engine::executor::DeviceError;
-use crate::shapes::{Attention as _, Experts as _};
-use crate::target::{self, Full, HIDDEN, MAX_CONTEXT, Moe};
+use crate::target;
 
 /// Buffers that operations work in beside tensors, bytes: those of `Cuda`, of `Step` and of a
 /// `Routing`.
-pub const WORKSPACE_BYTES: [usize; 14] = {
+pub fn workspace() -> impl Iterator<Item = usize> {
     const NUMBER: usize = size_of::<f32>();
-    [
-        MAX_CONTEXT * 2 * Full::PAIRS * NUMBER,
-        PARTIAL * NUMBER,
+    let shared = [
         ARRIVED * NUMBER,
-        PLAN_BYTES,
         RECORDS,
         OPERAND_BYTES,
-        PLACES * Moe::INTERMEDIATE * NUMBER,
-        PLACES * HIDDEN / 2 * NUMBER,
-        RELAY * NUMBER,
         PARTS * NUMBER,
         PARTS * NUMBER,
         Step::BYTES,
-        TURNS * NUMBER,
-        TURNS * NUMBER,
-    ]
-};
+    ];
+    let groups = attend::Room::BYTES.into_iter();
+    shared
+        .into_iter()
+        .chain(groups)
+        .chain(feed_forward::Room::BYTES)
+}
 
 /// What the driver takes of an opened GPU for itself and for the kernels, at most: what
 /// `nvidia-smi` shows of a server, less the other lines of its ledger.

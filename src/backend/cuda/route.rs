@@ -1,16 +1,93 @@
 //! Experts on the GPU.
 
-use ffi::{DeviceBuf, ops};
+use ffi::{Device, DeviceBuf, Stream, ops};
 
 use super::jobs::Wanted;
 use super::storage::{Order, Storage};
-use super::{Cuda, TURNS, Tensor, count, memory};
+use super::{Cuda, OPERAND_ROWS, Tensor, count, least, memory, most, refused};
 use crate::engine::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
-use crate::target::{HIDDEN, MOE_ROWS, Moe};
+use crate::target::{self, HIDDEN, MOE_ROWS, Moe};
 use crate::weights::{MatrixSource, WeightsError};
+
+/// Longest sum of its products beside the hidden size and those of experts.
+pub const WIDEST: usize = 0;
+/// Elements of its widest row: of all turns.
+pub const WIDEST_ROW: usize = Moe::TURNS * most(HIDDEN, Moe::INTERMEDIATE);
+/// Longest row of its matrices.
+pub const LONGEST: usize = Moe::INTERMEDIATE;
+/// Turns of all rows at their experts, the shared one included.
+const TURNS: usize = ROWS_MAX * Moe::TURNS;
+/// Places for them: an expert's are whole groups.
+const PLACES: usize =
+    (TURNS + (OPERAND_ROWS - 1) * least(TURNS, Moe::ALL)).next_multiple_of(OPERAND_ROWS);
+/// Activations of those rows' experts on their way from block to block of one launch, then what
+/// rows have chosen.
+const RELAY: usize = (MOE_ROWS + 1) * Moe::TURNS * Moe::INTERMEDIATE;
+/// What `relay` holds between launches: as an F32 a number that no arithmetic gives, and no choice.
+const NOT_YET: u8 = 0xff;
+/// Bytes of the plan of `experts`: tiles of 16 bytes, two places; the numbers of tiles, of places
+/// and of tiles that are taken.
+const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
+/// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
+const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
+    nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
+} else {
+    0
+};
+/// Bytes of what experts multiply, as operands.
+pub const OPERAND_BYTES: usize = most(
+    BLOCK_SCALED_BYTES,
+    if target::OPERANDS {
+        2 * PLACES * HIDDEN
+    } else {
+        0
+    },
+);
+
+/// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row.
+const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
+    rows * (width / 2 + width / 16 + size_of::<f32>())
+}
+
+/// Memory that experts work in.
+pub struct Room {
+    plan: DeviceBuf<u8>,
+    /// `[PLACES][INTERMEDIATE]`, or the same as operands in half of the room.
+    act: DeviceBuf<f32>,
+    /// `[PLACES][HIDDEN / 2]` pairs of F16.
+    turns: DeviceBuf<u32>,
+    /// `[MOE_ROWS + 1][TURNS][INTERMEDIATE]`, `NOT_YET` between launches.
+    relay: DeviceBuf<f32>,
+}
+
+impl Room {
+    /// Bytes of its buffers, and of those of a `Routing`.
+    pub const BYTES: [usize; 6] = {
+        const NUMBER: usize = size_of::<f32>();
+        [
+            PLAN_BYTES,
+            PLACES * Moe::INTERMEDIATE * NUMBER,
+            PLACES * HIDDEN / 2 * NUMBER,
+            RELAY * NUMBER,
+            TURNS * NUMBER,
+            TURNS * NUMBER,
+        ]
+    };
+
+    pub fn new(device: &Device, stream: &Stream) -> Result<Room, DeviceError> {
+        let mut relay = memory::buffer(device, RELAY)?;
+        relay.fill_bytes(NOT_YET, stream).map_err(refused)?;
+        Ok(Room {
+            plan: memory::buffer(device, PLAN_BYTES)?,
+            act: memory::buffer(device, PLACES * Moe::INTERMEDIATE)?,
+            turns: memory::buffer(device, PLACES * HIDDEN / 2)?,
+            relay,
+        })
+    }
+}
 
 /// The experts of one layer, the shared one last, each a matrix of its own behind the one before.
 pub struct Experts {
@@ -107,10 +184,10 @@ impl Route<Moe> for Cuda {
                 routing.weights.as_ptr(),
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
-                self.plan.as_mut_ptr(),
+                self.feed_forward.plan.as_mut_ptr(),
                 self.operands.as_mut_ptr(),
-                self.act.as_mut_ptr(),
-                self.turns.as_mut_ptr(),
+                self.feed_forward.act.as_mut_ptr(),
+                self.feed_forward.turns.as_mut_ptr(),
                 residual.as_mut_ptr(),
                 count(x.rows),
                 experts.storage as u32,
@@ -145,11 +222,11 @@ impl Route<Moe> for Cuda {
                 experts.down.as_ptr(),
                 routing.chosen.as_mut_ptr(),
                 routing.weights.as_mut_ptr(),
-                self.plan.as_mut_ptr(),
+                self.feed_forward.plan.as_mut_ptr(),
                 self.operands.as_mut_ptr(),
-                self.act.as_mut_ptr(),
-                self.relay.as_mut_ptr(),
-                self.turns.as_mut_ptr(),
+                self.feed_forward.act.as_mut_ptr(),
+                self.feed_forward.relay.as_mut_ptr(),
+                self.feed_forward.turns.as_mut_ptr(),
                 residual.as_mut_ptr(),
                 count(rows),
                 experts.storage as u32,

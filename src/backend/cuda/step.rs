@@ -8,22 +8,15 @@ use super::{FEW_ROWS, memory};
 use crate::engine::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
-use crate::shapes::{Attention as _, Delta as _};
-use crate::target::{Full, Gdn, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::shapes::Attention as _;
+use crate::target::{Full, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
 /// Cells of a step of `rows` that are taken whole, at most.
-const fn cells_of(rows: usize) -> usize {
+pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
 }
-/// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
-/// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row.
-pub const CELL_RECORD: usize = Gdn::KEY_HEADS * 2 * CELL * Gdn::KEY_DIM * 2
-    + Gdn::VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
-const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
-/// What is prepared of a step's cells, bytes.
-pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 /// Query rows of a tile of `attend`, for few rows and for many; heads of a group are rows.
 const TILE_ROWS: [usize; 2] = [16, 32];
 /// Query rows of a tile of cells.
