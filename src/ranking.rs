@@ -23,7 +23,7 @@ pub fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     top
 }
 
-/// What `Ops::top_k` leaves of a row, for its `count` largest logits.
+/// What `ops::Dense::top_k` leaves of a row, for its `count` largest logits.
 pub fn ranked(logits: &[f32], count: usize) -> Vec<f32> {
     let top = most_likely(logits, count);
     let sum = match all_finite(logits) {

@@ -3,8 +3,8 @@
 //! Activations and recurrent states are F32, the KV pages and what attention multiplies BF16, other
 //! operands of tensor instructions, what an expert adds to a row and what cells hold F16. Weights
 //! are the checkpoint's values, in F16 where it has BF16.
-//! A call that fails is remembered and reported by the next `read`, as `ops::Device` asks for; until then
-//! nothing more is launched. All memory is taken before the first step.
+//! A call that fails is remembered and reported by the next `read`, as `ops::Device` asks for;
+//! until then nothing more is launched. All memory is taken before the first step.
 
 mod attend;
 pub mod check;

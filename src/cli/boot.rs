@@ -216,6 +216,13 @@ pub struct Engine {
     pub chat: JoinHandle<Result<ChatModel, Failure>>,
 }
 
+/// Whether a model is to draft: its layer of multi-token prediction takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafting {
+    Yes,
+    No,
+}
+
 /// Opens and loads the weights, and checks the model with what `checks` gives; blocks.
 ///
 /// # Errors
@@ -224,10 +231,15 @@ pub struct Engine {
 pub fn runner(
     files: &Files,
     progress: &Arc<Progress>,
+    drafting: Drafting,
     checks: impl FnOnce() -> Result<Checks, Box<dyn Error + Send + Sync>>,
 ) -> Result<Runner<Backend>, Box<dyn Error + Send + Sync>> {
     progress.enter(Stage::Checking);
     let checkpoint = files.open(progress.clone())?;
+    let checkpoint = match drafting {
+        Drafting::Yes => checkpoint,
+        Drafting::No => checkpoint.without_prediction(),
+    };
     let meter = Meter::start(progress);
     tell_detour(&checkpoint);
     progress.enter(Stage::Opening);
@@ -281,7 +293,7 @@ pub fn engine(files: &Files, progress: &Arc<Progress>, golden: Option<&Path>) ->
     });
     let (files, progress) = (files.clone(), progress.clone());
     let (handle, thread) = engine::spawn(Limits::TARGET, move || {
-        runner(&files, &progress, || {
+        runner(&files, &progress, Drafting::No, || {
             given
                 .recv()
                 .map_err(|_| "there is nothing to check the model with".into())

@@ -71,7 +71,8 @@ fn processor() -> Finding {
 /// Whether the model fits, and with how many KV pages.
 fn memory() -> Finding {
     let room = backend::room().map_err(|error| error.to_string())?;
-    let plan = Plan::within(room, Layout::whole()).map_err(|error| error.to_string())?;
+    let plan = Plan::within(room, Layout::whole().without_prediction())
+        .map_err(|error| error.to_string())?;
     let needed = ledger::mebibytes(plan.bytes());
     Ok(format!(
         "{needed} of memory are needed: {}",

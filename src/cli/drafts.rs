@@ -11,7 +11,7 @@ use crate::model::{Acceptance, Exchange, acceptance};
 use crate::target;
 use crate::weights::Progress;
 
-use super::boot::{self, Files};
+use super::boot::{self, Drafting, Files};
 use super::check::Checks;
 use super::{Exit, Failure};
 
@@ -40,7 +40,7 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     let files = Files::locate(weights)?;
     let progress = Arc::new(Progress::default());
     let checks = Checks::new(&files, Some(&boot::chat_model(&files)?), None)?;
-    let runner = boot::runner(&files, &progress, || Ok(checks));
+    let runner = boot::runner(&files, &progress, Drafting::Yes, || Ok(checks));
     let mut runner = runner.map_err(|error| boot::start_failure(error.as_ref()))?;
     let found =
         acceptance(&mut runner, &exchanges).map_err(|error| Failure::new(Exit::Internal, error))?;

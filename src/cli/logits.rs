@@ -62,7 +62,8 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let meter = Meter::start(&progress);
     let checkpoint = weights::open_layers(&options.weights, options.layers, progress)
-        .map_err(|error| boot::start_failure(&error))?;
+        .map_err(|error| boot::start_failure(&error))?
+        .without_prediction();
     boot::tell_detour(&checkpoint);
     let internal = |error| Failure::new(Exit::Internal, error);
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;

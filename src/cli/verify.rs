@@ -14,7 +14,7 @@ use crate::target;
 use crate::text::chat::ChatModel;
 use crate::weights::{self, FileDigest, Progress, Verdict, WeightsError, Witness};
 
-use super::boot::{self, Files};
+use super::boot::{self, Drafting, Files};
 use super::check::{self, Checks};
 use super::meter::Meter;
 use super::{Exit, Failure};
@@ -195,7 +195,7 @@ fn model(
     checks: Checks,
 ) -> Result<Runner<Backend>, Failure> {
     check::tell_drawn(files);
-    let runner = boot::runner(files, progress, || Ok(checks));
+    let runner = boot::runner(files, progress, Drafting::No, || Ok(checks));
     let runner = runner.map_err(|cause| boot::start_failure(cause.as_ref()))?;
     boot::print("ok   the model, as every start checks it\n")?;
     Ok(runner)

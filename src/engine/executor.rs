@@ -42,7 +42,7 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Of a row of `Ops::top_k`: ids, which are whole numbers, logits, and the sum.
+    /// Of a row of `ops::Dense::top_k`: ids, which are whole numbers, logits, and the sum.
     pub fn new(row: &'a [f32]) -> Ranked<'a> {
         let (&sum, ranked) = row.split_last().expect("a sum is there");
         let (ids, logits) = ranked.split_at(ranked.len() / 2);

@@ -7,7 +7,7 @@ use super::runner::ROWS_MAX;
 use crate::engine::executor::DeviceError;
 use crate::ops::{Batch, Ends, RANKED};
 use crate::target::{self, HIDDEN, Role, Site, VOCAB};
-use crate::weights::{Checkpoint, WeightsError};
+use crate::weights::{Checkpoint, Layout, WeightsError};
 
 /// Weights, caches and states.
 pub struct Model<B: Runs> {
@@ -42,8 +42,8 @@ pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     mixer: <Mixer<B> as Block<B>>::Scratch,
     feed_forward: <FeedForward<B> as Block<B>>::Scratch,
-    /// Normed embeddings, and beside them hidden states, for a prediction.
-    pair: [B::Tensor; 2],
+    /// For a prediction: normed embeddings, and those beside hidden states.
+    pair: Option<[B::Tensor; 2]>,
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,
     /// Logits of the wanted rows.
@@ -52,35 +52,43 @@ pub struct Scratch<B: Runs> {
     pub ranked: B::Tensor,
 }
 
-/// Widths of tensors of every row of a step, beside those of its blocks.
-const ROW_WIDTHS: [usize; 5] = [HIDDEN, HIDDEN, family::MIXED, HIDDEN, 2 * HIDDEN];
+/// Widths of the tensors of every row that a prediction needs beside the others: normed embeddings,
+/// and those beside hidden states.
+const PAIR_WIDTHS: [usize; 2] = [HIDDEN, 2 * HIDDEN];
 /// Widths of tensors of every sequence's last row: `last`, `logits` and `ranked`.
 const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
 /// Elements of the tensors of the largest step, one after the other.
-pub fn activations<B: Runs>() -> impl Iterator<Item = usize> {
+pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
     let blocks = [Mixer::<B>::WIDTHS, FeedForward::<B>::WIDTHS].into_iter();
-    let rows = blocks.flatten().copied().chain(ROW_WIDTHS);
+    let pair = PAIR_WIDTHS.into_iter().filter(move |_| predicts(layout));
+    let stream = Stream::<B>::widths(family::MIXED);
+    let rows = blocks.flatten().copied().chain(stream).chain(pair);
     let ends = END_WIDTHS.map(|width| target::MAX_SEQUENCES * width);
     rows.map(|width| ROWS_MAX * width).chain(ends)
 }
 
+/// Whether a model has a prediction layer.
+fn predicts(layout: Layout) -> bool {
+    layout.has(Role::Fusion, Site::Prediction)
+}
+
 impl<B: Runs> Scratch<B> {
-    /// Room for the largest step.
+    /// Room for the largest step of a model with these weights.
     ///
     /// # Errors
     /// Too little memory.
-    pub fn new(ops: &B) -> Result<Scratch<B>, DeviceError> {
+    pub fn new(ops: &B, layout: Layout) -> Result<Scratch<B>, DeviceError> {
         let [last, logits, ranked] =
             END_WIDTHS.map(|width| ops.tensor(target::MAX_SEQUENCES, width));
         Ok(Scratch {
             stream: Stream::new(ops, ROWS_MAX, family::MIXED)?,
             mixer: Mixer::scratch(ops, ROWS_MAX)?,
             feed_forward: FeedForward::scratch(ops, ROWS_MAX)?,
-            pair: [
-                ops.tensor(ROWS_MAX, HIDDEN)?,
-                ops.tensor(ROWS_MAX, 2 * HIDDEN)?,
-            ],
+            pair: match (predicts(layout), PAIR_WIDTHS) {
+                (true, [y, pair]) => Some([ops.tensor(ROWS_MAX, y)?, ops.tensor(ROWS_MAX, pair)?]),
+                (false, _) => None,
+            },
             last: last?,
             logits: logits?,
             ranked: ranked?,
@@ -219,7 +227,8 @@ pub fn forward_watched<B: Runs>(
 pub fn draft<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     let prediction = model.prediction.as_mut();
     let prediction = prediction.expect("the target has a multi-token-prediction layer");
-    let (Stream { residual, x, .. }, [y, pair]) = (&mut s.stream, &mut s.pair);
+    let [y, pair] = s.pair.as_mut().expect("a prediction has room");
+    let Stream { residual, x, .. } = &mut s.stream;
     ops.embed(&model.embed, batch, residual);
     ops.rms_norm(residual, &prediction.norm_embedding, y);
     ops.rms_norm(x, &prediction.norm_hidden, residual);

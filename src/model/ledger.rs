@@ -96,7 +96,7 @@ impl Plan {
                     taken(family::states(model, MAX_SEQUENCES)),
                 ),
                 entry("snapshots", taken(family::states(model, SNAPSHOTS))),
-                entry("activations", taken(activations())),
+                entry("activations", taken(activations(model))),
             ],
             others: [
                 entry("graphs, at most", graphs(model)),
@@ -225,8 +225,8 @@ fn weights(model: Layout) -> impl Iterator<Item = u64> {
 }
 
 /// Every activation of the largest step, its logits, and what the device's operations work in.
-fn activations() -> impl Iterator<Item = u64> {
-    let tensors = decoder::activations::<Backend>();
+fn activations(model: Layout) -> impl Iterator<Item = u64> {
+    let tensors = decoder::activations::<Backend>(model);
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
     let buffers = tensors.chain(backend::workspace());
     buffers.map(|bytes| bytes as u64)
@@ -266,7 +266,7 @@ pub fn preflight() -> Result<(), TooLittle> {
             of_server: true,
         });
     }
-    Plan::within(backend::host_room(), Layout::whole()).map(drop)
+    Plan::within(backend::host_room(), Layout::whole().without_prediction()).map(drop)
 }
 
 #[cfg(test)]

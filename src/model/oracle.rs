@@ -392,7 +392,7 @@ impl Reference {
         let mut batch = Batch::new(own.len() + fed.len());
         batch.fill(&[rows(0, 0, tokens, &own), rows(1, 0, tokens, &fed)])?;
         Ok(Reference {
-            s: Scratch::new(&ops)?,
+            s: Scratch::new(&ops, Layout::whole().without_prediction())?,
             host: ops.host(0)?,
             own: Vec::new(),
             ops,

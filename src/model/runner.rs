@@ -52,7 +52,7 @@ impl<B: Runs> Runner<B> {
         checkpoint.progress().enter(Stage::Loading);
         let model = decoder::load(&mut ops, checkpoint, plan.pages)?;
         checkpoint.check_unchanged()?;
-        let scratch = Scratch::new(&ops)?;
+        let scratch = Scratch::new(&ops, checkpoint.layout())?;
         let mut runner = Runner {
             ranked: ops.host(target::MAX_SEQUENCES * RANKED)?,
             logits: ops.host(target::VOCAB)?,

@@ -332,7 +332,7 @@ fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let checkpoint = weights::open_seeded(Arc::default());
     let mut ops = Cpu::new(2);
     let mut model = decoder::load(&mut ops, &checkpoint, KV_PAGES).unwrap();
-    let mut scratch = decoder::Scratch::new(&ops).unwrap();
+    let mut scratch = decoder::Scratch::new(&ops, checkpoint.layout()).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let sequence = alone(&tokens);
     let mut batch = Batch::new(KV_PAGES);

@@ -273,9 +273,19 @@ impl Checkpoint {
         }
     }
 
-    /// The matrices and vectors that it holds.
+    /// The matrices and vectors that are loaded from it.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// The same, to be loaded without the layer of multi-token prediction.
+    pub fn without_prediction(mut self) -> Checkpoint {
+        self.layout = self.layout.without_prediction();
+        let loaded = self.layout.tensors();
+        let loaded = loaded.keys().filter_map(|name| self.tensors.get(name));
+        let bytes = loaded.map(|(_, info)| info.bytes.end - info.bytes.start);
+        self.progress.expect(bytes.sum());
+        self
     }
 
     pub fn progress(&self) -> &Progress {

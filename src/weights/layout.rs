@@ -12,6 +12,8 @@ use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Site, TENSORS
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     layers: usize,
+    /// Whether the layer of multi-token prediction is among them.
+    predicts: bool,
 }
 
 /// A matrix or vector of the model.
@@ -37,7 +39,18 @@ impl Layout {
 
     /// The model cut behind its first `layers`.
     pub fn cut(layers: usize) -> Layout {
-        Layout { layers }
+        Layout {
+            layers,
+            predicts: true,
+        }
+    }
+
+    /// The same without the layer of multi-token prediction: what is needed where nothing drafts.
+    pub fn without_prediction(self) -> Layout {
+        Layout {
+            predicts: false,
+            ..self
+        }
     }
 
     /// Decoder layers.
@@ -82,7 +95,8 @@ impl Layout {
     fn holds(self, site: Site) -> bool {
         match site {
             Site::Layer(layer) => layer < self.layers,
-            Site::Whole | Site::Prediction => true,
+            Site::Whole => true,
+            Site::Prediction => self.predicts,
         }
     }
 

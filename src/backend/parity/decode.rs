@@ -49,7 +49,7 @@ pub struct Decoding {
     pages: usize,
 }
 
-/// What a case leaves: results of each sequence, `[STEPS][Full::HEADS * Full::HEAD_DIM]`, and the cache.
+/// What a case leaves: results of each sequence, `[STEPS][MIXED]`, and the cache.
 pub struct Decoded {
     pub results: Vec<Vec<f32>>,
     pub cache: Vec<f32>,

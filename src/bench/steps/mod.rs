@@ -193,7 +193,7 @@ impl Job {
     }
 
     fn measure(&self) -> Result<Report, Box<dyn Error + Send + Sync>> {
-        let checkpoint = self.open()?;
+        let checkpoint = self.open()?.without_prediction();
         let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
         // Both copies of the model have what is left beside all that the second one needs.

@@ -1,5 +1,5 @@
-//! Parts that layers are made of, each over its shape: weights, storage of a step, operations. A part
-//! that no layer of the target has is not compiled.
+//! Parts that layers are made of, each over its shape: weights, storage of a step, operations. A
+//! part that no layer of the target has is not compiled.
 
 mod attention;
 #[cfg(model = "hybrid")]
