@@ -1,28 +1,35 @@
-"""Writes the golden files of a model folder by Hugging Face transformers in float32.
+"""Writes the golden files of a model folder by Hugging Face transformers in float32, for any family that it reads.
 
     python scripts/golden.py targets/_model/tiny --chats heldout.jsonl --length 2048
     python scripts/golden.py targets/_model/random-fp8
+    python scripts/golden.py targets/_model/smollm2-135m --weights MADE --chats chats.jsonl --text \
+        src/model/text_check/text.txt --length 2000 --columns 4096 --replies 64
 
 `golden/tokens.json`: prompts, the greedy tokens that follow and the most likely tokens at each position; it is
 compiled into the binary, which replays it before it serves. `golden/logits.safetensors`: logits of one longer sequence,
 and of the multi-token-prediction layer, at positions where pages, cells and splits begin and end. Weights are
-dequantised here, independently of the server's loader. Nothing is cached: a model may lack the layers whose cache
-transformers measures. The format of tokens.json is described in src/model/selfcheck.rs.
+dequantised here, independently of the server's loader, and named and stacked as modules are by transformers itself.
+A model with recurrent layers caches nothing: it may lack the layers whose cache transformers measures. The format of
+tokens.json is described in src/model/selfcheck.rs.
 
 Prompts are chats of a file in the model's folder (one JSON object with `messages` per line), taken at even distances
-and written with the model's template, or random tokens. Needs torch, transformers and safetensors.
+and written with the model's template, or random tokens; the long sequence is a text, those chats one after the other,
+or random tokens. For weights that the repository does not hold, `--weights` says where they are. With `--columns` the
+logits of so many tokens are kept, evenly spread (`columns`), and of all positions the likeliest token (`likeliest`) and
+the log-probability of the token that follows (`likelihoods`). With `--replies`, `golden/chats.json` has the prompt and
+so many greedy tokens of every chat. Needs torch, transformers and safetensors.
 """
 
 import argparse
 import json
 import pathlib
+import sys
 
 import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
-from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 LENGTH = 300  # tokens of the long sequence; crosses four pages of 64 and a split of 256
 BOUNDARIES = [64, 128, 192, 256, 512, 1024, 1536]  # of pages and recurrent cells; from 256 on of attention's splits
@@ -37,12 +44,11 @@ SCALES = ("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_s
 
 
 def read(folder):
-    """All tensors with names as in a text-only release."""
+    """All tensors of a checkpoint."""
     tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            for name in file.keys():
-                tensors[name.replace("model.language_model.", "model.")] = file.get_tensor(name)
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}
     return tensors
 
 
@@ -52,7 +58,7 @@ def unpack(codes):
 
 
 def dequantise(tensors):
-    """Float32 weights by module name."""
+    """Float32 weights by the name that they have in BF16, experts stacked."""
     weights = {}
     for name, t in tensors.items():
         stem, _, kind = name.rpartition(".")
@@ -74,7 +80,7 @@ def dequantise(tensors):
 
 
 def stack_experts(weights):
-    """Per-expert matrices become `experts.gate_up_proj` and `experts.down_proj`, as the classes hold them."""
+    """Matrices of single experts become `experts.gate_up_proj` and `experts.down_proj`, as modules hold them."""
     stacked, parts = {}, {}
     for name, w in weights.items():
         head, found, tail = name.partition(".mlp.experts.")
@@ -92,55 +98,85 @@ def stack_experts(weights):
 
 
 class Mtp(torch.nn.Module):
-    """The multi-token-prediction layer, of the family's own blocks; transformers has none.
+    """The multi-token-prediction layer, of the model's own blocks; transformers has none.
 
     Row `t` reads the token at `t + 1` and the hidden state at `t` (after the model's last norm) and predicts the token
     at `t + 2`.
     """
 
-    def __init__(self, config):
+    def __init__(self, model):
         super().__init__()
+        decoder, config = model.get_decoder(), model.get_decoder().config
         size, eps = config.hidden_size, config.rms_norm_eps
-        one = Qwen3_5MoeTextConfig(**{**config.to_dict(), "num_hidden_layers": 1, "layer_types": ["full_attention"]})
+        norm, layer = type(decoder.norm), type(decoder.layers[0])
+        one = type(config)(**{**config.to_dict(), "num_hidden_layers": 1, "layer_types": ["full_attention"]})
         one._attn_implementation = "eager"
-        self.pre_fc_norm_embedding = hf.Qwen3_5MoeRMSNorm(size, eps)
-        self.pre_fc_norm_hidden = hf.Qwen3_5MoeRMSNorm(size, eps)
+        self.pre_fc_norm_embedding = norm(size, eps)
+        self.pre_fc_norm_hidden = norm(size, eps)
         self.fc = torch.nn.Linear(2 * size, size, bias=False)
-        self.layers = torch.nn.ModuleList([hf.Qwen3_5MoeDecoderLayer(one, 0)])
-        self.norm = hf.Qwen3_5MoeRMSNorm(size, eps)
+        self.layers = torch.nn.ModuleList([layer(one, 0)])
+        self.norm = norm(size, eps)
 
     def forward(self, model, following, hidden):
-        embedded = self.pre_fc_norm_embedding(model.model.embed_tokens(following))
+        decoder = model.get_decoder()
+        embedded = self.pre_fc_norm_embedding(decoder.embed_tokens(following))
         x = self.fc(torch.cat([embedded, self.pre_fc_norm_hidden(hidden)], -1))
         rows = x.shape[1]
-        positions = torch.arange(rows).expand(3, 1, rows)
         mask = torch.full((rows, rows), float("-inf")).triu(1)[None, None]
-        x = self.layers[0](x, model.model.rotary_emb(x, positions), attention_mask=mask)
+        x = self.layers[0](x, decoder.rotary_emb(x, torch.arange(rows)[None]), attention_mask=mask)
         return model.lm_head(self.norm(x))
 
 
+def class_of(config):
+    """The class and the configuration that it takes: the text model alone where transformers has it."""
+    text = config.get("text_config", config)
+    known = transformers.CONFIG_MAPPING[text["model_type"]]
+    if known in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[known], known(**text)
+    return getattr(transformers, config["architectures"][0]), transformers.CONFIG_MAPPING[config["model_type"]](**config)
+
+
+def build(config, weights):
+    """A model of these weights, every one of them used and none missing but those of a tower for images."""
+    kind, config = class_of(config)
+    model, loaded = kind.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32,
+                                         attn_implementation="eager", output_loading_info=True)
+    missing = [name for name in loaded["missing_keys"] if not name.startswith("model.visual.")]
+    if missing or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
+        sys.exit(f"{kind.__name__} and the checkpoint differ: {loaded}")
+    return model.eval()
+
+
 def load(folder):
+    """The model, and its drafting layer if it has one."""
     config = json.loads((folder / "config.json").read_text())
-    config = Qwen3_5MoeTextConfig(**config.get("text_config", config))
-    config._attn_implementation = "eager"
+    config.pop("quantization_config", None)
     weights = dequantise(read(folder))
-    model = hf.Qwen3_5MoeForCausalLM(config).float().eval()
-    own = {name: w for name, w in weights.items() if not name.startswith("mtp.")}
-    own.setdefault("lm_head.weight", own["model.embed_tokens.weight"])
-    model.load_state_dict(own, strict=True)
-    draft = {name.removeprefix("mtp."): w for name, w in weights.items() if name.startswith("mtp.")}
+    draft = {name.removeprefix("mtp."): weights.pop(name) for name in list(weights) if name.startswith("mtp.")}
+    model = build(config, weights)
     mtp = None
     if draft:
-        mtp = Mtp(config).float().eval()
+        mtp = Mtp(model).float().eval()
         mtp.load_state_dict(draft, strict=True)
     return model, mtp
+
+
+def steps(model, prompt, count):
+    """The logits behind the prompt and behind each greedy token, one row after the other."""
+    caches = not getattr(model.get_decoder().config, "linear_num_value_heads", None)
+    cache, tokens = None, list(prompt)
+    for _ in range(count):
+        rows = tokens if cache is None else tokens[-1:]
+        out = model(input_ids=torch.tensor([rows]), past_key_values=cache, use_cache=caches)
+        cache = out.past_key_values if caches else None
+        yield out.logits[0, -1]
+        tokens.append(int(out.logits[0, -1].argmax()))
 
 
 def greedy(model, prompt):
     """The reply and the most likely tokens at each of its positions."""
     tokens, top = [], []
-    for _ in range(REPLY):
-        logits = model(input_ids=torch.tensor([prompt + tokens]), use_cache=False).logits[0, -1]
+    for logits in steps(model, prompt, REPLY):
         values, ids = logits.log_softmax(-1).topk(TOP)
         tokens.append(int(ids[0]))
         top.append([[int(i), round(float(v), 5)] for i, v in zip(ids, values)])
@@ -153,16 +189,27 @@ def positions(length):
     return sorted(at for at in near | {*FIRST, length - 2, length - 1} if at < length)
 
 
-def long_sequence(model, mtp, tokens):
+def long_sequence(model, mtp, tokens, columns):
     ids, at = torch.tensor([tokens]), positions(len(tokens))
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     logits = model.lm_head(hidden[0, at])
     print(f"{len(tokens)} tokens, spread of logits {float(logits.std()):.2f}, largest {float(logits.abs().max()):.2f}")
     tensors = {"tokens": ids[0].int(), "positions": torch.tensor(at).int(), "logits": logits}
     if mtp:
         drafted = mtp(model, ids[:, 1:], hidden[:, :-1])
         tensors["drafts"] = drafted[0, at[:-1]].contiguous()
+    if columns:
+        kept = torch.arange(0, logits.shape[-1], logits.shape[-1] // columns)
+        tensors |= {"columns": kept.int(), "logits": logits[:, kept].contiguous()} | everywhere(model, hidden[0], ids[0])
     return tensors
+
+
+def everywhere(model, hidden, ids):
+    """Of all positions the likeliest token and, but for the last, the log-probability of the one that follows."""
+    rows = [model.lm_head(part).log_softmax(-1) for part in hidden.split(64)]
+    likely = torch.cat([part.gather(-1, next[:, None])[:, 0] for part, next in zip(rows, ids.roll(-1).split(64))])
+    print(f"negative log-likelihood {-float(likely[:-1].double().mean()):.4f} nats per token")
+    return {"likeliest": torch.cat([part.argmax(-1) for part in rows]).int(), "likelihoods": likely[:-1].contiguous()}
 
 
 def random_prompts(vocab, length):
@@ -172,32 +219,58 @@ def random_prompts(vocab, length):
     return [draw(length) for length in PROMPT_LENGTHS], draw(length)
 
 
-def chat_prompts(folder, file, length):
-    """Prompts, and the long sequence: chats one after the other."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    chats = [json.loads(line)["messages"] for line in (folder / file).read_text().splitlines()]
-    rendered = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
-    return rendered[:: len(chats) // CHATS][:CHATS], sum(rendered, [])[:length]
+def rendered(tokenizer, file):
+    """Token ids of every chat, up to where the model answers."""
+    chats = [json.loads(line)["messages"] for line in file.read_text().splitlines()]
+    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
+
+
+def replies(model, tokenizer, prompts, count):
+    """Greedy replies of all chats, up to the token that ends a turn."""
+    for prompt in prompts:
+        tokens = []
+        for logits in steps(model, prompt, count):
+            tokens.append(int(logits.argmax()))
+            if tokens[-1] == tokenizer.eos_token_id:
+                break
+        yield {"prompt": prompt, "tokens": tokens, "text": tokenizer.decode(tokens, skip_special_tokens=True)}
+
+
+def lines(sequences):
+    return ",\n".join(json.dumps(sequence, separators=(",", ":"), ensure_ascii=False) for sequence in sequences)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--weights", type=pathlib.Path, help="where the checkpoint is, if not in FOLDER")
     parser.add_argument("--chats", help="file of chats in FOLDER; random tokens without it")
+    parser.add_argument("--text", type=pathlib.Path, help="file with the long sequence")
     parser.add_argument("--length", type=int, default=LENGTH, help="tokens of the long sequence (%(default)s)")
+    parser.add_argument("--columns", type=int, help="keep the logits of so many tokens")
+    parser.add_argument("--replies", type=int, help="write so many tokens of a reply to every chat")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     folder = arguments.folder
-    model, mtp = load(folder)
-    prompts, tokens = (chat_prompts(folder, arguments.chats, arguments.length) if arguments.chats
-                       else random_prompts(model.config.vocab_size, arguments.length))
+    model, mtp = load(arguments.weights or folder)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)
-    save_file(long_sequence(model, mtp, tokens), golden / "logits.safetensors", metadata=versions)
-    sequences = ",\n".join(json.dumps(greedy(model, prompt), separators=(",", ":")) for prompt in prompts)
-    text = f'{{"format":1,"versions":{json.dumps(versions)},"sequences":[\n{sequences}\n]}}\n'
+    prompts, tokens = random_prompts(model.lm_head.out_features, arguments.length)
+    if arguments.chats:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.weights or folder)
+        chats = rendered(tokenizer, folder / arguments.chats)
+        prompts, tokens = chats[:: len(chats) // CHATS][:CHATS], sum(chats, [])[:arguments.length]
+        if arguments.text:
+            tokens = tokenizer.encode(arguments.text.read_text())[:arguments.length]
+        if arguments.replies:
+            text = f'{{"versions":{json.dumps(versions)},"sequences":[\n' \
+                f"{lines(replies(model, tokenizer, chats, arguments.replies))}\n]}}\n"
+            (golden / "chats.json").write_text(text)
+    save_file(long_sequence(model, mtp, tokens, arguments.columns), golden / "logits.safetensors", metadata=versions)
+    text = f'{{"format":1,"versions":{json.dumps(versions)},"sequences":[\n' \
+        f"{lines(greedy(model, prompt) for prompt in prompts)}\n]}}\n"
     (golden / "tokens.json").write_text(text)
 
 

@@ -1,9 +1,10 @@
-"""Makes the random test checkpoints `targets/_model/random-*`: small models of the family with awkward numbers.
+"""Makes the random test checkpoints `targets/_model/random-*`: small models of each family with awkward numbers.
 
     python scripts/golden_random.py [NAME...]
 
-Writes config.json, the weights, model.toml and the leaf `targets/cpu/<name>/<quant>.toml`; `scripts/golden.py` then
-writes the golden files. Needs torch and safetensors. The same seed gives the same files.
+`random_models.py` is the table of families and models. Writes config.json, the weights, model.toml and the leaf
+`targets/cpu/<name>/<quant>.toml`; `scripts/golden.py` then writes the golden files. Needs torch and safetensors. The
+same seed gives the same files.
 """
 
 import hashlib
@@ -15,44 +16,13 @@ import sys
 import torch
 from safetensors.torch import save_file
 
+from random_models import FAMILIES, MODELS
+
+BUILT = ["qwen3_5_moe"]  # families that the build knows: only they get manifests
 TARGETS = pathlib.Path(__file__).resolve().parent.parent / "targets"
 GROUP = 16  # columns per NVFP4 scale
 BLOCK = 128  # rows and columns per FP8 scale
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-
-# Formats name the groups that are not BF16.
-MODELS = {
-    "random-ratio1": dict(
-        seed=1, quant="bf16", title="one value head per key head, two mixers", vocab=131, hidden=80,
-        period=["gdn", "attention", "gdn"], layers=3, heads=4, kv_heads=1, head_dim=24, rotary=12, theta=1e4,
-        key_heads=3, value_heads=3, key_dim=16, value_dim=24, experts=5, top=3, inner=20, shared=24,
-        tied=False, mtp=0, prefix="model.", stacked=False, shards=1, formats={}),
-    "random-ratio3": dict(
-        seed=2, quant="bf16", title="three value heads per key head, tied head, stacked experts, shards", vocab=130,
-        hidden=72, period=["gdn", "gdn", "attention"], layers=3, heads=3, kv_heads=3, head_dim=32, rotary=8,
-        theta=1e6, key_heads=1, value_heads=3, key_dim=20, value_dim=12, experts=3, top=1, inner=12, shared=20,
-        tied=True, mtp=1, prefix="model.language_model.", stacked=True, shards=3, formats={}),
-    "random-modelopt": dict(
-        seed=3, quant="nvfp4", title="modelopt NVFP4 in every group that may have it", vocab=161, hidden=96,
-        period=["attention", "gdn"], layers=2, heads=4, kv_heads=2, head_dim=48, rotary=24, theta=1e7,
-        key_heads=2, value_heads=4, key_dim=24, value_dim=20, experts=5, top=2, inner=48, shared=32,
-        tied=False, mtp=1, prefix="model.", stacked=False, shards=1,
-        formats={g: "nvfp4_modelopt" for g in ["gdn", "attention", "experts", "shared_expert", "mtp_experts"]}),
-    "random-fp8": dict(
-        seed=4, quant="fp8", title="FP8 blocks with ragged edges", vocab=97, hidden=136,
-        period=["gdn", "attention"], layers=2, heads=2, kv_heads=1, head_dim=40, rotary=20, theta=1e7,
-        key_heads=2, value_heads=4, key_dim=16, value_dim=36, experts=3, top=2, inner=24, shared=20,
-        tied=False, mtp=1, prefix="model.language_model.", stacked=False, shards=1,
-        formats={g: "fp8_block128" for g in ["gdn", "attention", "experts", "shared_expert", "mtp_attention",
-                                             "mtp_experts"]}),
-    "random-packed": dict(
-        seed=5, quant="nvfp4", title="compressed-tensors NVFP4, all experts chosen", vocab=257, hidden=80,
-        period=["gdn", "attention", "gdn"], layers=3, heads=4, kv_heads=2, head_dim=20, rotary=20, theta=1e5,
-        key_heads=2, value_heads=6, key_dim=32, value_dim=32, experts=3, top=3, inner=32, shared=16,
-        tied=False, mtp=1, prefix="model.language_model.", stacked=False, shards=2,
-        formats={g: "nvfp4_compressed_tensors" for g in ["attention", "experts", "shared_expert", "mtp_attention",
-                                                         "mtp_experts"]}),
-}
 
 
 def nvfp4(w):
@@ -83,7 +53,7 @@ class Checkpoint:
     """Tensors by name; draws weights so that states, gates and the choice of experts matter."""
 
     def __init__(self, m):
-        self.m, self.tensors = m, {}
+        self.m, self.family, self.tensors = m, FAMILIES[m["family"]], {}
         self.random = torch.Generator().manual_seed(m["seed"])
 
     def normal(self, *shape, scale=1.0):
@@ -93,7 +63,7 @@ class Checkpoint:
         self.tensors[name] = values.bfloat16()
 
     def norm(self, name, size):
-        self.vector(name, self.normal(size, scale=0.3))
+        self.vector(name, self.family.norm + self.normal(size, scale=0.3))
 
     def matrix(self, name, n, k, group=None, gain=1.0):
         w = self.normal(n, k, scale=gain / math.sqrt(k))
@@ -112,16 +82,16 @@ class Checkpoint:
             code, scale = fp8(w)
             self.tensors |= {f"{name}.weight": code, f"{name}.weight_scale_inv": scale}
 
-    def swiglu(self, name, inner, group):
-        self.matrix(f"{name}.gate_proj", inner, self.m["hidden"], group, 2.0)
-        self.matrix(f"{name}.up_proj", inner, self.m["hidden"], group, 1.5)
-        self.matrix(f"{name}.down_proj", self.m["hidden"], inner, group, 1.5)
+    def swiglu(self, name, inner, group, parts=("gate_proj", "up_proj", "down_proj")):
+        for part, gain in zip(parts, (2.0, 1.5)):
+            self.matrix(f"{name}.{part}", inner, self.m["hidden"], group, gain)
+        self.matrix(f"{name}.{parts[-1]}", self.m["hidden"], inner, group, 1.5)
 
     def experts(self, name, group):
         m = self.m
         if not m["stacked"]:
             for e in range(m["experts"]):
-                self.swiglu(f"{name}.{e}", m["inner"], group)
+                self.swiglu(f"{name}.{e}", m["inner"], group, self.family.expert)
             return
         h, i, e = m["hidden"], m["inner"], m["experts"]
         self.tensors[f"{name}.gate_up_proj"] = self.normal(e, 2 * i, h, scale=2 / math.sqrt(h)).bfloat16()
@@ -130,21 +100,29 @@ class Checkpoint:
     def attention(self, name, group):
         m = self.m
         q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
-        self.matrix(f"{name}.q_proj", 2 * q, m["hidden"], group, 1.5)
+        self.matrix(f"{name}.q_proj", 2 * q if self.family.gated else q, m["hidden"], group, 1.5)
         self.matrix(f"{name}.k_proj", kv, m["hidden"], group, 1.5)
         self.matrix(f"{name}.v_proj", kv, m["hidden"], group)
         self.matrix(f"{name}.o_proj", m["hidden"], q, group, 1.5)
-        self.norm(f"{name}.q_norm.weight", m["head_dim"])
-        self.norm(f"{name}.k_norm.weight", m["head_dim"])
+        if self.family.qk_norm:
+            self.norm(f"{name}.q_norm.weight", m["head_dim"])
+            self.norm(f"{name}.k_norm.weight", m["head_dim"])
+
+    def gdn_inputs(self, name, channels, values):
+        hidden, heads = self.m["hidden"], self.m["value_heads"]
+        if self.family.gdn == "fused":
+            self.matrix(f"{name}.in_proj_qkvz", channels + values, hidden, "gdn", 1.5)
+            return self.matrix(f"{name}.in_proj_ba", 2 * heads, hidden, gain=1.5)
+        self.matrix(f"{name}.in_proj_qkv", channels, hidden, "gdn", 1.5)
+        self.matrix(f"{name}.in_proj_z", values, hidden, "gdn", 1.5)
+        self.matrix(f"{name}.in_proj_b", heads, hidden, gain=1.5)
+        self.matrix(f"{name}.in_proj_a", heads, hidden, gain=1.5)
 
     def gdn(self, name):
         m = self.m
-        values, channels = m["value_heads"] * m["value_dim"], 2 * m["key_heads"] * m["key_dim"]
-        channels += values
-        self.matrix(f"{name}.in_proj_qkv", channels, m["hidden"], "gdn", 1.5)
-        self.matrix(f"{name}.in_proj_z", values, m["hidden"], "gdn", 1.5)
-        self.matrix(f"{name}.in_proj_b", m["value_heads"], m["hidden"], gain=1.5)
-        self.matrix(f"{name}.in_proj_a", m["value_heads"], m["hidden"], gain=1.5)
+        values = m["value_heads"] * m["value_dim"]
+        channels = 2 * m["key_heads"] * m["key_dim"] + values
+        self.gdn_inputs(name, channels, values)
         self.matrix(f"{name}.out_proj", m["hidden"], values, "gdn", 1.5)
         self.vector(f"{name}.conv1d.weight", self.normal(channels, 1, 4, scale=0.6))
         rates = torch.rand(m["value_heads"], generator=self.random) * 4 + 0.05
@@ -160,10 +138,18 @@ class Checkpoint:
             self.gdn(f"{name}.linear_attn")
         else:
             self.attention(f"{name}.self_attn", groups[0])
-        self.matrix(f"{name}.mlp.gate", m["experts"], m["hidden"], gain=2.0)
-        self.experts(f"{name}.mlp.experts", groups[1])
-        self.swiglu(f"{name}.mlp.shared_expert", m["shared"], groups[2])
-        self.matrix(f"{name}.mlp.shared_expert_gate", 1, m["hidden"], gain=1.5)
+        if self.family.router:
+            self.mixture(f"{name}.{self.family.router}", groups)
+        else:
+            self.swiglu(f"{name}.mlp", m["inner"], "mlp")
+
+    def mixture(self, name, groups):
+        m = self.m
+        self.matrix(f"{name}.gate", m["experts"], m["hidden"], gain=2.0)
+        self.experts(f"{name}.experts", groups[1])
+        if self.family.shared:
+            self.swiglu(f"{name}.shared_expert", m["shared"], groups[2])
+            self.matrix(f"{name}.shared_expert_gate", 1, m["hidden"], gain=1.5)
 
     def model(self):
         m = self.m
@@ -183,21 +169,54 @@ class Checkpoint:
         return self.tensors
 
 
-def config(m):
-    kinds = {"gdn": "linear_attention", "attention": "full_attention"}
+def rope(m):
+    parameters = {"rope_type": "default", "rope_theta": m["theta"]}
+    if FAMILIES[m["family"]].gdn:
+        parameters |= {"partial_rotary_factor": m["rotary"] / m["head_dim"]}
+    if FAMILIES[m["family"]].gdn == "split":
+        parameters |= {"mrope_section": [0, 0, 0]}
+    return parameters | m["rope"]
+
+
+def recurrence(m):
     return {
-        "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text",
-        "vocab_size": m["vocab"], "hidden_size": m["hidden"], "num_hidden_layers": m["layers"],
-        "num_attention_heads": m["heads"], "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"],
-        "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "tie_word_embeddings": m["tied"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": m["theta"],
-                            "partial_rotary_factor": m["rotary"] / m["head_dim"], "mrope_section": [0, 0, 0]},
         "linear_conv_kernel_dim": 4, "linear_key_head_dim": m["key_dim"], "linear_value_head_dim": m["value_dim"],
         "linear_num_key_heads": m["key_heads"], "linear_num_value_heads": m["value_heads"],
-        "moe_intermediate_size": m["inner"], "shared_expert_intermediate_size": m["shared"],
-        "num_experts_per_tok": m["top"], "num_experts": m["experts"], "mtp_num_hidden_layers": m["mtp"],
-        "layer_types": [kinds[m["period"][i % len(m["period"])]] for i in range(m["layers"])],
     }
+
+
+def feed_forward(m):
+    family = FAMILIES[m["family"]]
+    words = {family.inner: m["inner"]}
+    if family.shared:
+        words |= {"shared_expert_intermediate_size": m["shared"]}
+    if family.router:
+        words |= {"num_experts_per_tok": m["top"], family.counts: m["experts"]}
+    return words
+
+
+def order(m):
+    kinds = {"gdn": "linear_attention", "attention": "full_attention"}
+    return {"mtp_num_hidden_layers": m["mtp"],
+            "layer_types": [kinds[m["period"][i % len(m["period"])]] for i in range(m["layers"])]}
+
+
+def config(m):
+    """config.json; a multimodal one describes the text model inside."""
+    family = FAMILIES[m["family"]]
+    text = {
+        "architectures": [family.architecture], "model_type": family.model_type,
+        "vocab_size": m["vocab"], "hidden_size": m["hidden"], "num_hidden_layers": m["layers"],
+        "num_attention_heads": m["heads"], "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"],
+        "rms_norm_eps": m["eps"], "max_position_embeddings": 4096, "tie_word_embeddings": m["tied"],
+        "rope_parameters": rope(m),
+        **(recurrence(m) if family.gdn else {}), **feed_forward(m), **(order(m) if family.gdn else {}),
+        **dict(family.words), **m["words"],
+    }
+    if not m["around"]:
+        return text
+    del text["architectures"]
+    return m["around"] | {"tie_word_embeddings": m["tied"], "text_config": text}
 
 
 def toml(value):
@@ -278,7 +297,8 @@ def make(name):
     tensors = {k: v.contiguous() for k, v in Checkpoint(m).model().items()}
     save(folder, tensors, m["shards"])
     (folder / "config.json").write_text(json.dumps(config(m), indent=1) + "\n")
-    manifest(name, m, folder, tensors)
+    if m["family"] in BUILT:
+        manifest(name, m, folder, tensors)
     print(name, len(tensors), "tensors,", sum(p.stat().st_size for p in folder.glob("*.safetensors")), "bytes")
 
 

@@ -3,6 +3,8 @@
 import contextlib
 
 import torch
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
+from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 
 import golden
 
@@ -13,9 +15,9 @@ NVFP4_EXPONENT = 10  # of a row's largest magnitude times the row's power of two
 
 def load(folder, config, device):
     """The model without its drafting layer; made without memory of its own, it takes that of the weights."""
-    config = golden.Qwen3_5MoeTextConfig(**config)
+    config = Qwen3_5MoeTextConfig(**config)
     config._attn_implementation = config._experts_implementation = "eager"
-    tensors = golden.read(folder)
+    tensors = {name.replace("model.language_model.", "model."): t for name, t in golden.read(folder).items()}
     names = [name for name in tensors if name.startswith("mtp.")]
     for name in names:
         del tensors[name]
@@ -23,7 +25,7 @@ def load(folder, config, device):
     del tensors
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
     with torch.device("meta"):
-        model = golden.hf.Qwen3_5MoeForCausalLM(config)
+        model = hf.Qwen3_5MoeForCausalLM(config)
     model.load_state_dict(weights, strict=True, assign=True)
     # Buffers that no checkpoint holds are made anew where the meta device left none.
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
@@ -77,7 +79,7 @@ def inside(model, names):
 def rounded_operands(model, nvfp4):
     """Rounds what a GPU target rounds: rows multiplied by weights to F16, or to NVFP4 in the modules with the names
     `nvfp4`; queries, keys and values to BF16."""
-    linear, attention = torch.nn.functional.linear, golden.hf.eager_attention_forward
+    linear, attention = torch.nn.functional.linear, hf.eager_attention_forward
 
     def attend(module, query, key, value, *rest, **options):
         bf16 = (rounded(vectors, torch.bfloat16) for vectors in (query, key, value))
@@ -88,11 +90,11 @@ def rounded_operands(model, nvfp4):
             return linear(rounded_nvfp4(x) if within else rounded(x), weight, bias)
 
         torch.nn.functional.linear = multiply
-        golden.hf.eager_attention_forward = attend
+        hf.eager_attention_forward = attend
         try:
             yield
         finally:
-            torch.nn.functional.linear, golden.hf.eager_attention_forward = linear, attention
+            torch.nn.functional.linear, hf.eager_attention_forward = linear, attention
 
 
 def choice(logits, count):

@@ -1,0 +1,162 @@
+"""Tables of `golden_random.py`: what the checkpoints of each family look like, and the random models of it."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Tensors of a family's checkpoints and words of its config.json, as transformers reads them."""
+
+    architecture: str
+    model_type: str
+    norm: float = 1.0  # weights of norms lie around it: 0 where a norm multiplies by 1 + w
+    gated: bool = False  # q_proj has a gate behind each query head
+    qk_norm: bool = False  # a norm of each query and key head
+    gdn: str = ""  # inputs of Gated DeltaNet: "split", or "fused" (interleaved by key head)
+    router: str = ""  # the layer's mixture of experts; without one it has an MLP
+    expert: tuple = ("gate_proj", "up_proj", "down_proj")
+    shared: bool = False  # and a shared expert with a gate
+    counts: str = "num_experts"
+    inner: str = "moe_intermediate_size"
+    words: tuple = ()  # further facts of config.json
+
+
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", "llama", inner="intermediate_size"),
+    "qwen3": Family("Qwen3ForCausalLM", "qwen3", qk_norm=True, inner="intermediate_size"),
+    "qwen3_moe": Family("Qwen3MoeForCausalLM", "qwen3_moe", qk_norm=True, router="mlp",
+                        words=(("norm_topk_prob", True),)),
+    "mixtral": Family("MixtralForCausalLM", "mixtral", router="block_sparse_moe", expert=("w1", "w3", "w2"),
+                      counts="num_local_experts", inner="intermediate_size"),
+    "qwen3_5": Family("Qwen3_5ForCausalLM", "qwen3_5_text", norm=0.0, gated=True, qk_norm=True, gdn="split",
+                      inner="intermediate_size"),
+    "qwen3_5_moe": Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", norm=0.0, gated=True, qk_norm=True, gdn="split",
+                          router="mlp", shared=True),
+    "qwen3_next": Family("Qwen3NextForCausalLM", "qwen3_next", norm=0.0, gated=True, qk_norm=True, gdn="fused",
+                         router="mlp", shared=True, words=(("norm_topk_prob", True),)),
+}
+
+# What a model need not say. `formats` name the groups that are not BF16.
+DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, mtp=0, prefix="model.", stacked=False,
+                shards=1, formats={}, eps=1e-6, rope={}, words={}, around={})
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+MISTRAL = dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=None)
+# A multimodal configuration around the text model; its tower is never built from weights.
+QWEN3_VL = dict(
+    architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe",
+    vision_config=dict(model_type="qwen3_vl_moe_vision", depth=1, hidden_size=16, intermediate_size=16, num_heads=1,
+                       out_hidden_size=52, num_position_embeddings=4, deepstack_visual_indexes=[]))
+QWEN3_5_VL = dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5")
+
+
+def model(family, seed, title, **dims):
+    return DEFAULTS | dict(family=family, seed=seed, title=title) | dims
+
+
+def recurrent(period, heads, ratio, key_dim, value_dim):
+    """Dimensions of Gated DeltaNet: `ratio` value heads for each of `heads` key heads."""
+    return dict(period=period, layers=len(period), key_heads=heads, value_heads=heads * ratio, key_dim=key_dim,
+                value_dim=value_dim)
+
+
+MODELS = {
+    "random-ratio1": model(
+        "qwen3_5_moe", 1, "one value head per key head, two mixers", vocab=131, hidden=80,
+        heads=4, kv_heads=1, head_dim=24, rotary=12, theta=1e4, experts=5, top=3, inner=20, shared=24,
+        **recurrent(["gdn", "attention", "gdn"], 3, 1, 16, 24)),
+    "random-ratio3": model(
+        "qwen3_5_moe", 2, "three value heads per key head, tied head, stacked experts, shards", vocab=130, hidden=72,
+        heads=3, kv_heads=3, head_dim=32, rotary=8, theta=1e6, experts=3, top=1, inner=12, shared=20,
+        **recurrent(["gdn", "gdn", "attention"], 1, 3, 20, 12),
+        tied=True, mtp=1, prefix="model.language_model.", stacked=True, shards=3),
+    "random-ratio4": model(
+        "qwen3_5_moe", 6, "four value heads per key head, sixteen query heads on one", vocab=193, hidden=36,
+        heads=16, kv_heads=1, head_dim=16, rotary=12, theta=1e7, experts=6, top=5, inner=20, shared=28,
+        **recurrent(["gdn", "attention", "gdn"], 2, 4, 24, 16), mtp=1),
+    "random-modelopt": model(
+        "qwen3_5_moe", 3, "modelopt NVFP4 in every group that may have it", quant="nvfp4", vocab=161, hidden=96,
+        heads=4, kv_heads=2, head_dim=48, rotary=24, theta=1e7, experts=5, top=2, inner=48, shared=32,
+        **recurrent(["attention", "gdn"], 2, 2, 24, 20), mtp=1,
+        formats={g: "nvfp4_modelopt" for g in ["gdn", "attention", "experts", "shared_expert", "mtp_experts"]}),
+    "random-fp8": model(
+        "qwen3_5_moe", 4, "FP8 blocks with ragged edges", quant="fp8", vocab=97, hidden=136,
+        heads=2, kv_heads=1, head_dim=40, rotary=20, theta=1e7, experts=3, top=2, inner=24, shared=20,
+        **recurrent(["gdn", "attention"], 2, 2, 16, 36), mtp=1, prefix="model.language_model.",
+        formats={g: "fp8_block128" for g in ["gdn", "attention", "experts", "shared_expert", "mtp_attention",
+                                             "mtp_experts"]}),
+    "random-packed": model(
+        "qwen3_5_moe", 5, "compressed-tensors NVFP4, all experts chosen", quant="nvfp4", vocab=257, hidden=80,
+        heads=4, kv_heads=2, head_dim=20, rotary=20, theta=1e5, experts=3, top=3, inner=32, shared=16,
+        **recurrent(["gdn", "attention", "gdn"], 2, 3, 32, 32), mtp=1, prefix="model.language_model.", shards=2,
+        formats={g: "nvfp4_compressed_tensors" for g in ["attention", "experts", "shared_expert", "mtp_attention",
+                                                         "mtp_experts"]}),
+
+    "random-llama-1": model(
+        "llama", 11, "sixteen query heads on one, tied head", vocab=211, hidden=32, tied=True, eps=1e-5,
+        heads=16, kv_heads=1, head_dim=64, rotary=64, theta=1e5, inner=44),
+    "random-llama-2": model(
+        "llama", 12, "scaled rotary positions, a key head for each query head", vocab=130, hidden=68, eps=1e-5,
+        heads=2, kv_heads=2, head_dim=128, rotary=128, theta=5e5, inner=92, rope=LLAMA3),
+    "random-llama-3": model(
+        "llama", 13, "Mistral's names, three query heads on one", vocab=161, hidden=36, eps=1e-5, words=MISTRAL,
+        heads=3, kv_heads=1, head_dim=256, rotary=256, theta=1e6, inner=132),
+
+    "random-qwen3-1": model(
+        "qwen3", 21, "five query heads on one, tied head", vocab=157, hidden=48, tied=True,
+        heads=5, kv_heads=1, head_dim=128, rotary=128, theta=1e6, inner=84),
+    "random-qwen3-2": model(
+        "qwen3", 22, "two query heads on each of three, shards", vocab=99, hidden=60, shards=2,
+        heads=6, kv_heads=3, head_dim=64, rotary=64, theta=1e6, inner=60),
+    "random-qwen3-3": model(
+        "qwen3", 23, "a key head for each query head", vocab=203, hidden=40,
+        heads=2, kv_heads=2, head_dim=256, rotary=256, theta=1e4, inner=52),
+
+    "random-qwen3_moe-1": model(
+        "qwen3_moe", 31, "seven query heads on one, three of five experts", vocab=139, hidden=48,
+        heads=7, kv_heads=1, head_dim=64, rotary=64, theta=1e6, experts=5, top=3, inner=20),
+    "random-qwen3_moe-2": model(
+        "qwen3_moe", 32, "names of a multimodal model, five of six experts", vocab=118, hidden=52,
+        heads=3, kv_heads=1, head_dim=128, rotary=128, theta=5e6, experts=6, top=5, inner=28,
+        prefix="model.language_model.", rope=dict(mrope_section=[24, 20, 20], mrope_interleaved=True),
+        words=dict(model_type="qwen3_vl_moe_text"), around=QWEN3_VL),
+    "random-qwen3_moe-3": model(
+        "qwen3_moe", 33, "one of three experts, tied head", vocab=181, hidden=44, tied=True,
+        heads=2, kv_heads=1, head_dim=256, rotary=256, theta=1e6, experts=3, top=1, inner=36),
+
+    "random-mixtral-1": model(
+        "mixtral", 41, "two of six experts", vocab=134, hidden=60, eps=1e-5,
+        heads=4, kv_heads=2, head_dim=64, rotary=64, theta=1e6, experts=6, top=2, inner=28),
+    "random-mixtral-2": model(
+        "mixtral", 42, "all of three experts, tied head", vocab=227, hidden=36, eps=1e-5, tied=True,
+        heads=2, kv_heads=2, head_dim=128, rotary=128, theta=1e4, experts=3, top=3, inner=68),
+    "random-mixtral-3": model(
+        "mixtral", 43, "five of seven experts, nine query heads on three", vocab=103, hidden=44, eps=1e-5,
+        heads=9, kv_heads=3, head_dim=64, rotary=64, theta=1e6, experts=7, top=5, inner=20),
+
+    "random-qwen3_5-1": model(
+        "qwen3_5", 51, "three value heads per key head", vocab=173, hidden=40,
+        heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, inner=76,
+        **recurrent(["gdn", "gdn", "attention"], 2, 3, 16, 12)),
+    "random-qwen3_5-2": model(
+        "qwen3_5", 52, "names of a multimodal model, one value head per key head, tied head", vocab=149, hidden=56,
+        heads=8, kv_heads=2, head_dim=64, rotary=24, theta=1e6, inner=44, tied=True,
+        **recurrent(["attention", "gdn"], 3, 1, 20, 28), prefix="model.language_model.", around=QWEN3_5_VL),
+    "random-qwen3_5-3": model(
+        "qwen3_5", 53, "four value heads per key head, a key head for each query head", vocab=110, hidden=52,
+        heads=3, kv_heads=3, head_dim=128, rotary=32, theta=1e7, inner=100,
+        **recurrent(["gdn", "attention", "gdn"], 1, 4, 32, 20)),
+
+    "random-qwen3_next-1": model(
+        "qwen3_next", 61, "two value heads per key head, three of five experts", vocab=123, hidden=40,
+        heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, experts=5, top=3, inner=20, shared=28,
+        **recurrent(["gdn", "gdn", "attention"], 2, 2, 16, 20)),
+    "random-qwen3_next-2": model(
+        "qwen3_next", 62, "four value heads per key head, tied head, drafts", vocab=187, hidden=36, tied=True, mtp=1,
+        heads=6, kv_heads=2, head_dim=64, rotary=16, theta=1e6, experts=3, top=2, inner=28, shared=20,
+        **recurrent(["attention", "gdn"], 1, 4, 20, 12)),
+    "random-qwen3_next-3": model(
+        "qwen3_next", 63, "one value head per key head, five of six experts", vocab=151, hidden=44,
+        heads=3, kv_heads=1, head_dim=128, rotary=48, theta=1e7, experts=6, top=5, inner=12, shared=44,
+        **recurrent(["gdn", "attention"], 3, 1, 24, 16)),
+}
