@@ -62,7 +62,7 @@ pub fn checkpoint_block(folder: &Path) -> Result<String, ManifestError> {
 }
 
 /// `files = [...]` as TOML.
-pub(crate) fn block(files: &[File]) -> String {
+pub fn block(files: &[File]) -> String {
     if files.is_empty() {
         return "files = []\n".into();
     }

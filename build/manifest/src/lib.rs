@@ -38,7 +38,7 @@ mod weights;
 
 pub use dequantise::dequantise;
 pub use error::ManifestError;
-pub use files::checkpoint_block;
+pub use files::{block as files_block, checkpoint_block};
 pub use kernels::KernelChoice;
 pub use safetensors::CheckpointError;
 pub use target::{DerivedFile, Target, leaves, load};

@@ -29,10 +29,11 @@ enum Verb {
     Ci(cmd::ci::Ci),
     Checkpoint(cmd::checkpoint::Checkpoint),
     Synth(cmd::synth::Synth),
+    Weights(cmd::weights::Weights),
     Clean(cmd::clean::Clean),
 }
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 14] = [
     "build",
     "run",
     "test",
@@ -45,6 +46,7 @@ const VERBS: [&str; 13] = [
     "ci",
     "checkpoint",
     "synth",
+    "weights",
     "clean",
 ];
 
@@ -117,6 +119,7 @@ impl Verb {
             Verb::Ci(verb) => verb.start(site),
             Verb::Checkpoint(verb) => verb.start(site),
             Verb::Synth(verb) => verb.start(site),
+            Verb::Weights(verb) => verb.start(site),
             Verb::Clean(verb) => verb.start(site),
         }
     }

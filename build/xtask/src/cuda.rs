@@ -10,6 +10,7 @@ use manifest::Target;
 use crate::graph::{Action, ActionId, Input, Source};
 use crate::graph::{Error as GraphError, Graph};
 use crate::toolchain::{CargoAdditions, Toolchain};
+use crate::wheel::{self, Pin, Unpack, Wheels};
 
 #[path = "../../../ffi/abi.rs"]
 mod abi;
@@ -18,14 +19,12 @@ mod host;
 mod inspect;
 mod pins;
 mod probe;
-mod wheel;
 
 #[cfg(test)]
 mod tests;
 
 use host::Host;
 use pins::Pins;
-use wheel::{Unpack, Wheels};
 
 pub use inspect::{block_scaled_fp4, check};
 pub use probe::Probe;
@@ -224,7 +223,7 @@ impl Folders {
             _ => &pins.cudart_x86_64,
         };
         let cudart_folder = format!("cudart-{}", host.triple);
-        let mut unpack = |into, wheels_of: &[&pins::Pin], keep| {
+        let mut unpack = |into, wheels_of: &[&Pin], keep| {
             let unpack = Unpack {
                 into,
                 wheels: wheels_of,

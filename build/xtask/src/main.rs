@@ -13,6 +13,8 @@ mod site;
 #[cfg(test)]
 mod tidy;
 mod toolchain;
+mod weights;
+mod wheel;
 
 use std::process::ExitCode;
 

@@ -30,9 +30,16 @@ const SOURCES: [&str; 8] = [
 /// Cache of all targets that the toolchain's own rustc compiles.
 const SHARED: &str = "shared";
 
-/// Manifest of xtask: a member of the workspace that the binary does not contain. Cargo gets an
-/// empty program for it.
-const XTASK_MANIFEST: &str = "build/xtask/Cargo.toml";
+/// Members of the workspace that the binary does not contain: cargo gets their manifests, and
+/// something empty to compile.
+const EMPTY: [(&str, &str, &str); 2] = [
+    (
+        "build/xtask/Cargo.toml",
+        "build/xtask/src/main.rs",
+        "fn main() {}\n",
+    ),
+    ("build/gguf/Cargo.toml", "build/gguf/src/lib.rs", ""),
+];
 
 /// Variables that say how to reach a registry. They cannot change what `Cargo.lock` pins.
 const NETWORK_VARIABLES: [&str; 8] = [
@@ -222,13 +229,15 @@ fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Action, E
             .iter()
             .map(|path| path.display().to_string()),
     );
-    paths.push(XTASK_MANIFEST.to_string());
+    paths.extend(EMPTY.map(|(manifest, _, _)| manifest.to_string()));
     paths.sort();
     paths.dedup();
     for path in &paths {
         action = action.workspace(path);
     }
-    let mut stubs = vec![("build/xtask/src/main.rs".to_string(), "fn main() {}\n")];
+    let mut stubs = EMPTY
+        .map(|(_, path, text)| (path.to_string(), text))
+        .to_vec();
     stubs.extend(
         unused_targets(root)?
             .into_iter()

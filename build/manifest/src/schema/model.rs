@@ -256,8 +256,44 @@ pub struct Checkpoint {
     /// Nats per token that the model gives the text that a start checks it with, by an outside
     /// reference over these weights; absent while nobody has measured it.
     pub text_nll: Option<f64>,
+    /// Package that the files are made of; absent where they are published as they are.
+    pub source: Option<Source>,
     /// Every file, or `[]` while their digests are not known.
     pub files: Vec<File>,
+}
+
+/// A package that holds weights in another form.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// File of the Python package index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
+    pub wheel: String,
+    /// Lower-case hexadecimal SHA-256 of the wheel.
+    pub sha256: String,
+    /// Path of the weights inside it.
+    pub member: String,
+    /// Format of that file.
+    pub format: SourceFormat,
+    /// What its numbers become.
+    pub elements: Elements,
+}
+
+/// A format that the pipeline can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceFormat {
+    /// The file of llama.cpp: weights, tokenizer and template in one.
+    Gguf,
+}
+
+/// Elements of a made checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Elements {
+    /// Each number as it is.
+    F32,
+    /// Each number rounded to the nearest.
+    Bf16,
 }
 
 /// One file of a checkpoint.

@@ -6,7 +6,7 @@ use argh::FromArgs;
 
 use crate::cuda::{self, Probe};
 use crate::graph::run::Summary;
-use crate::graph::{Options, Progress, Source, Store, run};
+use crate::graph::{Graph, Options, Progress, Source, Store, run};
 use crate::plan::{self, Plan, Variant};
 use crate::site::{Failure, Site};
 use crate::toolchain::Toolchain;
@@ -108,14 +108,14 @@ pub fn make(
     Ok(Built { binary, besides })
 }
 
-/// Makes outputs of a plan without its binary; gives their paths in the store.
+/// Makes outputs of a graph and what they need; gives their paths in the store.
 ///
 /// # Errors
 /// The first action that failed.
-pub fn make_only(site: &Site, plan: &Plan, outputs: &[&Source]) -> Result<Vec<PathBuf>, Failure> {
+pub fn make_only(site: &Site, graph: &Graph, outputs: &[&Source]) -> Result<Vec<PathBuf>, Failure> {
     let store = open(site)?;
     let wanted: Vec<_> = outputs.iter().filter_map(|source| source.maker()).collect();
-    let summary = run(&plan.graph, &wanted, &store, &options(site, false))?;
+    let summary = run(graph, &wanted, &store, &options(site, false))?;
     Ok(outputs
         .iter()
         .filter_map(|source| path(&store, &summary, source))

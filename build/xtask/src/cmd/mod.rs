@@ -15,3 +15,4 @@ pub mod steps;
 pub mod synth;
 pub mod targets;
 pub mod test;
+pub mod weights;

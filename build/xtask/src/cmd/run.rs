@@ -6,9 +6,11 @@ use std::process::Command;
 use argh::FromArgs;
 
 use super::build::build;
+use super::weights::folder;
 use crate::site::{Failure, Site};
 
-/// Build a target and serve it. Arguments after `--` go to the binary's `serve`.
+/// Build a target and serve it, with the weights of its package if one has them. Arguments after
+/// `--` go to the binary's `serve`.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "run")]
 pub struct Run {
@@ -21,7 +23,12 @@ impl Run {
     /// Becomes the server, so that signals and the exit code are its own.
     pub fn start(self, site: &Site, flags: &[String]) -> Result<(), Failure> {
         let path = build(site, self.target.as_deref(), false)?;
-        let why = Command::new(&path).arg("serve").args(flags).exec();
+        let mut command = Command::new(&path);
+        command.arg("serve");
+        if flags.first().is_none_or(|first| first.starts_with('-')) {
+            command.args(folder(site, self.target.as_deref())?);
+        }
+        let why = command.args(flags).exec();
         Err(Failure::Failed(format!(
             "cannot start {}: {why}",
             path.display()

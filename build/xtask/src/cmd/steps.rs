@@ -138,7 +138,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         cargo_step(
             "pipeline tests",
             "manifests, build actions, tidy rules",
-            "test -p manifest -p xtask --locked --lib --bins --no-fail-fast",
+            "test -p gguf -p manifest -p xtask --locked --lib --bins --no-fail-fast",
         )
         .turn(Turn::Beside),
     ];
@@ -188,7 +188,7 @@ fn linted(mut cargo: Command) -> Command {
 /// Compiles all tests, and the crates in them.
 fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     const ALL: &str = "--all-targets --no-run";
-    let pipeline = suite.cargo(&format!("test -p manifest -p xtask --locked {ALL}"));
+    let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
     let product = suite.product_cargo("test", Optimised::No, ALL)?;
     for cargo in [pipeline, product] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
@@ -496,7 +496,11 @@ fn boundary_step(target: &'static str) -> Step {
 fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let plan = plan(suite.site, Some(target))?;
     let libclang = plan.device.as_ref().map(|device| &device.libclang);
-    let built = make_only(suite.site, &plan, &libclang.into_iter().collect::<Vec<_>>())?;
+    let built = make_only(
+        suite.site,
+        &plan.graph,
+        &libclang.into_iter().collect::<Vec<_>>(),
+    )?;
     let mut cargo = linted(suite.product_cargo("test", Optimised::No, "-p ffi --all-targets")?);
     let libclang = built.iter().map(|path| ("LIBCLANG_PATH", path));
     Ok(no_warning(&suite.run(name, cargo.envs(libclang))?)?)

@@ -1,17 +1,82 @@
 //! Fetching a pinned wheel and unpacking what the build takes from it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::pins::{FILE, Pin};
 use crate::graph::run::Sandbox;
 use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
+
+/// One wheel.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pin {
+    /// Name on the index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
+    pub file: String,
+    /// Lower-case hexadecimal digest of the file.
+    pub sha256: String,
+    /// What the build takes from it; for people.
+    #[serde(rename = "use")]
+    pub purpose: String,
+}
+
+impl Pin {
+    fn part(&self, index: usize) -> &str {
+        let stem = self.file.trim_end_matches(".whl");
+        stem.split('-').nth(index).unwrap_or("")
+    }
+
+    /// Name of the project, with `_` for `-`.
+    pub fn name(&self) -> &str {
+        self.part(0)
+    }
+
+    pub fn version(&self) -> &str {
+        self.part(1)
+    }
+
+    /// First platform tag, which is enough for pip to find the file; `None` for `any`.
+    pub fn platform(&self) -> Option<&str> {
+        let tags = self.part(4);
+        let first = tags.split('.').next().unwrap_or("");
+        (first != "any").then_some(first)
+    }
+
+    /// Fails where the name or the digest is none.
+    pub fn check(&self) -> Result<(), String> {
+        let digest = self.sha256.len() == 64 && self.sha256.chars().all(|c| c.is_ascii_hexdigit());
+        let parts = self.file.ends_with(".whl") && self.file.split('-').count() == 5;
+        match (parts, digest) {
+            (false, _) => Err(format!(
+                "`{}` is not <name>-<version>-<python>-<abi>-<platform>.whl",
+                self.file
+            )),
+            (_, false) => Err(format!(
+                "sha256 of `{}` is not 64 hexadecimal digits",
+                self.file
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, version) = (self.name(), self.version());
+        write!(
+            f,
+            "{name} {version} (file {}, sha256 {})",
+            self.file, self.sha256
+        )
+    }
+}
 
 /// Raised when `fetch` leaves something else for the same pin.
 const FETCH_VERSION: Code = Code::Version(1);
@@ -186,10 +251,9 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
 /// What to do about a failure, told by its text.
 fn fix_of(pin: &Pin, text: &str) -> String {
     if text.contains(HASH_MARK) {
-        return format!(
-            "This is not the pinned file: get it from a source you trust; change the pin in \
-             {FILE} only with a reason"
-        );
+        return "This is not the pinned file: get it from a source you trust; change the pin \
+                only with a reason"
+            .to_string();
     }
     if text.contains(DISK_MARK) {
         return "The disk is full: free some space and build again".to_string();

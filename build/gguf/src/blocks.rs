@@ -1,0 +1,166 @@
+//! Blocks of numbers as ggml stores them, to F32.
+//!
+//! Format: `block_*` of ggml's `ggml-common.h`, numbers as its `dequantize_row_*` computes them: in
+//! F32, so `d * q + m` is rounded once.
+
+/// Elements of a block of the quantised kinds.
+const BLOCK: usize = 32;
+const HALF_BYTES: usize = 2;
+
+/// How a tensor is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    F32,
+    F16,
+    Bf16,
+    /// `d * (q - 8)`, four bits each.
+    Q4_0,
+    /// `d * q + m`, four bits each.
+    Q4_1,
+    /// `d * q`, eight bits each.
+    Q8_0,
+}
+
+/// Number of each in the file, and its name.
+const KINDS: [(u32, Kind, &str); 6] = [
+    (0, Kind::F32, "F32"),
+    (1, Kind::F16, "F16"),
+    (2, Kind::Q4_0, "Q4_0"),
+    (3, Kind::Q4_1, "Q4_1"),
+    (8, Kind::Q8_0, "Q8_0"),
+    (30, Kind::Bf16, "BF16"),
+];
+
+impl Kind {
+    pub fn of(number: u32) -> Option<Kind> {
+        let found = KINDS.iter().find(|(of, _, _)| *of == number);
+        found.map(|(_, kind, _)| *kind)
+    }
+
+    /// All kinds with their numbers, for errors.
+    pub fn known() -> String {
+        KINDS
+            .map(|(of, _, name)| format!("{of} ({name})"))
+            .join(", ")
+    }
+
+    /// Elements of a block.
+    pub fn elements(self) -> usize {
+        match self {
+            Kind::F32 | Kind::F16 | Kind::Bf16 => 1,
+            Kind::Q4_0 | Kind::Q4_1 | Kind::Q8_0 => BLOCK,
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        match self {
+            Kind::F32 => 4,
+            Kind::F16 | Kind::Bf16 => HALF_BYTES,
+            Kind::Q4_0 => HALF_BYTES + BLOCK / 2,
+            Kind::Q4_1 => 2 * HALF_BYTES + BLOCK / 2,
+            Kind::Q8_0 => HALF_BYTES + BLOCK,
+        }
+    }
+
+    /// Appends the elements of whole blocks.
+    pub fn dequantise(self, blocks: &[u8], to: &mut Vec<f32>) {
+        for block in blocks.chunks_exact(self.bytes()) {
+            match self {
+                Kind::F32 => to.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]])),
+                Kind::F16 => to.push(half(block)),
+                Kind::Bf16 => to.push(f32::from_bits(
+                    u32::from(u16::from_le_bytes([block[0], block[1]])) << 16,
+                )),
+                Kind::Q4_0 => {
+                    let d = half(block);
+                    nibbles(&block[HALF_BYTES..], to, |q| d * (f32::from(q) - 8.0));
+                }
+                Kind::Q4_1 => {
+                    let (d, m) = (half(block), half(&block[HALF_BYTES..]));
+                    nibbles(&block[2 * HALF_BYTES..], to, |q| d * f32::from(q) + m);
+                }
+                Kind::Q8_0 => {
+                    let d = half(block);
+                    let codes = block[HALF_BYTES..].iter();
+                    to.extend(codes.map(|&q| d * f32::from(q.cast_signed())));
+                }
+            }
+        }
+    }
+}
+
+/// The first half of a block lies in the low nibbles, the second in the high ones.
+fn nibbles(codes: &[u8], to: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
+    to.extend(codes.iter().map(|code| number(code & 0xf)));
+    to.extend(codes.iter().map(|code| number(code >> 4)));
+}
+
+/// The F16 number in the first two bytes, exactly.
+fn half(bytes: &[u8]) -> f32 {
+    let bits = u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let sign = (bits & 0x8000) << 16;
+    let magnitude = match bits & 0x7c00 {
+        0x7c00 => f32::from_bits(0x7f80_0000 | (bits & 0x3ff) << 13),
+        // F32 has 127 - 15 = 112 more in its exponents; the product makes subnormals normal.
+        _ => f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23),
+    };
+    f32::from_bits(magnitude.to_bits() | sign)
+}
+
+/// What elements of a made checkpoint are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// Every number as it is.
+    F32,
+    /// Rounded to nearest, ties to even.
+    Bf16,
+}
+
+impl Element {
+    /// The element of this name in a manifest.
+    pub fn of(name: &str) -> Option<Element> {
+        match name {
+            "f32" => Some(Element::F32),
+            "bf16" => Some(Element::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Name in a safetensors header.
+    pub fn dtype(self) -> &'static str {
+        match self {
+            Element::F32 => "F32",
+            Element::Bf16 => "BF16",
+        }
+    }
+
+    /// Name in `config.json`.
+    pub fn torch(self) -> &'static str {
+        match self {
+            Element::F32 => "float32",
+            Element::Bf16 => "bfloat16",
+        }
+    }
+
+    pub fn bytes(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::Bf16 => 2,
+        }
+    }
+
+    /// Appends a number's bytes.
+    pub fn push(self, number: f32, to: &mut Vec<u8>) {
+        match self {
+            Element::F32 => to.extend(number.to_le_bytes()),
+            Element::Bf16 => to.extend(bf16(number).to_le_bytes()),
+        }
+    }
+}
+
+/// Bits of the nearest BF16 number of a finite one, the even one of two.
+fn bf16(number: f32) -> u16 {
+    let bits = number.to_bits();
+    (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}

@@ -1,0 +1,117 @@
+//! Writing safetensors: eight bytes of the header's length, JSON header, data.
+
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::blocks::{Element, Kind};
+
+/// The data begins at a multiple of so many bytes.
+const ALIGNMENT: usize = 8;
+
+/// A tensor to be written, one row after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor<'a> {
+    pub name: String,
+    /// `[rows, columns]`, or `[columns]` of a vector.
+    pub shape: Vec<usize>,
+    pub kind: Kind,
+    pub data: &'a [u8],
+    /// Heads whose rows are interleaved in `data`: pairs of each are `head / 2` rows apart in what
+    /// is written. `None` where rows keep their order.
+    pub interleaved: Option<usize>,
+}
+
+impl Tensor<'_> {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    fn rows(&self) -> usize {
+        match self.shape[..] {
+            [rows, _] => rows,
+            _ => 1,
+        }
+    }
+
+    /// Row of `data` that becomes the given one.
+    ///
+    /// A rotary embedding turns rows `i` and `i + head / 2` together in what is written, and `2 i`
+    /// and `2 i + 1` in `data`.
+    fn source(&self, row: usize) -> usize {
+        let Some(heads) = self.interleaved else {
+            return row;
+        };
+        let head = self.rows() / heads;
+        let (first, at) = (row / head * head, row % head);
+        let (side, pair) = (at / (head / 2), at % (head / 2));
+        first + 2 * pair + side
+    }
+}
+
+/// The header in JSON: tensors in their order.
+struct Header<'a, 'b> {
+    tensors: &'a [Tensor<'b>],
+    element: Element,
+}
+
+#[derive(serde::Serialize)]
+struct Described<'a> {
+    dtype: &'a str,
+    shape: &'a [usize],
+    data_offsets: [usize; 2],
+}
+
+impl Serialize for Header<'_, '_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.tensors.len()))?;
+        let mut end = 0;
+        for tensor in self.tensors {
+            let start = end;
+            end += tensor.elements() * self.element.bytes();
+            let described = Described {
+                dtype: self.element.dtype(),
+                shape: &tensor.shape,
+                data_offsets: [start, end],
+            };
+            map.serialize_entry(&tensor.name, &described)?;
+        }
+        map.end()
+    }
+}
+
+/// Writes a file of the tensors.
+///
+/// # Errors
+/// What the writer reports.
+pub fn safetensors(
+    to: &mut impl Write,
+    tensors: &[Tensor<'_>],
+    element: Element,
+) -> io::Result<()> {
+    let header = Header { tensors, element };
+    let mut header = serde_json::to_vec(&header).expect("plain structures serialise");
+    header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
+    to.write_all(&(header.len() as u64).to_le_bytes())?;
+    to.write_all(&header)?;
+    for tensor in tensors {
+        data(to, tensor, element)?;
+    }
+    to.flush()
+}
+
+fn data(to: &mut impl Write, tensor: &Tensor<'_>, element: Element) -> io::Result<()> {
+    let row_bytes = tensor.data.len() / tensor.rows();
+    let (mut numbers, mut bytes) = (Vec::new(), Vec::new());
+    for row in 0..tensor.rows() {
+        let stored = &tensor.data[tensor.source(row) * row_bytes..][..row_bytes];
+        numbers.clear();
+        bytes.clear();
+        tensor.kind.dequantise(stored, &mut numbers);
+        for &number in &numbers {
+            element.push(number, &mut bytes);
+        }
+        to.write_all(&bytes)?;
+    }
+    Ok(())
+}
