@@ -156,6 +156,51 @@ fn a_stop_string_cuts_the_reply_before_it() {
     }
 }
 
+/// Words that a reply has are not in one that must not have them, a reply of a least length has it,
+/// and of one token alone there is nothing else.
+#[test]
+fn rules_of_sampling_are_kept() {
+    let server = Server::start();
+    let body = with(
+        question(STORY, 24),
+        json!({"ignore_eos": true, "enable_thinking": false}),
+    );
+    let whole = server.chat(&body).content();
+    let word = whole
+        .split_whitespace()
+        .max_by_key(|word| word.len())
+        .unwrap();
+    let without = server.chat(&with(body.clone(), json!({"bad_words": [word]})));
+    assert!(!without.content().contains(word), "{word}");
+    let least = json!({"ignore_eos": false, "min_tokens": 24, "stop": [word]});
+    let answer = server.chat(&with(body.clone(), least));
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 24);
+    let narrowed = json!({
+        "temperature": 1.0, "seed": 3, "typical_p": 0.9, "top_n_sigma": 2, "xtc_probability": 0.5,
+        "dry_multiplier": 0.8,
+    });
+    let narrowed = with(body.clone(), narrowed);
+    assert_eq!(
+        server.chat(&narrowed).content(),
+        server.chat(&narrowed).content()
+    );
+    let tokens = server.post_to("/tokenize", &json!({"prompt": "a"})).json();
+    let allowed = &tokens["tokens"];
+    let one = json!({"allowed_token_ids": allowed, "logprobs": true});
+    let told = logprobs(&server.chat(&with(body.clone(), one)));
+    let told = told.as_array().unwrap();
+    assert_eq!(told.len(), 24);
+    assert!(told.iter().all(|token| token["token"] == told[0]["token"]));
+    let choice = json!({"allowed_token_ids": allowed, "structured_outputs": {"choice": ["Paris"]}});
+    let refused = server.chat(&with(body, choice));
+    assert!(
+        refused.error()["message"]
+            .as_str()
+            .unwrap()
+            .contains("allowed_token_ids")
+    );
+}
+
 #[test]
 fn greedy_choices_are_all_the_same() {
     let server = Server::start();

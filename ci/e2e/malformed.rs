@@ -435,7 +435,7 @@ fn not_served(random: &mut Random) -> Case {
         ("echo", json!(true)),
         ("ebnf", json!("root ::= (")),
         ("chat_template", json!("{{ x }}")),
-        ("min_tokens", json!(3)),
+        ("min_new_tokens", json!(3)),
         ("audio", json!({"voice": "a"})),
         ("grammar", json!("root ::= missing")),
         ("prompt_logprobs", json!(21)),

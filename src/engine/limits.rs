@@ -92,6 +92,12 @@ fn check_sampling(rule: &Sampling) -> Result<(), String> {
         ("temperature", rule.temperature, 0.0, 2.0),
         ("top_p", rule.top_p, f32::MIN_POSITIVE, 1.0),
         ("min_p", rule.min_p, 0.0, 1.0),
+        ("top_n_sigma", rule.top_n_sigma, 0.0, f32::MAX),
+        ("typical_p", rule.typical_p, f32::MIN_POSITIVE, 1.0),
+        ("xtc_probability", rule.xtc.probability, 0.0, 1.0),
+        ("xtc_threshold", rule.xtc.threshold, 0.0, 1.0),
+        ("dry_multiplier", rule.dry.multiplier, 0.0, 100.0),
+        ("dry_base", rule.dry.base, 1.0, 100.0),
         ("presence_penalty", rule.presence_penalty, -2.0, 2.0),
         ("frequency_penalty", rule.frequency_penalty, -2.0, 2.0),
         (

@@ -17,9 +17,11 @@
 //! any company.
 
 pub mod constraint;
+mod dry;
 mod end;
 pub mod events;
 pub mod executor;
+mod forbidden;
 mod handle;
 mod kv;
 mod limits;

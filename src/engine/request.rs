@@ -33,10 +33,72 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// Added to the logit of a token, -100 ..= 100.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Penalty of what would continue a repetition.
+    pub dry: Dry,
+    /// Keep tokens whose logit is at most so many standard deviations of the row below the largest;
+    /// 0 keeps all (Tang et al., "Top-nσ: Not All Logits Are You Need", 2024).
+    pub top_n_sigma: f32,
+    /// Keep the tokens whose surprise is nearest to the expected one, until their probability
+    /// reaches this, in (0, 1] (Meister et al., "Locally Typical Sampling", 2022).
+    pub typical_p: f32,
+    /// Exclusion of the most likely tokens.
+    pub xtc: Xtc,
+    /// Tokens that the reply has at least: none before ends it.
+    pub min_tokens: usize,
+    /// The only tokens that may be chosen; empty: all may.
+    pub allowed: Vec<TokenId>,
+    /// Sequences of tokens that the reply must not have, none of them empty.
+    pub bad_words: Vec<Vec<TokenId>>,
     /// Key of the counter-based generator; the counter is the position in the sequence.
     pub seed: u64,
     /// Ends the reasoning that the reply begins in.
     pub thinking_budget: Option<ThinkingBudget>,
+}
+
+/// See `engine::dry`. Off without a multiplier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dry {
+    /// 0 ..= 100; 0 turns it off.
+    pub multiplier: f32,
+    /// 1 ..= 100.
+    pub base: f32,
+    /// Tokens that may be repeated for nothing, at least 1.
+    pub allowed: usize,
+    /// Tokens of prompt and reply that are looked at, the last ones; all if none.
+    pub last: Option<usize>,
+    /// Tokens over which no repetition reaches, ascending.
+    pub breakers: Vec<TokenId>,
+}
+
+impl Default for Dry {
+    fn default() -> Self {
+        Dry {
+            multiplier: 0.0,
+            base: 1.75,
+            allowed: 2,
+            last: None,
+            breakers: Vec::new(),
+        }
+    }
+}
+
+/// Exclude top choices: with `probability` all but the least likely of the tokens whose share is at
+/// least `threshold` are dropped (p-e-w, text-generation-webui pull request 6335).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xtc {
+    /// 0 ..= 1; 0 turns it off.
+    pub probability: f32,
+    /// 0 ..= 1; above a half there are no two such tokens.
+    pub threshold: f32,
+}
+
+impl Default for Xtc {
+    fn default() -> Self {
+        Xtc {
+            probability: 0.0,
+            threshold: 0.1,
+        }
+    }
 }
 
 impl Default for Sampling {
@@ -50,6 +112,13 @@ impl Default for Sampling {
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
+            dry: Dry::default(),
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc: Xtc::default(),
+            min_tokens: 0,
+            allowed: Vec::new(),
+            bad_words: Vec::new(),
             seed: 0,
             thinking_budget: None,
         }

@@ -28,8 +28,13 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// Uniform in [0, 1) with 53 random bits: a function of the seed and the position alone.
 pub fn uniform(seed: u64, position: u64) -> f64 {
+    uniform_of(seed, position, 0)
+}
+
+/// One of several such numbers of a position, by their index; the first is [`uniform`].
+pub fn uniform_of(seed: u64, position: u64, index: u32) -> f64 {
     let [low, high, ..] = philox4x32(
-        [low_word(position), high_word(position), 0, 0],
+        [low_word(position), high_word(position), index, 0],
         [low_word(seed), high_word(seed)],
     );
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;

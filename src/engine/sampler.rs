@@ -1,16 +1,19 @@
 //! From a row of logits to the next token: a function of the row, the request and the position.
 //!
 //! Order: what the constraint forbids is taken out; logit bias, repetition, frequency and presence
-//! penalty; then, unless greedy, temperature, top-k, top-p (over what top-k left), min-p (relative
-//! to the most likely token), and one draw, the most likely token first. So the most likely ones,
-//! which a device ranks, mostly tell the next token without the rest of the row.
+//! penalty, DRY, and what the request forbids; then, unless greedy, top-n-sigma, temperature,
+//! top-k, typical-p and top-p (each over what the one before left), min-p (relative to the most
+//! likely token), XTC, and one draw, the most likely token first. So the most likely ones, which a
+//! device ranks, mostly tell the next token without the rest of the row.
 //! Log-probabilities are of the row that the constraint leaves, before anything else.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::constraint::Allowed;
+use super::dry::Repetitions;
 use super::executor::Ranked;
+use super::forbidden::Forbidden;
 use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
@@ -64,12 +67,14 @@ pub struct Sampler {
     sampling: Sampling,
     /// How often the reply holds each token of prompt and reply; empty when no penalty asks.
     seen: HashMap<TokenId, u32>,
+    repetitions: Option<Repetitions>,
+    forbidden: Forbidden,
     thinking: Option<Countdown>,
 }
 
 impl Sampler {
-    /// `capacity` bounds the tokens of prompt and reply together.
-    pub fn new(sampling: Sampling, prompt: &[TokenId], capacity: usize) -> Self {
+    /// `stops` end the reply; `capacity` bounds the tokens of prompt and reply together.
+    pub fn new(sampling: Sampling, prompt: &[TokenId], stops: &[TokenId], capacity: usize) -> Self {
         let mut seen = HashMap::new();
         if penalises(&sampling) {
             seen.reserve(capacity);
@@ -77,6 +82,8 @@ impl Sampler {
         }
         let thinking = sampling.thinking_budget.clone().map(Countdown::new);
         Sampler {
+            repetitions: Repetitions::new(&sampling.dry, prompt),
+            forbidden: Forbidden::new(&sampling, stops),
             sampling,
             seen,
             thinking,
@@ -87,12 +94,18 @@ impl Sampler {
     /// a token that a used-up thinking budget forces comes before all rules.
     ///
     /// `logits` holds one number per token of the vocabulary: finite, or minus infinity for a token
-    /// that is not to be chosen; not all of them are.
-    pub fn next(&mut self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
+    /// that is not to be chosen; not all of them are. `None`, and nothing is remembered, where what
+    /// the request forbids leaves nothing.
+    pub fn next(
+        &mut self,
+        logits: &[f32],
+        position: usize,
+        scratch: &mut Scratch,
+    ) -> Option<TokenId> {
         let forced = self.forced();
-        let chosen = forced.unwrap_or_else(|| self.choose(logits, position, scratch));
+        let chosen = forced.or_else(|| self.choose(logits, position, scratch))?;
         self.take(chosen);
-        chosen
+        Some(chosen)
     }
 
     /// What [`Sampler::next`] chooses from the row that `ranked` is of, or `None` if the rest of
@@ -109,6 +122,9 @@ impl Sampler {
         if rule.temperature == 0.0 {
             return candidates.first().map(|most_likely| most_likely.id);
         }
+        if narrows_by_all(rule) {
+            return None;
+        }
         let max = candidates.first()?.logit;
         let top_k = rule.top_k as usize;
         let all = (1..=candidates.len()).contains(&top_k);
@@ -122,7 +138,7 @@ impl Sampler {
             true => weight(&candidates),
             false => f64::from(ranked.sum),
         };
-        pick(&candidates, all, total, rule, self.uniform(position))
+        pick(&candidates, all, total, rule, &self.uniforms(position))
     }
 
     /// The most likely tokens behind bias and penalties, in order: as many as the ones before them,
@@ -151,6 +167,10 @@ impl Sampler {
         if let Some(thinking) = &mut self.thinking {
             thinking.advance(chosen);
         }
+        if let Some(repetitions) = &mut self.repetitions {
+            repetitions.advance(chosen);
+        }
+        self.forbidden.advance(chosen);
         if penalises(&self.sampling) {
             *self.seen.entry(chosen).or_default() += 1;
         }
@@ -160,22 +180,29 @@ impl Sampler {
         self.thinking.as_ref().and_then(Countdown::forced)
     }
 
-    fn uniform(&self, position: usize) -> f64 {
-        rng::uniform(self.sampling.seed, position as u64)
+    /// Random numbers of a position: of the draw, and of whether XTC excludes.
+    fn uniforms(&self, position: usize) -> [f64; 2] {
+        [0, 1].map(|index| rng::uniform_of(self.sampling.seed, position as u64, index))
     }
 
-    fn choose(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> TokenId {
+    fn choose(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
         let logits = self.adjust(logits, &mut scratch.adjusted);
-        if self.sampling.temperature == 0.0 {
-            return argmax(logits);
+        if self.forbidden.any() && maximum(logits) == f32::NEG_INFINITY {
+            return None;
         }
-        let uniform = self.uniform(position);
-        draw(logits, &self.sampling, uniform, &mut scratch.candidates)
+        if self.sampling.temperature == 0.0 {
+            return Some(argmax(logits));
+        }
+        let (rule, uniforms) = (&self.sampling, self.uniforms(position));
+        Some(draw(logits, rule, &uniforms, &mut scratch.candidates))
     }
 
-    /// Whether bias or penalties change rows.
+    /// Whether bias, penalties or what is forbidden change rows.
     fn adjusts(&self) -> bool {
-        !self.seen.is_empty() || !self.sampling.logit_bias.is_empty()
+        !self.seen.is_empty()
+            || !self.sampling.logit_bias.is_empty()
+            || self.repetitions.is_some()
+            || self.forbidden.any()
     }
 
     /// Applies bias and penalties; hands the row back untouched when there are none.
@@ -194,6 +221,9 @@ impl Sampler {
             let logit = &mut adjusted[id as usize];
             *logit = self.penalised(*logit, in_reply);
         }
+        let repeated = self.repetitions.iter().flat_map(Repetitions::penalties);
+        repeated.for_each(|(id, penalty)| adjusted[id as usize] -= penalty);
+        self.forbidden.take_out(adjusted);
         adjusted
     }
 
@@ -202,9 +232,14 @@ impl Sampler {
         let bias = self.sampling.logit_bias.iter();
         let biased = bias.filter(|&&(biased, _)| biased == id);
         let logit = biased.fold(logit, |logit, &(_, bias)| logit + bias);
-        match self.seen.get(&id) {
+        let logit = match self.seen.get(&id) {
             Some(&in_reply) => self.penalised(logit, in_reply),
             None => logit,
+        };
+        let repeated = self.repetitions.as_ref();
+        match self.forbidden.has(id) {
+            true => f32::NEG_INFINITY,
+            false => logit - repeated.map_or(0.0, |repeated| repeated.penalty(id)),
         }
     }
 
@@ -313,6 +348,11 @@ fn penalises(sampling: &Sampling) -> bool {
         || sampling.repetition_penalty != 1.0
 }
 
+/// Whether a row's most likely tokens alone do not tell what is kept of it.
+fn narrows_by_all(sampling: &Sampling) -> bool {
+    sampling.top_n_sigma > 0.0 || sampling.typical_p < 1.0 || sampling.xtc.probability > 0.0
+}
+
 /// Whether bias and penalties lift no logit.
 fn lowers(sampling: &Sampling) -> bool {
     sampling.presence_penalty >= 0.0
@@ -350,15 +390,27 @@ pub fn argmax(logits: &[f32]) -> TokenId {
 }
 
 /// Draws a token of a row: ranks as many of the most likely ones as that takes.
-fn draw(logits: &[f32], rule: &Sampling, uniform: f64, candidates: &mut Vec<Candidate>) -> TokenId {
+fn draw(
+    logits: &[f32],
+    rule: &Sampling,
+    uniforms: &[f64; 2],
+    candidates: &mut Vec<Candidate>,
+) -> TokenId {
     candidates.clear();
     candidates.extend((0..).zip(logits.iter().copied()).map(Candidate::unweighed));
+    if rule.top_n_sigma > 0.0 {
+        let least = within_sigmas(logits, rule.top_n_sigma);
+        candidates.retain(|candidate| candidate.logit >= least);
+    }
     let top_k = rule.top_k as usize;
     if top_k > 0 && top_k < candidates.len() {
         rank(candidates, top_k);
         candidates.truncate(top_k);
     }
     weigh(candidates, maximum(logits), rule.temperature);
+    if rule.typical_p < 1.0 {
+        keep_typical(candidates, rule.typical_p);
+    }
     let total = weight(candidates);
     if rule.top_p < 1.0 {
         // All candidates below this together weigh less than what the set may leave out.
@@ -368,14 +420,14 @@ fn draw(logits: &[f32], rule: &Sampling, uniform: f64, candidates: &mut Vec<Cand
     let mut count = RANKED_FIRST;
     while count < candidates.len() {
         rank(candidates, count);
-        if let Some(id) = pick(&candidates[..count], false, total, rule, uniform) {
+        if let Some(id) = pick(&candidates[..count], false, total, rule, uniforms) {
             return id;
         }
         count *= RANKED_GROWTH;
     }
     let count = candidates.len();
     rank(candidates, count);
-    pick(candidates, true, total, rule, uniform).expect("nothing else is left")
+    pick(candidates, true, total, rule, uniforms).expect("nothing else is left")
 }
 
 /// Brings the `count` most likely candidates to the front, in order.
@@ -399,7 +451,36 @@ fn weigh(candidates: &mut [Candidate], max: f32, temperature: f32) {
     }
 }
 
-/// The token in whose share of the weight that top-p and min-p leave `uniform`, in [0, 1), falls.
+/// The least logit that is at most so many standard deviations of the finite logits of a row below
+/// the largest.
+fn within_sigmas(logits: &[f32], sigmas: f32) -> f32 {
+    let finite = || logits.iter().filter(|logit| logit.is_finite());
+    let wide = || finite().map(|&logit| f64::from(logit));
+    let count = finite().count() as f64;
+    let mean = wide().sum::<f64>() / count;
+    let variance = wide().map(|logit| (logit - mean).powi(2)).sum::<f64>() / count;
+    (f64::from(maximum(logits)) - f64::from(sigmas) * variance.sqrt()) as f32
+}
+
+/// Keeps the candidates whose surprise is nearest to the expected one, until their share of all
+/// weight reaches `share`.
+fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
+    let total = weight(candidates);
+    candidates.retain(|candidate| candidate.weight > 0.0);
+    let surprise = |candidate: &Candidate| -(candidate.weight / total).ln();
+    let expected = candidates
+        .iter()
+        .map(|one| one.weight / total * surprise(one));
+    let expected: f64 = expected.sum();
+    let far = |candidate: &Candidate| (surprise(candidate) - expected).abs();
+    candidates.sort_unstable_by(|a, b| far(a).total_cmp(&far(b)).then(a.id.cmp(&b.id)));
+    if let Some(last) = reaching(candidates, f64::from(share) * total) {
+        candidates.truncate(last + 1);
+    }
+}
+
+/// The token in whose share of the weight that top-p, min-p and XTC leave the first of `uniforms`,
+/// in [0, 1), falls; by the second XTC excludes or does not.
 ///
 /// `candidates` are in order, the most likely first; `all` says that no others can be drawn, and
 /// `total` is what all that top-k left weigh. `None` if others have a say.
@@ -408,7 +489,7 @@ fn pick(
     mut all: bool,
     mut total: f64,
     rule: &Sampling,
-    uniform: f64,
+    uniforms: &[f64; 2],
 ) -> Option<TokenId> {
     if rule.top_p < 1.0 {
         match reaching(candidates, f64::from(rule.top_p) * total) {
@@ -418,15 +499,25 @@ fn pick(
         }
         (all, total) = (true, weight(candidates));
     }
-    // The most likely token has weight one, so weights are already relative to it.
-    let likely = candidates.partition_point(|one| one.weight >= f64::from(rule.min_p));
+    let most_likely = candidates.first().map_or(0.0, |one| one.weight);
+    let least = f64::from(rule.min_p) * most_likely;
+    let likely = candidates.partition_point(|one| one.weight >= least);
     if likely < candidates.len() {
         candidates = &candidates[..likely];
         (all, total) = (true, weight(candidates));
     } else if rule.min_p > 0.0 && !all {
         return None;
     }
-    let mark = uniform * total;
+    if uniforms[1] < f64::from(rule.xtc.probability) {
+        if !all {
+            return None;
+        }
+        let least = f64::from(rule.xtc.threshold) * total;
+        let above = candidates.partition_point(|one| one.weight >= least);
+        candidates = &candidates[above.saturating_sub(1)..];
+        total = weight(candidates);
+    }
+    let mark = uniforms[0] * total;
     let mut sum = 0.0;
     let drawn = candidates.iter().find(|candidate| {
         sum += candidate.weight;

@@ -1,8 +1,11 @@
 use super::*;
+use crate::engine::request::{Dry, Xtc};
 use crate::ranking::ranked;
 
 fn sample(rule: &Sampling, logits: &[f32], position: usize) -> TokenId {
-    Sampler::new(rule.clone(), &[], 8).next(logits, position, &mut Scratch::new(logits.len()))
+    Sampler::new(rule.clone(), &[], &[], 8)
+        .next(logits, position, &mut Scratch::new(logits.len()))
+        .unwrap()
 }
 
 fn drawn(rule: &Sampling, logits: &[f32]) -> Vec<f64> {
@@ -10,8 +13,9 @@ fn drawn(rule: &Sampling, logits: &[f32]) -> Vec<f64> {
     let mut shares = vec![0.0; logits.len()];
     let mut scratch = Scratch::new(logits.len());
     for position in 0..DRAWS {
-        let mut sampler = Sampler::new(rule.clone(), &[], 8);
-        shares[sampler.next(logits, position, &mut scratch) as usize] += 1.0 / DRAWS as f64;
+        let mut sampler = Sampler::new(rule.clone(), &[], &[], 8);
+        shares[sampler.next(logits, position, &mut scratch).unwrap() as usize] +=
+            1.0 / DRAWS as f64;
     }
     shares
 }
@@ -140,7 +144,7 @@ fn the_top_p_set_of_a_flat_row_is_found_beyond_the_first_try() {
     for id in 0..922 {
         let uniform = (f64::from(id) + 0.5) / 922.0;
         assert_eq!(
-            draw(&logits, &rule, uniform, &mut Vec::new()),
+            draw(&logits, &rule, &[uniform, 0.0], &mut Vec::new()),
             id as TokenId
         );
     }
@@ -164,7 +168,7 @@ fn draws_are_the_shares_of_a_full_sort() {
         let kept = sums[sums.partition_point(|&sum| sum < mass).min(sums.len() - 1)];
         for uniform in (0..50).map(|i| (f64::from(i) + 0.5) / 50.0) {
             let expected = sorted[sums.partition_point(|&sum| sum <= uniform * kept)];
-            let found = draw(&logits, &rule, uniform, &mut Vec::new());
+            let found = draw(&logits, &rule, &[uniform, 0.0], &mut Vec::new());
             assert_eq!(found as usize, expected, "top_p {top_p} at {uniform}");
         }
     }
@@ -191,7 +195,7 @@ fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
             seed,
             ..Sampling::default()
         };
-        match Sampler::new(rule.clone(), &[], 8).choose_ranked(&Ranked::new(&row), 3) {
+        match Sampler::new(rule.clone(), &[], &[], 8).choose_ranked(&Ranked::new(&row), 3) {
             Some(id) => assert_eq!(id, sample(&rule, &logits, 3), "{rule:?}"),
             None => left += 1,
         }
@@ -223,12 +227,12 @@ fn what_only_lowers_logits_is_applied_to_what_is_ranked() {
             ..Sampling::default()
         };
         let seen: Vec<_> = likely.iter().step_by(3).map(|&(id, _)| id).collect();
-        let mut sampler = Sampler::new(rule.clone(), &seen[..10], 64);
+        let mut sampler = Sampler::new(rule.clone(), &seen[..10], &[], 64);
         seen[5..].iter().for_each(|&id| sampler.take(id));
         sampler.take(one);
         let ranked = ranked(&logits, [64, 6][seed as usize / 48 % 2]);
         if let Some(id) = sampler.choose_ranked(&Ranked::new(&ranked), 3) {
-            let expected = sampler.next(&logits, 3, &mut Scratch::default());
+            let expected = sampler.next(&logits, 3, &mut Scratch::default()).unwrap();
             assert_eq!(id, expected, "{rule:?}");
             told += 1;
         }
@@ -246,7 +250,7 @@ fn a_logit_that_is_lowered_to_those_that_are_not_ranked_needs_the_whole_row() {
     };
     // Token 3 sinks from 3.0 to 0.5; token 2, of which the device tells nothing, is before it then.
     let row = ranked(&[0.0, 0.5, 0.5, 3.0], 2);
-    let mut sampler = Sampler::new(rule, &[], 8);
+    let mut sampler = Sampler::new(rule, &[], &[], 8);
     sampler.take(3);
     assert_eq!(sampler.choose_ranked(&Ranked::new(&row), 0), None);
 }
@@ -269,7 +273,7 @@ fn what_lifts_a_logit_or_changes_the_sum_needs_the_whole_row() {
             repetition_penalty: repetition,
             ..Sampling::default()
         };
-        let sampler = Sampler::new(rule, &[7], 8);
+        let sampler = Sampler::new(rule, &[7], &[], 8);
         assert_eq!(sampler.choose_ranked(&Ranked::new(&row), 0), None, "{name}");
     }
     let summed = Sampling {
@@ -277,7 +281,7 @@ fn what_lifts_a_logit_or_changes_the_sum_needs_the_whole_row() {
         presence_penalty: 0.1,
         ..Sampling::default()
     };
-    let sampler = Sampler::new(summed, &[7], 8);
+    let sampler = Sampler::new(summed, &[7], &[], 8);
     for position in 0..100 {
         assert_eq!(sampler.choose_ranked(&Ranked::new(&row), position), None);
     }
@@ -331,9 +335,9 @@ fn logit_bias_moves_the_choice_and_ignores_unknown_tokens() {
 fn presence_is_subtracted_once_and_frequency_per_occurrence() {
     let logits = [1.0, 0.0];
     let run = |rule: Sampling| -> Vec<TokenId> {
-        let mut sampler = Sampler::new(rule, &[], 8);
+        let mut sampler = Sampler::new(rule, &[], &[], 8);
         (0..4)
-            .map(|at| sampler.next(&logits, at, &mut Scratch::default()))
+            .map(|at| sampler.next(&logits, at, &mut Scratch::default()).unwrap())
             .collect()
     };
     let presence = Sampling {
@@ -359,7 +363,9 @@ fn repetition_counts_the_prompt_and_weakens_either_sign() {
         ..Sampling::default()
     };
     let next = |logits: &[f32]| {
-        Sampler::new(rule.clone(), &[0], 8).next(logits, 1, &mut Scratch::default())
+        Sampler::new(rule.clone(), &[0], &[], 8)
+            .next(logits, 1, &mut Scratch::default())
+            .unwrap()
     };
     assert_eq!(next(&[3.0, 2.0]), 1);
     assert_eq!(next(&[-1.0, -1.5]), 1);
@@ -373,8 +379,13 @@ fn presence_and_frequency_leave_the_prompt_alone() {
         frequency_penalty: 2.0,
         ..Sampling::default()
     };
-    let mut sampler = Sampler::new(rule, &[0], 8);
-    assert_eq!(sampler.next(&[1.0, 0.5], 1, &mut Scratch::default()), 0);
+    let mut sampler = Sampler::new(rule, &[0], &[], 8);
+    assert_eq!(
+        sampler
+            .next(&[1.0, 0.5], 1, &mut Scratch::default())
+            .unwrap(),
+        0
+    );
 }
 
 #[test]
@@ -383,9 +394,11 @@ fn an_extreme_penalty_stays_finite() {
         repetition_penalty: 1e-38,
         ..warm()
     };
-    let mut sampler = Sampler::new(rule, &[0, 1], 8);
+    let mut sampler = Sampler::new(rule, &[0, 1], &[], 8);
     assert_eq!(
-        sampler.next(&[1e10, -5.0, 2.0], 2, &mut Scratch::default()),
+        sampler
+            .next(&[1e10, -5.0, 2.0], 2, &mut Scratch::default())
+            .unwrap(),
         0
     );
 }
@@ -397,10 +410,10 @@ fn scratch_carries_nothing_over() {
         ..Sampling::default()
     };
     let mut scratch = Scratch::default();
-    let mut other = Sampler::new(penalised, &[], 8);
-    other.next(&[9.0, 1.0, 0.0], 0, &mut scratch);
-    let mut plain = Sampler::new(Sampling::default(), &[], 8);
-    assert_eq!(plain.next(&[1.0, 0.5], 0, &mut scratch), 0);
+    let mut other = Sampler::new(penalised, &[], &[], 8);
+    other.next(&[9.0, 1.0, 0.0], 0, &mut scratch).unwrap();
+    let mut plain = Sampler::new(Sampling::default(), &[], &[], 8);
+    assert_eq!(plain.next(&[1.0, 0.5], 0, &mut scratch).unwrap(), 0);
 }
 
 #[test]
@@ -456,9 +469,11 @@ fn a_forbidden_token_is_never_taken_however_likely() {
         let mut row = Vec::new();
         let row = restrict(&logits, allowed, &mut row);
         for rule in [hot.clone(), Sampling::default()] {
-            let mut sampler = Sampler::new(rule, &[2], 300);
+            let mut sampler = Sampler::new(rule, &[2], &[], 300);
             for position in 0..200 {
-                let id = sampler.next(row, position, &mut Scratch::default());
+                let id = sampler
+                    .next(row, position, &mut Scratch::default())
+                    .unwrap();
                 assert!(!forbidden.contains(&id), "{allowed:?}");
             }
         }
@@ -466,5 +481,138 @@ fn a_forbidden_token_is_never_taken_however_likely() {
         let shares: f64 = logprobs.top.iter().map(|top| f64::from(top.1).exp()).sum();
         assert!((shares - 1.0).abs() < 1e-6, "{logprobs:?}");
         assert_eq!(logprobs.top[2].1, f32::NEG_INFINITY);
+    }
+}
+
+/// Shares of tokens under a rule that narrows `[0.4, 0.3, 0.2, 0.1]`.
+fn narrowed(rule: Sampling) -> Vec<f64> {
+    drawn(&rule, &logits_of(&[0.4, 0.3, 0.2, 0.1]))
+}
+
+#[test]
+fn typical_p_keeps_what_is_as_surprising_as_expected() {
+    // Surprises 0.92, 1.20, 1.61 and 2.30; 1.28 is expected.
+    let rule = |typical_p| Sampling {
+        typical_p,
+        ..warm()
+    };
+    assert_shares(&narrowed(rule(0.25)), &[0.0, 1.0, 0.0, 0.0]);
+    assert_shares(&narrowed(rule(0.45)), &[0.0, 0.6, 0.4, 0.0]);
+    assert_shares(
+        &narrowed(rule(0.85)),
+        &[4.0 / 9.0, 3.0 / 9.0, 2.0 / 9.0, 0.0],
+    );
+}
+
+#[test]
+fn top_n_sigma_keeps_what_is_near_the_largest_logit() {
+    let rule = |top_n_sigma| Sampling {
+        top_n_sigma,
+        ..warm()
+    };
+    // Logits have a standard deviation of 0.52: the others are 0.29, 0.69 and 1.39 below.
+    assert_shares(&narrowed(rule(0.5)), &[1.0, 0.0, 0.0, 0.0]);
+    assert_shares(&narrowed(rule(1.0)), &[4.0 / 7.0, 3.0 / 7.0, 0.0, 0.0]);
+    assert_shares(&narrowed(rule(100.0)), &[0.4, 0.3, 0.2, 0.1]);
+    let with_forbidden = [1.0, f32::NEG_INFINITY, 0.9];
+    assert_eq!(sample(&rule(0.1), &with_forbidden, 0), 0);
+}
+
+#[test]
+fn xtc_drops_the_most_likely_of_what_is_likely() {
+    let rule = |probability, threshold| Sampling {
+        xtc: Xtc {
+            probability,
+            threshold,
+        },
+        ..warm()
+    };
+    assert_shares(
+        &narrowed(rule(1.0, 0.15)),
+        &[0.0, 0.0, 2.0 / 3.0, 1.0 / 3.0],
+    );
+    assert_shares(&narrowed(rule(1.0, 0.35)), &[0.4, 0.3, 0.2, 0.1]);
+    assert_shares(&narrowed(rule(0.5, 0.15)), &[0.2, 0.15, 0.433, 0.217]);
+}
+
+#[test]
+fn dry_takes_from_what_continues_a_repetition() {
+    let rule = Sampling {
+        dry: Dry {
+            multiplier: 1.0,
+            ..Dry::default()
+        },
+        ..Sampling::default()
+    };
+    let logits = [0.0, 0.0, 0.6, 0.0];
+    let next = |prompt: &[TokenId]| {
+        let mut sampler = Sampler::new(rule.clone(), prompt, &[], 8);
+        sampler
+            .next(&logits, prompt.len(), &mut Scratch::default())
+            .unwrap()
+    };
+    assert_eq!(next(&[0, 1, 2, 3]), 2);
+    assert_eq!(next(&[0, 1, 2, 3, 0, 1]), 0);
+}
+
+#[test]
+fn what_is_forbidden_is_not_chosen_and_nothing_left_is_told() {
+    let rule = |allowed: &[TokenId]| Sampling {
+        allowed: allowed.to_vec(),
+        min_tokens: 1,
+        ..warm()
+    };
+    let logits = [9.0, 1.0, 5.0];
+    let next =
+        |rule, row: &[f32]| Sampler::new(rule, &[0], &[2], 8).next(row, 1, &mut Scratch::default());
+    assert_eq!(next(rule(&[1, 2]), &logits), Some(1), "2 ends the reply");
+    assert_eq!(next(rule(&[2]), &logits), None);
+    let restricted = [9.0, f32::NEG_INFINITY, 5.0];
+    assert_eq!(next(rule(&[1]), &restricted), None);
+}
+
+/// A device's ranking tells the same token as the row, or none.
+#[test]
+fn a_ranking_agrees_with_its_row_under_every_rule() {
+    let logits: Vec<f32> = (0..200)
+        .map(|id| ((id * 7919 % 200) as f32).sqrt())
+        .collect();
+    let mut rules = vec![
+        Sampling {
+            allowed: (0..200).step_by(3).collect(),
+            ..warm()
+        },
+        Sampling {
+            bad_words: vec![vec![1], vec![5, 6]],
+            top_k: 20,
+            ..warm()
+        },
+        Sampling {
+            min_tokens: 3,
+            ..Sampling::default()
+        },
+        Sampling {
+            typical_p: 0.5,
+            ..warm()
+        },
+    ];
+    rules.push(Sampling {
+        dry: Dry {
+            multiplier: 2.0,
+            ..Dry::default()
+        },
+        top_k: 10,
+        ..warm()
+    });
+    let row = ranked(&logits, crate::target::TOP_K);
+    for rule in rules {
+        for position in 10..60 {
+            let prompt: Vec<TokenId> = (0..10).map(|at| (at % 3) as TokenId).collect();
+            let mut sampler = Sampler::new(rule.clone(), &prompt, &[7], 64);
+            if let Some(told) = sampler.choose_ranked(&Ranked::new(&row), position) {
+                let chosen = sampler.next(&logits, position, &mut Scratch::default());
+                assert_eq!(chosen, Some(told), "{rule:?}");
+            }
+        }
     }
 }

@@ -18,6 +18,10 @@ pub(super) fn events_room(scores_prompt: bool) -> usize {
     2 + usize::from(scores_prompt)
 }
 
+/// Said where the request leaves nothing to choose.
+pub(super) const NOTHING_LEFT: &str = "allowed_token_ids, bad_words, min_tokens and the format of the reply \
+                            leave no token that may come next";
+
 pub(super) const NOT_FINITE: &str = "the model computed a logit that is not a finite number";
 
 /// Why a sequence gives its slot back.
@@ -58,7 +62,8 @@ impl Sequence {
     pub fn new(request: Request, slot: Slot, threads: &MaskThreads) -> Self {
         let prompt = request.prompt.len();
         let length_max = prompt + request.max_tokens;
-        let sampler = Sampler::new(request.sampling, &request.prompt, length_max);
+        let stops = &request.stop_tokens;
+        let sampler = Sampler::new(request.sampling, &request.prompt, stops, length_max);
         let mut tokens = request.prompt;
         tokens.reserve_exact(request.max_tokens);
         let constraint = request.constraint;
@@ -270,6 +275,7 @@ impl Sequence {
         let mut restricted = std::mem::take(&mut scratch.restricted);
         let logits = sampler::restrict(logits, allowed, &mut restricted);
         let id = self.sampler.next(logits, self.tokens.len(), scratch);
+        let id = id.ok_or_else(|| Event::Refused(NOTHING_LEFT.into()))?;
         let logprobs = self
             .logprobs
             .map(|count| sampler::logprobs(logits, id, count));

@@ -13,7 +13,7 @@ use super::constraint::{self, Constraint, Mask, Next};
 use super::events::{self, EventReceiver};
 use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Ranked, Rows};
 use super::request::{
-    Admitted, Event, FinishReason, Request, Sampling, Scored, TokenId, TokenLogprobs,
+    Admitted, Dry, Event, FinishReason, Request, Sampling, Scored, TokenId, TokenLogprobs, Xtc,
 };
 use super::sampler::{self, Sampler, Scratch};
 use super::thinking::ThinkingBudget;
@@ -326,7 +326,12 @@ impl Spec {
             return events;
         }
         let length_max = self.prompt.len() + self.max_tokens;
-        let mut sampler = Sampler::new(self.sampling.clone(), &self.prompt, length_max);
+        let mut sampler = Sampler::new(
+            self.sampling.clone(),
+            &self.prompt,
+            &self.stop_tokens,
+            length_max,
+        );
         let (mut tokens, mut digest) = (self.prompt.clone(), Digest::default());
         let (mut logits, mut scratch) = (Vec::new(), Scratch::default());
         let mut toy = self.constraint.clone();
@@ -349,7 +354,10 @@ impl Spec {
                     logits[id] = f32::NEG_INFINITY;
                 }
             }
-            let id = sampler.next(&logits, tokens.len(), &mut scratch);
+            let Some(id) = sampler.next(&logits, tokens.len(), &mut scratch) else {
+                events.push(Event::Refused(super::sequence::NOTHING_LEFT.into()));
+                return events;
+            };
             let logprobs = self
                 .logprobs
                 .map(|count| Box::new(sampler::logprobs(&logits, id, count)));
@@ -470,6 +478,25 @@ impl Dice {
                 vec![(STOP, 1.5)]
             } else {
                 vec![]
+            },
+            dry: Dry {
+                multiplier: self.pick(&[0.0, 0.0, 0.0, 1.0]),
+                ..Dry::default()
+            },
+            top_n_sigma: self.pick(&[0.0, 0.0, 0.0, 1.0]),
+            typical_p: self.pick(&[1.0, 1.0, 1.0, 0.5]),
+            xtc: Xtc {
+                probability: self.pick(&[0.0, 0.0, 0.0, 0.5]),
+                ..Xtc::default()
+            },
+            min_tokens: self.pick(&[0, 0, 0, 4]),
+            allowed: match self.chance(0.05) {
+                true => (0..VOCAB as TokenId).step_by(2).collect(),
+                false => vec![],
+            },
+            bad_words: match self.chance(0.1) {
+                true => vec![vec![6], vec![7, 8]],
+                false => vec![],
             },
             seed: self.below(1 << 30) as u64,
             thinking_budget: self.chance(0.2).then(|| ThinkingBudget {

@@ -434,6 +434,7 @@ fn a_slot_carries_nothing_to_its_next_owner() {
                 close: vec![2],
                 ending: vec![3, 2, 5],
             }),
+            ..Sampling::default()
         },
         logprobs: Some(3),
         prompt_logprobs: Some(2),

@@ -122,6 +122,10 @@ pub const STOPS_MAX: usize = 16;
 pub const STOP_BYTES_MAX: usize = 256;
 pub const STOP_TOKENS_MAX: usize = 16;
 pub const LOGIT_BIAS_MAX: usize = 1024;
+/// Words that a reply must not have, texts over which no repetition reaches, and bytes of each.
+pub const BAD_WORDS_MAX: usize = 256;
+pub const BREAKERS_MAX: usize = 64;
+pub const WORD_BYTES_MAX: usize = 256;
 /// Replies to one prompt.
 pub const CHOICES_MAX: usize = 8;
 /// Replies to one request with several prompts: what the engine's queue holds, since all of them

@@ -86,6 +86,7 @@ fn in_parts() -> ReplyFormat {
     ReplyFormat {
         reasoning_opened: true,
         stops: vec![STOP.to_string()],
+        min_tokens: 0,
         stop_tokens: vec![END_OF_TURN],
         tools: Some(schemas().into()),
         slips: true,

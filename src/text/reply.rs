@@ -58,6 +58,8 @@ pub struct ReplyFormat {
     /// Strings that end the reply and are not part of it; they are looked for in what is told of
     /// its content and of the values in its calls.
     pub stops: Vec<String>,
+    /// Tokens at the start of the reply that `stops` do not end.
+    pub min_tokens: usize,
     /// Tokens that end the reply and are not part of it.
     pub stop_tokens: Vec<TokenId>,
     /// Present when tool calls are wanted.
@@ -97,6 +99,8 @@ pub struct Reply<S = target::ToolSyntax> {
     reasoning: ReasoningSplitter<S>,
     tools: Option<ToolParser<S>>,
     stops: StopFilter,
+    /// Tokens to come that stop strings do not end.
+    unending: usize,
     stopped_by: Option<usize>,
 }
 
@@ -109,6 +113,8 @@ impl<S: Syntax> Reply<S> {
         };
         let called = format.tools.as_ref().filter(|_| format.slips);
         let one_call = format.one_call;
+        let mut stops = StopFilter::new(&format.stops);
+        stops.mute(format.min_tokens > 0);
         Reply {
             stop_tokens: format.stop_tokens,
             raw: format.raw,
@@ -121,7 +127,8 @@ impl<S: Syntax> Reply<S> {
             tools: format
                 .tools
                 .map(|schemas| ToolParser::new(schemas, one_call).forgiving(format.slips)),
-            stops: StopFilter::new(&format.stops),
+            stops,
+            unending: format.min_tokens,
             stopped_by: None,
         }
     }
@@ -138,6 +145,10 @@ impl<S: Syntax> Reply<S> {
 
     /// Takes the next token and appends to `out` what it settles.
     pub fn push(&mut self, model: &ChatModel, id: TokenId, out: &mut Vec<Delta>) -> Flow {
+        match self.unending {
+            0 => self.stops.mute(false),
+            _ => self.unending -= 1,
+        }
         if !self.is_text(model, id) {
             return Flow::Continue;
         }
@@ -322,6 +333,24 @@ mod tests {
         let reasoning = format!("why\n{call}");
         assert_eq!(deltas[0], Delta::Reasoning(reasoning));
         assert_eq!(deltas[1..], [Delta::Content("Done.".to_string())]);
+    }
+
+    #[test]
+    fn a_stop_string_ends_no_reply_before_its_least_length() {
+        let tokens = ids("</think>\n\nab ab ab ab");
+        let of = |min_tokens| ReplyFormat {
+            min_tokens,
+            ..format(&["b"])
+        };
+        let told = |min_tokens| run(of(min_tokens), &tokens);
+        assert_eq!(told(0).0, [Delta::Content("a".to_string())]);
+        let (deltas, taken) = told(tokens.len() - 1);
+        assert_eq!(taken, tokens.len());
+        assert_eq!(deltas, [Delta::Content("ab ab ab a".to_string())]);
+        assert_eq!(
+            told(tokens.len()).0,
+            [Delta::Content("ab ab ab ab".to_string())]
+        );
     }
 
     /// The markup of a call is never seen, so that nothing in it ends a reply.

@@ -6,6 +6,8 @@ pub struct StopMatcher {
     patterns: Vec<Pattern>,
     /// Text that may be the start of a stop string.
     held: String,
+    /// Nothing is looked for yet.
+    muted: bool,
 }
 
 impl StopMatcher {
@@ -15,14 +17,21 @@ impl StopMatcher {
         StopMatcher {
             patterns: stops.iter().map(|stop| Pattern::new(stop)).collect(),
             held: String::new(),
+            muted: false,
         }
+    }
+
+    /// Begins or ceases to look for nothing. Only a text that was not looked at yet is muted.
+    pub fn mute(&mut self, muted: bool) {
+        debug_assert!(!muted || self.held.is_empty());
+        self.muted = muted;
     }
 
     /// Appends to `out` the text that can no longer be part of a stop string. Returns which of the
     /// stop strings is complete, once one is; it and all that follows are dropped. Of several
     /// completed by the same character the longest counts.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
-        if self.patterns.is_empty() {
+        if self.is_empty() {
             out.push_str(text);
             return None;
         }
@@ -44,6 +53,9 @@ impl StopMatcher {
     /// Follows one byte of text that is held elsewhere; returns the longest stop string that it
     /// completes.
     pub fn advance(&mut self, byte: u8) -> Option<Found> {
+        if self.muted {
+            return None;
+        }
         let patterns = self.patterns.iter_mut().enumerate();
         let lengths = patterns.map(|(which, pattern)| Found {
             length: pattern.advance(byte),
@@ -62,7 +74,7 @@ impl StopMatcher {
 
     /// Whether there is a stop string to look for.
     pub fn is_empty(&self) -> bool {
-        self.patterns.is_empty()
+        self.muted || self.patterns.is_empty()
     }
 
     /// Forgets the text so far, none of which is held: what follows is another text.

@@ -77,6 +77,11 @@ impl StopFilter {
         self.matcher.restart();
     }
 
+    /// Whether stop strings are passed over from here on.
+    pub fn mute(&mut self, muted: bool) {
+        self.matcher.mute(muted);
+    }
+
     /// Complete calls so far.
     pub fn calls(&self) -> usize {
         self.complete

@@ -93,6 +93,7 @@ pub fn reply(input: &[u8]) {
         slips: true,
         one_call: choices.flag(),
         stops: vec![STOP.to_string()],
+        min_tokens: 0,
         ..ReplyFormat::default()
     };
     let model = model::chat();

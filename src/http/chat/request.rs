@@ -12,8 +12,9 @@ use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
-    Length, check_least_length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
+    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
 };
+use crate::http::generate::wordings::Wordings;
 use crate::http::thinking;
 use crate::target;
 
@@ -49,7 +50,7 @@ impl ChatRequest {
         let rule = constraint::rule(&object, &offer, parallel_tool_calls)?;
         let stream = object.boolean("stream", false)?;
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
-        check_least_length(&object)?;
+        let sampling = sampling(&object)?;
         let ask = Ask {
             left_out: Vec::new(),
             slips: offer.forgives_slips(),
@@ -61,7 +62,8 @@ impl ChatRequest {
             rule,
             thinking: thinking.on,
             thinking_budget: thinking.budget,
-            sampling: sampling(&object)?,
+            wordings: Wordings::read(&object, &sampling.dry)?,
+            sampling,
             max_tokens: Length::read(&object, LENGTHS, 1)?.most(),
             clip_to_context: false,
             stops: stops(&object)?,

@@ -11,9 +11,9 @@ use crate::http::generate::form;
 use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::parameters::{
-    Length, check_least_length, check_model, choices, prompt_logprobs, sampling, stop_tokens,
-    stops, token,
+    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops, token,
 };
+use crate::http::generate::wordings::Wordings;
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
 use crate::text::chat::{Prompt, counted};
@@ -55,7 +55,7 @@ impl CompletionRequest {
         let wanted = if echo { logprobs } else { None };
         // A request without a reply is answered by the scores' end, whether they are told or not.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
-        check_least_length(&object)?;
+        let sampling = sampling(&object)?;
         let ask = Ask {
             left_out: Vec::new(),
             slips: false,
@@ -66,7 +66,8 @@ impl CompletionRequest {
             parallel_tool_calls: true,
             thinking: false,
             thinking_budget: None,
-            sampling: sampling(&object)?,
+            wordings: Wordings::read(&object, &sampling.dry)?,
+            sampling,
             max_tokens: length.most(),
             clip_to_context: false,
             stops: stops(&object)?,

@@ -10,6 +10,7 @@ pub mod parameters;
 pub mod stream;
 pub mod told;
 pub mod tools;
+pub mod wordings;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::text::tools::ToolSchemas;
 use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, ScoredPart, Settled, Usage};
 use self::stream::ReplyStream;
+use self::wordings::Wordings;
 use super::call::Call;
 use super::error::ApiError;
 use super::limits::PROMPT_LOGPROBS_MAX;
@@ -57,6 +59,8 @@ pub struct Ask {
     /// Tokens of reasoning after which it is ended.
     pub thinking_budget: Option<usize>,
     pub sampling: Sampling,
+    /// Texts that its rules name.
+    pub wordings: Wordings,
     /// Tokens to generate at most, and the name of the field that said so.
     pub max_tokens: Option<(usize, &'static str)>,
     /// True: a length that does not fit behind the prompt means all the room there is.
@@ -224,6 +228,7 @@ pub fn submit_all(
     check_scores(ask, prompt_tokens)?;
     let submitted = Instant::now();
     let tools = tool_schemas(ask);
+    let words = ask.wordings.tokens(&service.chat)?;
     let mut choices = Vec::with_capacity(prompts.len() * ask.choices);
     for (at, prompt) in prompts.iter().enumerate() {
         let room = service.engine.context() - prompt.tokens.len();
@@ -232,6 +237,8 @@ pub fn submit_all(
             let format = reply_format(service, ask, tools.as_ref(), prompt);
             let (sender, events) = service.engine.channel(events_max(ask, prompt, room));
             let mut wanted = engine_request(ask, prompt, &format, room, sender);
+            wanted.sampling.bad_words.clone_from(&words.bad);
+            wanted.sampling.dry.breakers.clone_from(&words.breakers);
             wanted.source = call.source();
             // Replies to one prompt differ, and so do those to equal prompts.
             let seed = ask.sampling.seed;
@@ -312,6 +319,7 @@ fn reply_format(
     ReplyFormat {
         reasoning_opened: prompt.reasoning_opened,
         stops: ask.stops.clone(),
+        min_tokens: ask.sampling.min_tokens,
         stop_tokens,
         raw: ask.raw,
         tools: tools.cloned(),

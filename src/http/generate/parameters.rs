@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::engine::request::{MAX_TOP_LOGPROBS, Sampling, TokenId};
+use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, TokenId, Xtc};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{
@@ -44,11 +44,54 @@ pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
         frequency_penalty: object.number("frequency_penalty", -2.0..=2.0, 0.0)? as f32,
         repetition_penalty: repetition as f32,
         logit_bias: logit_bias(object)?,
+        dry: dry(object)?,
+        // llama-server's way to say that it is off is below 0.
+        top_n_sigma: object.number("top_n_sigma", -1.0..=100.0, 0.0)?.max(0.0) as f32,
+        typical_p: (object.number("typical_p", 0.0..=1.0, 1.0)? as f32).max(f32::MIN_POSITIVE),
+        xtc: Xtc {
+            probability: object.number("xtc_probability", 0.0..=1.0, 0.0)? as f32,
+            threshold: object.number("xtc_threshold", 0.0..=1.0, 0.1)? as f32,
+        },
+        min_tokens: count(object, "min_tokens", 0)?.unwrap_or(0),
+        allowed: allowed(object)?,
+        bad_words: Vec::new(),
         seed: object
             .integer("seed", i64::MIN..=i64::MAX)?
             .map_or_else(random::bits, |seed| seed as u64),
         thinking_budget: None,
     })
+}
+
+/// A number of tokens from `least` up.
+fn count(object: &Object<'_>, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
+    let wanted = object.integer(name, least..=i64::MAX)?;
+    Ok(wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX)))
+}
+
+/// The rule of DRY but for its breakers, which are texts.
+fn dry(object: &Object<'_>) -> Result<Dry, ApiError> {
+    let off = Dry::default();
+    let (multiplier, base) = (f64::from(off.multiplier), f64::from(off.base));
+    let last = object.integer("dry_penalty_last_n", -1..=i64::MAX)?;
+    Ok(Dry {
+        multiplier: object.number("dry_multiplier", 0.0..=100.0, multiplier)? as f32,
+        base: object.number("dry_base", 1.0..=100.0, base)? as f32,
+        allowed: count(object, "dry_allowed_length", 1)?.unwrap_or(off.allowed),
+        last: last.and_then(|last| usize::try_from(last).ok()),
+        breakers: Vec::new(),
+    })
+}
+
+/// `allowed_token_ids`.
+fn allowed(object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+    let Some(field) = object.get("allowed_token_ids") else {
+        return Ok(Vec::new());
+    };
+    let ids = field.list(target::VOCAB)?;
+    match ids.is_empty() {
+        true => Err(field.error("must name a token")),
+        false => ids.iter().map(token).collect(),
+    }
 }
 
 fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
@@ -123,27 +166,6 @@ impl Length {
             Length::Tokens(tokens, name) => Some((tokens, name)),
             Length::Unstated | Length::Unlimited => None,
         }
-    }
-}
-
-/// `min_tokens`, where it changes nothing: a reply that nothing ends early has its full length.
-///
-/// # Errors
-/// When something may end the reply before.
-pub fn check_least_length(object: &Object<'_>) -> Result<(), ApiError> {
-    let Some(least) = object.get("min_tokens") else {
-        return Ok(());
-    };
-    let wanted = least.integer(0..=i64::MAX)?;
-    let endless = object.boolean("ignore_eos", false)?
-        && stops(object)?.is_empty()
-        && stop_tokens(object)?.is_empty();
-    match wanted == 0 || endless {
-        true => Ok(()),
-        false => Err(ApiError {
-            code: Some("unsupported_parameter"),
-            ..least.error("is not served, but with ignore_eos and nothing else that ends a reply")
-        }),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
 use crate::http::generate::parameters::{check_model, sampling};
+use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::thinking;
 use crate::text::grammar::Grammar;
@@ -88,6 +89,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     let slips = calls.tools.offer.forgives_slips();
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
+    let sampling = sampling(object)?;
     Ok(Ask {
         messages,
         messages_field: "messages",
@@ -98,7 +100,8 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         left_out: calls.left_out,
         thinking: thinking.on,
         thinking_budget: thinking.budget,
-        sampling: sampling(object)?,
+        wordings: Wordings::read(object, &sampling.dry)?,
+        sampling,
         max_tokens: None,
         // Clients ask for the most that their model elsewhere can write; the stop reason tells
         // when the context was full before.

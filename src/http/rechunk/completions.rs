@@ -65,6 +65,7 @@ impl Continued<'_> {
         let format = ReplyFormat {
             raw: true,
             stops: vec![STOP.to_string()],
+            min_tokens: 0,
             stop_tokens: vec![END_OF_TURN],
             ..ReplyFormat::default()
         };

@@ -13,9 +13,8 @@ use crate::http::generate::form::{self, any_object, json_of};
 use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::known::{Api, check};
 use crate::http::generate::offer;
-use crate::http::generate::parameters::{
-    Length, check_least_length, check_model, sampling, stop_tokens, stops,
-};
+use crate::http::generate::parameters::{Length, check_model, sampling, stop_tokens, stops};
+use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
 use crate::log;
@@ -63,7 +62,7 @@ impl ResponsesRequest {
         let rule = offer::combined(&tools.offer, form(&object)?, parallel_tool_calls)?;
         let included = included(&object)?;
         let stored = object.boolean("store", true)?;
-        check_least_length(&object)?;
+        let sampling = sampling(&object)?;
         let ask = Ask {
             left_out: Vec::new(),
             slips: tools.offer.forgives_slips(),
@@ -74,7 +73,8 @@ impl ResponsesRequest {
             parallel_tool_calls,
             thinking: thinking.on,
             thinking_budget: thinking.budget,
-            sampling: sampling(&object)?,
+            wordings: Wordings::read(&object, &sampling.dry)?,
+            sampling,
             max_tokens: Length::read(&object, &["max_output_tokens"], 1)?.most(),
             clip_to_context: false,
             stops: stops(&object)?,

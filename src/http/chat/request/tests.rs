@@ -190,6 +190,39 @@ fn logit_bias_is_bounded_and_names_tokens() {
 }
 
 #[test]
+fn rules_of_sampling_have_bounds() {
+    let sampling = |name, value| parsed(name, value).sampling;
+    assert_eq!(sampling("top_n_sigma", json!(-1)).top_n_sigma, 0.0);
+    assert_eq!(sampling("typical_p", json!(0.5)).typical_p, 0.5);
+    assert_eq!(sampling("min_tokens", json!(7)).min_tokens, 7);
+    assert_eq!(sampling("allowed_token_ids", json!([5, 3])).allowed, [5, 3]);
+    assert_eq!(sampling("dry_penalty_last_n", json!(-1)).dry.last, None);
+    assert_eq!(sampling("dry_penalty_last_n", json!(64)).dry.last, Some(64));
+    assert_eq!(sampling("xtc_probability", json!(1)).xtc.probability, 1.0);
+    for (name, value) in [
+        ("top_n_sigma", json!(101)),
+        ("typical_p", json!(1.1)),
+        ("min_tokens", json!(-1)),
+        ("allowed_token_ids", json!([])),
+        ("xtc_probability", json!(-0.1)),
+        ("xtc_threshold", json!(2)),
+        ("dry_multiplier", json!(-1)),
+        ("dry_base", json!(0.5)),
+        ("dry_allowed_length", json!(0)),
+        ("bad_words", json!("no list")),
+        ("dry_sequence_breakers", json!("\n")),
+    ] {
+        assert_eq!(refused(name, value).param.unwrap(), name);
+    }
+    assert_eq!(
+        refused("bad_words", json!([""])).param.unwrap(),
+        "bad_words[0]"
+    );
+    let unknown = refused("allowed_token_ids", json!([target::VOCAB]));
+    assert_eq!(unknown.param.unwrap(), "allowed_token_ids[0]");
+}
+
+#[test]
 fn thinking_follows_the_most_specific_switch() {
     assert!(!parsed("reasoning_effort", json!("none")).thinking);
     assert!(parsed("reasoning_effort", json!("low")).thinking);

@@ -1,0 +1,98 @@
+//! Texts that rules of sampling name, as tokens of the model.
+
+use crate::engine::request::{Dry, TokenId};
+use crate::http::error::ApiError;
+use crate::http::fields::{Field, Object};
+use crate::http::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
+use crate::target;
+use crate::text::chat::ChatModel;
+
+/// Texts over which no repetition reaches where a request names none, as in llama-server.
+const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// Texts that must not be in a reply, and those over which no repetition reaches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wordings {
+    bad_words: Vec<String>,
+    /// None without a rule that asks.
+    breakers: Vec<String>,
+}
+
+/// The same as tokens.
+#[derive(Debug, Default)]
+pub struct WordTokens {
+    pub bad: Vec<Vec<TokenId>>,
+    /// Ascending.
+    pub breakers: Vec<TokenId>,
+}
+
+impl Wordings {
+    /// `bad_words` and `dry_sequence_breakers`; `dry` is the rule that the latter are for.
+    ///
+    /// # Errors
+    /// Names what is no such text.
+    pub fn read(object: &Object<'_>, dry: &Dry) -> Result<Wordings, ApiError> {
+        let bad_words = texts(object, "bad_words", BAD_WORDS_MAX)?.unwrap_or_default();
+        let named = texts(object, "dry_sequence_breakers", BREAKERS_MAX)?;
+        let named = named.unwrap_or_else(|| BREAKERS.map(str::to_string).to_vec());
+        Ok(Wordings {
+            bad_words,
+            breakers: if dry.multiplier > 0.0 {
+                named
+            } else {
+                Vec::new()
+            },
+        })
+    }
+
+    /// Each word as it is alone and behind a blank, as its tokens differ; each token with a breaker
+    /// in its text.
+    ///
+    /// # Errors
+    /// A word that has no tokens.
+    pub fn tokens(&self, model: &ChatModel) -> Result<WordTokens, ApiError> {
+        let mut bad = Vec::new();
+        for word in &self.bad_words {
+            for written in [word.clone(), format!(" {}", word.trim_start())] {
+                let ids = model.tokenizer.encode_document(&written);
+                let ids = ids.map_err(|error| ApiError::field("bad_words", error.to_string()))?;
+                if !ids.is_empty() && !bad.contains(&ids) {
+                    bad.push(ids);
+                }
+            }
+        }
+        let breaks = |id: &TokenId| {
+            let text = model.tokenizer.token_bytes(*id);
+            let has = |breaker: &String| {
+                let breaker = breaker.as_bytes();
+                text.windows(breaker.len()).any(|part| part == breaker)
+            };
+            self.breakers.iter().any(has)
+        };
+        let breakers = match self.breakers.is_empty() {
+            true => Vec::new(),
+            false => (0..target::VOCAB as TokenId).filter(breaks).collect(),
+        };
+        Ok(WordTokens { bad, breakers })
+    }
+}
+
+/// A bounded list of texts that are not empty; none if the field is absent.
+fn texts(object: &Object<'_>, name: &str, most: usize) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(field) = object.get(name) else {
+        return Ok(None);
+    };
+    let text = |field: &Field<'_>| {
+        let text = field.string()?;
+        if text.is_empty() || text.len() > WORD_BYTES_MAX {
+            return Err(field.error(format!("must have 1 to {WORD_BYTES_MAX} bytes")));
+        }
+        Ok(text.to_string())
+    };
+    field
+        .list(most)?
+        .iter()
+        .map(text)
+        .collect::<Result<_, _>>()
+        .map(Some)
+}
