@@ -19,8 +19,8 @@ pub(super) fn events_room(scores_prompt: bool) -> usize {
 }
 
 /// Said where the request leaves nothing to choose.
-pub(super) const NOTHING_LEFT: &str = "allowed_token_ids, bad_words, min_tokens and the format of the reply leave no token that may \
-     come next";
+pub(super) const NOTHING_LEFT: &str =
+    "allowed_token_ids, bad_words, min_tokens and the reply's format leave no token";
 
 pub(super) const NOT_FINITE: &str = "the model computed a logit that is not a finite number";
 
