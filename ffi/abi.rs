@@ -11,12 +11,17 @@ use serde::Deserialize;
 /// All ops by name.
 pub type Table = BTreeMap<String, Op>;
 
+/// Kinds of blocks that an op may be over.
+const KINDS: [&str; 4] = ["attention", "delta", "experts", "mlp"];
+
 /// One op of the table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Op {
     /// Formula, one line.
     pub does: String,
+    /// Kind of block that it has a launcher for each shape of; absent for an op over none.
+    pub over: Option<String>,
     /// Arguments in order; the stream follows them.
     pub args: Vec<Arg>,
 }
@@ -64,6 +69,19 @@ impl Type {
     }
 }
 
+impl Op {
+    fn check(&self, name: &str) -> Result<(), String> {
+        if let Some(kind) = &self.over
+            && !KINDS.contains(&kind.as_str())
+        {
+            return Err(format!(
+                "ops.toml: {name}.over: `{kind}` is none of {KINDS:?}"
+            ));
+        }
+        self.args.iter().try_for_each(|arg| arg.check(name))
+    }
+}
+
 impl Arg {
     fn check(&self, op: &str) -> Result<(), String> {
         if self.io.is_some() != self.shape.is_some() {
@@ -86,16 +104,16 @@ impl Arg {
     }
 }
 
-/// The launcher's symbol.
-pub fn symbol(op: &str) -> String {
-    format!("atlas_{op}")
+/// A launcher's symbol: it is named by its op, and by the shape where a target has several.
+pub fn symbol(launcher: &str) -> String {
+    format!("atlas_{launcher}")
 }
 
-/// The launcher's C declaration without the closing semicolon.
-pub fn declaration(name: &str, op: &Op) -> String {
+/// A launcher's C declaration without the closing semicolon.
+pub fn declaration(launcher: &str, op: &Op) -> String {
     let mut parameters: Vec<String> = op.args.iter().map(Arg::parameter).collect();
     parameters.push("atlas_stream *stream".to_string());
-    format!("int {}({})", symbol(name), parameters.join(", "))
+    format!("int {}({})", symbol(launcher), parameters.join(", "))
 }
 
 /// Parses and checks the table.
@@ -105,7 +123,7 @@ pub fn declaration(name: &str, op: &Op) -> String {
 pub fn parse(text: &str) -> Result<Table, String> {
     let table: Table = toml::from_str(text).map_err(|why| format!("ops.toml: {why}"))?;
     for (name, op) in &table {
-        op.args.iter().try_for_each(|arg| arg.check(name))?;
+        op.check(name)?;
     }
     Ok(table)
 }
@@ -129,12 +147,21 @@ const TAIL: &str = "
 #endif
 ";
 
-/// The text of `ops.h`. It includes nothing, so that it parses without any system's headers.
-pub fn header(table: &Table) -> String {
+/// The text of `ops.h`, which declares `launchers`: op and launcher of each. It includes nothing,
+/// so that it parses without any system's headers.
+///
+/// # Errors
+/// A launcher of an op that the table does not have.
+pub fn header<'a>(
+    table: &Table,
+    launchers: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<String, String> {
     let mut text = String::from(HEAD);
-    for (name, op) in table {
-        write!(text, "\n// {}\n{};\n", op.does, declaration(name, op))
+    for (op, launcher) in launchers {
+        let row = table.get(op);
+        let row = row.ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;
+        write!(text, "\n// {}\n{};\n", row.does, declaration(launcher, row))
             .expect("writing to a String cannot fail");
     }
-    text + TAIL
+    Ok(text + TAIL)
 }

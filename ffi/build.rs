@@ -1,11 +1,14 @@
-//! `ops.toml` -> `ops.h` -> Rust externs in `OUT_DIR/ops.rs`, and the link line of the CUDA
-//! runtime.
+//! `ops.toml` and the shapes of the target, `ATLAS_TARGET`, -> `ops.h` -> Rust externs in
+//! `OUT_DIR/ops.rs`, and the link line of the CUDA runtime.
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 mod abi;
+
+/// The target of a check that names none.
+const DEFAULT_TARGET: &str = "cpu/tiny/nvfp4";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=ops.toml");
@@ -13,8 +16,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=abi.rs");
     let table = abi::parse(&fs::read_to_string("ops.toml")?)?;
+    println!("cargo::rerun-if-env-changed=ATLAS_TARGET");
+    let name = env::var("ATLAS_TARGET").unwrap_or_else(|_| DEFAULT_TARGET.into());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let root = root.expect("the crate is a folder of the workspace");
+    let target = manifest::load(root, &name)?;
+    for file in target.files_read() {
+        println!("cargo::rerun-if-changed={}", root.join(file).display());
+    }
+    let launchers = target.launchers();
+    let names = launchers
+        .iter()
+        .map(|launcher| (launcher.op, launcher.name.as_str()));
     let bindings = bindgen::Builder::default()
-        .header_contents("ops.h", &abi::header(&table))
+        .header_contents("ops.h", &abi::header(&table, names)?)
         .allowlist_function("atlas_.*")
         .wrap_unsafe_ops(true)
         .layout_tests(false)

@@ -22,6 +22,15 @@ static_assert(kSmShared <= kChipShared, "a block fits an SM");
 // others.
 inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
+// A block's shared memory: what a kernel needs of it, where it is known when compiling.
+template <unsigned kNeeded, unsigned kRoom = target::SHARED_BYTES_PER_BLOCK>
+struct Fits {
+  static_assert(kNeeded <= kRoom, "a block has no room for what the kernel needs, bytes");
+  static constexpr bool value = true;
+};
+template <unsigned kNeeded>
+inline constexpr bool kFits = Fits<kNeeded>::value;
+
 struct Launch {
   unsigned grid;
   unsigned threads;

@@ -1,5 +1,6 @@
-// A query's or a key's head on its way from a projection to attention, in one warp: RMSNorm, then
-// the rotation of its first dimensions by its position (RoPE, halves of pairs apart).
+// A query's or a key's head on its way from a projection to attention, in one warp: RMSNorm where
+// the shape has it, then the rotation of its first dimensions by its position (RoPE, halves of
+// pairs apart).
 #pragma once
 
 #include "target.cuh"
@@ -7,15 +8,23 @@
 
 namespace atlas::tile {
 
-inline constexpr int kHeadParts = target::HEAD_DIM / kWarpLanes;  // elements of a lane
-inline constexpr int kPairs = target::ROTARY_DIM / 2;
-inline constexpr int kPairParts = kPairs / kWarpLanes;
+// How a head of shape `A` is spread over a warp's lanes.
+template <class A>
+struct HeadParts {
+  static constexpr int kParts = A::kHeadDim / kWarpLanes;  // elements of a lane
+  static constexpr int kPairs = A::kRotaryDim / 2;
+  static constexpr int kPairParts = kPairs / kWarpLanes;
 
-static_assert(target::HEAD_DIM % kWarpLanes == 0, "a lane has whole elements of a head");
-static_assert(kPairs % kWarpLanes == 0, "both elements of a pair are in one lane");
+  static_assert(A::kHeadDim % kWarpLanes == 0, "a lane has whole elements of a head");
+  static_assert(kPairs % kWarpLanes == 0, "both elements of a pair are in one lane");
+};
 
 // A lane's cosines and sines of a position.
-struct Turn {
+template <class A>
+struct Turn : HeadParts<A> {
+  using HeadParts<A>::kPairs;
+  using HeadParts<A>::kPairParts;
+
   float2 part[kPairParts];
 
   // `angles` is (MAX_CONTEXT, kPairs, 2): cosine, sine.
@@ -28,27 +37,37 @@ struct Turn {
 };
 
 // A lane's elements of a head: every kWarpLanes-th.
-struct Head {
-  float part[kHeadParts];
+template <class A>
+struct Head : HeadParts<A> {
+  using HeadParts<A>::kParts;
+  using HeadParts<A>::kPairParts;
+
+  float part[kParts];
 
   __device__ static int dim(int part) { return part * kWarpLanes + threadIdx.x % kWarpLanes; }
 
   __device__ void load(const float* head) {
 #pragma unroll
-    for (int i = 0; i < kHeadParts; ++i) part[i] = head[dim(i)];
+    for (int i = 0; i < kParts; ++i) part[i] = head[dim(i)];
+  }
+
+  // The weights of the norm, if there is one.
+  __device__ void load_gain(const float* gain) {
+    if constexpr (A::kNormed) load(gain);
   }
 
   __device__ void norm(const Head& gain) {
+    if constexpr (!A::kNormed) return;
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kHeadParts; ++i) squares = fmaf(part[i], part[i], squares);
-    const float mean = warp_sum(squares) * (1.0f / target::HEAD_DIM);
+    for (int i = 0; i < kParts; ++i) squares = fmaf(part[i], part[i], squares);
+    const float mean = warp_sum(squares) * (1.0f / A::kHeadDim);
     const float scale = rsqrtf(mean + target::NORM_EPS);
 #pragma unroll
-    for (int i = 0; i < kHeadParts; ++i) part[i] *= scale * gain.part[i];
+    for (int i = 0; i < kParts; ++i) part[i] *= scale * gain.part[i];
   }
 
-  __device__ void rotate(const Turn& turn) {
+  __device__ void rotate(const Turn<A>& turn) {
 #pragma unroll
     for (int i = 0; i < kPairParts; ++i) {
       const float2 angle = turn.part[i];

@@ -29,6 +29,11 @@ __host__ __device__ constexpr int held_rows(int k) {
   return tiles * kTileRows;
 }
 
+// Whether a block holds rows of `k` columns at all.
+__host__ __device__ constexpr bool holds(int k) {
+  return k / segments(k) / kPairColumns * 4 <= kHeldRegisters;
+}
+
 // Tiles of those rows, and of fewer rows.
 __host__ __device__ constexpr int held_tiles(int k) { return held_rows(k) / kTileRows; }
 __host__ __device__ constexpr int few_held_tiles(int k) {
@@ -64,6 +69,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
   using Base::kSegments;
   static constexpr int kOctets = kGroups * W::Code::kOctets;
   static_assert(kTiles * kTileRows <= held_rows(kK), "registers have room for the rows");
+  static_assert(holds(kK), "registers have room for a tile");
 
   using Base::lane;
   using Base::warp;
@@ -120,7 +126,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     for (int piece = 0; piece < kPieces; ++piece) {
       const auto& from = this->await(piece == 0);
 #pragma unroll
-      for (int i = 0; i < Base::kPieceGroups; ++i) {
+      for (int i = 0; i < Base::groups_of(piece); ++i) {
         const int group = piece * Base::kPieceGroups + i;
         const auto operand = [&](int octet, int t) {
           return x[group * W::Code::kOctets + octet][t];

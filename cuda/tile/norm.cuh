@@ -1,6 +1,8 @@
 // A row of F32 spread over the threads of a block or of a warp, and its RMS norm.
 #pragma once
 
+#include <type_traits>
+
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -153,5 +155,68 @@ struct WarpNormRow {
     }
   }
 };
+
+// As `WarpNormRow`, of rows so wide that registers have no room for one and its gains: they are
+// read again where they are used.
+template <int kWidth, int kThreads>
+struct WideNormRow {
+  using Row = NormRow<kWidth, kThreads>;
+
+  const float4* from = nullptr;  // null: zeros
+  const float4* gain = nullptr;
+  float scale = 0.0f;
+
+  __device__ void load(const float* row) { from = reinterpret_cast<const float4*>(row); }
+
+  __device__ float factor(float eps) const {
+    const int lane = threadIdx.x % kWarpLanes;
+    float all = 0.0f;
+#pragma unroll 1
+    for (int warp = 0; warp < Row::kWarps; ++warp) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < Row::kVectors; ++i) {
+        const int vector = warp * kWarpLanes + lane + i * kThreads;
+        if (Row::kRowVectors % kThreads != 0 && vector >= Row::kRowVectors) break;
+        const float4 part = from[vector];
+        sum = fmaf(part.x, part.x, sum);
+        sum = fmaf(part.y, part.y, sum);
+        sum = fmaf(part.z, part.z, sum);
+        sum = fmaf(part.w, part.w, sum);
+      }
+      sum = warp_sum(sum);
+      all = warp == 0 ? sum : all + sum;
+    }
+    return rsqrtf(all * (1.0f / kWidth) + eps);
+  }
+
+  __device__ void normalise(const WideNormRow& gains, float eps) {
+    gain = gains.from;
+    scale = factor(eps);
+  }
+
+  // `body(vector, part)` for every vector of this lane, normed.
+  template <class Body>
+  __device__ void for_each_vector(const Body& body) const {
+    const int lane = threadIdx.x % kWarpLanes;
+#pragma unroll 1
+    for (int first = lane; first < kThreads; first += kWarpLanes) {
+#pragma unroll
+      for (int i = 0; i < Row::kVectors; ++i) {
+        const int vector = first + i * kThreads;
+        if (Row::kRowVectors % kThreads != 0 && vector >= Row::kRowVectors) break;
+        const bool is_row = from != nullptr;
+        body(vector, is_row ? scaled(from[vector], scale, __ldg(gain + vector)) : float4{});
+      }
+    }
+  }
+};
+
+// Widest row that a warp has registers for, and for its gains.
+inline constexpr int kWarpRowMax = 2048;
+
+template <int kWidth, int kThreads>
+using AnyWarpNormRow = std::conditional_t<kWidth <= kWarpRowMax, WarpNormRow<kWidth, kThreads>,
+                                          WideNormRow<kWidth, kThreads>>;
 
 }  // namespace atlas::tile

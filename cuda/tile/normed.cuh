@@ -8,9 +8,11 @@ namespace atlas::tile {
 
 using NormedRow = NormRow<target::HIDDEN, kPanelThreads>;
 
-// Rows that a thread has a part of at once, at most; small blocks norm one row.
+// Rows that a thread has a part of at once, at most; small blocks norm one row, and of wide rows
+// registers have no room for more.
 template <class Shape>
-inline constexpr int kNormedAtOnce = Shape::kWarps == Wide::kWarps ? 4 : 1;
+inline constexpr int kNormedAtOnce =
+    Shape::kWarps == Wide::kWarps && NormedRow::kVectors <= 2 ? 4 : 1;
 
 template <class Shape>
 struct NormedStorage {
@@ -22,6 +24,18 @@ struct NormedStorage {
            StagedRows<Shape>::bytes(rows, target::HIDDEN);
   }
 };
+
+// Rows that every shape has room for.
+__host__ __device__ constexpr int normed_rows_max() {
+  const auto fit = [](int rows) {
+    const int narrow = rows < kNarrowRowsMax ? rows : kNarrowRowsMax;
+    return NormedStorage<Wide>::bytes(rows) <= target::SHARED_BYTES_PER_BLOCK &&
+           NormedStorage<Narrow>::bytes(narrow) <= target::SHARED_BYTES_PER_BLOCK;
+  };
+  int rows = kTileRows;
+  while (rows > 1 && !fit(rows)) --rows;
+  return rows;
+}
 
 // Norms all rows into shared memory, `NormedRow`'s threads one at a time; the first block also
 // writes them to `x`.

@@ -5,11 +5,9 @@
 
 namespace atlas::tile {
 
-// Columns of a block of a page: (HEAD_DIM / 64, PAGE positions, 64 columns).
+// Columns of a block of a page: (kHeadDim / 64, PAGE positions, 64 columns).
 inline constexpr int kPageColumns = 64;
 inline constexpr int kPageVectors = kPageColumns / 8;
-
-static_assert(target::HEAD_DIM % kPageColumns == 0, "a page is whole blocks");
 
 // Of an element of a head's keys or values in a page. The 16-byte vectors of a block's position are
 // permuted by the position's last three bits, as warpgroup instructions read operands of 128-byte

@@ -42,18 +42,25 @@ __host__ __device__ constexpr Storage storage_of(target::Format format) {
 
 inline constexpr int kPanelRows = 16;
 inline constexpr int kRunBytes = 64;
-// Columns that share an FP8 scale; every K is a multiple of it.
+// Columns that share an FP8 scale. The K of FP8 and of NVFP4 is a multiple of it, that of F16 one
+// of a run.
 inline constexpr int kBlockColumns = 128;
+inline constexpr int kRunColumns = kRunBytes / 2;  // of F16
 inline constexpr int kSegmentsMax = 8;
 inline constexpr int kPanelWarps = 8;
 inline constexpr int kPanelThreads = kPanelWarps * kWarpLanes;
 
 __host__ __device__ constexpr int panels_of(int n) { return (n + kPanelRows - 1) / kPanelRows; }
 
+// A power of two, as large as leaves segments whole blocks of columns, or whole runs where K is not
+// whole blocks.
 __host__ __device__ constexpr int segments(int k) {
-  const int blocks = k / kBlockColumns;
-  return blocks >= kSegmentsMax ? kSegmentsMax : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
+  const int runs = k / kRunColumns, parts = runs & -runs;
+  constexpr int kRuns = kBlockColumns / kRunColumns;
+  return parts < kRuns ? parts : parts < kRuns * kSegmentsMax ? parts / kRuns : kSegmentsMax;
 }
+static_assert(segments(128) == 1 && segments(768) == 2 && segments(2048) == 8 &&
+              segments(5120) == 8 && segments(576) == 2);
 
 __device__ inline unsigned pack(float low, float high) { return to_f16x2(low, high).bits; }
 
@@ -149,6 +156,11 @@ struct Matrix {
   static constexpr int kGroupBytes = kPanelRows * kRunBytes;
   static constexpr bool kFp8 = kStorage == Storage::fp8_block128;
   static constexpr bool kNvfp4 = kStorage == Storage::nvfp4;
+
+  // Whether there are such matrices of `k` columns.
+  __host__ __device__ static constexpr bool has(int k) {
+    return k % (kStorage == Storage::f16 ? kRunColumns : kBlockColumns) == 0;
+  }
 
   const unsigned char* base;
   int n;

@@ -34,6 +34,10 @@ using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2, kLargeSm ? 2048 : 1024>;
 using Narrow = Shape<kLargeSm ? 8 : 16, kLargeSm ? 6 : 2, 2048>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
+// `Shape` with a slot less of each ring: rows that are long get its room.
+template <class Shape>
+using Shorter = tile::Shape<Shape::kWarps, Shape::kSlots - 1, Shape::kPieceBytes>;
+
 // Whether Narrow's blocks multiply that many panels by that many rows.
 inline bool is_narrow(int panels, int rows) {
   return rows <= kNarrowRowsMax && (!kLargeSm || panels <= target::SMS);
@@ -127,6 +131,13 @@ __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
   return static_cast<unsigned>(sizeof(StreamStorage<Shape>)) + StagedRows<Shape>::bytes(rows, k);
 }
 
+// Rows of `k` columns that a block has room to stage, up to `most`.
+template <class Shape>
+__host__ __device__ constexpr int staged_rows(int k, int most) {
+  while (most > 0 && stream_bytes<Shape>(most, k) > target::SHARED_BYTES_PER_BLOCK) --most;
+  return most;
+}
+
 // Blocks on an SM that the registers of one leave room for. A small SM's memory has no room for a
 // second one of Narrow.
 template <class Shape>
@@ -163,21 +174,34 @@ struct Stream {
       kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
   // Pieces of these segments, and of all that a warp has of a panel.
-  static constexpr int kPieces = kPieceSegments * kGroups / kPieceGroups;
+  static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;
   static constexpr int kOwnPieces = kOwnSegments / kPieceSegments * kPieces;
-  static_assert(kPieces * kPieceGroups == kPieceSegments * kGroups, "pieces are alike");
-  static_assert(kOwnSegments % kPieceSegments == 0, "pieces are alike");
-  static_assert(!W::kFp8 || kBlockColumns % kPieceColumns == 0, "a piece has one scale");
+  // Groups of the last of these pieces, where it is shorter.
+  static constexpr int kLastGroups = kPieceSegments * kGroups - (kPieces - 1) * kPieceGroups;
+  static constexpr bool kAlike = kLastGroups == kPieceGroups;
+  static_assert(W::has(kK), "the storage has such matrices");
+  static_assert(kAlike || kPieceSegments == 1, "a piece of several segments has all of them");
+  static_assert(kOwnSegments % kPieceSegments == 0, "pieces have whole segments");
+  static_assert(!W::kFp8 || (kAlike && kBlockColumns % kPieceColumns == 0),
+                "a piece has one scale");
   static_assert(!W::kNvfp4 || W::kGroup == kBlockColumns, "a group has a block's scales");
 
-  static constexpr int kCodeBytes = kPieceGroups * W::kGroupBytes;
+  // Groups of a piece of a panel, and of the pieces of its segment before it.
+  __device__ static constexpr int groups_of(int piece) {
+    return kAlike || (piece + 1) % kPieces != 0 ? kPieceGroups : kLastGroups;
+  }
+  __device__ static constexpr int groups_before(int piece) {
+    return kAlike ? piece * kPieceGroups
+                  : piece / kPieces * kGroups + piece % kPieces * kPieceGroups;
+  }
   // Blocks of columns of what a warp has of a panel. NVFP4's scales come with each piece; FP8's, of
   // all of these, with the first one: two of them are the least that a bulk copy brings.
   static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
   static constexpr int kCopiedBlocks = W::kNvfp4 ? kPieceGroups : kBlocks > 2 ? kBlocks : 2;
   static constexpr int kCopiedScales = kCopiedBlocks * W::kBlockScaleBytes;
   static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has room for the scales");
-  static_assert(!W::kFp8 || kK / kBlockColumns % 2 == 0, "copies of scales are aligned");
+  static_assert(!W::kFp8 || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0),
+                "copies of scales are aligned");
 
   Shared& shared;
   At at;
@@ -206,8 +230,9 @@ struct Stream {
     const unsigned char* scales = ahead_scales;
     if (ahead_piece == 0) scales = enter(at(ahead_unit));
     if (ptx::elect()) copy(shared.ring[warp()][into], &shared.full[warp()][into], scales);
-    ahead_codes += kCodeBytes;
-    if constexpr (W::kNvfp4) ahead_scales = scales + kCopiedScales;
+    const int groups = groups_of(ahead_piece);
+    ahead_codes += groups * W::kGroupBytes;
+    if constexpr (W::kNvfp4) ahead_scales = scales + groups * W::kBlockScaleBytes;
     if (++ahead_piece < kOwnPieces) return;
     ahead_piece = 0;
     ahead_unit += kAtOnce;
@@ -223,9 +248,11 @@ struct Stream {
 
   __device__ void copy(Slot& to, unsigned long long* full, const unsigned char* scales) const {
     const bool has_scales = W::kNvfp4 || (W::kFp8 && ahead_piece == 0);
-    ptx::mbarrier_expect(full, kCodeBytes + (has_scales ? kCopiedScales : 0));
-    ptx::copy_bulk(to.codes, ahead_codes, kCodeBytes, full);
-    if (has_scales) ptx::copy_bulk(to.scales, scales, kCopiedScales, full);
+    const int groups = groups_of(ahead_piece), codes = groups * W::kGroupBytes;
+    const int of_scales = W::kNvfp4 ? groups * W::kBlockScaleBytes : kCopiedScales;
+    ptx::mbarrier_expect(full, codes + (has_scales ? of_scales : 0));
+    ptx::copy_bulk(to.codes, ahead_codes, codes, full);
+    if (has_scales) ptx::copy_bulk(to.scales, scales, of_scales, full);
   }
 
   // Once, before weights are asked for.
@@ -319,10 +346,12 @@ struct Stream {
   __device__ void multiply(const f16* const (&x)[kTiles], int piece,
                            float (&sums)[kPieceSegments][kTiles][4], float (&chain)[kChains][4]) {
     const Slot& from = await(piece == 0);
+    const int groups = groups_of(piece);
 #pragma unroll
     for (int i = 0; i < kPieceGroups; ++i) {
+      if (i >= groups) break;
       const auto operand = [&](int octet, int t) {
-        const f16* columns = x[t] + piece * kPieceColumns + i * W::kGroup + octet * 8;
+        const f16* columns = x[t] + groups_before(piece) * W::kGroup + i * W::kGroup + octet * 8;
         return *reinterpret_cast<const uint4*>(columns);
       };
       multiply_group(fragment(from, i), operand, sums[i / kGroups % kPieceSegments], chain);

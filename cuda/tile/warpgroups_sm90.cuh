@@ -278,6 +278,14 @@ struct PutsSegment {
   }
 };
 
+// Whether such a product has room for the scales of two tiles and for two steps: NVFP4 has a scale
+// for each 16 columns, and those of longer rows leave none.
+constexpr bool has_warpgroups(Storage storage, int k) {
+  constexpr int kScalesMax = 160 * 1024;
+  const int scales = storage == Storage::nvfp4 ? 2 * kTilePanels * kPanelRows * (k / 16) : 0;
+  return k % kBlockColumns == 0 && scales <= kScalesMax;
+}
+
 // Products with matrices of kK columns; `Out` is what sums need of shared memory on their way out.
 // A cluster of `kParts` blocks has a tile, each of them as much of K.
 template <Storage kStorage, int kK, class Out = NoOutStorage, int kParts = 1>
@@ -294,8 +302,8 @@ struct Warpgroups {
   static constexpr int kPanelBytes = kStepGroups * W::kGroupBytes;
   static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
-  // Scales of a panel.
-  static constexpr int kScaleBytes = kAllSteps * W::kBlockScaleBytes;
+  // Scales of a panel, of this block's steps.
+  static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
 
   // What those that multiply know of a tile: two are there or under way.
   struct Known {
@@ -324,7 +332,8 @@ struct Warpgroups {
     unsigned long long empty[kStages];
   };
 
-  static_assert(sizeof(SharedStorage) <= kWarpgroupBytes, "the manifest plans this storage");
+  static_assert(has_warpgroups(kStorage, kK) && kStages > 1, "whole steps, of which two have room");
+  static_assert(sizeof(SharedStorage) <= kWarpgroupBytes, "a block has room for its steps");
 
   SharedStorage& shared;
   int slot = 0;
@@ -517,7 +526,7 @@ struct Warpgroups {
 #pragma unroll 1
     for (int i = lane(); i < kTilePanels * kOfPanel; i += kWarpLanes) {
       const int panel = i / kOfPanel, at = i % kOfPanel * kEach;
-      const unsigned char* from = w.block_scales(min(tile.panel + panel, last), 0) + at;
+      const unsigned char* from = w.block_scales(min(tile.panel + panel, last), first_step()) + at;
       if constexpr (kEach == 8) {
         ptx::copy_async_8(known.scales[panel] + at, from, true);
       } else {
@@ -535,8 +544,7 @@ struct Warpgroups {
   template <int kN, class Sink>
   __device__ void consume(unsigned told, const Sink& sink) {
     float total[kN / 2] = {};
-    const unsigned char* scales =
-        known(told).scales[warp() - 4] + first_step() * W::kBlockScaleBytes;
+    const unsigned char* scales = known(told).scales[warp() - 4];
     if constexpr (kN <= kAheadRows) {
       sum_ahead<kN>(scales, total);
     } else {
@@ -550,8 +558,7 @@ struct Warpgroups {
   using Scales = typename W::Scales;
   using StepOperands = unsigned[kInstructions][4];
 
-  // A step's scales of the panel whose scales, from this block's first step on, are at `of_panel`,
-  // in shared memory.
+  // A step's scales of the panel whose scales are at `of_panel`, in shared memory.
   __device__ static Scales scales_at(const unsigned char* of_panel, int step) {
     return W::lane_scales(of_panel + step * W::kBlockScaleBytes);
   }
@@ -631,13 +638,18 @@ struct Warpgroups {
         if (last) add(total, part);
       }
     };
-    constexpr int kTurns = kSteps == 1 ? 1 : kSegmentSteps > 2 ? kSegmentSteps : 2;
-    static_assert(kSteps % kTurns == 0, "operands change places every turn");
+    // Operands change places every turn. Where segments have a few steps, a power of two, turns
+    // know theirs.
+    constexpr bool kKnown = kSegmentSteps <= 8 && (kSegmentSteps & (kSegmentSteps - 1)) == 0;
+    constexpr int kTurns = kSteps == 1 ? 1 : kKnown && kSegmentSteps > 2 ? kSegmentSteps : 2;
+    static_assert(!kKnown || kSteps % kTurns == 0, "turns are whole segments");
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += kTurns) {
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) {
-        turn(step + i, i % kSegmentSteps == 0, a[i % 2], a[(i + 1) % 2]);
+        if (!kKnown && step + i >= kSteps) break;
+        const int of_segment = kKnown ? i : step + i;
+        turn(step + i, of_segment % kSegmentSteps == 0, a[i % 2], a[(i + 1) % 2]);
       }
     }
   }

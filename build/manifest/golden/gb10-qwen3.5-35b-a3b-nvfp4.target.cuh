@@ -3,7 +3,6 @@
 
 namespace atlas::target {
 
-enum class Mixer { gdn, attention };
 enum class KvFormat { f32, bf16 };
 enum class Format {
   bf16,
@@ -14,16 +13,12 @@ enum class Format {
 
 // Width of the residual stream.
 inline constexpr int HIDDEN = 2048;
-// Decoder layers.
-inline constexpr int LAYERS = 40;
 // Rows of the embedding table.
 inline constexpr int VOCAB = 248320;
 // Whether the output head is the embedding table.
 inline constexpr bool TIED_HEAD = false;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
-// Multi-token-prediction layers (0 or 1).
-inline constexpr int MTP_LAYERS = 1;
 // Embedding table.
 inline constexpr Format FORMAT_EMBED = Format::bf16;
 // Output head.
@@ -48,85 +43,10 @@ inline constexpr int PAGE = 64;
 inline constexpr int MAX_CONTEXT = 131072;
 // Sequences that may hold a slot at once.
 inline constexpr int MAX_SEQUENCES = 64;
-// Requests that may wait for a slot.
-inline constexpr int MAX_QUEUED = 256;
 // Prompt tokens that one step may prefill; a multiple of `PAGE`.
 inline constexpr int PREFILL_TOKENS = 8192;
-// KV pages of the whole server, at most: memory may have room for fewer.
-inline constexpr int KV_PAGES = 16384;
 // Largest logits of a row that `top_k` ranks.
 inline constexpr int TOP_K = 64;
-// Routed experts of a layer.
-inline constexpr int EXPERTS = 256;
-// Experts that a token visits.
-inline constexpr int EXPERTS_PER_TOKEN = 8;
-// Inner width of a routed expert.
-inline constexpr int EXPERT_INTERMEDIATE = 512;
-// Inner width of the shared expert.
-inline constexpr int SHARED_INTERMEDIATE = 512;
-// Query heads.
-inline constexpr int HEADS = 16;
-// Key and value heads.
-inline constexpr int KV_HEADS = 2;
-// Elements of a head.
-inline constexpr int HEAD_DIM = 256;
-// Leading elements of a head that RoPE turns.
-inline constexpr int ROTARY_DIM = 64;
-// RoPE base.
-inline constexpr double ROPE_THETA = 10000000.0;
-// Gated DeltaNet key heads.
-inline constexpr int GDN_KEY_HEADS = 16;
-// Gated DeltaNet value heads.
-inline constexpr int GDN_VALUE_HEADS = 32;
-// Elements of a Gated DeltaNet key.
-inline constexpr int GDN_KEY_DIM = 128;
-// Elements of a Gated DeltaNet value.
-inline constexpr int GDN_VALUE_DIM = 128;
-// Taps of the causal convolution.
-inline constexpr int GDN_CONV = 4;
-// Token mixer of each layer.
-inline constexpr Mixer MIXERS[LAYERS] = {
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::gdn,
-  Mixer::attention,
-};
 // Of `sm_121a` it is 121.
 inline constexpr int COMPUTE_CAPABILITY = 121;
 // Streaming multiprocessors.
@@ -140,136 +60,163 @@ inline constexpr int TOP_K_CHUNKS = 48;
 // Parts of a chunk, which a warp ranks.
 inline constexpr int TOP_K_PARTS = 21;
 
-// Kernel `split_kv_bf16` of op `attend`.
+// Blocks of the model.
+namespace shapes {
+
+// Attention over all positions.
+struct Full {
+  static constexpr int kHeads = 16;
+  static constexpr int kKvHeads = 2;
+  static constexpr int kHeadDim = 256;
+  static constexpr int kRotaryDim = 64;
+  static constexpr bool kGated = true;
+  static constexpr bool kNormed = true;
+};
+
+// Gated DeltaNet.
+struct Gdn {
+  static constexpr int kKeyHeads = 16;
+  static constexpr int kValueHeads = 32;
+  static constexpr int kKeyDim = 128;
+  static constexpr int kValueDim = 128;
+  static constexpr int kConv = 4;
+};
+
+// Mixture of experts.
+struct Moe {
+  static constexpr int kCount = 256;
+  static constexpr int kPerToken = 8;
+  static constexpr int kIntermediate = 512;
+  static constexpr int kShared = 512;
+  static constexpr bool kRowsNvfp4 = false;
+};
+// The only one of its kind.
+using Delta = Gdn;
+// The only one of its kind.
+using Experts = Moe;
+
+} // namespace shapes
+
+// Numbers of columns.
+template <int... kWidths>
+struct Widths {};
+// Of the matrices of `linear`.
+using LinearWidths = Widths<2048, 4096>;
+// Of the matrices of `linear_add`.
+using LinearAddWidths = Widths<4096>;
+// Of the matrices of `norm_linear`.
+inline constexpr Format NORM_LINEAR_FORMATS[] = {Format::nvfp4_compressed_tensors, Format::bf16};
+// Of the matrices of `linear`.
+inline constexpr Format LINEAR_FORMATS[] = {Format::bf16, Format::nvfp4_compressed_tensors};
+
+// Kernel `split_kv_bf16` of `attend`.
 struct Attend {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 98176;
 };
 
-// Kernel `split_kv_bf16` of op `attention`.
+// Kernel `split_kv_bf16` of `attention`.
 struct Attention {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 92160;
 };
 
-// Kernel `vectors_f32` of op `concat`.
+// Kernel `vectors_f32` of `concat`.
 struct Concat {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `channels_f32` of op `conv_silu`.
+// Kernel `channels_f32` of `conv_silu`.
 struct ConvSilu {
   static constexpr int kThreads = 64;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `heads_f32` of op `delta_net`.
+// Kernel `heads_f32` of `delta_net`.
 struct DeltaNet {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 68656;
 };
 
-// Kernel `rows_f32` of op `embed`.
+// Kernel `rows_f32` of `embed`.
 struct Embed {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `grouped_f16` of op `experts`.
+// Kernel `grouped_f16` of `experts`.
 struct Experts {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 32768;
 };
 
-// Kernel `chunks_f16` of op `gated_delta`.
+// Kernel `chunks_f16` of `gated_delta`.
 struct GatedDelta {
   static constexpr int kThreads = 224;
-  static constexpr int kSharedBytes = 85120;
 };
 
-// Kernel `heads_f32` of op `gated_linear_add`.
+// Kernel `heads_f32` of `gated_linear_add`.
 struct GatedLinearAdd {
   static constexpr int kThreads = 128;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `heads_f32` of op `gated_rms_norm`.
+// Kernel `heads_f32` of `gated_rms_norm`.
 struct GatedRmsNorm {
   static constexpr int kThreads = 128;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `panels_f16` of op `linear`.
+// Kernel `panels_f16` of `linear`.
 struct Linear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 96640;
 };
 
-// Kernel `panels_f16` of op `linear_add`.
+// Kernel `panels_f16` of `linear_add`.
 struct LinearAdd {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 96640;
 };
 
-// Kernel `held_f16` of op `lm_head`.
+// Kernel `held_f16` of `lm_head`.
 struct LmHead {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 96640;
 };
 
-// Kernel `rows_f16` of op `moe`.
+// Kernel `rows_f16` of `moe`.
 struct Moe {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 101248;
 };
 
-// Kernel `held_f16` of op `norm_linear`.
+// Kernel `held_f16` of `norm_linear`.
 struct NormLinear {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 96640;
 };
 
-// Kernel `vectors` of op `pack`.
+// Kernel `vectors` of `pack`.
 struct Pack {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `ring` of op `read_bytes`.
+// Kernel `ring` of `read_bytes`.
 struct ReadBytes {
   static constexpr int kThreads = 128;
-  static constexpr int kSharedBytes = 98560;
 };
 
-// Kernel `rows_f32` of op `rms_norm`.
+// Kernel `rows_f32` of `rms_norm`.
 struct RmsNorm {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 32;
 };
 
-// Kernel `rows_f32` of op `route`.
+// Kernel `rows_f32` of `route`.
 struct Route {
   static constexpr int kThreads = 128;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `vectors_f32` of op `select`.
+// Kernel `vectors_f32` of `select`.
 struct Select {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `pages_bf16` of op `store_kv`.
+// Kernel `pages_bf16` of `store_kv`.
 struct StoreKv {
   static constexpr int kThreads = 128;
-  static constexpr int kSharedBytes = 0;
 };
 
-// Kernel `chunks_f32` of op `top_k`.
+// Kernel `chunks_f32` of `top_k`.
 struct TopK {
   static constexpr int kThreads = 256;
-  static constexpr int kSharedBytes = 0;
 };
 
 } // namespace atlas::target

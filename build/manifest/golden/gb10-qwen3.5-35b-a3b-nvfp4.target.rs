@@ -515,134 +515,90 @@ pub const OPERANDS: bool = false;
 pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
 /// Threads of a block of `attend`.
 pub const OP_ATTEND_THREADS: usize = 256;
-/// Shared memory of a block of `attend`.
-pub const OP_ATTEND_SHARED_BYTES: usize = 98176;
 /// Kernel of `attention`.
 pub const OP_ATTENTION_KERNEL: &str = "split_kv_bf16";
 /// Threads of a block of `attention`.
 pub const OP_ATTENTION_THREADS: usize = 256;
-/// Shared memory of a block of `attention`.
-pub const OP_ATTENTION_SHARED_BYTES: usize = 92160;
 /// Kernel of `concat`.
 pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
 /// Threads of a block of `concat`.
 pub const OP_CONCAT_THREADS: usize = 256;
-/// Shared memory of a block of `concat`.
-pub const OP_CONCAT_SHARED_BYTES: usize = 0;
 /// Kernel of `conv_silu`.
 pub const OP_CONV_SILU_KERNEL: &str = "channels_f32";
 /// Threads of a block of `conv_silu`.
 pub const OP_CONV_SILU_THREADS: usize = 64;
-/// Shared memory of a block of `conv_silu`.
-pub const OP_CONV_SILU_SHARED_BYTES: usize = 0;
 /// Kernel of `delta_net`.
 pub const OP_DELTA_NET_KERNEL: &str = "heads_f32";
 /// Threads of a block of `delta_net`.
 pub const OP_DELTA_NET_THREADS: usize = 256;
-/// Shared memory of a block of `delta_net`.
-pub const OP_DELTA_NET_SHARED_BYTES: usize = 68656;
 /// Kernel of `embed`.
 pub const OP_EMBED_KERNEL: &str = "rows_f32";
 /// Threads of a block of `embed`.
 pub const OP_EMBED_THREADS: usize = 256;
-/// Shared memory of a block of `embed`.
-pub const OP_EMBED_SHARED_BYTES: usize = 0;
 /// Kernel of `experts`.
 pub const OP_EXPERTS_KERNEL: &str = "grouped_f16";
 /// Threads of a block of `experts`.
 pub const OP_EXPERTS_THREADS: usize = 256;
-/// Shared memory of a block of `experts`.
-pub const OP_EXPERTS_SHARED_BYTES: usize = 32768;
 /// Kernel of `gated_delta`.
 pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
 /// Threads of a block of `gated_delta`.
 pub const OP_GATED_DELTA_THREADS: usize = 224;
-/// Shared memory of a block of `gated_delta`.
-pub const OP_GATED_DELTA_SHARED_BYTES: usize = 85120;
 /// Kernel of `gated_linear_add`.
 pub const OP_GATED_LINEAR_ADD_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_linear_add`.
 pub const OP_GATED_LINEAR_ADD_THREADS: usize = 128;
-/// Shared memory of a block of `gated_linear_add`.
-pub const OP_GATED_LINEAR_ADD_SHARED_BYTES: usize = 0;
 /// Kernel of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
-/// Shared memory of a block of `gated_rms_norm`.
-pub const OP_GATED_RMS_NORM_SHARED_BYTES: usize = 0;
 /// Kernel of `linear`.
 pub const OP_LINEAR_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear`.
 pub const OP_LINEAR_THREADS: usize = 256;
-/// Shared memory of a block of `linear`.
-pub const OP_LINEAR_SHARED_BYTES: usize = 96640;
 /// Kernel of `linear_add`.
 pub const OP_LINEAR_ADD_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear_add`.
 pub const OP_LINEAR_ADD_THREADS: usize = 256;
-/// Shared memory of a block of `linear_add`.
-pub const OP_LINEAR_ADD_SHARED_BYTES: usize = 96640;
 /// Kernel of `lm_head`.
 pub const OP_LM_HEAD_KERNEL: &str = "held_f16";
 /// Threads of a block of `lm_head`.
 pub const OP_LM_HEAD_THREADS: usize = 256;
-/// Shared memory of a block of `lm_head`.
-pub const OP_LM_HEAD_SHARED_BYTES: usize = 96640;
 /// Kernel of `moe`.
 pub const OP_MOE_KERNEL: &str = "rows_f16";
 /// Threads of a block of `moe`.
 pub const OP_MOE_THREADS: usize = 256;
-/// Shared memory of a block of `moe`.
-pub const OP_MOE_SHARED_BYTES: usize = 101248;
 /// Kernel of `norm_linear`.
 pub const OP_NORM_LINEAR_KERNEL: &str = "held_f16";
 /// Threads of a block of `norm_linear`.
 pub const OP_NORM_LINEAR_THREADS: usize = 256;
-/// Shared memory of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_SHARED_BYTES: usize = 96640;
 /// Kernel of `pack`.
 pub const OP_PACK_KERNEL: &str = "vectors";
 /// Threads of a block of `pack`.
 pub const OP_PACK_THREADS: usize = 256;
-/// Shared memory of a block of `pack`.
-pub const OP_PACK_SHARED_BYTES: usize = 0;
 /// Kernel of `read_bytes`.
 pub const OP_READ_BYTES_KERNEL: &str = "ring";
 /// Threads of a block of `read_bytes`.
 pub const OP_READ_BYTES_THREADS: usize = 128;
-/// Shared memory of a block of `read_bytes`.
-pub const OP_READ_BYTES_SHARED_BYTES: usize = 98560;
 /// Kernel of `rms_norm`.
 pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
 /// Threads of a block of `rms_norm`.
 pub const OP_RMS_NORM_THREADS: usize = 256;
-/// Shared memory of a block of `rms_norm`.
-pub const OP_RMS_NORM_SHARED_BYTES: usize = 32;
 /// Kernel of `route`.
 pub const OP_ROUTE_KERNEL: &str = "rows_f32";
 /// Threads of a block of `route`.
 pub const OP_ROUTE_THREADS: usize = 128;
-/// Shared memory of a block of `route`.
-pub const OP_ROUTE_SHARED_BYTES: usize = 0;
 /// Kernel of `select`.
 pub const OP_SELECT_KERNEL: &str = "vectors_f32";
 /// Threads of a block of `select`.
 pub const OP_SELECT_THREADS: usize = 256;
-/// Shared memory of a block of `select`.
-pub const OP_SELECT_SHARED_BYTES: usize = 0;
 /// Kernel of `store_kv`.
 pub const OP_STORE_KV_KERNEL: &str = "pages_bf16";
 /// Threads of a block of `store_kv`.
 pub const OP_STORE_KV_THREADS: usize = 128;
-/// Shared memory of a block of `store_kv`.
-pub const OP_STORE_KV_SHARED_BYTES: usize = 0;
 /// Kernel of `top_k`.
 pub const OP_TOP_K_KERNEL: &str = "chunks_f32";
 /// Threads of a block of `top_k`.
 pub const OP_TOP_K_THREADS: usize = 256;
-/// Shared memory of a block of `top_k`.
-pub const OP_TOP_K_SHARED_BYTES: usize = 0;
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
 ];

@@ -13,8 +13,6 @@ pub(crate) enum Value {
     Size(u64),
     /// `float` in both.
     Single(f64),
-    /// `double` in both.
-    Double(f64),
     /// `bool` in both.
     Bool(bool),
     /// How a group of matrices is stored.
@@ -77,64 +75,6 @@ fn model_constants(target: &Target) -> Vec<Constant> {
             "MTP_LAYERS",
             model.mtp.layers,
             "Multi-token-prediction layers (0 or 1).",
-        ),
-    ]
-}
-
-/// Constants of the model's blocks, as device code knows them; the host has types for them.
-pub(crate) fn block_constants(target: &Target) -> Vec<Constant> {
-    let model = &target.model;
-    let (attention, gdn) = (&model.attention, &model.gdn);
-    vec![
-        size("EXPERTS", model.moe.experts, "Routed experts of a layer."),
-        size(
-            "EXPERTS_PER_TOKEN",
-            model.moe.experts_per_token,
-            "Experts that a token visits.",
-        ),
-        size(
-            "EXPERT_INTERMEDIATE",
-            model.moe.intermediate,
-            "Inner width of a routed expert.",
-        ),
-        size(
-            "SHARED_INTERMEDIATE",
-            model.moe.shared_intermediate,
-            "Inner width of the shared expert.",
-        ),
-        size("HEADS", attention.heads, "Query heads."),
-        size("KV_HEADS", attention.kv_heads, "Key and value heads."),
-        size("HEAD_DIM", attention.head_dim, "Elements of a head."),
-        size(
-            "ROTARY_DIM",
-            attention.rotary_dim,
-            "Leading elements of a head that RoPE turns.",
-        ),
-        Constant {
-            name: "ROPE_THETA",
-            doc: "RoPE base.",
-            value: Value::Double(attention.rope_theta),
-        },
-        size("GDN_KEY_HEADS", gdn.key_heads, "Gated DeltaNet key heads."),
-        size(
-            "GDN_VALUE_HEADS",
-            gdn.value_heads,
-            "Gated DeltaNet value heads.",
-        ),
-        size(
-            "GDN_KEY_DIM",
-            gdn.key_dim,
-            "Elements of a Gated DeltaNet key.",
-        ),
-        size(
-            "GDN_VALUE_DIM",
-            gdn.value_dim,
-            "Elements of a Gated DeltaNet value.",
-        ),
-        size(
-            "GDN_CONV",
-            gdn.conv_kernel,
-            "Taps of the causal convolution.",
         ),
     ]
 }

@@ -2,11 +2,24 @@
 
 use std::fmt::Write;
 
-use crate::constants::{Value, block_constants, constants};
-use crate::kernels::{KernelChoice, moe_rows, top_k_chunks, top_k_parts};
+use crate::constants::{Constant, Value, constants};
+use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
-use crate::schema::model::Mixer;
+use crate::shapes::camel;
 use crate::target::Target;
+
+/// Constants that device code reads, beside formats.
+const DEVICE_CONSTANTS: [&str; 9] = [
+    "HIDDEN",
+    "VOCAB",
+    "TIED_HEAD",
+    "NORM_EPS",
+    "PAGE",
+    "MAX_CONTEXT",
+    "MAX_SEQUENCES",
+    "PREFILL_TOKENS",
+    "TOP_K",
+];
 
 impl Target {
     /// CUDA C++ text of the constants of the target, in namespace `atlas::target`.
@@ -16,39 +29,51 @@ impl Target {
             self.leaf_file()
         );
         out += "namespace atlas::target {\n\n";
-        out += "enum class Mixer { gdn, attention };\n";
         out += "enum class KvFormat { f32, bf16 };\n";
         out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
         out += "  nvfp4_modelopt,\n  fp8_block128\n};\n\n";
-        for constant in constants(self).into_iter().chain(block_constants(self)) {
+        for constant in constants(self).into_iter().filter(is_of_device) {
             let name = constant.name;
             let text = match constant.value {
                 Value::Size(value) => format!("int {name} = {value}"),
                 Value::Single(value) => format!("float {name} = {value:?}f"),
-                Value::Double(value) => format!("double {name} = {value:?}"),
                 Value::Bool(value) => format!("bool {name} = {value}"),
                 Value::Format(value) => format!("Format {name} = Format::{}", value.name()),
                 Value::Kv(value) => format!("KvFormat {name} = KvFormat::{}", kv_name(value)),
             };
             let _ = writeln!(out, "// {}\ninline constexpr {text};", constant.doc);
         }
-        self.write_cuda_mixers(&mut out);
         self.write_cuda_hardware(&mut out);
+        self.write_cuda_shapes(&mut out);
+        self.write_cuda_widths(&mut out);
+        self.write_cuda_formats(&mut out);
         self.write_cuda_ops(&mut out);
         out + "\n} // namespace atlas::target\n"
     }
 
-    fn write_cuda_mixers(&self, out: &mut String) {
-        let names = self.mixers().into_iter().map(|mixer| match mixer {
-            Mixer::Gdn => "  Mixer::gdn,\n",
-            Mixer::Attention => "  Mixer::attention,\n",
-        });
-        let names: String = names.collect();
-        let _ = writeln!(out, "// Token mixer of each layer.");
-        let _ = writeln!(
-            out,
-            "inline constexpr Mixer MIXERS[LAYERS] = {{\n{names}}};"
-        );
+    fn write_cuda_formats(&self, out: &mut String) {
+        for (name, op, formats) in self.product_formats() {
+            let names: Vec<_> = formats
+                .into_iter()
+                .map(|format| format!("Format::{}", format.name()))
+                .collect();
+            let _ = writeln!(out, "// Of the matrices of `{op}`.");
+            let names = names.join(", ");
+            let _ = writeln!(out, "inline constexpr Format {name}[] = {{{names}}};");
+        }
+    }
+
+    fn write_cuda_widths(&self, out: &mut String) {
+        let [stored, added] = self.product_widths();
+        out.push_str("\n// Numbers of columns.\ntemplate <int... kWidths>\nstruct Widths {};\n");
+        for (name, op, widths) in [
+            ("LinearWidths", "linear", stored),
+            ("LinearAddWidths", "linear_add", added),
+        ] {
+            let widths: Vec<String> = widths.iter().map(u64::to_string).collect();
+            let _ = writeln!(out, "// Of the matrices of `{op}`.");
+            let _ = writeln!(out, "using {name} = Widths<{}>;", widths.join(", "));
+        }
     }
 
     fn write_cuda_hardware(&self, out: &mut String) {
@@ -84,34 +109,18 @@ impl Target {
 
     fn write_cuda_ops(&self, out: &mut String) {
         for choice in self.kernels() {
-            let _ = writeln!(
-                out,
-                "\n// Kernel `{}` of op `{}`.",
-                choice.kernel, choice.op
-            );
-            let _ = writeln!(out, "struct {} {{", camel(choice.op));
-            for line in kernel_numbers(&choice) {
-                let _ = writeln!(out, "  static constexpr {line};");
-            }
-            let _ = writeln!(out, "}};");
+            let (kernel, name) = (choice.kernel, &choice.launcher);
+            let _ = writeln!(out, "\n// Kernel `{kernel}` of `{name}`.");
+            let _ = writeln!(out, "struct {} {{", camel(name));
+            let _ = writeln!(out, "  static constexpr int kThreads = {};", choice.threads);
+            out.push_str("};\n");
         }
     }
 }
 
-/// The numbers that a kernel's template reads, as `type name = value`.
-fn kernel_numbers(choice: &KernelChoice<'_>) -> [String; 2] {
-    [
-        format!("int kThreads = {}", choice.threads),
-        format!("int kSharedBytes = {}", choice.shared_bytes),
-    ]
-}
-
-/// `rms_norm` to `RmsNorm`.
-fn camel(op: &str) -> String {
-    let words = op
-        .split('_')
-        .map(|word| word[..1].to_uppercase() + &word[1..]);
-    words.collect()
+/// Whether device code reads a constant.
+fn is_of_device(constant: &Constant) -> bool {
+    DEVICE_CONSTANTS.contains(&constant.name) || constant.name.starts_with("FORMAT_")
 }
 
 fn kv_name(format: KvFormat) -> &'static str {

@@ -221,19 +221,13 @@ impl Target {
             item(out, doc, &format!("OPERANDS: bool = {operands}"));
         }
         for choice in kernels {
-            let op = choice.op.to_uppercase();
+            let op = choice.launcher.to_uppercase();
             let text = format!("OP_{op}_KERNEL: &str = {:?}", choice.kernel);
-            item(out, &format!("Kernel of `{}`.", choice.op), &text);
+            item(out, &format!("Kernel of `{}`.", choice.launcher), &text);
             let text = format!("OP_{op}_THREADS: usize = {}", choice.threads);
             item(
                 out,
-                &format!("Threads of a block of `{}`.", choice.op),
-                &text,
-            );
-            let text = format!("OP_{op}_SHARED_BYTES: usize = {}", choice.shared_bytes);
-            item(
-                out,
-                &format!("Shared memory of a block of `{}`.", choice.op),
+                &format!("Threads of a block of `{}`.", choice.launcher),
                 &text,
             );
         }
@@ -374,7 +368,6 @@ fn write_constant(out: &mut String, constant: &Constant) {
     let text = match &constant.value {
         Value::Size(value) => format!("{name}: usize = {value}"),
         Value::Single(value) => format!("{name}: f32 = {value:?}"),
-        Value::Double(value) => format!("{name}: f64 = {value:?}"),
         Value::Bool(value) => format!("{name}: bool = {value}"),
         Value::Format(value) => format!("{name}: Format = Format::{value:?}"),
         Value::Kv(value) => format!("{name}: KvFormat = KvFormat::{}", kv_name(*value)),

@@ -14,7 +14,7 @@ struct Expanded<'a> {
     target: &'a str,
     binary: String,
     serves: bool,
-    ops_missing: Vec<&'static str>,
+    ops_missing: Vec<String>,
     derived: Derived,
     leaf: &'a Leaf,
     hardware: &'a Hardware,

@@ -279,8 +279,8 @@ mod tests {
         let mut target = repository("h200/tiny/nvfp4");
         target.leaf.op.remove("linear");
         assert!(!target.serves());
-        assert!(target.ops_missing().contains(&"linear"));
-        assert!(!target.ops_missing().contains(&"rms_norm"));
+        assert!(target.ops_missing().contains(&"linear".to_string()));
+        assert!(!target.ops_missing().contains(&"rms_norm".to_string()));
     }
 
     #[test]

@@ -93,10 +93,23 @@ pub struct DeviceTarget {
     pub host: String,
     /// Text of `target.cuh`.
     pub constants: String,
-    /// Op and kernel, one for each op with a kernel.
-    pub kernels: Vec<(String, String)>,
+    /// One for each launcher with a kernel.
+    pub kernels: Vec<Compiled>,
+    /// Op and name of every launcher.
+    pub launchers: Vec<(String, String)>,
     /// None for the product.
     pub probe: Option<Probe>,
+}
+
+/// A launcher that is compiled.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub op: String,
+    /// Shape of a block that it is for.
+    pub shape: Option<String>,
+    /// Name of the launcher.
+    pub launcher: String,
+    pub kernel: String,
 }
 
 impl DeviceTarget {
@@ -112,16 +125,20 @@ impl DeviceTarget {
                 target.leaf.hw
             )));
         };
-        let kernels = target.kernels();
-        let names = kernels
-            .iter()
-            .map(|choice| (choice.op.to_string(), choice.kernel.to_string()));
+        let kernels = target.kernels().into_iter().map(|choice| Compiled {
+            op: choice.op.to_string(),
+            shape: choice.shape,
+            launcher: choice.launcher,
+            kernel: choice.kernel.to_string(),
+        });
+        let launchers = target.launchers().into_iter();
         Ok(DeviceTarget {
             name: target.name.clone(),
             arch: gpu.arch.clone(),
             host: host.clone(),
             constants: target.emit_cuda(),
-            kernels: names.collect(),
+            kernels: kernels.collect(),
+            launchers: launchers.map(|l| (l.op.to_string(), l.name)).collect(),
             probe,
         })
     }
@@ -143,7 +160,7 @@ pub fn labelled(label: String, probe: Option<Probe>) -> String {
 /// What the plan made: the input of the cargo action, and what the checks read.
 pub struct Device {
     pub cargo: CargoAdditions,
-    /// For each op, the action that compiles it and the name of its resource report.
+    /// For each launcher, the action that compiles it and the name of its resource report.
     pub reports: Vec<(String, Source)>,
     /// The folder that holds `bin/cuobjdump`, and `bin/nvdisasm` beside it.
     pub cuobjdump: Source,
@@ -165,9 +182,9 @@ pub fn plan(
     let table = abi::parse(&read(&toolchain.root, OPS)?).map_err(Error::Source)?;
     let folders = Folders::plan(graph, &pins, &host)?;
     let mut objects = Vec::new();
-    for (op, kernel) in &target.kernels {
-        let action = compile_action(toolchain, target, &host, &table, &folders, op, kernel)?;
-        objects.push((op.clone(), graph.add(action)?));
+    for compiled in &target.kernels {
+        let action = compile_action(toolchain, target, &host, &table, &folders, compiled)?;
+        objects.push((compiled.launcher.clone(), graph.add(action)?));
     }
     let archive = graph.add(archive_action(target, &host, &objects))?;
     let report = |(op, id): &(String, ActionId)| {
@@ -256,38 +273,40 @@ impl Folders {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 fn compile_action(
     toolchain: &Toolchain,
     target: &DeviceTarget,
     host: &Host,
     table: &abi::Table,
     folders: &Folders,
-    op: &str,
-    kernel: &str,
+    compiled: &Compiled,
 ) -> Result<Action, Error> {
+    let Compiled { op, launcher, .. } = compiled;
     let folder = format!("cuda/ops/{op}");
-    let header = kernel_header(&toolchain.root, &folder, kernel, &target.arch)?;
-    let mut unit = compile::unit(table, op, &header, kernel).map_err(Error::Source)?;
+    let header = kernel_header(&toolchain.root, &folder, &compiled.kernel, &target.arch)?;
+    let mut unit = compile::unit(table, compiled, &header).map_err(Error::Source)?;
+    let launchers = target.launchers.iter();
+    let launchers = launchers.map(|(op, launcher)| (op.as_str(), launcher.as_str()));
+    let abi = abi::header(table, launchers).map_err(Error::Source)?;
     let probe = target.probe_of(op);
     if let Some(probe) = probe {
         unit = format!("#define ATLAS_PROBE {}\n{unit}", probe.name());
     }
-    let label = labelled(format!("nvcc {} {op}", target.name), probe);
+    let label = labelled(format!("nvcc {} {launcher}", target.name), probe);
     let mut action = Action::built_in(label, "nvcc", compile::nvcc, compile::CODE)
         .input(folders.toolkit.clone(), compile::TOOLKIT)
         .input(folders.cutlass.clone(), compile::CUTLASS)
         .input(Source::Text(unit), compile::UNIT)
-        .input(Source::Text(abi::header(table)), "generated/ops.h")
+        .input(Source::Text(abi), "generated/ops.h")
         .input(
             Source::Text(target.constants.clone()),
             "generated/target.cuh",
         )
         .tool(&host.cxx)
         .tool(&host.linker)
-        .output(&format!("{op}.o"))
-        .output(&format!("{op}.ptxas"));
-    for (name, value) in compile::args(host, &toolchain.host, &target.arch, op) {
+        .output(&format!("{launcher}.o"))
+        .output(&format!("{launcher}.ptxas"));
+    for (name, value) in compile::args(host, &toolchain.host, &target.arch, launcher) {
         action = action.arg(name, value);
     }
     for tool in &host.beside {

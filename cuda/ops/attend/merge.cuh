@@ -12,21 +12,19 @@ namespace atlas::attend {
 
 // Dimensions of a warp, one a lane.
 inline constexpr int kMergeDims = tile::kWarpLanes;
-inline constexpr int kMergeParts = HEAD_DIM / kMergeDims;
 // Splits whose factors are made together: one a lane.
 inline constexpr int kChunk = tile::kWarpLanes;
 
-static_assert(HEAD_DIM % kMergeDims == 0, "parts of a head are whole");
-
 // What the splits of a step have left.
+template <class A>
 struct Partial {
-  float* mixes;  // (places, HEADS, kSplits, HEAD_DIM)
-  Stats* stats;  // (places, HEADS, kSplits)
+  float* mixes;  // (places, kHeads, kSplits, kHeadDim)
+  Stats* stats;  // (places, kHeads, kSplits)
 
   __device__ explicit Partial(const Params& params)
       : mixes(params.partial),
-        stats(reinterpret_cast<Stats*>(params.partial + static_cast<size_t>(params.places) * HEADS *
-                                                            kSplits * HEAD_DIM)) {}
+        stats(reinterpret_cast<Stats*>(params.partial + static_cast<size_t>(params.places) *
+                                                            A::kHeads * kSplits * A::kHeadDim)) {}
 };
 
 // Chunks of mixes on their way to each warp, in `kBytes`.
@@ -54,7 +52,7 @@ struct Share {
 };
 
 // Some dimensions of a head, in one warp.
-template <class Storage>
+template <class A, class Storage>
 struct MergedPart {
   Storage& shared;
   const float* mixes;  // of the first split
@@ -72,7 +70,7 @@ struct MergedPart {
     const int dim = lane % kLanes * 4, live = count - chunk * kChunk;
 #pragma unroll
     for (int i = lane / kLanes; i < kChunk; i += tile::kWarpLanes / kLanes) {
-      const float* from = mixes + static_cast<size_t>(chunk * kChunk + i) * HEAD_DIM + dim;
+      const float* from = mixes + static_cast<size_t>(chunk * kChunk + i) * A::kHeadDim + dim;
       if (i < live) ptx::copy_async(&to[i][dim], from, true);
     }
     ptx::copy_async_commit();
@@ -134,10 +132,11 @@ struct MergedPart {
 };
 
 // Merges the splits of the tile's rows, or this block's part of that.
-template <class Storage>
+template <class A, class Storage>
 __device__ void merge_heads(const Params& params, Storage& shared, const uint4& tile,
                             const Share& share) {
-  const Partial partial(params);
+  constexpr int kGroup = Heads<A>::kGroup, kMergeParts = A::kHeadDim / kMergeDims;
+  const Partial<A> partial(params);
   const int parts = static_cast<int>(tile.y) * kGroup * kMergeParts;
   const int lane = threadIdx.x % tile::kWarpLanes;
 #pragma unroll 1
@@ -146,17 +145,18 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
     const int row = part / kMergeParts, token = row / kGroup;
     const int dim = part % kMergeParts * kMergeDims;
     const size_t in_row = blockIdx.y * kGroup + row % kGroup;
-    const size_t head = static_cast<size_t>(tile.x + token) * HEADS + in_row;
+    const size_t head = static_cast<size_t>(tile.x + token) * A::kHeads + in_row;
     // A row may end within the first block's splits: those behind it have changed nothing.
     const int first = share.first_left();
-    const size_t place = (static_cast<size_t>(tile.z + token) * HEADS + in_row) * kSplits + first;
-    const float gate = gates_of(params, head, dim)[lane];
+    const size_t place =
+        (static_cast<size_t>(tile.z + token) * A::kHeads + in_row) * kSplits + first;
+    const float gate = A::kGated ? gates_of<A>(params, head, dim)[lane] : 0.0f;
     const int count = static_cast<int>(params.positions[tile.x + token]) / kSplit + 1 - first;
-    MergedPart<Storage> merged{shared, partial.mixes + place * HEAD_DIM + dim,
-                               partial.stats + place, max(count, 1)};
+    MergedPart<A, Storage> merged{shared, partial.mixes + place * A::kHeadDim + dim,
+                                  partial.stats + place, max(count, 1)};
     merged.run();
     const float total = merged.total.sum;
-    params.out[head * HEAD_DIM + dim + lane] = merged.sum / total * tile::sigmoid(gate);
+    params.out[head * A::kHeadDim + dim + lane] = gated<A>(merged.sum / total, gate);
   }
 }
 

@@ -12,76 +12,106 @@
 
 namespace atlas::attend {
 
-using target::HEAD_DIM;
-using target::HEADS;
-using target::KV_HEADS;
 using target::PAGE;
 
-inline constexpr int kGroup = HEADS / KV_HEADS;  // query heads of a KV head
 inline constexpr int kSplit = 256;
 inline constexpr int kBlock = 64;
 // Splits of the longest sequence.
 inline constexpr int kSplits = (target::MAX_CONTEXT + kSplit - 1) / kSplit;
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / tile::kWarpLanes;
-inline constexpr int kWarpDims = HEAD_DIM / kWarps;
-inline constexpr int kDimTiles = kWarpDims / 8;
-inline constexpr int kVectors = HEAD_DIM / Bf16x8::kElements;
-// Rows of shared memory are padded so that eight of them lie in different banks.
-inline constexpr int kPadded = HEAD_DIM + 8;
 
 static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
 static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
-static_assert(kDimTiles % 2 == 0, "values are read two tiles at a time");
 static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
 
+// How a shape's heads are dealt.
+template <class A>
+struct Heads {
+  static constexpr int kHeads = A::kHeads;
+  static constexpr int kKvHeads = A::kKvHeads;
+  static constexpr int kHeadDim = A::kHeadDim;
+  static constexpr int kGroup = kHeads / kKvHeads;  // query heads of a KV head
+  static constexpr int kQuery = kHeadDim * (A::kGated ? 2 : 1);  // elements of a query and its gate
+  static constexpr int kPage = PAGE * kHeadDim;     // elements of a head's keys, or values
+  // Warps that mix, an instruction's 16 dimensions or more each: of narrow heads not all.
+  static constexpr int kMixers = kHeadDim / 16 < kWarps ? kHeadDim / 16 : kWarps;
+  static constexpr int kWarpDims = kHeadDim / kMixers;
+  static constexpr int kDimTiles = kWarpDims / 8;
+  static constexpr int kVectors = kHeadDim / Bf16x8::kElements;
+  // Rows of shared memory are padded so that eight of them lie in different banks.
+  static constexpr int kPadded = kHeadDim + 8;
+
+  static_assert(kHeads % kKvHeads == 0 && kGroup <= 16, "a KV head's query heads are rows of an M");
+  static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 || kHeadDim == 512,
+                "a warp has whole tiles of dimensions, a page whole blocks");
+
+  __device__ static bool mixes() {
+    return kMixers == kWarps || threadIdx.x / tile::kWarpLanes < kMixers;
+  }
+};
+
 struct Params {
-  const float* q;             // (rows, HEADS, 2, HEAD_DIM): query, gate
-  const bf16* cache;          // (pages, KV_HEADS, 2, PAGE * HEAD_DIM): keys, values
+  const float* q;             // (rows, kHeads, 2, kHeadDim): query, gate if `kGated`
+  const bf16* cache;          // (pages, kKvHeads, 2, kPage): keys, values
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
   // (tiles): first row, rows, place of the first row among `places`, first position of the row's
   // sequence that this step writes
   const uint4* tiles;
-  float* partial;      // (places, HEADS, kSplits, HEAD_DIM), then (places, HEADS, kSplits, 2)
-  unsigned* arrived;   // (tiles, KV_HEADS): zeros between launches
-  float* out;          // (rows, HEADS, HEAD_DIM)
+  float* partial;      // (places, kHeads, kSplits, kHeadDim), then (places, kHeads, kSplits, 2)
+  unsigned* arrived;   // (tiles, kKvHeads): zeros between launches
+  float* out;          // (rows, kHeads, kHeadDim)
   int places;          // rows of all tiles
 };
 
-// Rounds kRows query rows to operands: all heads of a KV head by tokens, from row `first` of the
-// step on. Rows behind the last token are zeros. `to(row, vector)` is where eight elements of one
-// lie. One of kGroupThreads threads asks for some of its vectors before the first is there.
-template <int kRows, int kGroupThreads, class To>
+// Rounds kRows query rows to operands: those from `begin` on of all heads of a KV head by tokens,
+// from row `first` of the step on. Rows behind the last token are zeros. `to(row, vector)` is where
+// eight elements of one lie. One of kGroupThreads threads asks for some of its vectors before the
+// first is there.
+template <class A, int kRows, int kGroupThreads, class To>
 __device__ inline void round_queries(const Params& params, int first, int tokens, int kv_head,
-                                     const To& to) {
-  constexpr int kEach = kRows * kVectors / kGroupThreads, kAtOnce = kEach < 8 ? kEach : 8;
-  static_assert(kRows * kVectors % kGroupThreads == 0 && kEach % kAtOnce == 0, "whole rounds");
+                                     int begin, const To& to) {
+  using H = Heads<A>;
+  constexpr int kItems = kRows * H::kVectors;
+  constexpr int kEach = (kItems + kGroupThreads - 1) / kGroupThreads;
+  constexpr int kAtOnce = kEach < 8 ? kEach : 8;
+  constexpr bool kWhole = kItems % kGroupThreads == 0;
+  static_assert(kEach % kAtOnce == 0, "whole rounds");
   const auto item = [](int i) { return threadIdx.x % kGroupThreads + i * kGroupThreads; };
 #pragma unroll
-  for (int begin = 0; begin < kEach; begin += kAtOnce) {
+  for (int start = 0; start < kEach; start += kAtOnce) {
     float4 low[kAtOnce]{}, high[kAtOnce]{};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = item(begin + i) / kVectors, vector = item(begin + i) % kVectors;
-      const int token = row / kGroup, head = kv_head * kGroup + row % kGroup;
+      const int row = begin + item(start + i) / H::kVectors;
+      const int vector = item(start + i) % H::kVectors;
+      const int token = row / H::kGroup, head = kv_head * H::kGroup + row % H::kGroup;
       if (token >= tokens) continue;
-      const size_t at = (static_cast<size_t>(first + token) * HEADS + head) * 2 * HEAD_DIM;
+      const size_t at = (static_cast<size_t>(first + token) * H::kHeads + head) * H::kQuery;
       const auto* from = reinterpret_cast<const float4*>(params.q + at) + 2 * vector;
       low[i] = from[0], high[i] = from[1];
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      bf16* at = to(item(begin + i) / kVectors, item(begin + i) % kVectors);
+      if (!kWhole && item(start + i) >= kItems) break;
+      bf16* at = to(item(start + i) / H::kVectors, item(start + i) % H::kVectors);
       *reinterpret_cast<Bf16x8*>(at) = Bf16x8::rounded(low[i], high[i]);
     }
   }
 }
 
-// What a head's mix is gated by, from dimension `dim` on: sigmoids of these.
+// What a head's mix is gated by, from dimension `dim` on, of a shape that is.
+template <class A>
 __device__ inline const float* gates_of(const Params& params, size_t head, int dim) {
-  return params.q + (2 * head + 1) * HEAD_DIM + dim;
+  return params.q + (2 * head + 1) * A::kHeadDim + dim;
+}
+
+// A number of a mix as its gate leaves it.
+template <class A>
+__device__ inline float gated(float mixed, float gate) {
+  return A::kGated ? mixed * tile::sigmoid(gate) : mixed;
 }
 
 // Largest score, sum of weights relative to it.
@@ -158,11 +188,18 @@ struct BlockScores {
 };
 
 // Query heads of a KV head of a tile's tokens: kTiles times an instruction's M.
-template <int kTiles>
-struct Queries {
+template <class A, int kTiles>
+struct Queries : Heads<A> {
+  using H = Heads<A>;
+  using H::kDimTiles;
+  using H::kGroup;
+  using H::kHeadDim;
+  using H::kHeads;
+  using H::kPadded;
+  using H::kWarpDims;
   static constexpr int kRows = 16 * kTiles;
+  // Rows behind their last head are nobody's.
   static constexpr int kTokens = kRows / kGroup;
-  static_assert(kRows % kGroup == 0, "a tile has all query heads of its tokens");
 
   const Params& params;
   const int kv_head;
@@ -192,14 +229,14 @@ struct Queries {
   // Rounds the queries to operands.
   __device__ void load(bf16 (&query)[kRows][kPadded]) const {
     const auto to = [&](int row, int vector) { return &query[row][vector * Bf16x8::kElements]; };
-    round_queries<kRows, kThreads>(params, first, tokens, kv_head, to);
+    round_queries<A, kRows, kThreads>(params, first, tokens, kv_head, 0, to);
   }
 
   // The keys of the block of positions from `start` on; the values are a page behind.
   __device__ const bf16* keys(int start) const {
     const unsigned page = params.pages[params.tables[first] + start / PAGE];
-    const size_t block = (static_cast<size_t>(page) * KV_HEADS + kv_head) * 2;
-    return params.cache + block * PAGE * HEAD_DIM;
+    const size_t block = (static_cast<size_t>(page) * H::kKvHeads + kv_head) * 2;
+    return params.cache + block * H::kPage;
   }
 
   __device__ void clear() {
@@ -214,7 +251,7 @@ struct Queries {
   }
 
   // Scores of this warp's 8 positions of each of the first `live` of kCount blocks, times log2(e) /
-  // sqrt(HEAD_DIM), the first block's positions being those from `start` on. `key(block, position,
+  // sqrt(kHeadDim), the first block's positions being those from `start` on. `key(block, position,
   // dim)` is where eight elements of a key lie; `put(block, row, column, score)`.
   template <int kCount, class Key, class Put>
   __device__ void score(const bf16 (&query)[kRows][kPadded], int start, int live, const Key& key,
@@ -223,7 +260,7 @@ struct Queries {
     const int position = threadIdx.x / tile::kWarpLanes * 8;
     float sums[kCount][kTiles][4] = {};
 #pragma unroll 2
-    for (int dim = 0; dim < HEAD_DIM; dim += 32) {
+    for (int dim = 0; dim < kHeadDim; dim += 32) {
       unsigned keys[kCount][4];
 #pragma unroll
       for (int block = 0; block < kCount; ++block) {
@@ -245,7 +282,7 @@ struct Queries {
         }
       }
     }
-    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(HEAD_DIM));
+    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
 #pragma unroll
     for (int block = 0; block < kCount; ++block) {
       if (block >= live) break;
@@ -265,6 +302,7 @@ struct Queries {
   // dim)` are where eight of them lie.
   template <class Weight, class Value>
   __device__ void mix(const float (&rescale)[kRows], const Weight& weight, const Value& value) {
+    if (!H::mixes()) return;
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4;
     const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
 #pragma unroll
@@ -300,6 +338,7 @@ struct Queries {
   // `part[t][d]` from `2 * half` on.
   template <class Body>
   __device__ void for_each(Body body) const {
+    if (!H::mixes()) return;
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
     const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
 #pragma unroll
@@ -316,13 +355,15 @@ struct Queries {
 
   // Row and head of a row of the tile, as one index; `first` is the row or the place of its first.
   __device__ size_t head_of(int row, size_t first) const {
-    return (first + row / kGroup) * HEADS + kv_head * kGroup + row % kGroup;
+    return (first + row / kGroup) * kHeads + kv_head * kGroup + row % kGroup;
   }
 };
 
 // The splits of a tile so far, merged in order: this thread's rows and dimensions of a result.
-template <int kTiles>
+template <class A, int kTiles>
 struct Totals {
+  static constexpr int kDimTiles = Heads<A>::kDimTiles;
+
   Stats stats[kTiles][2];
   float sums[kTiles][kDimTiles][4] = {};
 
@@ -354,17 +395,19 @@ struct Totals {
   template <class Stage>
   __device__ void write(const Stage& stage) const {
     float2 gates[kTiles][kDimTiles][2];  // asked for before the first result is written
-    stage.for_each([&](int t, int d, int half, int row, int dim) {
-      const float* from = gates_of(stage.params, stage.head_of(row, stage.first), dim);
-      gates[t][d][half] = *reinterpret_cast<const float2*>(from);
-    });
+    if constexpr (A::kGated) {
+      stage.for_each([&](int t, int d, int half, int row, int dim) {
+        const float* from = gates_of<A>(stage.params, stage.head_of(row, stage.first), dim);
+        gates[t][d][half] = *reinterpret_cast<const float2*>(from);
+      });
+    }
     stage.for_each([&](int t, int d, int half, int row, int dim) {
       const size_t head = stage.head_of(row, stage.first);
-      const float2 gate = gates[t][d][half];
+      const float2 gate = A::kGated ? gates[t][d][half] : float2{};
       const float total = stats[t][half].sum;
       const float* mix = sums[t][d] + 2 * half;
-      *reinterpret_cast<float2*>(stage.params.out + head * HEAD_DIM + dim) = {
-          mix[0] / total * tile::sigmoid(gate.x), mix[1] / total * tile::sigmoid(gate.y)};
+      *reinterpret_cast<float2*>(stage.params.out + head * A::kHeadDim + dim) = {
+          gated<A>(mix[0] / total, gate.x), gated<A>(mix[1] / total, gate.y)};
     });
   }
 };

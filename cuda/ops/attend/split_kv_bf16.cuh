@@ -1,5 +1,5 @@
 // Implements: Ops::attend
-// Match:      bf16 pages, heads of 256 elements, query heads of a KV head packed into the M of an
+// Match:      bf16 pages, query heads of a KV head, 16 at most, packed into the M of an
 //             instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: tensor instructions
 // Sync:       few rows: three barriers per split and bulk copies; many rows: four barriers per 64
@@ -20,8 +20,10 @@ inline constexpr int kMany = 2;
 inline constexpr int kScorePitch = kBlock + 4;
 inline constexpr int kWeightPitch = kBlock + 8;
 
+template <class A>
 struct SharedStorage {
-  static constexpr int kRows = Queries<kMany>::kRows;
+  static constexpr int kRows = Queries<A, kMany>::kRows;
+  static constexpr int kPadded = Heads<A>::kPadded;
   bf16 query[kRows][kPadded];
   bf16 key[kBlock][kPadded];
   bf16 value[kBlock][kPadded];
@@ -33,11 +35,23 @@ struct SharedStorage {
 };
 
 // A split block by block.
-struct Stage : Queries<kMany> {
-  SharedStorage& shared;
+template <class A>
+struct Stage : Queries<A, kMany> {
+  using Base = Queries<A, kMany>;
+  using Shared = SharedStorage<A>;
+  using Base::clear;
+  using Base::keys;
+  using Base::kPadded;
+  using Base::kRows;
+  using Base::last;
+  using Base::mix;
+  static constexpr int kVectors = Heads<A>::kVectors;
+  static_assert(kFits<sizeof(Shared)>);
 
-  __device__ Stage(const Params& params, SharedStorage& shared, int first, int tokens, int kv_head)
-      : Queries<kMany>(params, first, tokens, kv_head), shared(shared) {}
+  Shared& shared;
+
+  __device__ Stage(const Params& params, Shared& shared, int first, int tokens, int kv_head)
+      : Base(params, first, tokens, kv_head), shared(shared) {}
 
   // Asks for a block. Positions from `live` on are zeros: a weight of zero times memory that nobody
   // wrote is not always zero.
@@ -87,11 +101,11 @@ struct Stage : Queries<kMany> {
       const int live = min(kBlock, last + 1 - start);
       bring(shared.key, from, live);
       ptx::copy_async_commit();
-      bring(shared.value, from + static_cast<size_t>(PAGE) * HEAD_DIM, live);
+      bring(shared.value, from + size_t{Heads<A>::kPage}, live);
       ptx::copy_async_commit();
       ptx::copy_async_wait<1>();
       __syncthreads();  // keys, and at first queries and statistics, are written
-      score<1>(shared.query, start, 1, key, put);
+      this->template score<1>(shared.query, start, 1, key, put);
       __syncthreads();  // scores are written
       weigh();
       ptx::copy_async_wait<0>();
@@ -107,18 +121,18 @@ struct Stage : Queries<kMany> {
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 // A block per KV head and part of a tile, as many rows as it takes at once, all splits in turn.
-template <class Tile>
+template <class Tile, class A>
 __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned parts) {
-  auto& shared = *reinterpret_cast<SharedStorage*>(dynamic_shared);
+  auto& shared = *reinterpret_cast<SharedStorage<A>*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  constexpr int kTokens = Stage::kTokens;
+  constexpr int kTokens = Stage<A>::kTokens;
   const uint4 tile = params.tiles[blockIdx.x / parts];
   const int before = blockIdx.x % parts * kTokens, tokens = static_cast<int>(tile.y) - before;
   if (tokens <= 0) return;
-  Stage stage(params, shared, tile.x + before, min(tokens, kTokens), blockIdx.y);
+  Stage<A> stage(params, shared, tile.x + before, min(tokens, kTokens), blockIdx.y);
   stage.load(shared.query);
-  Totals<kMany> totals;
+  Totals<A, kMany> totals;
   for (int split = 0; split * kSplit <= stage.last; ++split) {
     stage.run(split);
     totals.take(stage);
@@ -128,24 +142,21 @@ __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned par
 }
 
 // The rows of the list `tiles`, whose tiles have up to `tile_tokens` tokens.
-template <class Tile>
+template <class Tile, class A>
 cudaError_t launch_rows(const Params& params, unsigned count, unsigned tile_tokens,
                         cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  if (tile_tokens == Queries<1>::kTokens) {
-    return launch_splits<Tile, Stored>(params, {}, count, stream);
+  if (tile_tokens == Queries<A, 1>::kTokens) {
+    return launch_splits<Tile, A, Stored>(params, {}, count, stream);
   }
-  if (tile_tokens % Stage::kTokens != 0) return cudaErrorInvalidValue;
-  const unsigned parts = tile_tokens / Stage::kTokens;
-  const Launch shape{count * parts, kThreads, sizeof(SharedStorage), KV_HEADS};
-  return launch_chained(whole<Tile>, shape, stream, params, parts);
+  const unsigned parts = blocks_for(tile_tokens, Stage<A>::kTokens);
+  const Launch shape{count * parts, kThreads, sizeof(SharedStorage<A>), A::kKvHeads};
+  return launch_chained(whole<Tile, A>, shape, stream, params, parts);
 }
 
-template <class Tile>
+template <class Tile, class A>
 struct SplitKvBf16 {
   static_assert(Tile::kThreads == kThreads, "the stages count on these warps");
-  static_assert(Tile::kSharedBytes == sizeof(SharedStorage),
-                "the manifest plans this storage");
 
   // Tiles of cells are tiles of many rows: one arithmetic for all.
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
@@ -163,10 +174,10 @@ struct SplitKvBf16 {
                   arrived,
                   out,
                   static_cast<int>(places)};
-    const cudaError_t failed = launch_rows<Tile>(params, cell_count, cell_tokens, stream);
+    const cudaError_t failed = launch_rows<Tile, A>(params, cell_count, cell_tokens, stream);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);
-    return launch_rows<Tile>(params, tile_count, tile_tokens, stream);
+    return launch_rows<Tile, A>(params, tile_count, tile_tokens, stream);
   }
 };
 

@@ -13,39 +13,63 @@
 namespace atlas::attend {
 
 inline constexpr int kSplitBlocks = kSplit / kBlock;
-// Parts of a page of columns that a bulk copy brings positions of.
-inline constexpr int kStrips = HEAD_DIM / tile::kPageColumns;
 
 static_assert(kSplitBlocks * BlockScores::kLanes == tile::kWarpLanes, "a warp has a split's row");
-static_assert(kStrips <= tile::kWarpLanes, "a lane asks for a strip");
 
 // `kSlots` blocks of keys or values are under way or not yet used.
-template <int kSlots>
+template <class A, int kSlots>
 struct RingStorage {
-  static constexpr int kRows = Queries<1>::kRows;
+  static constexpr int kRows = Queries<A, 1>::kRows;
   // In floats; weights lie in the place of their row's scores.
   static constexpr int kPitch = kSplit + 4;
 
-  alignas(128) bf16 ring[kSlots][PAGE * HEAD_DIM];
-  bf16 query[kRows][kPadded];
+  alignas(128) bf16 ring[kSlots][Heads<A>::kPage];
+  bf16 query[kRows][Heads<A>::kPadded];
   float score[kRows][kPitch];
   float rescale[kSplitBlocks][kRows];
   Stats stats[kRows];     // of a split, in the block of the first ones
-  bf16 own[2][HEAD_DIM];  // key and value of the row's own position, if `kStores`
+  bf16 own[2][A::kHeadDim];  // key and value of the row's own position, if `kStores`
   unsigned long long full[kSlots];
 };
 
-inline constexpr int kSlots = sizeof(RingStorage<6>) <= target::SHARED_BYTES_PER_BLOCK ? 6 : 2;
-static_assert(sizeof(RingStorage<kSlots>) <= target::SHARED_BYTES_PER_BLOCK, "a block fits an SM");
+// As many bytes are under way whatever a head's width.
+template <class A>
+inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
+template <class A>
+inline constexpr int kFewSlots = A::kHeadDim <= 256 ? 2 * 256 / A::kHeadDim : 2;
+template <class A>
+inline constexpr int kSlots =
+    sizeof(RingStorage<A, kManySlots<A>>) <= target::SHARED_BYTES_PER_BLOCK ? kManySlots<A>
+                                                                            : kFewSlots<A>;
 // Blocks that are scored or mixed between two barriers.
-inline constexpr int kTogether = kSlots < kSplitBlocks ? kSlots : kSplitBlocks;
+template <class A>
+inline constexpr int kTogether = kSlots<A> < kSplitBlocks ? kSlots<A> : kSplitBlocks;
 
 // Items of the ring are a split's blocks of keys, then its blocks of values, split by split. All
 // but the last split of a sequence have all blocks. With `kStores` a tile is one row, whose own key
 // and value, those of the last position, the kernel makes itself: they are never asked for.
-template <bool kStores>
-struct Splits : Queries<1> {
-  using Shared = RingStorage<kSlots>;
+template <class A, bool kStores>
+struct Splits : Queries<A, 1> {
+  using Base = Queries<A, 1>;
+  using Shared = RingStorage<A, attend::kSlots<A>>;
+  using Base::clear;
+  using Base::first;
+  using Base::kGroup;
+  using Base::kHeadDim;
+  using Base::kRows;
+  using Base::kv_head;
+  using Base::last;
+  using Base::mix;
+  using Base::params;
+  using Base::score;
+  using Base::tokens;
+  static constexpr int kSlots = attend::kSlots<A>;
+  static constexpr int kTogether = attend::kTogether<A>;
+  static constexpr int kVectors = Heads<A>::kVectors;
+  // Parts of a page of columns that a bulk copy brings positions of.
+  static constexpr int kStrips = kHeadDim / tile::kPageColumns;
+  static_assert(kStrips <= tile::kWarpLanes, "a lane asks for a strip");
+  static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
 
   Shared& shared;
@@ -57,7 +81,7 @@ struct Splits : Queries<1> {
   int free = kSlots;  // items that have been read, and slots
 
   __device__ Splits(const Params& params, Shared& shared, const uint4& tile, const Share& share)
-      : Queries<1>(params, tile.x, tile.y, blockIdx.y),
+      : Base(params, tile.x, tile.y, blockIdx.y),
         shared(shared),
         split(share.begin()),
         end(share.end()),
@@ -93,9 +117,9 @@ struct Splits : Queries<1> {
     const int lane = threadIdx.x, in_block = (lane * PAGE + begin) * tile::kPageColumns;
     if (begin >= end || lane >= kStrips) return;
     const size_t page = params.pages[table + at.start / PAGE];
-    const size_t block = (page * KV_HEADS + kv_head) * 2 + at.is_value;
+    const size_t block = (page * A::kKvHeads + kv_head) * 2 + at.is_value;
     ptx::copy_bulk_shared(shared.ring[item % kSlots] + in_block,
-                          params.cache + block * PAGE * HEAD_DIM + in_block,
+                          params.cache + block * Heads<A>::kPage + in_block,
                           (end - begin) * tile::kPageColumns * sizeof(bf16),
                           &shared.full[item % kSlots]);
   }
@@ -115,7 +139,7 @@ struct Splits : Queries<1> {
       __syncwarp();  // these are written: who waits for the barrier sees them
       if (threadIdx.x == 0) {
         const int expected = kStores ? stored : live;
-        ptx::mbarrier_expect(&shared.full[asked % kSlots], expected * HEAD_DIM * sizeof(bf16));
+        ptx::mbarrier_expect(&shared.full[asked % kSlots], expected * kHeadDim * sizeof(bf16));
       }
       __syncwarp();  // the bytes are expected
       copy(asked, at, 0, kWaited && !kStores ? live : stored);
@@ -158,7 +182,7 @@ struct Splits : Queries<1> {
   }
 
   __device__ void put_own(bf16* block, int position, bool is_value) const {
-    for (int dim = threadIdx.x * Bf16x8::kElements; dim < HEAD_DIM;
+    for (int dim = threadIdx.x * Bf16x8::kElements; dim < kHeadDim;
          dim += tile::kWarpLanes * Bf16x8::kElements) {
       *reinterpret_cast<Bf16x8*>(block + tile::page_at(position, dim)) =
           *reinterpret_cast<const Bf16x8*>(shared.own[is_value] + dim);
@@ -214,7 +238,7 @@ struct Splits : Queries<1> {
     const auto put = [&](int i, int row, int column, float score) {
       shared.score[row][(first + i) * kBlock + column] = score;
     };
-    score<kTogether>(shared.query, begin + first * kBlock, live, key, put);
+    this->template score<kTogether>(shared.query, begin + first * kBlock, live, key, put);
   }
 
   __device__ void mix_block(int block, int item) {
@@ -274,10 +298,12 @@ struct Stored {
   struct Constants {};
   static constexpr bool kStores = false;
 
-  __device__ Stored(const Constants&, const Splits<kStores>&) {}
+  template <class A>
+  __device__ Stored(const Constants&, const Splits<A, kStores>&) {}
 
   // Behind the wait; what it writes to shared memory can be read behind a barrier.
-  __device__ void take(Splits<kStores>& stage) {
+  template <class A>
+  __device__ void take(Splits<A, kStores>& stage) {
     stage.ask_written();
     stage.load(stage.shared.query);
   }
@@ -287,10 +313,10 @@ extern __shared__ __align__(128) unsigned char ring_shared[];
 
 // Blocks per tile and KV head that share splits. If there are several they wait for each other, and
 // the grid has at most one an SM.
-template <class Tile, class Source>
+template <class Tile, class A, class Source>
 __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
                                                       typename Source::Constants constants) {
-  using Stage = Splits<Source::kStores>;
+  using Stage = Splits<A, Source::kStores>;
   auto& shared = *reinterpret_cast<typename Stage::Shared*>(ring_shared);
   ptx::griddepcontrol_launch_dependents();
   const uint4 tile = params.tiles[blockIdx.x];
@@ -306,8 +332,8 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
   source.take(stage);
   __syncthreads();  // queries are written, barriers can be waited for
   const bool is_first = share.block == 0;
-  const Partial partial(params);
-  Totals<1> totals;
+  const Partial<A> partial(params);
+  Totals<A, 1> totals;
   int split = stage.split, items = 0;
   const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
 #pragma unroll 1
@@ -320,7 +346,7 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
       continue;
     }
     stage.for_each([&](int, int d, int half, int row, int dim) {
-      *reinterpret_cast<float2*>(partial.mixes + place(row) * HEAD_DIM + dim) = {
+      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kHeadDim + dim) = {
           stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
     });
   }
@@ -329,28 +355,29 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
   if (is_first) {
     stage.for_each([&](int, int d, int half, int row, int dim) {
       if (dim == 0) partial.stats[place(row)] = totals.stats[0][half];
-      *reinterpret_cast<float2*>(partial.mixes + place(row) * HEAD_DIM + dim) = {
+      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kHeadDim + dim) = {
           totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
     });
   }
   const auto blocks = static_cast<unsigned>(share.blocks);
-  tile::Meeting meeting{params.arrived + blockIdx.x * KV_HEADS + blockIdx.y, blocks, blocks};
+  tile::Meeting meeting{params.arrived + blockIdx.x * A::kKvHeads + blockIdx.y, blocks, blocks};
   meeting.meet(true, true);
   auto& merging = *reinterpret_cast<MergeStorage<sizeof(shared.ring)>*>(ring_shared);
-  merge_heads(params, merging, tile, share);
+  merge_heads<A>(params, merging, tile, share);
   meeting.leave();
 }
 
-// `tiles` of up to `Queries<1>::kTokens` tokens.
-template <class Tile, class Source>
+// `tiles` of up to `Queries<A, 1>::kTokens` tokens.
+template <class Tile, class A, class Source>
 cudaError_t launch_splits(const Params& params, const typename Source::Constants& constants,
                           unsigned tiles, cudaStream_t stream) {
   // The same blocks whatever the context, so that a recorded step can be replayed.
-  const unsigned turns = max(1u, min(unsigned{kSplits}, target::SMS / (tiles * KV_HEADS)));
-  const Launch shape{tiles, kThreads, sizeof(RingStorage<kSlots>), KV_HEADS, turns};
-  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(tiles * KV_HEADS * turns);
+  const unsigned turns = max(1u, min(unsigned{kSplits}, target::SMS / (tiles * A::kKvHeads)));
+  const Launch shape{tiles, kThreads, sizeof(RingStorage<A, kSlots<A>>), A::kKvHeads, turns};
+  const unsigned blocks = tiles * A::kKvHeads * turns;
+  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks);
   if (refused != cudaSuccess) return refused;
-  return launch_chained(splits<Tile, Source>, shape, stream, params, constants);
+  return launch_chained(splits<Tile, A, Source>, shape, stream, params, constants);
 }
 
 }  // namespace atlas::attend

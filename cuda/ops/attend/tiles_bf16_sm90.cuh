@@ -1,5 +1,6 @@
 // Implements: Ops::attend
-// Match:      bf16 pages of 64 positions, heads of 256 elements; operands bf16, scores and sums F32
+// Match:      bf16 pages of 64 positions, heads of up to 256 elements; operands bf16, scores and
+//             sums F32
 // Bound by:   tensor instructions
 // Sync:       barriers between the warp that fetches and those that multiply; chained launch
 //
@@ -20,38 +21,46 @@ namespace atlas::attend {
 inline constexpr int kWideConsumers = 2;
 inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
 inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;
-inline constexpr int kWideTokens = kWideRows / kGroup;
-inline constexpr int kBlockElements = kBlock * HEAD_DIM;
 inline constexpr int kWideStages = 2;
 // Parts of a block.
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
 
-static_assert(HEAD_DIM == 256, "a warpgroup's sums are 256 columns");
 static_assert(kBlock == 64, "a warpgroup's scores are 64 columns");
-static_assert(kWideRows % kGroup == 0, "a tile has all query heads of its tokens");
 
+// Tokens of a tile: rows behind the last one's heads are nobody's.
+template <class A>
+inline constexpr int kWideTokens = kWideRows / Heads<A>::kGroup;
+
+template <class A>
 struct alignas(1024) WideStorage {
-  bf16 query[kWideConsumers][wgmma::kRows * HEAD_DIM];
-  bf16 part[2][kWideStages][kBlockElements];  // keys, values
+  static_assert(A::kHeadDim <= 256, "a warpgroup's sums are up to 256 columns: `split_kv_bf16`");
+
+  bf16 query[kWideConsumers][wgmma::kRows * A::kHeadDim];
+  bf16 part[2][kWideStages][Heads<A>::kPage];  // keys, values
   unsigned long long full[2][kWideStages];
   unsigned long long empty[2][kWideStages];
 };
 
 // Scores, then weights, of a thread: 64 rows by 64 positions of its warpgroup.
 using Scores = float[kBlock / 8][4];
-using Mixed = float[HEAD_DIM / 8][4];
+template <class A>
+using Mixed = float[A::kHeadDim / 8][4];
 
 // A tile's queries and what they see.
-struct WideTile {
+template <class A>
+struct WideTile : Heads<A> {
+  using H = Heads<A>;
+  using Shared = WideStorage<A>;
+
   const Params& params;
-  WideStorage& shared;
+  Shared& shared;
   const int kv_head;
   const int first;   // row of the step
   const int tokens;  // of the tile
   const int start;   // position of the first token
 
-  __device__ WideTile(const Params& params, WideStorage& shared, uint4 tile, int kv_head)
+  __device__ WideTile(const Params& params, Shared& shared, uint4 tile, int kv_head)
       : params(params),
         shared(shared),
         kv_head(kv_head),
@@ -63,8 +72,20 @@ struct WideTile {
 };
 
 // The warp that fetches.
-struct WideProducer : WideTile {
-  __device__ explicit WideProducer(const WideTile& tile) : WideTile(tile) {}
+template <class A>
+struct WideProducer : WideTile<A> {
+  using Base = WideTile<A>;
+  using Base::first;
+  using Base::kv_head;
+  using Base::kVectors;
+  using Base::last_block;
+  using Base::params;
+  using Base::shared;
+  using Base::start;
+  using Base::tokens;
+  static constexpr int kBlockElements = Heads<A>::kPage;
+
+  __device__ explicit WideProducer(const Base& tile) : Base(tile) {}
 
   // Starts the copy of a block's keys or values, a page of the cache, when their place is free.
   // Positions behind the tile's last one are zeros: a weight of zero times memory that nobody wrote
@@ -72,7 +93,7 @@ struct WideProducer : WideTile {
   __device__ void bring(int part, int block) const {
     const int stage = block % kWideStages, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
-    const size_t page = (static_cast<size_t>(pages[block]) * KV_HEADS + kv_head) * 2 + part;
+    const size_t page = (static_cast<size_t>(pages[block]) * A::kKvHeads + kv_head) * 2 + part;
     const bf16* from = params.cache + page * kBlockElements;
     bf16* to = shared.part[part][stage];
     unsigned long long* full = &shared.full[part][stage];
@@ -85,7 +106,7 @@ struct WideProducer : WideTile {
       ptx::copy_bulk_shared(to, from, kBytes, full);
       return;
     }
-    constexpr int kParts = HEAD_DIM / tile::kPageColumns;
+    constexpr int kParts = A::kHeadDim / tile::kPageColumns;
     for (int i = lane; i < (kBlock - live) * kVectors; i += tile::kWarpLanes) {
       const int at = tile::page_at(live + i / kVectors, i % kVectors * Bf16x8::kElements);
       *reinterpret_cast<Bf16x8*>(to + at) = Bf16x8::zero();
@@ -113,13 +134,26 @@ struct WideProducer : WideTile {
 };
 
 // A warpgroup that multiplies.
-struct WideConsumer : WideTile {
+template <class A>
+struct WideConsumer : WideTile<A> {
+  using Base = WideTile<A>;
+  using Base::first;
+  using Base::kGroup;
+  using Base::kHeadDim;
+  using Base::kv_head;
+  using Base::last_block;
+  using Base::params;
+  using Base::shared;
+  using Base::start;
+  using Base::tokens;
+  using Mixed = attend::Mixed<A>;
+
   const int group = threadIdx.x / wgmma::kThreads - 1;
   const int lane = threadIdx.x % tile::kWarpLanes;
   // This thread's upper row of the warpgroup's 64; the lower one is eight behind.
   const int row = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16 + lane / 4;
 
-  __device__ explicit WideConsumer(const WideTile& tile) : WideTile(tile) {}
+  __device__ explicit WideConsumer(const Base& tile) : Base(tile) {}
 
   __device__ int token(int half) const {
     return (group * wgmma::kRows + row + half * 8) / kGroup;
@@ -129,12 +163,11 @@ struct WideConsumer : WideTile {
   __device__ void sync() const { ptx::named_sync<wgmma::kThreads>(1 + group); }
 
   __device__ void load_queries() const {
-    constexpr int kTokens = wgmma::kRows / kGroup;
     const auto to = [&](int row, int vector) {
       return shared.query[group] + wgmma::vector_at(wgmma::kRows, row, vector * 8);
     };
-    round_queries<wgmma::kRows, wgmma::kThreads>(params, first + group * kTokens,
-                                                 tokens - group * kTokens, kv_head, to);
+    round_queries<A, wgmma::kRows, wgmma::kThreads>(params, first, tokens, kv_head,
+                                                    group * wgmma::kRows, to);
     ptx::fence_shared();
     sync();  // all queries are there
   }
@@ -157,7 +190,7 @@ struct WideConsumer : WideTile {
     const bf16* key = shared.part[kKeys][block % kWideStages];
     wgmma::fence();
 #pragma unroll
-    for (int dim = 0; dim < HEAD_DIM; dim += 16) {
+    for (int dim = 0; dim < kHeadDim; dim += 16) {
       const int at = dim / wgmma::kBlockColumns * wgmma::kRows * wgmma::kBlockColumns +
                      dim % wgmma::kBlockColumns;
       wgmma::multiply_64(scores, wgmma::describe(query + at, 0), wgmma::describe(key + at, 0),
@@ -174,14 +207,14 @@ struct WideConsumer : WideTile {
     for (int k = 0; k < kBlock / 16; ++k) {
       const bf16* from = value + k * 16 * wgmma::kBlockColumns;
       constexpr int kBlockBytes = kBlock * wgmma::kBlockColumns * sizeof(bf16);
-      wgmma::multiply_256(mixed, weights[k], wgmma::describe(from, kBlockBytes));
+      wgmma::multiply_rows(mixed, weights[k], wgmma::describe(from, kBlockBytes));
     }
     wgmma::commit();
   }
 
   // Turns scores into weights relative to the new maximum; returns what brings sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
-    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(HEAD_DIM));
+    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
     const int column = block * kBlock + lane % 4 * 2;
     const bool is_last = (block + 1) * kBlock > start;  // some row does not see all of it
 #pragma unroll
@@ -275,30 +308,32 @@ struct WideConsumer : WideTile {
       const float share = 1.0f / sum;
       if (token(half) >= tokens) continue;
       const int in_group = (group * wgmma::kRows + row + half * 8) % kGroup;
-      const size_t head = static_cast<size_t>(first + token(half)) * HEADS + kv_head * kGroup +
+      const size_t head = static_cast<size_t>(first + token(half)) * A::kHeads + kv_head * kGroup +
                           in_group;
-      const float* gates = gates_of(params, head, lane % 4 * 2);
-      float2 gate[HEAD_DIM / 8];  // asked for before the first result is written
+      float2 gate[kHeadDim / 8]{};  // asked for before the first result is written
+      if constexpr (A::kGated) {
+        const float* gates = gates_of<A>(params, head, lane % 4 * 2);
 #pragma unroll
-      for (int t = 0; t < HEAD_DIM / 8; ++t) {
-        gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
+        for (int t = 0; t < kHeadDim / 8; ++t) {
+          gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
+        }
       }
-      float* to = params.out + head * HEAD_DIM + lane % 4 * 2;
+      float* to = params.out + head * kHeadDim + lane % 4 * 2;
 #pragma unroll
-      for (int t = 0; t < HEAD_DIM / 8; ++t) {
+      for (int t = 0; t < kHeadDim / 8; ++t) {
         *reinterpret_cast<float2*>(to + t * 8) = {
-            mixed[t][2 * half] * share * tile::sigmoid(gate[t].x),
-            mixed[t][2 * half + 1] * share * tile::sigmoid(gate[t].y)};
+            gated<A>(mixed[t][2 * half] * share, gate[t].x),
+            gated<A>(mixed[t][2 * half + 1] * share, gate[t].y)};
       }
     }
   }
 };
 
 // A block per tile and KV head, the last tiles, which see most, first.
-template <class Tile>
+template <class Tile, class A>
 __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
   extern __shared__ __align__(1024) unsigned char wide_shared[];
-  auto& shared = *reinterpret_cast<WideStorage*>(wide_shared);
+  auto& shared = *reinterpret_cast<WideStorage<A>*>(wide_shared);
   ptx::griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
     for (int part = 0; part < 2; ++part) {
@@ -310,29 +345,29 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
     ptx::mbarrier_init_fence();
   }
   __syncthreads();  // the barriers can be waited for
-  const WideTile wide(params, shared, params.tiles[gridDim.x - 1 - blockIdx.x], blockIdx.y);
+  const WideTile<A> wide(params, shared, params.tiles[gridDim.x - 1 - blockIdx.x], blockIdx.y);
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   // 24 and 240 a thread are all that the block was started with.
   if (threadIdx.x < wgmma::kThreads) {
     ptx::registers_release<24>();
-    if (threadIdx.x < tile::kWarpLanes) WideProducer(wide).go();
+    if (threadIdx.x < tile::kWarpLanes) WideProducer<A>(wide).go();
   } else {
     ptx::registers_take<240>();
-    WideConsumer(wide).go();
+    WideConsumer<A>(wide).go();
   }
 }
 
-template <class Tile>
+template <class Tile, class A>
 struct TilesBf16 {
   static_assert(Tile::kThreads == kWideThreads, "one warpgroup fetches, two have a tile");
-  static_assert(Tile::kSharedBytes == sizeof(WideStorage), "the manifest plans this storage");
+  static_assert(kFits<sizeof(WideStorage<A>)>);
 
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, float* partial, unsigned* arrived, float* out,
                             unsigned, unsigned cell_count, unsigned cell_tokens, unsigned places,
                             unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
-    if (cell_tokens != kWideTokens) return cudaErrorInvalidValue;
+    if (cell_tokens != kWideTokens<A>) return cudaErrorInvalidValue;
     Params params{q,
                   cache,
                   positions,
@@ -344,11 +379,12 @@ struct TilesBf16 {
                   out,
                   static_cast<int>(places)};
     const cudaError_t failed =
-        launch_chained(tiles_bf16<Tile>, {cell_count, kWideThreads, sizeof(WideStorage), KV_HEADS},
-                       stream, params);
+        launch_chained(tiles_bf16<Tile, A>,
+                       {cell_count, kWideThreads, sizeof(WideStorage<A>), A::kKvHeads}, stream,
+                       params);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);
-    return launch_rows<Tile>(params, tile_count, tile_tokens, stream);
+    return launch_rows<Tile, A>(params, tile_count, tile_tokens, stream);
   }
 };
 

@@ -1,6 +1,6 @@
 // Implements: Ops::attention
-// Match:      rows of different sequences; bf16 pages, heads of 256 elements, query heads of a KV
-//             head packed into the M of an instruction; operands bf16, scores and sums F32
+// Match:      rows of different sequences; bf16 pages, query heads of a KV head, 16 at most, packed
+//             into the M of an instruction; operands bf16, scores and sums F32
 // Bound by:   HBM (keys and values, once)
 // Sync:       three barriers per split and bulk copies; blocks of a row and KV head meet once;
 //             chained launch
@@ -15,68 +15,68 @@
 
 namespace atlas::attention {
 
-using target::HEAD_DIM;
-using target::HEADS;
-using target::KV_HEADS;
 using target::PAGE;
 
 struct Constants {
-  const float* k;       // (rows, KV_HEADS, HEAD_DIM)
-  const float* v;       // (rows, KV_HEADS, HEAD_DIM)
-  const float* q_norm;  // (HEAD_DIM)
-  const float* k_norm;  // (HEAD_DIM)
+  const float* k;       // (rows, kKvHeads, kHeadDim)
+  const float* v;       // (rows, kKvHeads, kHeadDim)
+  const float* q_norm;  // (kHeadDim), null if not `kNormed`
+  const float* k_norm;  // (kHeadDim), null if not `kNormed`
   const float* angles;  // (MAX_CONTEXT, kPairs, 2): cosine, sine
-  bf16* cache;          // (pages, KV_HEADS, 2, PAGE * HEAD_DIM): keys, values
+  bf16* cache;          // (pages, kKvHeads, 2, kPage): keys, values
 };
 
 // The heads that a block makes of its row, one a warp: queries, then its own key and value.
+template <class A>
 struct Projected {
   using Constants = attention::Constants;
-  using Stage = attend::Splits<true>;
+  using Stage = attend::Splits<A, true>;
+  using Heads = attend::Heads<A>;
+  using Head = tile::Head<A>;
   static constexpr bool kStores = true;
-  static constexpr int kKey = attend::kGroup, kValue = kKey + 1;
+  static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
   static constexpr int kEach = (kValue + attend::kWarps) / attend::kWarps;
 
   const Constants& constants;
   const size_t page;  // of the row's own position
-  tile::Turn turn;
-  tile::Head q_gain, k_gain;
+  tile::Turn<A> turn;
+  Head q_gain, k_gain;
 
   __device__ Projected(const Constants& constants, const Stage& stage)
       : constants(constants), page(stage.params.pages[stage.table + stage.last / PAGE]) {
     turn.load(constants.angles, stage.last);
-    q_gain.load(constants.q_norm);
-    k_gain.load(constants.k_norm);
+    q_gain.load_gain(constants.q_norm);
+    k_gain.load_gain(constants.k_norm);
   }
 
   __device__ const float* source(const Stage& stage, int item) const {
-    const size_t row = stage.first, kv_head = row * KV_HEADS + stage.kv_head;
-    const size_t query = row * HEADS + stage.kv_head * attend::kGroup + item;
-    if (item < kKey) return stage.params.q + query * 2 * HEAD_DIM;
-    return (item == kKey ? constants.k : constants.v) + kv_head * HEAD_DIM;
+    const size_t row = stage.first, kv_head = row * Heads::kKvHeads + stage.kv_head;
+    const size_t query = row * Heads::kHeads + stage.kv_head * Heads::kGroup + item;
+    if (item < kKey) return stage.params.q + query * Heads::kQuery;
+    return (item == kKey ? constants.k : constants.v) + kv_head * Heads::kHeadDim;
   }
 
-  __device__ void put_query(Stage& stage, int item, tile::Head& head) const {
+  __device__ void put_query(Stage& stage, int item, Head& head) const {
     head.norm(q_gain);
     head.rotate(turn);
 #pragma unroll
-    for (int i = 0; i < tile::kHeadParts; ++i) {
+    for (int i = 0; i < Head::kParts; ++i) {
       stage.shared.query[item][head.dim(i)] = to_bf16(head.part[i]);
     }
   }
 
-  __device__ void put_own(Stage& stage, bool is_value, tile::Head& head) const {
+  __device__ void put_own(Stage& stage, bool is_value, Head& head) const {
     if (!is_value) {
       head.norm(k_gain);
       head.rotate(turn);
     }
-    const size_t block = (page * KV_HEADS + stage.kv_head) * 2 + is_value;
+    const size_t block = (page * Heads::kKvHeads + stage.kv_head) * 2 + is_value;
     const int item = stage.last_item(is_value), position = stage.last % PAGE;
 #pragma unroll
-    for (int i = 0; i < tile::kHeadParts; ++i) {
+    for (int i = 0; i < Head::kParts; ++i) {
       const bf16 rounded = to_bf16(head.part[i]);
       *stage.own_at(item, is_value, head.dim(i)) = rounded;
-      constants.cache[block * PAGE * HEAD_DIM + tile::page_at(position, head.dim(i))] = rounded;
+      constants.cache[block * Heads::kPage + tile::page_at(position, head.dim(i))] = rounded;
     }
   }
 
@@ -84,7 +84,7 @@ struct Projected {
   __device__ void take(Stage& stage) const {
     const int warp = threadIdx.x / tile::kWarpLanes;
     const int items = stage.last_item(false) < 0 ? kKey : kValue + 1;
-    tile::Head heads[kEach];
+    Head heads[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int item = warp + i * attend::kWarps;
@@ -103,11 +103,9 @@ struct Projected {
   }
 };
 
-template <class Tile>
+template <class Tile, class A>
 struct SplitKvBf16 {
   static_assert(Tile::kThreads == attend::kThreads, "the stages count on these warps");
-  static_assert(Tile::kSharedBytes == sizeof(attend::RingStorage<attend::kSlots>),
-                "the manifest plans this storage");
 
   static cudaError_t launch(const float* q, const float* k, const float* v, const float* q_norm,
                             const float* k_norm, const float* angles, const unsigned* positions,
@@ -126,7 +124,7 @@ struct SplitKvBf16 {
                                 static_cast<int>(rows)};
     const Constants constants{k, v, q_norm, k_norm, angles, cache};
     if (rows == 0) return cudaSuccess;
-    return attend::launch_splits<Tile, Projected>(params, constants, rows, stream);
+    return attend::launch_splits<Tile, A, Projected<A>>(params, constants, rows, stream);
   }
 };
 

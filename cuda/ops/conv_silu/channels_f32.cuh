@@ -12,25 +12,27 @@
 
 namespace atlas::conv_silu {
 
-inline constexpr int kChannels = 2 * target::GDN_KEY_HEADS * target::GDN_KEY_DIM +
-                                 target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+using target::shapes::Delta;
+
+inline constexpr int kChannels = 2 * Delta::kKeyHeads * Delta::kKeyDim +
+                                 Delta::kValueHeads * Delta::kValueDim;
 inline constexpr int kVectors = kChannels / 4;
-inline constexpr int kTail = target::GDN_CONV - 1;
+inline constexpr int kTail = Delta::kConv - 1;
 // One more than is read: the newest input takes the place of one that no block needs.
-inline constexpr int kRing = target::GDN_CONV;
+inline constexpr int kRing = Delta::kConv;
 // Rows that are loaded together.
 inline constexpr int kAhead = 16;
 
-static_assert(target::GDN_CONV == 4, "a channel's taps are one vector");
+static_assert(Delta::kConv == 4, "a channel's taps are one vector");
 static_assert(kChannels % 4 == 0, "a thread has four channels");
-static_assert(target::GDN_KEY_DIM == target::GDN_VALUE_DIM, "all heads are as wide");
+static_assert(Delta::kKeyDim == Delta::kValueDim, "all heads are as wide");
 
 // Vectors of a head.
-inline constexpr int kHeadVectors = target::GDN_KEY_DIM / 4;
+inline constexpr int kHeadVectors = Delta::kKeyDim / 4;
 
 struct Params {
   const float* x;             // (rows, kChannels)
-  const float* weight;        // (kChannels, GDN_CONV)
+  const float* weight;        // (kChannels, kConv)
   float* tail;                // (slots, kRing, kChannels): the input of position p at p % kRing
   const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
   const unsigned* positions;  // (rows)
@@ -140,7 +142,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
   if (first == 0) sequence.keep_tail();
 }
 
-template <class Tile>
+template <class Tile, class D>
 struct ChannelsF32 {
   static cudaError_t launch(const float* x, const float* weight, float* tail,
                             const unsigned* chunks, const unsigned* positions,

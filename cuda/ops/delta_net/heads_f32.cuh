@@ -24,30 +24,28 @@ using gated_delta::kParts;
 using gated_delta::kSplits;
 using gated_delta::kThreads;
 using gated_delta::kWidth;
-using target::GDN_KEY_DIM;
-using target::GDN_VALUE_DIM;
-using target::GDN_VALUE_HEADS;
+using target::shapes::Delta;
 
 // Channels of a head's query, key and value, and those of a thread.
-inline constexpr int kChannels = 2 * GDN_KEY_DIM + GDN_VALUE_DIM;
+inline constexpr int kChannels = 2 * Delta::kKeyDim + Delta::kValueDim;
 inline constexpr int kMine = (kChannels + kThreads - 1) / kThreads;
 // Blocks that an SM has room for.
 inline constexpr int kResident = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
 
 struct Params {
   const float* qkv;           // (rows, kWidth)
-  const float* z;             // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM)
-  const float* b;             // (rows, GDN_VALUE_HEADS)
-  const float* a;             // (rows, GDN_VALUE_HEADS)
-  const float* conv;          // (kWidth, GDN_CONV)
-  const float* a_log;         // (GDN_VALUE_HEADS)
-  const float* dt_bias;       // (GDN_VALUE_HEADS)
-  const float* norm;          // (GDN_VALUE_DIM)
+  const float* z;             // (rows, kValueHeads, kValueDim)
+  const float* b;             // (rows, kValueHeads)
+  const float* a;             // (rows, kValueHeads)
+  const float* conv;          // (kWidth, kConv)
+  const float* a_log;         // (kValueHeads)
+  const float* dt_bias;       // (kValueHeads)
+  const float* norm;          // (kValueDim)
   float* tail;                // (slots, kRing, kWidth)
-  float* state;               // (slots, GDN_VALUE_HEADS, GDN_VALUE_DIM, GDN_KEY_DIM)
+  float* state;               // (slots, kValueHeads, kValueDim, kKeyDim)
   const unsigned* positions;  // (rows)
   const unsigned* slots;      // (rows)
-  float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM)
+  float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
 struct SharedStorage {
@@ -55,7 +53,7 @@ struct SharedStorage {
   float mixed[kChannels];  // query, key, value behind the convolution
   float4 query[tile::kWarpLanes];
   float4 key[tile::kWarpLanes];
-  float out[GDN_VALUE_DIM];
+  float out[Delta::kValueDim];
   float overlap;
   float decay;
   float weight;
@@ -74,10 +72,10 @@ struct Channel {
   __device__ void load(const Params& params, int of, int head, size_t slot, int position) {
     index = of;
     const int here = min(index, kChannels - 1);
-    const int part = here / GDN_KEY_DIM, key_head = head / kHeadGroup;
-    at = part == 0   ? key_head * GDN_KEY_DIM + here
-         : part == 1 ? kKeys + key_head * GDN_KEY_DIM + here - GDN_KEY_DIM
-                     : 2 * kKeys + head * GDN_VALUE_DIM + here - 2 * GDN_KEY_DIM;
+    const int part = here / Delta::kKeyDim, key_head = head / kHeadGroup;
+    at = part == 0   ? key_head * Delta::kKeyDim + here
+         : part == 1 ? kKeys + key_head * Delta::kKeyDim + here - Delta::kKeyDim
+                     : 2 * kKeys + head * Delta::kValueDim + here - 2 * Delta::kKeyDim;
     keeps = part >= 2 || head % kHeadGroup == 0;
     ring = params.tail + slot * conv_silu::kRing * kWidth + at;
     taps = tile::vector_at(params.conv, at);
@@ -105,7 +103,7 @@ __device__ inline void ask(SharedStorage& shared, const float* state) {
   ptx::mbarrier_init_fence();
   for (int split = 0; split < kSplits; ++split) {
     ptx::mbarrier_expect(&shared.full[split], kBytes);
-    ptx::copy_bulk(shared.state[split], state + split * kColumns * GDN_KEY_DIM, kBytes,
+    ptx::copy_bulk(shared.state[split], state + split * kColumns * Delta::kKeyDim, kBytes,
                    &shared.full[split]);
   }
 }
@@ -113,7 +111,7 @@ __device__ inline void ask(SharedStorage& shared, const float* state) {
 template <class Tile>
 __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) {
   static_assert(Tile::kThreads == kThreads, "a part's columns have their lanes");
-  static_assert(Tile::kSharedBytes == sizeof(SharedStorage), "the manifest plans this storage");
+  static_assert(kFits<sizeof(SharedStorage)>);
   auto& shared = *reinterpret_cast<SharedStorage*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   const int head = blockIdx.x, warp = threadIdx.x / tile::kWarpLanes;
@@ -122,7 +120,8 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   const size_t row = blockIdx.y, slot = params.slots[row];
   const int position = static_cast<int>(params.positions[row]);
   const bool begun = position != 0;
-  float* state = params.state + (slot * GDN_VALUE_HEADS + head) * (GDN_VALUE_DIM * GDN_KEY_DIM);
+  constexpr int kState = Delta::kValueDim * Delta::kKeyDim;
+  float* state = params.state + (slot * Delta::kValueHeads + head) * kState;
   if (threadIdx.x == 0 && begun) ask(shared, state);
   Channel channel[kMine];
 #pragma unroll
@@ -135,9 +134,9 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   float x[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) x[i] = params.qkv[row * kWidth + channel[i].at];
-  const size_t gates = row * GDN_VALUE_HEADS + head;
+  const size_t gates = row * Delta::kValueHeads + head;
   float4 gate{};
-  if (warp == 0) gate = tile::vector_at(params.z + gates * GDN_VALUE_DIM, lane);
+  if (warp == 0) gate = tile::vector_at(params.z + gates * Delta::kValueDim, lane);
   if (threadIdx.x == kThreads - 1) {
     shared.decay = gated_delta::decay(rate, params.a[gates], bias);
     shared.weight = tile::sigmoid(params.b[gates]);
@@ -147,7 +146,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   __syncthreads();  // the row is mixed; the state can be waited for
   if (warp == 0) {
     const auto unit = gated_delta::Unit::of(tile::vector_at(shared.mixed, lane),
-                                            tile::vector_at(shared.mixed + GDN_KEY_DIM, lane));
+                                            tile::vector_at(shared.mixed + Delta::kKeyDim, lane));
     shared.query[lane] = unit.query;
     shared.key[lane] = unit.key;
     if (lane == 0) shared.overlap = unit.overlap;
@@ -166,16 +165,16 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
         s[i] = shared.state[split][column][i * kColumnLanes + part];
       }
     }
-    const float result = step.take(s, shared.mixed[2 * GDN_KEY_DIM + at], part);
+    const float result = step.take(s, shared.mixed[2 * Delta::kKeyDim + at], part);
     if (part == 0) shared.out[at] = result;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      tile::vector_at(state + at * GDN_KEY_DIM, i * kColumnLanes + part) = s[i];
+      tile::vector_at(state + at * Delta::kKeyDim, i * kColumnLanes + part) = s[i];
     }
   }
   __syncthreads();  // the head is complete
   if (warp != 0) return;
-  float4& out = tile::vector_at(params.out + gates * GDN_VALUE_DIM, lane);
+  float4& out = tile::vector_at(params.out + gates * Delta::kValueDim, lane);
   out = gated_rms_norm::normed(tile::vector_at(shared.out, lane), gain, gate);
 }
 
@@ -188,7 +187,7 @@ inline unsigned shared_bytes(unsigned blocks) {
   return more > sizeof(SharedStorage) ? more : sizeof(SharedStorage);
 }
 
-template <class Tile>
+template <class Tile, class D>
 struct HeadsF32 {
   static cudaError_t launch(const float* qkv, const float* z, const float* b, const float* a,
                             const float* conv, const float* a_log, const float* dt_bias,
@@ -197,9 +196,9 @@ struct HeadsF32 {
                             unsigned rows, cudaStream_t stream) {
     const Params params{qkv,  z,    b,     a,         conv,  a_log, dt_bias,
                         norm, tail, state, positions, slots, out};
-    const unsigned blocks = rows * GDN_VALUE_HEADS;
-    return launch_chained(heads_f32<Tile>,
-                          {GDN_VALUE_HEADS, kThreads, shared_bytes(blocks), rows}, stream, params);
+    const unsigned blocks = rows * Delta::kValueHeads;
+    const Launch shape{Delta::kValueHeads, kThreads, shared_bytes(blocks), rows};
+    return launch_chained(heads_f32<Tile>, shape, stream, params);
   }
 };
 

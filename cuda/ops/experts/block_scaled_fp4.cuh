@@ -21,7 +21,7 @@ inline constexpr int kRoundWarps = 8;
 inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
 
 using InputRows = tile::Fp4Rows<kRowsMax, HIDDEN>;
-using InnerRows = tile::Fp4Rows<kPlacesMax, EXPERT_INTERMEDIATE>;
+using InnerRows = tile::Fp4Rows<kPlacesMax, Experts::kIntermediate>;
 
 static_assert(InputRows::kBytes % kVectorBytes == 0, "inner rows begin at a vector");
 
@@ -47,15 +47,15 @@ static __global__ __launch_bounds__(kRoundThreads) void round_inner(Params param
   ptx::griddepcontrol_wait();
   const int place = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
   if (place >= params.plan->places || params.plan->turn_of[place] == kNoTurn) return;
-  const size_t at = static_cast<size_t>(place) * EXPERT_INTERMEDIATE;
+  const size_t at = static_cast<size_t>(place) * Experts::kIntermediate;
   operands.inner().put(place, params.act + at);
 }
 
 template <template <int> class Tiled, bool kDown>
 __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params,
                                                                    Fp4Operands operands) {
-  constexpr int kN = kDown ? HIDDEN : 2 * EXPERT_INTERMEDIATE;
-  constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  constexpr int kN = kDown ? HIDDEN : 2 * Experts::kIntermediate;
+  constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
   using Stage = Tiled<kK>;
   using W = typename Stage::W;
   __shared__ typename Stage::SharedStorage shared;
@@ -70,7 +70,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
     const Store<tile::Storage::nvfp4> store{w, params.y + SumRows::at(first, 0)};
     stage.run(places, operands.inner(), [&](int place) { return first + place; }, store, shared);
   } else {
-    float* act = params.act + static_cast<size_t>(first) * EXPERT_INTERMEDIATE;
+    float* act = params.act + static_cast<size_t>(first) * Experts::kIntermediate;
     const auto row_of = [&](int place) {
       return static_cast<int>(params.plan->turn_of[first + place] / kTurns);
     };
@@ -86,7 +86,7 @@ using FewFp4 = tile::Fp4Tiled<tile::Fp4Instruction, kWidth, kFewTileRows / 8, 1,
 template <template <int> class Tiled>
 cudaError_t launch_fp4(const Params& params, const Fp4Operands& operands, int tile_rows,
                        cudaStream_t stream) {
-  constexpr int kInner = 2 * EXPERT_INTERMEDIATE, kThreads = tile::kPanelThreads;
+  constexpr int kInner = 2 * Experts::kIntermediate, kThreads = tile::kPanelThreads;
   const unsigned rows = params.rows, tiles = tiles_max(rows, tile_rows);
   cudaError_t failed = launch_plan(params, tile_rows, stream);
   if (failed != cudaSuccess) return failed;
@@ -102,18 +102,13 @@ cudaError_t launch_fp4(const Params& params, const Fp4Operands& operands, int ti
                           params, operands);
   if (failed != cudaSuccess) return failed;
   return launch_chained(fp4_product<Tiled, true>,
-                        {Tiled<EXPERT_INTERMEDIATE>::blocks(HIDDEN), kThreads, 0, tiles}, stream,
+                        {Tiled<Experts::kIntermediate>::blocks(HIDDEN), kThreads, 0, tiles}, stream,
                         params, operands);
 }
 
-template <class Tile>
+template <class Tile, class E>
 struct BlockScaledFp4 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  template <int kWidth>
-  static constexpr bool kPlanned =
-      Tile::kSharedBytes >= sizeof(typename ManyFp4<kWidth>::SharedStorage);
-  static_assert(kPlanned<HIDDEN> && kPlanned<EXPERT_INTERMEDIATE>,
-                "the manifest plans this storage");
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,

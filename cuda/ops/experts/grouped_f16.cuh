@@ -30,7 +30,7 @@ struct SwiGlu {
 
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
-    act[static_cast<size_t>(at) * EXPERT_INTERMEDIATE + panel * 8 + g] =
+    act[static_cast<size_t>(at) * Experts::kIntermediate + panel * 8 + g] =
         activation(gate * w.row_scale(row), up * w.row_scale(row + 8));
   }
 };
@@ -52,8 +52,8 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   using Part = Stage<kStorage, kSize>;
   using W = tile::Matrix<kStorage>;
   __shared__ typename Part::SharedStorage shared;
-  constexpr int kN = kDown ? HIDDEN : 2 * EXPERT_INTERMEDIATE;
-  constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  constexpr int kN = kDown ? HIDDEN : 2 * Experts::kIntermediate;
+  constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   if (blockIdx.y >= params.plan->tiles) return;
@@ -64,11 +64,11 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   part.prefetch();
   if constexpr (kDown) {
     const auto x = [&](int at) {
-      return params.act + static_cast<size_t>(first + at) * EXPERT_INTERMEDIATE;
+      return params.act + static_cast<size_t>(first + at) * Experts::kIntermediate;
     };
     part.run(places, x, Store<kStorage>{w, params.y + SumRows::at(first, 0)}, shared);
   } else {
-    float* act = params.act + static_cast<size_t>(first) * EXPERT_INTERMEDIATE;
+    float* act = params.act + static_cast<size_t>(first) * Experts::kIntermediate;
     part.run(places, Gather{params, first}, SwiGlu<kStorage>{w, act}, shared);
   }
 }
@@ -124,7 +124,7 @@ struct GroupedProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream) {
     using W = tile::Matrix<kStorage>;
     constexpr int kThreads = tile::kPanelThreads;
-    constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
+    constexpr int kInner = 2 * Experts::kIntermediate;
     constexpr int kPanels = W::kFp8 ? 1 : 2;
     using Stage = tile::Tiled<kStorage, kPanels>;
     const unsigned count = tiles_max(params.rows, kTileRows);
@@ -137,12 +137,9 @@ struct GroupedProducts {
   }
 };
 
-template <class Tile>
+template <class Tile, class E>
 struct GroupedF16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static_assert(Tile::kSharedBytes ==
-                    sizeof(typename tile::Tiled<tile::Storage::f16, 1>::SharedStorage),
-                "the manifest plans this storage");
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,

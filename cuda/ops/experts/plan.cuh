@@ -10,13 +10,13 @@
 
 namespace atlas::experts {
 
-using target::EXPERT_INTERMEDIATE;
+using target::shapes::Experts;
 using target::HIDDEN;
 
-// Routed experts and the shared one.
-inline constexpr int kExperts = target::EXPERTS + 1;
+// Routed experts and the shared one, if there is one.
+inline constexpr int kExperts = Experts::kCount + (Experts::kShared > 0);
 // Experts that a row visits, the shared one last.
-inline constexpr int kTurns = target::EXPERTS_PER_TOKEN + 1;
+inline constexpr int kTurns = Experts::kPerToken + (Experts::kShared > 0);
 // An expert's places are whole groups of so many: operands of warpgroup instructions.
 inline constexpr int kPlaceGroup = 8;
 
@@ -37,10 +37,11 @@ inline constexpr int kSumThreads = 256;
 inline constexpr unsigned kNoTurn = ~0u;
 
 static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
-static_assert(target::SHARED_INTERMEDIATE == EXPERT_INTERMEDIATE &&
-                  target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS,
+static_assert(Experts::kShared == 0 ||
+                  (Experts::kShared == Experts::kIntermediate &&
+                   target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS),
               "the shared expert is one more expert");
-static_assert(EXPERT_INTERMEDIATE % 8 == 0, "gate and up interleave by 8 rows");
+static_assert(Experts::kIntermediate % 8 == 0, "gate and up interleave by 8 rows");
 
 // A place is a row's turn at one of its experts.
 struct Plan {
@@ -56,10 +57,10 @@ struct Params {
   const float* x;                // (rows, HIDDEN)
   const unsigned* chosen;        // (rows, kTurns)
   const float* weights;          // (rows, kTurns)
-  const unsigned char* gate_up;  // (kExperts) matrices of (2 * EXPERT_INTERMEDIATE, HIDDEN)
-  const unsigned char* down;     // (kExperts) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
+  const unsigned char* gate_up;  // (kExperts) matrices of (2 * kIntermediate, HIDDEN)
+  const unsigned char* down;     // (kExperts) matrices of (HIDDEN, kIntermediate)
   Plan* plan;
-  float* act;       // (places, EXPERT_INTERMEDIATE)
+  float* act;       // (places, kIntermediate)
   f16x2* y;         // (places, kPairs), or as an algorithm's products have it
   float* residual;  // (rows, HIDDEN)
   int rows;

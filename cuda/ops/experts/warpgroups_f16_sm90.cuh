@@ -30,8 +30,8 @@ struct SumBlocks {
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {
   using W = tile::Matrix<kStorage>;
-  static constexpr int kN = kDown ? HIDDEN : 2 * EXPERT_INTERMEDIATE;
-  static constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  static constexpr int kN = kDown ? HIDDEN : 2 * Experts::kIntermediate;
+  static constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
   static constexpr int kAcross = tile::panel_tiles(kN);
 
   const unsigned char* weights;
@@ -117,7 +117,7 @@ struct Activates {
 
   static_assert(sizeof(Piece) == kPairs * 4, "a tile has two or four pairs");
   static_assert(tile::kBlockColumns % kColumns == 0, "a tile's columns are of one block");
-  static_assert(EXPERT_INTERMEDIATE % kColumns == 0, "tiles are full");
+  static_assert(Experts::kIntermediate % kColumns == 0, "tiles are full");
 
   template <int kSums>
   __device__ void operator()(const tile::Consumer<W, tile::OutStorage>& self,
@@ -237,13 +237,13 @@ struct WarpgroupProducts {
   }
 };
 
-template <class Tile>
+template <class Tile, class E>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
-  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+  static_assert(kFits<tile::kWarpgroupBytes>);
   static_assert(kPlaceGroup == tile::kOperandRows, "a tile's operands are whole groups");
-  static_assert(tile::operand_bytes(kPlacesMax, EXPERT_INTERMEDIATE) <=
-                    sizeof(float) * kPlacesMax * EXPERT_INTERMEDIATE,
+  static_assert(tile::operand_bytes(kPlacesMax, Experts::kIntermediate) <=
+                    sizeof(float) * kPlacesMax * Experts::kIntermediate,
                 "operands of `down` take the place of `act`");
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,

@@ -16,15 +16,24 @@
 
 namespace atlas::gated_delta {
 
+using target::shapes::Delta;
+
 inline constexpr int kCell = 64;  // positions
 inline constexpr int kRowTiles = kCell / tile::kTileRows;
-inline constexpr int kKeyTiles = GDN_KEY_DIM / tile::kTileRows;
+inline constexpr int kKeyTiles = Delta::kKeyDim / tile::kTileRows;
+// Value heads of a block: pairs of them where there are, each pair with products of its own.
+inline constexpr int kBlockHeads = kHeadGroup % 2 == 0 ? 2 : kHeadGroup;
+// Blocks of a key head's value heads.
+inline constexpr int kHeadBlocks = kHeadGroup / kBlockHeads;
 // A warp has 16 rows of products; two warps have the columns of a value head's inverse.
-inline constexpr int kCellThreads = kRowTiles * tile::kWarpLanes;
+inline constexpr int kRowThreads = kRowTiles * tile::kWarpLanes;
+inline constexpr int kHeadThreads = kBlockHeads * kCell;
+inline constexpr int kCellThreads = kRowThreads > kHeadThreads ? kRowThreads : kHeadThreads;
 // Blocks on an SM that registers are left for.
-inline constexpr int kCellBlocks = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 4 : 1;
+inline constexpr int kCellBlocks =
+    target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 4 * kRowThreads / kCellThreads : 1;
 
-static_assert(kHeadGroup * kCell == kCellThreads, "a thread has a row and a column of each head");
+static_assert(kHeadGroup <= 4, "a block has the threads and the memory of three value heads");
 
 // A cell's unit keys and queries of one key head; rows behind its last are zeros.
 struct alignas(128) KeyRecord {
@@ -43,16 +52,16 @@ struct alignas(128) ValueRecord {
 
 // All records of a cell.
 struct CellRecord {
-  KeyRecord of_key[GDN_KEY_HEADS];
-  ValueRecord of_value[GDN_VALUE_HEADS];
+  KeyRecord of_key[Delta::kKeyHeads];
+  ValueRecord of_value[Delta::kValueHeads];
 };
 
 struct CellParams {
   const float* qkv;      // (rows, kWidth), heads F16
-  const float* b;        // (rows, GDN_VALUE_HEADS)
-  const float* a;        // (rows, GDN_VALUE_HEADS)
-  const float* a_log;    // (GDN_VALUE_HEADS)
-  const float* dt_bias;  // (GDN_VALUE_HEADS)
+  const float* b;        // (rows, kValueHeads)
+  const float* a;        // (rows, kValueHeads)
+  const float* a_log;    // (kValueHeads)
+  const float* dt_bias;  // (kValueHeads)
   const uint2* cells;    // (cells): first row, rows
   CellRecord* records;   // (cells)
 };
@@ -64,10 +73,10 @@ using Square = float[kCell][kPitch];
 struct CellStorage {
   union {
     KeyRecord keys;
-    Square below[kHeadGroup];  // A; right of its diagonal, T by columns
+    Square below[kBlockHeads];  // A; right of its diagonal, T by columns
   };
-  ValueRecord values[kHeadGroup];  // `left` is G / ln 2 until A is written
-  float total[kHeadGroup];         // of the first 32 rows
+  ValueRecord values[kBlockHeads];  // `left` is G / ln 2 until A is written
+  float total[kBlockHeads];         // of the first 32 rows
 };
 
 template <class Record>
@@ -122,19 +131,29 @@ struct Cell {
   const CellParams& params;
   CellStorage& shared;
   const int key_head;
-  const int first;  // row of the step
+  const int first_head;  // of the block's value heads
+  const int first;       // row of the step
   const int rows;
   const int warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
 
+  // Whether this warp has rows of products, and this thread a row and a column of a value head.
+  __device__ static bool has_rows() {
+    return kRowThreads == kCellThreads || threadIdx.x < kRowThreads;
+  }
+  __device__ static bool has_head() {
+    return kHeadThreads == kCellThreads || threadIdx.x < kHeadThreads;
+  }
+
   // Four lanes have two rows of the warp's 16, query and key of each.
   __device__ void load_units() {
+    if (!has_rows()) return;
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       const int in_tile = half * 8 + lane / 4, row = warp * tile::kTileRows + in_tile;
       const float* from = nullptr;
       if (row < rows) {
-        from = params.qkv + static_cast<size_t>(first + row) * kWidth + key_head * GDN_KEY_DIM;
+        from = params.qkv + static_cast<size_t>(first + row) * kWidth + key_head * Delta::kKeyDim;
       }
       UnitRow query, key;
       query.load(from);
@@ -146,16 +165,17 @@ struct Cell {
 
   // A thread has a row of a value head.
   __device__ int gate_row() const { return threadIdx.x % kCell; }
-  __device__ int value_head() const { return key_head * kHeadGroup + threadIdx.x / kCell; }
+  __device__ int value_head() const { return first_head + threadIdx.x / kCell; }
 
   // Asks for what depends on no other kernel.
   __device__ GateInputs ask_for_gates() const {
+    if (!has_head()) return {};
     return {params.a_log[value_head()], params.dt_bias[value_head()], 0.0f, 0.0f};
   }
 
   __device__ void ask_for_row(GateInputs& to) const {
-    if (gate_row() >= rows) return;
-    const size_t at = static_cast<size_t>(first + gate_row()) * GDN_VALUE_HEADS + value_head();
+    if (gate_row() >= rows || !has_head()) return;
+    const size_t at = static_cast<size_t>(first + gate_row()) * Delta::kValueHeads + value_head();
     to.a = params.a[at], to.b = params.b[at];
   }
 
@@ -163,7 +183,7 @@ struct Cell {
   __device__ float make_gates(const GateInputs& from) {
     const int group = threadIdx.x / kCell, row = gate_row();
     float log = 0.0f, weight = 0.0f;
-    if (row < rows) {
+    if (row < rows && has_head()) {
       const float rate = expf(from.a_log);
       log = -rate * tile::softplus(from.a + from.dt_bias) * 1.44269504088896340736f;
       weight = tile::sigmoid(from.b);
@@ -173,13 +193,15 @@ struct Cell {
       const float before = __shfl_up_sync(tile::kAllLanes, log, lanes);
       if (lane >= lanes) log += before;
     }
-    if (row == tile::kWarpLanes - 1) shared.total[group] = log;
+    if (row == tile::kWarpLanes - 1 && has_head()) shared.total[group] = log;
     __syncthreads();  // the first half's sum is written
-    if (row >= tile::kWarpLanes) log += shared.total[group];
-    ValueRecord& to = shared.values[group];
-    to.left[row] = log;
-    to.weight[row] = weight;
-    to.decayed[row] = exp2f(log);
+    ValueRecord& to = shared.values[has_head() ? group : 0];
+    if (has_head()) {
+      if (row >= tile::kWarpLanes) log += shared.total[group];
+      to.left[row] = log;
+      to.weight[row] = weight;
+      to.decayed[row] = exp2f(log);
+    }
     __syncthreads();  // the last row's sum is written
     return exp2f(to.left[kCell - 1] - log);
   }
@@ -191,6 +213,7 @@ struct Cell {
   };
 
   __device__ void multiply(Products& to) const {
+    if (!has_rows()) return;
 #pragma unroll 1
     for (int t = 0; t < kKeyTiles; ++t) {
       unsigned key[4], query[4];
@@ -212,6 +235,7 @@ struct Cell {
 
   // A and M of a value head.
   __device__ void weigh(int group, const Products& products) {
+    if (!has_rows()) return;
     ValueRecord& to = shared.values[group];
     const float(&log)[kCell] = to.left;
 #pragma unroll
@@ -286,6 +310,7 @@ struct Cell {
   // takes off what A makes of the rows above it. Those lie right of A's diagonal, in the row of the
   // column's number. Loops over tiles stay loops: a block runs this once, most of it from memory.
   __device__ void solve() {
+    if (!has_head()) return;
     const int group = threadIdx.x / kCell, column = threadIdx.x % kCell;
     const int own = column / tile::kTileRows, begin = own / 2 * 2;
     Square& below = shared.below[group];
@@ -321,15 +346,16 @@ struct Cell {
   }
 };
 
-// A block per key head and cell: what lies side by side is read together.
+// A block per key head, some of its value heads, and cell: what lies side by side is read together.
 template <class Tile>
 __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
   auto& shared = *reinterpret_cast<CellStorage*>(cell_shared);
   const uint2 rows = params.cells[blockIdx.y];
-  const int key_head = blockIdx.x;
+  const int key_head = blockIdx.x / kHeadBlocks, first_head = blockIdx.x * kBlockHeads;
   CellRecord& record = params.records[blockIdx.y];
-  Cell cell{params, shared, key_head, static_cast<int>(rows.x), static_cast<int>(rows.y)};
+  Cell cell{params,     shared, key_head, first_head, static_cast<int>(rows.x),
+            static_cast<int>(rows.y)};
   GateInputs gates = cell.ask_for_gates();
   ptx::griddepcontrol_wait();  // lists and weights depend on nothing; everything below does
   cell.ask_for_row(gates);
@@ -338,19 +364,19 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   __syncthreads();  // keys, queries and gates are written
   Cell::Products products{};
   cell.multiply(products);
-  copy_out(record.of_key[key_head], shared.keys);
+  if (blockIdx.x % kHeadBlocks == 0) copy_out(record.of_key[key_head], shared.keys);
   __syncthreads();  // keys are read: A takes their place
 #pragma unroll 1
-  for (int group = 0; group < kHeadGroup; ++group) cell.weigh(group, products);
+  for (int group = 0; group < kBlockHeads; ++group) cell.weigh(group, products);
   __syncthreads();  // A is written
-  shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
+  if (Cell::has_head()) shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
   cell.solve();
   __syncthreads();  // T is written
   // Not before: what waits beside the last cells costs more than its early start saves.
   ptx::griddepcontrol_launch_dependents();
 #pragma unroll
-  for (int group = 0; group < kHeadGroup; ++group) {
-    copy_out(record.of_value[key_head * kHeadGroup + group], shared.values[group]);
+  for (int group = 0; group < kBlockHeads; ++group) {
+    copy_out(record.of_value[first_head + group], shared.values[group]);
   }
 }
 

@@ -21,6 +21,8 @@
 
 namespace atlas::gated_delta {
 
+using target::shapes::Delta;
+
 // Columns of a warp.
 inline constexpr int kPairColumns = tile::kTileRows;
 // Warps that carry the state, each with one that makes the results and one that brings values.
@@ -35,13 +37,13 @@ inline constexpr int kAhead = 2;
 
 struct CarryParams {
   const float* qkv;           // (rows, kWidth), heads F16
-  float* state;               // (slots, GDN_VALUE_HEADS, GDN_VALUE_DIM, GDN_KEY_DIM)
+  float* state;               // (slots, kValueHeads, kValueDim, kKeyDim)
   const uint2* cells;         // (cells): first row, rows
   const uint2* runs;          // (runs): first cell, cells of one sequence
   const unsigned* positions;  // (rows)
   const unsigned* slots;      // (rows)
   const CellRecord* records;  // (cells)
-  float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM), heads F16
+  float* out;                 // (rows, kValueHeads, kValueDim), heads F16
 };
 
 // 16 columns by `kTiles` tiles of 16 keys or rows: as sums, and rounded, as operands.
@@ -248,7 +250,7 @@ struct Carry {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       const unsigned row = cell * kCell + 2 * q;
       const float* from =
-          params.qkv + size_t{first + row} * kWidth + 2 * kKeys + head * GDN_VALUE_DIM;
+          params.qkv + size_t{first + row} * kWidth + 2 * kKeys + head * Delta::kValueDim;
       f16 stored[2 * kRowTiles][4];
 #pragma unroll
       for (int t = 0; t < 2 * kRowTiles; ++t) {
@@ -284,13 +286,14 @@ struct Carry {
   // `body(two elements in memory, two of s)` of this lane's part of the state.
   template <class Body>
   __device__ void for_each_state(Sums<kKeyTiles>& s, Body body) const {
-    const size_t of_head = params.slots[first] * size_t{GDN_VALUE_HEADS} + head;
-    float* state = params.state + (of_head * GDN_VALUE_DIM + column + g) * GDN_KEY_DIM + 2 * q;
+    const size_t of_head = params.slots[first] * size_t{Delta::kValueHeads} + head;
+    float* state =
+        params.state + (of_head * Delta::kValueDim + column + g) * Delta::kKeyDim + 2 * q;
 #pragma unroll
     for (int t = 0; t < 2 * kKeyTiles; ++t) {
 #pragma unroll
       for (int low = 0; low < 2; ++low) {
-        auto& two = *reinterpret_cast<float2*>(state + low * 8 * GDN_KEY_DIM + t * 8);
+        auto& two = *reinterpret_cast<float2*>(state + low * 8 * Delta::kKeyDim + t * 8);
         body(two, s[t][2 * low], s[t][2 * low + 1]);
       }
     }
@@ -389,7 +392,7 @@ struct Carry {
       Operands<kKeyTiles> state;
       ptx::mbarrier_wait(&handed.states, parity);
       take(state, handed.state);
-      const float unscale = handed.back * rsqrtf(float{GDN_KEY_DIM});
+      const float unscale = handed.back * rsqrtf(float{Delta::kKeyDim});
       const auto& stage = wait_for(cell);
       Sums<kRowTiles> sums{};
       recall(sums, state, stage.keys.query);
@@ -405,9 +408,9 @@ struct Carry {
   }
 
   __device__ void store_rows(const Sums<kRowTiles>& sums, float unscale, unsigned cell) const {
-    constexpr int kOutWidth = GDN_VALUE_HEADS * GDN_VALUE_DIM;
+    constexpr int kOutWidth = Delta::kValueHeads * Delta::kValueDim;
     const unsigned row = cell * kCell + 2 * q;
-    float* to = params.out + size_t{first + row} * kOutWidth + head * GDN_VALUE_DIM;
+    float* to = params.out + size_t{first + row} * kOutWidth + head * Delta::kValueDim;
 #pragma unroll
     for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
@@ -460,11 +463,10 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
   }
 }
 
-template <class Tile>
+template <class Tile, class D>
 struct ChunksF16 {
   static_assert(Tile::kThreads == kCarryThreads, "three warps have 16 columns, one brings records");
-  static_assert(Tile::kSharedBytes == sizeof(CarryStorage), "the manifest plans this storage");
-  static_assert(sizeof(CellStorage) <= Tile::kSharedBytes, "cells need no more");
+  static_assert(kFits<sizeof(CarryStorage)> && kFits<sizeof(CellStorage)>);
 
   // Shared memory of a block of cells that has an SM to itself, bytes: more than half of all.
   static constexpr unsigned kMoreThanHalf = target::SHARED_BYTES_PER_BLOCK / 2 + 1024;
@@ -483,14 +485,15 @@ struct ChunksF16 {
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
     const CellParams prepared{qkv, b, a, a_log, dt_bias, cell_list, cell_records};
     // Cells that start early would share the SMs that are free first; few of them have one each.
-    const bool early = GDN_KEY_HEADS * cell_count <= target::SMS;
-    const Launch all{GDN_KEY_HEADS, kCellThreads, early ? kAloneBytes : sizeof(CellStorage),
+    constexpr unsigned kOfCell = Delta::kKeyHeads * kHeadBlocks;
+    const bool early = kOfCell * cell_count <= target::SMS;
+    const Launch all{kOfCell, kCellThreads, early ? kAloneBytes : sizeof(CellStorage),
                      cell_count, 1, early};
     const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const CarryParams carried{qkv,       state, cell_list,    reinterpret_cast<const uint2*>(runs),
                               positions, slots, cell_records, out};
-    const Launch shape{run_count, kCarryThreads, sizeof(CarryStorage), GDN_VALUE_HEADS, kSplits};
+    const Launch shape{run_count, kCarryThreads, sizeof(CarryStorage), Delta::kValueHeads, kSplits};
     const cudaError_t not_carried = launch_chained(carry_f16<Tile>, shape, stream, carried);
     if (not_carried != cudaSuccess) return not_carried;
     return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, spans, positions, slots, out,

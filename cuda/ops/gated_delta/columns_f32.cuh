@@ -16,41 +16,38 @@
 
 namespace atlas::gated_delta {
 
-using target::GDN_KEY_DIM;
-using target::GDN_KEY_HEADS;
-using target::GDN_VALUE_DIM;
-using target::GDN_VALUE_HEADS;
+using target::shapes::Delta;
 
 inline constexpr int kColumns = 32;   // of a block
 inline constexpr int kColumnLanes = 8;  // that share a column
 inline constexpr int kThreads = kColumns * kColumnLanes;
-inline constexpr int kSplits = GDN_VALUE_DIM / kColumns;
-inline constexpr int kParts = GDN_KEY_DIM / (4 * kColumnLanes);  // vectors of a lane
+inline constexpr int kSplits = Delta::kValueDim / kColumns;
+inline constexpr int kParts = Delta::kKeyDim / (4 * kColumnLanes);  // vectors of a lane
 inline constexpr int kStage = 16;                                // rows between barriers
-inline constexpr int kKeys = GDN_KEY_HEADS * GDN_KEY_DIM;
-inline constexpr int kWidth = 2 * kKeys + GDN_VALUE_HEADS * GDN_VALUE_DIM;
-inline constexpr int kHeadGroup = GDN_VALUE_HEADS / GDN_KEY_HEADS;
+inline constexpr int kKeys = Delta::kKeyHeads * Delta::kKeyDim;
+inline constexpr int kWidth = 2 * kKeys + Delta::kValueHeads * Delta::kValueDim;
+inline constexpr int kHeadGroup = Delta::kValueHeads / Delta::kKeyHeads;
 // Added to the squared length of queries and keys.
 inline constexpr float kUnitEps = 1e-6f;
 
-static_assert(GDN_KEY_DIM == 4 * tile::kWarpLanes, "a warp has a key, a vector a lane");
-static_assert(GDN_VALUE_DIM % kColumns == 0, "blocks have whole columns");
+static_assert(Delta::kKeyDim == 4 * tile::kWarpLanes, "a warp has a key, a vector a lane");
+static_assert(Delta::kValueDim % kColumns == 0, "blocks have whole columns");
 
 struct Params {
   const float* qkv;           // (rows, kWidth)
-  const float* b;             // (rows, GDN_VALUE_HEADS)
-  const float* a;             // (rows, GDN_VALUE_HEADS)
-  const float* a_log;         // (GDN_VALUE_HEADS)
-  const float* dt_bias;       // (GDN_VALUE_HEADS)
-  float* state;               // (slots, GDN_VALUE_HEADS, GDN_VALUE_DIM, GDN_KEY_DIM)
+  const float* b;             // (rows, kValueHeads)
+  const float* a;             // (rows, kValueHeads)
+  const float* a_log;         // (kValueHeads)
+  const float* dt_bias;       // (kValueHeads)
+  float* state;               // (slots, kValueHeads, kValueDim, kKeyDim)
   const uint2* spans;         // (spans): first row, rows
   const unsigned* positions;  // (rows)
   const unsigned* slots;      // (rows)
-  float* out;                 // (rows, GDN_VALUE_HEADS, GDN_VALUE_DIM)
+  float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
 struct SharedStorage {
-  float4 query[kStage][tile::kWarpLanes];  // unit length, / sqrt(GDN_KEY_DIM)
+  float4 query[kStage][tile::kWarpLanes];  // unit length, / sqrt(kKeyDim)
   float4 key[kStage][tile::kWarpLanes];    // unit length
   float value[kStage][kColumns];
   float decay[kStage];
@@ -68,14 +65,14 @@ __device__ inline float4 times(const float4& x, float factor) {
 
 // Query and key of a head at unit length; a lane has a vector of each, the head being a warp's.
 struct Unit {
-  float4 query;  // / sqrt(GDN_KEY_DIM)
+  float4 query;  // / sqrt(kKeyDim)
   float4 key;
   float overlap;  // key . query
 
   __device__ static Unit of(const float4& query, const float4& key) {
     const float of_query = rsqrtf(tile::warp_sum(dot(query, query)) + kUnitEps);
     const float of_key = rsqrtf(tile::warp_sum(dot(key, key)) + kUnitEps);
-    const float4 q = times(query, of_query * rsqrtf(static_cast<float>(GDN_KEY_DIM)));
+    const float4 q = times(query, of_query * rsqrtf(static_cast<float>(Delta::kKeyDim)));
     const float4 k = times(key, of_key);
     return {q, k, tile::warp_sum(dot(k, q))};
   }
@@ -132,12 +129,12 @@ struct Raw {
   __device__ void load(const Params& params, size_t row, int head, int split) {
     const int lane = threadIdx.x % tile::kWarpLanes;
     const float* from = params.qkv + row * kWidth;
-    const float* keys = from + head / kHeadGroup * GDN_KEY_DIM;
+    const float* keys = from + head / kHeadGroup * Delta::kKeyDim;
     query = tile::vector_at(keys, lane);
     key = tile::vector_at(keys + kKeys, lane);
-    value = from[2 * kKeys + head * GDN_VALUE_DIM + split * kColumns + lane];
-    a = params.a[row * GDN_VALUE_HEADS + head];
-    b = params.b[row * GDN_VALUE_HEADS + head];
+    value = from[2 * kKeys + head * Delta::kValueDim + split * kColumns + lane];
+    a = params.a[row * Delta::kValueHeads + head];
+    b = params.b[row * Delta::kValueHeads + head];
   }
 
   __device__ void store(SharedStorage& shared, int at, float rate, float bias) const {
@@ -168,8 +165,8 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
   const uint2 span = params.spans[blockIdx.x];
   const int rows = span.y;
   const size_t slot = params.slots[span.x];
-  const size_t columns = (slot * GDN_VALUE_HEADS + head) * GDN_VALUE_DIM + split * kColumns;
-  float* state = params.state + (columns + column) * GDN_KEY_DIM;
+  const size_t columns = (slot * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
+  float* state = params.state + (columns + column) * Delta::kKeyDim;
   // Vector i of a lane is elements 32 i + 4 part .. of the column.
   float4 s[kParts] = {};
   if (params.positions[span.x] != 0) {
@@ -200,7 +197,7 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
       const float result = step.take(s, shared.value[at][column], part);
       if (part == 0) {
         const size_t row = size_t{span.x} + first + at;
-        const size_t to = (row * GDN_VALUE_HEADS + head) * GDN_VALUE_DIM + split * kColumns;
+        const size_t to = (row * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
         params.out[to + column] = result;
       }
     }
@@ -218,8 +215,8 @@ struct ColumnsF32 {
                             unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
     const Params params{qkv, b, a, a_log, dt_bias, state, list, positions, slots, out};
-    return launch_chained(columns_f32<Tile>, {count, kThreads, 0, GDN_VALUE_HEADS, kSplits}, stream,
-                          params);
+    const Launch shape{count, kThreads, 0, Delta::kValueHeads, kSplits};
+    return launch_chained(columns_f32<Tile>, shape, stream, params);
   }
 };
 

@@ -8,14 +8,17 @@
 
 namespace atlas::gated_linear_add {
 
-inline constexpr unsigned kValues = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
+using target::shapes::Delta;
 
-template <class Tile>
+inline constexpr unsigned kValues = Delta::kValueHeads * Delta::kValueDim;
+
+template <class Tile, class D>
 struct HeadsF32 {
   static int launch(float* x, const float* gain, const float* z, const unsigned* in_cells,
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
-    const int failed = gated_rms_norm::HeadsF32<Tile>::launch(x, gain, z, in_cells, rows, stream);
+    using Norm = gated_rms_norm::HeadsF32<Tile, D>;
+    const int failed = Norm::launch(x, gain, z, in_cells, rows, stream);
     if (failed != cudaSuccess) return failed;
     return atlas_linear_add(x, weight, operands, residual, rows, target::HIDDEN, kValues, format,
                             stream);

@@ -9,8 +9,9 @@
 
 namespace atlas::gated_linear_add {
 
-static_assert(kValues == linear_add::kGdn, "the product is one of `linear_add`");
-static_assert(tile::kRoundColumns % target::GDN_VALUE_DIM == 0, "a warp rounds whole heads");
+using target::shapes::Delta;
+
+static_assert(tile::kRoundColumns % Delta::kValueDim == 0, "a warp rounds whole heads");
 
 // A row whose heads are normed and gated before they are rounded: a warp has one at a time.
 struct GatedRow {
@@ -54,16 +55,16 @@ __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x, con
   });
 }
 
-template <class Tile>
+template <class Tile, class D>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
-  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+  static_assert(kFits<tile::kWarpgroupBytes>);
 
   static int launch(float* x, const float* gain, const float* z, const unsigned* in_cells,
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
     if (rows <= linear_add::kFewRowsMax) {
-      return HeadsF32<target::GatedRmsNorm>::launch(x, gain, z, in_cells, weight, operands,
+      return HeadsF32<target::GatedRmsNorm, D>::launch(x, gain, z, in_cells, weight, operands,
                                                     residual, rows, format, stream);
     }
     return linear_add::for_format(format, [&](auto storage) {

@@ -1,5 +1,7 @@
 // Implements: Ops::linear
-// Match:      any N, K a multiple of 128, every weight format of the target; operands F16
+// Match:      any N and K, every weight format of the target; operands F16. A kernel knows the K of
+//             the target's matrices; rows of any other K, and those that no block has room to
+//             stage, are read as they are multiplied
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
 // Sync:       few rows: a barrier a panel, of a block's warps, or two of a cluster's blocks; many:
 //             one a step of 128 columns; chained launch
@@ -107,6 +109,10 @@ inline constexpr int kSplitTiles = 4;
 template <tile::Storage kStorage, int kK, int kRowTiles>
 using SplitStage = tile::Split<kStorage, kK, kSplitPanels, kRowTiles>;
 
+// Of a block of the most rows.
+template <tile::Storage kStorage, int kK>
+using SplitStorage = typename SplitStage<kStorage, kK, kSplitTiles>::SharedStorage;
+
 template <tile::Storage kStorage, int kK, int kRowTiles, class Put>
 __global__ __cluster_dims__(tile::segments(kK)) __launch_bounds__(tile::kSplitThreads) void split(
     Params params) {
@@ -150,51 +156,27 @@ __global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
   Stage(w, blockIdx.x).run(min(params.rows - first, Stage::kRows), x, sink, shared);
 }
 
-// Columns of the output projections of both mixers.
-inline constexpr int kValues = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-inline constexpr int kHeads = target::HEADS * target::HEAD_DIM;
-
-// What a block needs to stream, for rows of any length in this model.
-constexpr unsigned streaming() {
-  using namespace target;
-  unsigned most = 0;
-  for (int k : {HIDDEN, 2 * HIDDEN, kValues, kHeads}) {
-    for (unsigned bytes : {tile::stream_bytes<tile::Wide>(tile::kTileRows, k),
-                           tile::stream_bytes<tile::Narrow>(tile::kNarrowRowsMax, k)}) {
-      most = bytes > most ? bytes : most;
-    }
-  }
-  return most;
-}
-
-// What a block needs to hold rows of `k` columns, as many as it can.
-template <int k>
-constexpr unsigned holding() {
-  return sizeof(tile::HeldStorage<tile::held_rows(k)>);
-}
-
-constexpr unsigned shared_bytes() {
-  unsigned most = sizeof(tile::Tiled<tile::Storage::f16, 1>::SharedStorage);
-  for (unsigned bytes :
-       {streaming(), holding<target::HIDDEN>(), holding<kValues>(), holding<kHeads>()}) {
-    most = bytes > most ? bytes : most;
-  }
-  return most;
-}
-
 // With so many rows and fewer weights, registers are the better place for them.
 inline constexpr int kFlatRowsMax = 64;
 
-template <class Tile, class Put = tile::Stores>
+template <class Tile, class Put = tile::Stores, class Widths = target::LinearWidths>
 struct PanelsF16 {
   static_assert(Tile::kThreads == tile::kPanelThreads, "a block is the panels' warps");
-  static_assert(Tile::kSharedBytes == shared_bytes(), "the manifest plans this storage");
 
   template <tile::Storage kStorage, int kTiles>
   static cudaError_t few(const Params& params, cudaStream_t stream) {
-    const unsigned blocks = tile::Flat<kStorage, kTiles>::blocks(params.n, params.k);
-    return launch_chained(flat<kStorage, kTiles, Put>, {blocks, tile::kPanelThreads, 0}, stream,
-                          params);
+    using Stage = tile::Flat<kStorage, kTiles>;
+    const unsigned blocks = Stage::blocks(params.n, params.k);
+    cudaError_t failed = cudaSuccess;
+    for (int first = 0; first < params.rows && failed == cudaSuccess; first += Stage::kRows) {
+      Params part = params;
+      part.x += static_cast<size_t>(first) * params.k;
+      part.out += static_cast<size_t>(first) * params.n;
+      part.rows = min(params.rows - first, Stage::kRows);
+      failed = launch_chained(flat<kStorage, kTiles, Put>, {blocks, tile::kPanelThreads, 0}, stream,
+                              part);
+    }
+    return failed;
   }
 
   // Whether a product may be the head's, which has the most panels.
@@ -216,29 +198,59 @@ struct PanelsF16 {
     return launch(linear::stream<kStorage, kK, Shape, false, Put>);
   }
 
+  // Whether all rows of a tile can be staged by the shape that is best for them.
+  template <int kK>
+  static constexpr bool kStagesAll =
+      tile::staged_rows<tile::Wide>(kK, tile::kTileRows) == tile::kTileRows &&
+      tile::staged_rows<tile::Narrow>(kK, tile::kNarrowRowsMax) == tile::kNarrowRowsMax;
+
   // Up to a tile of rows.
   template <tile::Storage kStorage, int kK>
   static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {
-    return tile::is_narrow(tile::panels_of(params.n), params.rows)
-               ? streamed<kStorage, kK, tile::Narrow>(params, stream)
-               : streamed<kStorage, kK, tile::Wide>(params, stream);
+    using tile::Narrow, tile::Shorter, tile::Wide;
+    const bool narrow = tile::is_narrow(tile::panels_of(params.n), params.rows);
+    if constexpr (kStagesAll<kK>) {
+      return narrow ? streamed<kStorage, kK, Narrow>(params, stream)
+                    : streamed<kStorage, kK, Wide>(params, stream);
+    } else {
+      const auto has_room = [&](int rows) { return params.rows <= rows; };
+      if (narrow && has_room(tile::staged_rows<Narrow>(kK, tile::kTileRows))) {
+        return streamed<kStorage, kK, Narrow>(params, stream);
+      }
+      if (has_room(tile::staged_rows<Wide>(kK, tile::kTileRows))) {
+        return streamed<kStorage, kK, Wide>(params, stream);
+      }
+      if (has_room(tile::staged_rows<Shorter<Wide>>(kK, tile::kTileRows))) {
+        return streamed<kStorage, kK, Shorter<Wide>>(params, stream);
+      }
+      return few<kStorage, 1>(params, stream);
+    }
   }
 
   // A kernel knows its K: code for any is larger, and one row runs most of it once.
-  template <tile::Storage kStorage, int kK, int... kOthers>
-  static cudaError_t tile_streamed_of(const Params& params, cudaStream_t stream) {
-    if (params.k == kK) return tile_streamed<kStorage, kK>(params, stream);
-    if constexpr (sizeof...(kOthers) > 0) {
-      return tile_streamed_of<kStorage, kOthers...>(params, stream);
-    } else {
-      return cudaErrorInvalidValue;
-    }
+  template <tile::Storage kStorage, int... kWidths>
+  static cudaError_t tile_streamed_of(const Params& params, target::Widths<kWidths...>,
+                                      cudaStream_t stream) {
+    cudaError_t result = cudaSuccess;
+    const auto is = [&](auto width) {
+      constexpr int kK = decltype(width)::value;
+      if constexpr (!tile::Matrix<kStorage>::has(kK)) {
+        return false;
+      } else {
+        if (params.k != kK) return false;
+        result = tile_streamed<kStorage, kK>(params, stream);
+        return true;
+      }
+    };
+    const bool known = (is(std::integral_constant<int, kWidths>{}) || ...);
+    return known ? result : few<kStorage, 1>(params, stream);
   }
 
   template <tile::Storage kStorage, int kK, int kTiles>
   static cudaError_t tiles_held(const Params& params, cudaStream_t stream) {
     constexpr int kRows = kTiles * tile::kTileRows;
     const unsigned groups = blocks_for(params.rows, kRows);
+    static_assert(kFits<sizeof(tile::HeldStorage<kRows>)>);
     const Launch shape{target::SMS / groups * groups, tile::HeldShape::kThreads,
                        sizeof(tile::HeldStorage<kRows>)};
     return launch_chained(held<kStorage, kK, kTiles, Put>, shape, stream, params,
@@ -246,10 +258,18 @@ struct PanelsF16 {
   }
 
   static constexpr int kFewPanels = 2 * target::SMS;
-  // Of normed rows, which have HIDDEN columns, nothing is added to the residual. Of what mixers
-  // make all is; where SMs are large they are so many that its panels are split.
+  // Of normed rows, which have HIDDEN columns, nothing is added to the residual. Of what is mixed
+  // all is; where SMs are large they are so many that its panels are split.
   static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
-  static constexpr bool kHoldsMixed = !kStores && !tile::kLargeSm;
+  template <int kK>
+  static constexpr bool kHeld =
+      tile::holds(kK) && (kStores ? kK == target::HIDDEN : !tile::kLargeSm);
+  // BF16 leaves no room for two blocks an SM that split K.
+  template <tile::Storage kStorage, int kK>
+  static constexpr bool kSplit = tile::kLargeSm && kStorage != tile::Storage::f16 && !kStores &&
+                                 tile::Matrix<kStorage>::has(kK) &&
+                                 sizeof(SplitStorage<kStorage, kK>) <=
+                                     target::SHARED_BYTES_PER_BLOCK;
 
   // Many panels.
   template <tile::Storage kStorage, int kK>
@@ -260,19 +280,10 @@ struct PanelsF16 {
                : tiles_held<kStorage, kK, kTiles>(params, stream);
   }
 
-  // Whether a product with matrices of `k` columns is split: one of few panels, so few that the
-  // clusters of a block's rows run at once. BF16 leaves no room for two blocks an SM.
-  template <tile::Storage kStorage>
-  static bool splits(const Params& params, int k) {
-    if (kStorage == tile::Storage::f16 || params.k != k) return false;
-    return tile::panels_of(params.n) * tile::segments(k) <= kSplitPanels * target::SMS;
-  }
-
   template <tile::Storage kStorage, int kK, int kRowTiles>
   static cudaError_t segments_split(const Params& params, cudaStream_t stream) {
     using Stage = SplitStage<kStorage, kK, kRowTiles>;
-    static_assert(sizeof(typename Stage::SharedStorage) <= Tile::kSharedBytes,
-                  "the manifest plans this storage");
+    static_assert(kFits<sizeof(typename Stage::SharedStorage)>);
     const Launch shape{Stage::blocks(params.n), tile::kSplitThreads,
                        sizeof(typename Stage::SharedStorage),
                        blocks_for(params.rows, Stage::kRows)};
@@ -281,39 +292,52 @@ struct PanelsF16 {
 
   template <tile::Storage kStorage, int kK>
   static cudaError_t split_of(const Params& params, cudaStream_t stream) {
-    if constexpr (kStorage == tile::Storage::f16) {
-      return cudaErrorInvalidValue;
-    } else {
-      return params.rows <= kSplitTiles / 2 * tile::kTileRows
-                 ? segments_split<kStorage, kK, kSplitTiles / 2>(params, stream)
-                 : segments_split<kStorage, kK, kSplitTiles>(params, stream);
-    }
+    return params.rows <= kSplitTiles / 2 * tile::kTileRows
+               ? segments_split<kStorage, kK, kSplitTiles / 2>(params, stream)
+               : segments_split<kStorage, kK, kSplitTiles>(params, stream);
+  }
+
+  // More rows than a tile, of one of the target's K: whether they are held or K is split, by
+  // `result`. Split is a product of few panels, so few that the clusters of a block's rows run at
+  // once.
+  template <tile::Storage kStorage, int... kWidths>
+  static bool of_width(const Params& params, target::Widths<kWidths...>, cudaError_t& result,
+                       cudaStream_t stream) {
+    const int panels = tile::panels_of(params.n);
+    const bool holds = params.rows <= tile::kHeldRowsMax && panels > kFewPanels;
+    const auto is = [&](auto width) {
+      constexpr int kK = decltype(width)::value;
+      if (params.k != kK) return false;
+      if constexpr (kHeld<kK> && tile::Matrix<kStorage>::has(kK)) {
+        if (holds) {
+          result = rows_held<kStorage, kK>(params, stream);
+          return true;
+        }
+      }
+      if constexpr (kSplit<kStorage, kK>) {
+        const bool few = panels * tile::segments(kK) <= kSplitPanels * target::SMS;
+        if (few && params.rows <= tile::kSplitRowsMax) {
+          result = split_of<kStorage, kK>(params, stream);
+          return true;
+        }
+      }
+      return false;
+    };
+    return (is(std::integral_constant<int, kWidths>{}) || ...);
   }
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, cudaStream_t stream) {
     if (params.rows <= tile::kTileRows) {
-      return tile_streamed_of<kStorage, target::HIDDEN, 2 * target::HIDDEN, kValues, kHeads>(
-          params, stream);
+      return tile_streamed_of<kStorage>(params, Widths{}, stream);
     }
-    if (params.rows <= tile::kHeldRowsMax && tile::panels_of(params.n) > kFewPanels) {
-      if constexpr (kStores) {
-        if (params.k == target::HIDDEN) return rows_held<kStorage, target::HIDDEN>(params, stream);
-      }
-      if constexpr (kHoldsMixed) {
-        if (params.k == kValues) return rows_held<kStorage, kValues>(params, stream);
-        if (params.k == kHeads) return rows_held<kStorage, kHeads>(params, stream);
-      }
-    }
-    if constexpr (tile::kLargeSm) {
-      if (params.rows <= tile::kSplitRowsMax) {
-        if (splits<kStorage>(params, kValues)) return split_of<kStorage, kValues>(params, stream);
-        if (splits<kStorage>(params, kHeads)) return split_of<kStorage, kHeads>(params, stream);
-      }
-    }
+    cudaError_t result = cudaSuccess;
+    if (of_width<kStorage>(params, Widths{}, result, stream)) return result;
     if (params.rows <= 16) return few<kStorage, 2>(params, stream);
     if (params.rows <= 32) return few<kStorage, 4>(params, stream);
-    if (params.rows <= kFlatRowsMax) return few<kStorage, 8>(params, stream);
+    // A tile has whole steps of columns.
+    const bool tiles = params.k % tile::kBlockColumns == 0;
+    if (params.rows <= kFlatRowsMax || !tiles) return few<kStorage, 8>(params, stream);
     // Decoding takes registers, and FP8 a third set of sums: such a warp holds one panel.
     constexpr int kPanels = kStorage == tile::Storage::f16 ? 2 : 1;
     using Stage = tile::Tiled<kStorage, kPanels>;
@@ -323,12 +347,10 @@ struct PanelsF16 {
   }
 
   static constexpr bool used(tile::Storage storage) {
-    using namespace target;
-    for (Format format : {Format::bf16, FORMAT_EMBED, FORMAT_HEAD, FORMAT_GDN, FORMAT_ATTENTION,
-                          FORMAT_SHARED_EXPERT, FORMAT_MTP_ATTENTION, FORMAT_MTP_EXPERTS}) {
+    for (const target::Format format : target::LINEAR_FORMATS) {
       if (tile::storage_of(format) == storage) return true;
     }
-    return false;
+    return storage == tile::Storage::f16;
   }
 
   static cudaError_t launch(const float* x, const unsigned char* weight, float* out, unsigned rows,

@@ -1,5 +1,5 @@
 // Implements: Ops::linear_add
-// Match:      any N, K a multiple of 128, every weight format of the target; operands F16
+// Match:      as `linear`
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
 // Sync:       as `linear`
 #pragma once
@@ -13,8 +13,8 @@ struct PanelsF16 {
   static cudaError_t launch(const float* x, const unsigned char* weight,
                             unsigned char* /* operands */, float* residual, unsigned rows,
                             unsigned n, unsigned k, unsigned format, cudaStream_t stream) {
-    return linear::PanelsF16<Tile, tile::Adds>::launch(x, weight, residual, rows, n, k, format,
-                                                        stream);
+    using Product = linear::PanelsF16<Tile, tile::Adds, target::LinearAddWidths>;
+    return Product::launch(x, weight, residual, rows, n, k, format, stream);
   }
 };
 

@@ -15,13 +15,10 @@ namespace atlas::linear_add {
 
 // More rows than this are operands of warpgroup instructions.
 inline constexpr unsigned kFewRowsMax = 64;
-// Columns of the output projections of both mixers.
-inline constexpr int kGdn = target::GDN_VALUE_HEADS * target::GDN_VALUE_DIM;
-inline constexpr int kAttention = target::HEADS * target::HEAD_DIM;
 
 using linear::dynamic_shared;
 using linear::Params;
-using Few = linear::PanelsF16<target::Linear, tile::Adds>;
+using Few = linear::PanelsF16<target::Linear, tile::Adds, target::LinearAddWidths>;
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
@@ -118,31 +115,49 @@ cudaError_t for_format(unsigned format, Body body) {
 template <class Tile>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
-  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
+  static_assert(kFits<tile::kWarpgroupBytes>);
 
   static cudaError_t launch(const float* x, const unsigned char* weight, unsigned char* operands,
                             float* residual, unsigned rows, unsigned n, unsigned k,
                             unsigned format, cudaStream_t stream) {
     const Params params{x, weight, residual, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
-    if (rows > kFewRowsMax && k == kGdn) return many<kGdn>(params, operands, format, stream);
-    if (rows > kFewRowsMax && k == kAttention) {
-      return many<kAttention>(params, operands, format, stream);
+    cudaError_t result = cudaSuccess;
+    if (rows > kFewRowsMax &&
+        is_many(params, operands, format, target::LinearAddWidths{}, result, stream)) {
+      return result;
     }
     return Few::launch(x, weight, residual, rows, n, k, format, stream);
   }
 
+  // Whether K and format are of warpgroup instructions: then `result` is theirs.
+  template <int... kWidths>
+  static bool is_many(const Params& params, unsigned char* operands, unsigned format,
+                      target::Widths<kWidths...>, cudaError_t& result, cudaStream_t stream) {
+    const auto is = [&](auto width) {
+      return params.k == width && many<width>(params, operands, format, result, stream);
+    };
+    return (is(std::integral_constant<int, kWidths>{}) || ...);
+  }
+
   template <int kK>
-  static cudaError_t many(const Params& params, unsigned char* operands, unsigned format,
-                          cudaStream_t stream) {
-    return for_format(format, [&](auto storage) {
-      const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};
-      const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,
-                          tile::round_parts(kK), 1, tile::starts_early(params.rows)};
-      const cudaError_t failed =
-          launch_chained(round<storage.value>, rounds, stream, params.x, x, params.rows, kK);
-      return failed == cudaSuccess ? multiply<storage.value, kK>(params, x, stream) : failed;
+  static bool many(const Params& params, unsigned char* operands, unsigned format,
+                   cudaError_t& result, cudaStream_t stream) {
+    bool has = false;
+    result = for_format(format, [&](auto storage) {
+      if constexpr (tile::has_warpgroups(storage.value, kK)) {
+        has = true;
+        const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};
+        const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,
+                            tile::round_parts(kK), 1, tile::starts_early(params.rows)};
+        const cudaError_t failed =
+            launch_chained(round<storage.value>, rounds, stream, params.x, x, params.rows, kK);
+        return failed == cudaSuccess ? multiply<storage.value, kK>(params, x, stream) : failed;
+      } else {
+        return cudaSuccess;
+      }
     });
+    return has || result != cudaSuccess;
   }
 };
 

@@ -69,11 +69,8 @@ cudaError_t launch_held(const Params& params, const tile::HeldRows& to, cudaStre
 
 template <class Tile>
 struct HeldF16 {
-  static constexpr unsigned kHeldBytes =
-      sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>);
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
-  static_assert(Tile::kSharedBytes == (kHeldBytes > kFewBytes ? kHeldBytes : kFewBytes),
-                "the manifest plans this storage");
+  static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
 
   static cudaError_t launch(const float* residual, const float* gain, float* x,
                             unsigned char* operands, const unsigned char* weight, float* logits,

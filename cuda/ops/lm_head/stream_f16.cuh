@@ -7,8 +7,8 @@
 
 namespace atlas::lm_head {
 
-// Rows that weights are streamed for, at most.
-inline constexpr int kFewRowsMax = tile::kTileRows;
+// Rows that weights are streamed for, at most: as many as a block has room for.
+inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
 // `kWhole`: a whole panel a warp.
 template <tile::Storage kStorage, class Shape, bool kWhole>
@@ -41,12 +41,6 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   }
   rank<Shape, 1>(params, 0, params.rows, chunk);
 }
-
-// Shared memory of a block, at most.
-inline constexpr unsigned kFewWide = tile::NormedStorage<tile::Wide>::bytes(kFewRowsMax);
-inline constexpr unsigned kFewNarrow =
-    tile::NormedStorage<tile::Narrow>::bytes(tile::kNarrowRowsMax);
-inline constexpr unsigned kFewBytes = kFewWide > kFewNarrow ? kFewWide : kFewNarrow;
 
 template <tile::Storage kStorage, class Shape>
 cudaError_t launch_shape(const Params& params, cudaStream_t stream) {

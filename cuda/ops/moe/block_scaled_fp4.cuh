@@ -9,7 +9,7 @@
 
 namespace atlas::moe {
 
-template <class Tile>
+template <class Tile, class E>
 struct BlockScaledFp4 {
   static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
                             const unsigned char* down, unsigned* chosen, float* weights,
@@ -19,9 +19,9 @@ struct BlockScaledFp4 {
     if (rows == 0) return cudaSuccess;
     if (rows > target::MOE_ROWS) return cudaErrorInvalidValue;
     const cudaError_t failed =
-        route::RowsF32<target::Route>::launch(logits, chosen, weights, rows, stream);
+        route::RowsF32<target::Route, E>::launch(logits, chosen, weights, rows, stream);
     if (failed != cudaSuccess) return failed;
-    return experts::BlockScaledFp4<target::Experts>::launch(x, chosen, weights, gate_up, down,
+    return experts::BlockScaledFp4<target::Experts, E>::launch(x, chosen, weights, gate_up, down,
                                                             plan, operands, act, y, residual, rows,
                                                             format, stream);
   }

@@ -1,5 +1,5 @@
 // One row of Ops::moe.
-// Match:      experts of one weight format and shape, the shared one last; operands F16
+// Match:      experts of one weight format and shape, the shared one last, if any; operands F16
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum
 //
@@ -16,11 +16,10 @@
 
 namespace atlas::moe {
 
+using route::kHasShared;
 using route::kTurns;
-using target::EXPERT_INTERMEDIATE;
-using target::EXPERTS;
-using target::EXPERTS_PER_TOKEN;
 using target::HIDDEN;
+using target::shapes::Experts;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
 // Of `gate_up`, which has more panels than SMs.
@@ -28,14 +27,14 @@ using RowShape = std::conditional_t<tile::kLargeSm, tile::Wide, tile::Narrow>;
 // Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
 // GB10 spills.
 inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
-inline constexpr int kInner = 2 * EXPERT_INTERMEDIATE;
+inline constexpr int kInner = 2 * Experts::kIntermediate;
 
 struct Params {
   const float* x;                // (HIDDEN)
-  const float* logits;           // (EXPERTS + 1)
-  const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
-  const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  f16* act;                      // (kTurns, EXPERT_INTERMEDIATE)
+  const float* logits;           // (kCount + 1)
+  const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
+  const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
+  f16* act;                      // (kTurns, kIntermediate)
   float* residual;               // (HIDDEN)
 };
 
@@ -77,21 +76,22 @@ struct GateUpUnits {
 
   __device__ static GateUpUnits of(const unsigned char* base, size_t bytes, const int* expert) {
     const int block = blockIdx.x, blocks = gridDim.x;
-    return {base, bytes, expert, tile::Share::of(kPanels, blocks - 1 - block, blocks),
-            tile::Share::of(EXPERTS_PER_TOKEN * kPanels, block, blocks)};
+    const auto shared = tile::Share::of(kHasShared ? kPanels : 0, blocks - 1 - block, blocks);
+    return {base, bytes, expert, shared,
+            tile::Share::of(Experts::kPerToken * kPanels, block, blocks)};
   }
 
   __device__ int count() const { return shared.count + chosen.count; }
 
   // Of a unit, among the panels of all turns.
   __device__ int panel(int unit) const {
-    return unit < shared.count ? EXPERTS_PER_TOKEN * kPanels + shared.first + unit
+    return unit < shared.count ? Experts::kPerToken * kPanels + shared.first + unit
                                : chosen.first + unit - shared.count;
   }
 
   __device__ tile::Unit operator()(int unit) const {
     const int all = panel(unit);
-    const int of = unit < shared.count ? EXPERTS : expert[all / kPanels];
+    const int of = unit < shared.count ? Experts::kCount : expert[all / kPanels];
     return {base + of * bytes, kInner, all % kPanels};
   }
 };
@@ -135,11 +135,11 @@ gate_up(Params params) {
 template <tile::Storage kStorage>
 struct Down {
   using W = tile::Matrix<kStorage>;
-  static constexpr int kSegments = tile::segments(EXPERT_INTERMEDIATE);
+  static constexpr int kSegments = tile::segments(Experts::kIntermediate);
   static constexpr int kAtOnce = tile::kPanelWarps / kSegments;
   static constexpr int kRounds = (kTurns + kAtOnce - 1) / kAtOnce;
-  static constexpr int kGroups = EXPERT_INTERMEDIATE / W::kGroup / kSegments;
-  static constexpr int kPitch = tile::StagedRows<tile::Narrow>::pitch_of(EXPERT_INTERMEDIATE);
+  static constexpr int kGroups = Experts::kIntermediate / W::kGroup / kSegments;
+  static constexpr int kPitch = tile::StagedRows<tile::Narrow>::pitch_of(Experts::kIntermediate);
 
   struct SharedStorage {
     Chosen chosen;
@@ -155,8 +155,8 @@ struct Down {
   float row_scale[kTurns];  // of the row that this thread adds
 
   __device__ W matrix(int turn) const {
-    return {params.down + shared.chosen.expert[turn] * W::bytes(HIDDEN, EXPERT_INTERMEDIATE),
-            HIDDEN, EXPERT_INTERMEDIATE};
+    return {params.down + shared.chosen.expert[turn] * W::bytes(HIDDEN, Experts::kIntermediate),
+            HIDDEN, Experts::kIntermediate};
   }
 
   __device__ void ask() {
@@ -177,7 +177,7 @@ struct Down {
 
   // Stages the rows; all loads are under way before the first is waited for.
   __device__ void bring() {
-    constexpr int kVectors = EXPERT_INTERMEDIATE * sizeof(f16) / kVectorBytes;
+    constexpr int kVectors = Experts::kIntermediate * sizeof(f16) / kVectorBytes;
     constexpr int kMine = (kTurns * kVectors + kThreads - 1) / kThreads;
     uint4 mine[kMine];
 #pragma unroll

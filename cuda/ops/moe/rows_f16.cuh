@@ -1,5 +1,7 @@
 // Implements: Ops::moe for up to 128 rows, 64 where an SM has little shared memory
-// Match:      experts of one weight format and shape, the shared one last; operands F16
+// Match:      experts of one weight format and shape, the shared one last, if any; operands F16.
+//             Rows of experts so wide or many that no block has room for its part go as `route`
+//             and `experts`
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
 // Sync:       one row: as `row_f16`; more: two chained launches, both products and the weighted
 //             sum. In the first, a block waits for the activations that others compute and, if rows
@@ -23,7 +25,7 @@ namespace atlas::moe {
 // A bit each in an expert's list.
 inline constexpr int kRowsMax = target::MOE_ROWS;
 inline constexpr int kListWords = kRowsMax / 32;
-inline constexpr int kExperts = EXPERTS + 1;
+inline constexpr int kExperts = Experts::kCount + kHasShared;
 inline constexpr int kTurnsMax = kRowsMax * kTurns;
 inline constexpr int kVisitedMax = kTurnsMax < kExperts ? kTurnsMax : kExperts;
 inline constexpr int kTilesMax = (kTurnsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
@@ -49,27 +51,28 @@ inline constexpr unsigned kNotYet = ~0u;
 // for what all blocks choose together.
 inline constexpr int kChosenByAll = 16;
 // Words of a row's choice: two experts each.
-inline constexpr int kChoiceWords = EXPERTS_PER_TOKEN / 2;
+inline constexpr int kChoiceWords = Experts::kPerToken / 2;
 
 struct RowsParams {
   const float* x;                // (rows, HIDDEN)
-  const float* logits;           // (rows, EXPERTS + 1)
-  const unsigned char* gate_up;  // (EXPERTS + 1) matrices of (kInner, HIDDEN)
-  const unsigned char* down;     // (EXPERTS + 1) matrices of (HIDDEN, EXPERT_INTERMEDIATE)
-  float* relay;                  // (kRowsMax + 1, kTurns, EXPERT_INTERMEDIATE), choices in the last
+  const float* logits;           // (rows, kCount + 1)
+  const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
+  const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
+  float* relay;                  // (kRowsMax + 1, kTurns, kIntermediate), choices in the last
   f16x2* y;                      // (rows, kTurns, experts::kPairs)
   float* residual;               // (rows, HIDDEN)
   int rows;
 
   // (kRowsMax, kChoiceWords)
   __device__ unsigned* choices() const {
-    constexpr size_t kActivations = size_t{kRowsMax} * kTurns * EXPERT_INTERMEDIATE;
+    constexpr size_t kActivations = size_t{kRowsMax} * kTurns * Experts::kIntermediate;
     return reinterpret_cast<unsigned*>(relay + kActivations);
   }
 };
 
-static_assert(kRowsMax * kChoiceWords <= kTurns * EXPERT_INTERMEDIATE, "choices fit a row");
-static_assert(EXPERTS_PER_TOKEN % 2 == 0 && EXPERTS < 0xffff, "no two experts are `kNotYet`");
+static_assert(kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate, "choices fit a row");
+static_assert(Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff,
+              "no two experts are `kNotYet`");
 
 // An expert and its places from `first` on; a place is a row's turn at one of its experts.
 struct Tile {
@@ -98,7 +101,7 @@ struct Plan {
     for (int e = threadIdx.x; e < kExperts; e += tile::Wide::kThreads) {
 #pragma unroll
       for (int word = 0; word < kListWords; ++word) {
-        rows_of[e][word] = e == EXPERTS ? below(rows, word) : 0;
+        rows_of[e][word] = e == Experts::kCount ? below(rows, word) : 0;
       }
     }
   }
@@ -115,7 +118,7 @@ struct Plan {
     for (int i = 0; i < kRows; ++i, row += apart) {
       if (row >= rows || lane >= kTurns) break;
       expert_of[row * kTurns + lane] = chosen[i];
-      if (lane < EXPERTS_PER_TOKEN) atomicOr(&rows_of[chosen[i]][row / 32], 1u << row % 32);
+      if (lane < Experts::kPerToken) atomicOr(&rows_of[chosen[i]][row / 32], 1u << row % 32);
     }
   }
 
@@ -141,7 +144,7 @@ struct Plan {
       const unsigned bit = 1u << row % 32, low = two & 0xffffu, high = two >> 16;
       unsigned short* of_row = expert_of + row * kTurns;
       of_row[rank] = low, of_row[rank + 1] = high;
-      if (rank == 0) of_row[EXPERTS_PER_TOKEN] = EXPERTS;
+      if (kHasShared && rank == 0) of_row[Experts::kPerToken] = Experts::kCount;
       atomicOr(&rows_of[low][row / 32], bit);
       atomicOr(&rows_of[high][row / 32], bit);
     }
@@ -199,7 +202,7 @@ template <tile::Storage kStorage, bool kDown>
 struct TileUnits {
   using W = tile::Matrix<kStorage>;
   static constexpr int kN = kDown ? HIDDEN : kInner;
-  static constexpr int kK = kDown ? EXPERT_INTERMEDIATE : HIDDEN;
+  static constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
   static constexpr int kPanels = tile::panels_of(kN);
 
   const unsigned char* weights;
@@ -229,11 +232,12 @@ struct Partial {
   float row[kRoundPanelsMax][tile::Wide::kWarps][tile::kPanelRows][kPitch];
 };
 
-struct ProductsStorage {
-  static constexpr int kPitch = tile::StagedRows<tile::Wide>::pitch_of(HIDDEN);
-  static constexpr int kActPitch = tile::StagedRows<tile::Wide>::pitch_of(EXPERT_INTERMEDIATE);
+template <class Shape>
+struct StorageOf {
+  static constexpr int kPitch = tile::StagedRows<Shape>::pitch_of(HIDDEN);
+  static constexpr int kActPitch = tile::StagedRows<Shape>::pitch_of(Experts::kIntermediate);
 
-  tile::StreamStorage<tile::Wide> stream;
+  tile::StreamStorage<Shape> stream;
   Partial partial[2];  // of rounds in turn
   union {
     // Rows of two tiles in turn; all rows in the first, if a tile has room for them.
@@ -244,16 +248,23 @@ struct ProductsStorage {
   Plan plan;
 };
 
+// Rings have a slot less where a block's rows and plan need the room.
+inline constexpr bool kHasRoom = sizeof(StorageOf<tile::Wide>) <= target::SHARED_BYTES_PER_BLOCK;
+using ProductsShape = std::conditional_t<kHasRoom, tile::Wide, tile::Shorter<tile::Wide>>;
+using ProductsStorage = StorageOf<ProductsShape>;
+// Whether a block has room for its part of some rows.
+inline constexpr bool kRowsFit = sizeof(ProductsStorage) <= target::SHARED_BYTES_PER_BLOCK;
+
 // A block's part of both products.
 template <tile::Storage kStorage>
 struct Products {
   using W = tile::Matrix<kStorage>;
-  using Shape = tile::Wide;
+  using Shape = ProductsShape;
   using Shared = ProductsStorage;
   using GateUp = tile::Stream<kStorage, HIDDEN, 1, Shape, TileUnits<kStorage, false>>;
   // A warp has whole panels.
   using Down =
-      tile::Stream<kStorage, EXPERT_INTERMEDIATE, 1, Shape, TileUnits<kStorage, true>, true>;
+      tile::Stream<kStorage, Experts::kIntermediate, 1, Shape, TileUnits<kStorage, true>, true>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
   // Panels of gate and up in a round: a warp a segment.
@@ -500,7 +511,7 @@ struct Products {
     }
     const int column = gate_up.at.panel_of(round.first + item.panel) * 8 + item.row;
     const size_t turn = shared.plan.turn_of[round.tile.first + item.column];
-    ptx::store_relaxed(params.relay + turn * EXPERT_INTERMEDIATE + column,
+    ptx::store_relaxed(params.relay + turn * Experts::kIntermediate + column,
                        experts::activation(gate * scales.x, up * scales.y));
   }
 
@@ -511,7 +522,7 @@ struct Products {
 
   // Waits for the activations of all places of this block's tiles, and stages them.
   __device__ void stage_activations(int first, int places) const {
-    constexpr int kVectors = EXPERT_INTERMEDIATE / 4;
+    constexpr int kVectors = Experts::kIntermediate / 4;
     constexpr int kBatch = 4;
     const auto from = [&](int item) {
       const size_t turn = shared.plan.turn_of[first + item / kVectors];
@@ -622,7 +633,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   chosen.choose<true>(params.logits + row * route::kLogits);
   __syncthreads();  // the choice is complete
   ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
-  constexpr int kRelayVectors = kTurns * EXPERT_INTERMEDIATE / 4;
+  constexpr int kRelayVectors = kTurns * Experts::kIntermediate / 4;
   const int vector = blockIdx.x * kSumThreads + threadIdx.x;
   if (vector < experts::WeightedSum::kVectors) {
     experts::WeightedSum sum;
@@ -640,32 +651,35 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   if (vector < kChoiceWords) params.choices()[row * kChoiceWords + vector] = kNotYet;
 }
 
-template <class Tile>
+// Registers that a thread of one row's `down` has for weights.
+inline constexpr int kWeightRegisters = 192;
+// Whether it has room for its weights, and its block for the row.
+template <tile::Storage kStorage>
+inline constexpr bool kRowFits =
+    Down<kStorage>::kRounds * Down<kStorage>::kGroups * 8 <= kWeightRegisters &&
+    sizeof(typename Down<kStorage>::SharedStorage) <= kSharedUnasked &&
+    sizeof(GateUpStorage) <= target::SHARED_BYTES_PER_BLOCK;
+
+template <class Tile, class E>
 struct RowsF16 {
   static_assert(Tile::kThreads == kThreads, "a block of one row's `down` is the panels' warps");
 
   template <tile::Storage kStorage>
-  static cudaError_t of(const RowsParams& params, float* act, cudaStream_t stream) {
-    constexpr size_t kOne = sizeof(GateUpStorage), kSome = sizeof(ProductsStorage);
-    static_assert(Tile::kSharedBytes == (kOne > kSome ? kOne : kSome) &&
-                      Tile::kSharedBytes >= sizeof(typename Down<kStorage>::SharedStorage),
-                  "the manifest plans this storage");
-    if (params.rows == 1) {
-      const Params row{params.x, params.logits, params.gate_up, params.down,
-                       reinterpret_cast<f16*>(act), params.residual};
-      return launch_row<kStorage>(row, stream);
-    }
-    constexpr Launch kShape{kBlocks, tile::Wide::kThreads, sizeof(ProductsStorage)};
+  static cudaError_t of(const RowsParams& params, cudaStream_t stream) {
+    constexpr Launch kShape{kBlocks, ProductsShape::kThreads, sizeof(ProductsStorage)};
+    const cudaError_t refused = room_for_waiting(kBlocks);
+    if (refused != cudaSuccess) return refused;
     const cudaError_t failed = launch_chained(products<kStorage>, kShape, stream, params);
     if (failed != cudaSuccess) return failed;
-    static_assert(kSumBlocks * kSumThreads >= experts::WeightedSum::kVectors, "a thread a vector");
-    const Launch sums{kSumBlocks, kSumThreads, 0, static_cast<unsigned>(params.rows)};
+    constexpr unsigned kVectorBlocks = blocks_for(experts::WeightedSum::kVectors, kSumThreads);
+    constexpr unsigned kParts = kVectorBlocks > kSumBlocks ? kVectorBlocks : kSumBlocks;
+    const Launch sums{kParts, kSumThreads, 0, static_cast<unsigned>(params.rows)};
     return launch_chained(weighted_sum, sums, stream, params);
   }
 
   static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
-                            const unsigned char* down, unsigned* /* chosen */, float* /* weights */,
-                            unsigned char* /* plan */, unsigned char* /* operands */, float* act,
+                            const unsigned char* down, unsigned* chosen, float* weights,
+                            unsigned char* plan, unsigned char* operands, float* act,
                             float* relay, unsigned* y, float* residual, unsigned rows,
                             unsigned format, cudaStream_t stream) {
     using tile::Storage;
@@ -673,15 +687,33 @@ struct RowsF16 {
     constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
     if (rows == 0) return cudaSuccess;
     if (rows > kRowsMax) return cudaErrorInvalidValue;
-    const cudaError_t refused = room_for_waiting(kBlocks);
-    if (refused != cudaSuccess) return refused;
-    const RowsParams params{x,     logits,   gate_up, down, relay, reinterpret_cast<f16x2*>(y),
-                            residual, static_cast<int>(rows)};
-    if (format == static_cast<unsigned>(kMain)) return of<kMain>(params, act, stream);
+    const auto together = [&](auto storage, cudaError_t& result) {
+      constexpr Storage kStorage = decltype(storage)::value;
+      if (format != static_cast<unsigned>(kStorage)) return false;
+      if constexpr (kRowFits<kStorage>) {
+        if (rows == 1) {
+          const Params row{x, logits, gate_up, down, reinterpret_cast<f16*>(act), residual};
+          result = launch_row<kStorage>(row, stream);
+          return true;
+        }
+      }
+      if constexpr (kRowsFit) {
+        const RowsParams params{x, logits, gate_up, down, relay, reinterpret_cast<f16x2*>(y),
+                                residual, static_cast<int>(rows)};
+        result = of<kStorage>(params, stream);
+        return true;
+      }
+      return false;
+    };
+    cudaError_t result = cudaSuccess;
+    if (together(std::integral_constant<Storage, kMain>{}, result)) return result;
     if constexpr (kMtp != kMain) {
-      if (format == static_cast<unsigned>(kMtp)) return of<kMtp>(params, act, stream);
+      if (together(std::integral_constant<Storage, kMtp>{}, result)) return result;
     }
-    return cudaErrorInvalidValue;
+    const int failed = atlas_route(logits, chosen, weights, rows, stream);
+    if (failed != cudaSuccess) return static_cast<cudaError_t>(failed);
+    return static_cast<cudaError_t>(atlas_experts(x, chosen, weights, gate_up, down, plan, operands,
+                                                  act, y, residual, rows, format, stream));
   }
 };
 

@@ -76,15 +76,11 @@ inline cudaError_t launch_held(Params params, bool keep, unsigned char* operands
              : launch_tiles_held<tile::kHeldTiles>(params, to, stream);
 }
 
-// Shared memory of a block that holds rows, at most.
-inline constexpr unsigned kHeldBytes =
-    sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>);
+static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
 
 template <class Tile>
 struct HeldF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
-  static_assert(Tile::kSharedBytes == (kHeldBytes > kFewBytes ? kHeldBytes : kFewBytes),
-                "the manifest plans this storage");
 
   // One op after the other, as many rows want it.
   static int many(const Params& params, cudaStream_t stream) {

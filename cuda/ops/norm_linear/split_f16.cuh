@@ -16,7 +16,9 @@ inline constexpr int kFewPanelsRowsMax = 128;
 inline constexpr int kSplitPanels = 2;
 inline constexpr int kSplitTiles = 2;
 inline constexpr int kManyPanels = 8;
-inline constexpr int kManyTiles = 4;
+// A thread has registers for 16 vectors of its segment's columns of all rows.
+inline constexpr int kSegmentColumns = HIDDEN / tile::segments(HIDDEN);
+inline constexpr int kManyTiles = kSegmentColumns <= 512 ? 4 : 2;
 
 template <int kPanels, int kRowTiles>
 using SplitStage = tile::Split<tile::Storage::f16, HIDDEN, kPanels, kRowTiles>;
@@ -35,7 +37,7 @@ split(const __grid_constant__ Params params) {
   using Stage = SplitStage<kPanels, kRowTiles>;
   constexpr int kSegments = Stage::kSegments, kMine = Stage::kMine;
   static_assert(kMine <= 16, "registers have room for a thread's vectors");
-  using WholeRow = tile::WarpNormRow<HIDDEN, tile::kPanelThreads>;
+  using WholeRow = tile::AnyWarpNormRow<HIDDEN, tile::kPanelThreads>;
   auto& shared = *reinterpret_cast<SplitStorage<kPanels, kRowTiles>*>(dynamic_shared);
   const Part& part = params.part[0];
   ptx::griddepcontrol_launch_dependents();
@@ -101,7 +103,6 @@ inline cudaError_t launch_split(const Params& params, cudaStream_t stream) {
              : launch_panels_split<kManyPanels, kManyTiles>(params, stream);
 }
 
-// Shared memory of a block, at most.
-inline constexpr unsigned kSplitBytes = sizeof(SplitStorage<kManyPanels, kManyTiles>);
+static_assert(kFits<sizeof(SplitStorage<kManyPanels, kManyTiles>)>);
 
 }  // namespace atlas::norm_linear

@@ -33,8 +33,8 @@ struct Params {
 
 using Row = tile::NormedRow;
 
-// Rows that weights are streamed for, at most.
-inline constexpr int kFewRowsMax = tile::kTileRows;
+// Rows that weights are streamed for, at most: as many as a block has room for.
+inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
 template <class Shape>
 using SharedStorage = tile::NormedStorage<Shape>;
@@ -108,7 +108,7 @@ struct Constant {
 
 __host__ __device__ constexpr bool used(tile::Storage storage) {
   using namespace target;
-  for (Format format : {FORMAT_GDN, FORMAT_ATTENTION, FORMAT_MTP_ATTENTION}) {
+  for (const Format format : NORM_LINEAR_FORMATS) {
     if (tile::storage_of(format) == storage) return true;
   }
   return storage == tile::Storage::f16;  // gates and router
@@ -213,9 +213,7 @@ inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
                                                         : launch_shape<tile::Wide>(params, stream);
 }
 
-// Shared memory of a block, at most.
-inline constexpr unsigned kFewWide = SharedStorage<tile::Wide>::bytes(kFewRowsMax);
-inline constexpr unsigned kFewNarrow = SharedStorage<tile::Narrow>::bytes(tile::kNarrowRowsMax);
-inline constexpr unsigned kFewBytes = kFewWide > kFewNarrow ? kFewWide : kFewNarrow;
+static_assert(kFits<SharedStorage<tile::Wide>::bytes(kFewRowsMax)> &&
+              kFits<SharedStorage<tile::Narrow>::bytes(1)>);
 
 }  // namespace atlas::norm_linear

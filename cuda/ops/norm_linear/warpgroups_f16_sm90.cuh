@@ -13,7 +13,7 @@
 
 namespace atlas::norm_linear {
 
-using NormedRow = tile::WarpNormRow<HIDDEN, tile::kPanelThreads>;
+using NormedRow = tile::AnyWarpNormRow<HIDDEN, tile::kPanelThreads>;
 
 // Normed rows for matrices of each storage; none where no part has it.
 struct Normed {
@@ -117,10 +117,7 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
 template <class Tile>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
-  static_assert(Tile::kSharedBytes == tile::kWarpgroupBytes, "the manifest plans this storage");
-  static_assert(kNormBytes <= tile::kWarpgroupBytes, "a block has room for eight rows");
-  static_assert(kHeldBytes <= tile::kWarpgroupBytes, "a block has room for rows that are held");
-  static_assert(kSplitBytes <= tile::kWarpgroupBytes, "a block has room for rows that are split");
+  static_assert(kFits<tile::kWarpgroupBytes> && kFits<kNormBytes>);
 
   // `beside` becomes true.
   template <tile::Storage kStorage>

@@ -90,8 +90,7 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
 
 template <class Tile>
 struct Ring {
-  static_assert(Tile::kSharedBytes == sizeof(SharedStorage<Tile>),
-                "the manifest plans this storage");
+  static_assert(kFits<sizeof(SharedStorage<Tile>)>);
 
   static cudaError_t launch(const unsigned char* from, unsigned room, unsigned first,
                             unsigned lines, cudaStream_t stream) {
@@ -101,7 +100,7 @@ struct Ring {
     }
     const unsigned grid = blocks_for(lines, kWarps<Tile> * kPieceLines);
     const Launch shape{min(grid, static_cast<unsigned>(target::SMS)), Tile::kThreads,
-                       Tile::kSharedBytes};
+                       sizeof(SharedStorage<Tile>)};
     return launch_chained(ring<Tile>, shape, stream, Params{from, room, first, lines});
   }
 };

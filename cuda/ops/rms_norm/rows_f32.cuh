@@ -14,8 +14,6 @@ template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* x, const float* weight,
                                                            float* out) {
   using Row = tile::NormRow<target::HIDDEN, Tile::kThreads>;
-  static_assert(Tile::kSharedBytes == sizeof(typename Row::SharedStorage),
-                "the manifest plans this storage");
   __shared__ typename Row::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
   Row gain, row;

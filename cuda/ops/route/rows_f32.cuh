@@ -1,5 +1,5 @@
 // Implements: Ops::route
-// Match:      F32 logits of at most 1024 experts and of the shared expert's gate
+// Match:      F32 logits of at most 1024 experts, and of the shared expert's gate if there is one
 // Bound by:   latency (one value of every lane per expert chosen)
 // Sync:       a warp per row, no barrier; chained launch
 //
@@ -15,15 +15,15 @@
 
 namespace atlas::route {
 
-using target::EXPERTS;
-using target::EXPERTS_PER_TOKEN;
+using target::shapes::Experts;
 
-// Experts that a row visits, the shared one last.
-inline constexpr int kTurns = EXPERTS_PER_TOKEN + 1;
+inline constexpr bool kHasShared = Experts::kShared > 0;
+// Experts that a row visits, the shared one last if there is one.
+inline constexpr int kTurns = Experts::kPerToken + kHasShared;
 // Logits of a row: of every expert, then of the shared one's gate.
-inline constexpr int kLogits = EXPERTS + 1;
+inline constexpr int kLogits = Experts::kCount + kHasShared;
 
-inline constexpr int kParts = (EXPERTS + tile::kWarpLanes - 1) / tile::kWarpLanes;
+inline constexpr int kParts = (Experts::kCount + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane writes a chosen expert");
 
@@ -59,22 +59,22 @@ __device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
 }
 
 // Of `kRows` rows together, whose logits lie `stride` apart: lane i of a warp has a row's i-th best
-// expert, those behind have the shared one.
+// expert, those behind have the shared one, or any.
 template <int kRows>
 __device__ inline void best(const float* logits, size_t stride, int (&chosen)[kRows]) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   unsigned rank[kRows][kParts];
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    chosen[row] = EXPERTS;
+    chosen[row] = kLogits - 1;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       const int of = i * tile::kWarpLanes + lane;
-      rank[row][i] = of < EXPERTS ? rank_of(__ldcg(logits + row * stride + of)) : 0;
+      rank[row][i] = of < Experts::kCount ? rank_of(__ldcg(logits + row * stride + of)) : 0;
     }
   }
 #pragma unroll 1
-  for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+  for (int turn = 0; turn < Experts::kPerToken; ++turn) {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const int expert = best_of_warp(rank[row]);
@@ -91,10 +91,10 @@ __device__ inline float weight_of(const float* logits, int chosen) {
   const float raised = expf(routed - __shfl_sync(tile::kAllLanes, routed, 0));
   float total = 0.0f;
 #pragma unroll
-  for (int turn = 0; turn < EXPERTS_PER_TOKEN; ++turn) {
+  for (int turn = 0; turn < Experts::kPerToken; ++turn) {
     total += __shfl_sync(tile::kAllLanes, raised, turn);
   }
-  return chosen < EXPERTS ? raised / total : tile::sigmoid(logit);
+  return chosen < Experts::kCount ? raised / total : tile::sigmoid(logit);
 }
 
 template <class Tile>
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, 
   }
 }
 
-template <class Tile>
+template <class Tile, class E>
 struct RowsF32 {
   static cudaError_t launch(const float* logits, unsigned* chosen, float* weights, unsigned rows,
                             cudaStream_t stream) {

@@ -237,14 +237,7 @@ impl File {
         }
         self.rows_rules(target)?;
         for choice in target.kernels() {
-            let key = format!("op.{}.kernel", choice.op);
-            let rule = format!(
-                "needs {} bytes of shared memory, above gpu.shared_bytes_per_block = {}",
-                choice.shared_bytes, gpu.shared_bytes_per_block
-            );
-            let fits = choice.shared_bytes <= gpu.shared_bytes_per_block;
-            self.rule(fits, &key, choice.kernel, &rule)?;
-            let Some(row_max) = choice.row_max else {
+            let Some(row_max) = Target::row_max(&choice) else {
                 continue;
             };
             let rule = format!(

@@ -283,19 +283,6 @@ refused!(tile_without_a_reason: LEAF_FILE,
     "op.route.why = \"\": must give the reason");
 
 #[test]
-fn kernel_that_needs_too_much_shared_memory() {
-    let scratch = Scratch::of(LEAF);
-    scratch.edit(HARDWARE_FILE, "232_448", "16");
-    assert_eq!(
-        scratch.load(LEAF).unwrap_err().to_string(),
-        format!(
-            "{LEAF_FILE}: op.attend.kernel = tiles_bf16: needs 197632 bytes of shared memory, \
-             above gpu.shared_bytes_per_block = 16"
-        )
-    );
-}
-
-#[test]
 fn kernel_that_cannot_hold_the_row() {
     let scratch = Scratch::of(LEAF);
     let chosen = "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256";

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::abi;
 use super::host::Host;
+use super::{Compiled, abi};
 use crate::graph::Code;
 use crate::graph::run::Sandbox;
 
@@ -27,24 +27,30 @@ pub const CODE: Code = Code::Sources(&[
 /// Highest optimisation level of host and device compiler.
 const OPTIMISATION: u32 = 3;
 
-/// Text of the unit that defines the launcher of `op` by `kernel`.
+/// Text of the unit that defines a launcher by its kernel, in the file `header`.
 ///
 /// The kernel `rows_f32` of `rms_norm` is the struct `RowsF32` of namespace
-/// `atlas::rms_norm`, a template over the op's tile in `target.cuh`.
+/// `atlas::rms_norm`, a template over the launcher's tile in `target.cuh` and, of an op over a kind
+/// of block, its shape there.
 ///
 /// # Errors
 /// If `ops.toml` has no such op.
-pub fn unit(table: &abi::Table, op: &str, header: &str, kernel: &str) -> Result<String, String> {
+pub fn unit(table: &abi::Table, compiled: &Compiled, header: &str) -> Result<String, String> {
+    let op = &compiled.op;
     let row = table
         .get(op)
         .ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;
-    let declaration = abi::declaration(op, row);
+    let declaration = abi::declaration(&compiled.launcher, row);
     let names: Vec<&str> = row.args.iter().map(|arg| arg.name.as_str()).collect();
-    let (kernel, tile) = (camel(kernel), camel(op));
+    let (kernel, tile) = (camel(&compiled.kernel), camel(&compiled.launcher));
+    let shape = compiled.shape.iter();
+    let shape: String = shape
+        .map(|shape| format!(", atlas::target::shapes::{}", camel(shape)))
+        .collect();
     Ok(format!(
         "#include \"ops/{op}/{header}\"\n#include \"target.cuh\"\n\n\
          extern \"C\" {declaration} {{\n    \
-             return atlas::{op}::{kernel}<atlas::target::{tile}>::launch({}, stream);\n}}\n",
+             return atlas::{op}::{kernel}<atlas::target::{tile}{shape}>::launch({}, stream);\n}}\n",
         names.join(", ")
     ))
 }

@@ -390,8 +390,38 @@ fn a_header_may_include_another_of_its_folder() {
 #[test]
 fn an_op_that_the_table_lacks_is_named() {
     let table = abi::parse("").unwrap();
-    let why = compile::unit(&table, "rms_norm", "rows_f32.cuh", "rows_f32").unwrap_err();
-    assert!(why.contains("`rms_norm`"));
+    let why = compile::unit(&table, &compiled("attend", None), "rows_f32.cuh").unwrap_err();
+    assert!(why.contains("`attend`"));
+}
+
+/// The launcher of an op by a kernel, for a shape of several if it is named.
+fn compiled(op: &str, shape: Option<&str>) -> Compiled {
+    let launcher = shape.map(|shape| format!("{op}_{shape}"));
+    Compiled {
+        op: op.to_string(),
+        shape: shape.map(str::to_string),
+        launcher: launcher.unwrap_or(op.to_string()),
+        kernel: "split_kv_bf16".to_string(),
+    }
+}
+
+#[test]
+fn a_shape_of_several_has_launchers_of_its_own() {
+    let row = "[attend]\ndoes = \"\"\nover = \"attention\"\nargs = []\n";
+    let table = abi::parse(row).unwrap();
+    let global = compiled("attend", Some("global"));
+    let unit = compile::unit(&table, &global, "split_kv_bf16.cuh").unwrap();
+    assert!(unit.contains("int atlas_attend_global(atlas_stream *stream)"));
+    let kernel = "SplitKvBf16<atlas::target::AttendGlobal, atlas::target::shapes::Global>";
+    assert!(unit.contains(kernel));
+    let header = abi::header(&table, [("attend", "attend_global")].into_iter()).unwrap();
+    assert!(header.contains("int atlas_attend_global("));
+}
+
+#[test]
+fn a_kind_that_no_block_has_is_refused() {
+    let row = "[op]\ndoes = \"\"\nover = \"atention\"\nargs = []\n";
+    assert!(abi::parse(row).unwrap_err().contains("atention"));
 }
 
 #[test]

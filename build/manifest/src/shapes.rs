@@ -1,0 +1,174 @@
+//! Blocks of a model as types, for host and device: a unit struct each in `target.rs`, with what it
+//! is of `src/shapes.rs`, and a struct of the same numbers in `target.cuh`.
+
+use std::fmt::Write;
+
+use crate::kernels::Kind;
+use crate::schema::leaf::Rows;
+use crate::schema::model::Mixer;
+use crate::target::Target;
+
+/// One block of the model.
+pub(crate) struct Shape {
+    pub kind: Kind,
+    /// Of its struct; in lower case, of launchers of its own.
+    pub name: &'static str,
+    doc: &'static str,
+    /// In the order of the kind's trait.
+    constants: Vec<(&'static str, Number)>,
+}
+
+/// A constant of a shape.
+enum Number {
+    Size(u64),
+    Bool(bool),
+    /// Base of the frequencies of rotary embedding, whose angles the host makes.
+    Theta(f64),
+}
+
+impl Number {
+    fn rust(&self) -> (&'static str, String) {
+        match self {
+            Number::Size(value) => ("usize", value.to_string()),
+            Number::Bool(value) => ("bool", value.to_string()),
+            Number::Theta(theta) => {
+                let rope = format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: None }}");
+                ("crate::shapes::Rope", rope)
+            }
+        }
+    }
+
+    fn cuda(&self) -> Option<String> {
+        match self {
+            Number::Size(value) => Some(format!("int @ = {value}")),
+            Number::Bool(value) => Some(format!("bool @ = {value}")),
+            Number::Theta(_) => None,
+        }
+    }
+}
+
+impl Shape {
+    /// Name in launchers of its own.
+    pub fn snake(&self) -> String {
+        self.name.to_lowercase()
+    }
+
+    /// Of the trait in `src/shapes.rs`, and of the alias in `target.cuh` where it is the only one.
+    fn kind_name(&self) -> String {
+        camel(self.kind.name())
+    }
+}
+
+impl Target {
+    /// Blocks of the model, each once.
+    pub(crate) fn shapes(&self) -> Vec<Shape> {
+        let mixers = self.mixers();
+        let attends = mixers.contains(&Mixer::Attention) || self.model.mtp.layers > 0;
+        let mixers = [
+            attends.then(|| self.attention_shape()),
+            mixers.contains(&Mixer::Gdn).then(|| self.delta_shape()),
+        ];
+        let mixers = mixers.into_iter().flatten();
+        mixers.chain([self.experts_shape()]).collect()
+    }
+
+    pub(crate) fn write_shapes(&self, out: &mut String) {
+        for shape in self.shapes() {
+            let (name, kind) = (shape.name, shape.kind_name());
+            let _ = writeln!(out, "/// {}\npub struct {name};", shape.doc);
+            let _ = writeln!(out, "impl crate::shapes::{kind} for {name} {{");
+            for (name, number) in &shape.constants {
+                let (kind, value) = number.rust();
+                let _ = writeln!(out, "    const {name}: {kind} = {value};");
+            }
+            out.push_str("}\n");
+        }
+    }
+
+    /// The same for device code, `HEAD_DIM` being `kHeadDim`.
+    pub(crate) fn write_cuda_shapes(&self, out: &mut String) {
+        out.push_str("\n// Blocks of the model.\nnamespace shapes {\n");
+        let shapes = self.shapes();
+        for shape in &shapes {
+            let _ = writeln!(out, "\n// {}\nstruct {} {{", shape.doc, shape.name);
+            for (name, number) in &shape.constants {
+                let name = format!("k{}", camel(&name.to_lowercase()));
+                if let Some(text) = number.cuda() {
+                    let _ = writeln!(out, "  static constexpr {};", text.replace('@', &name));
+                }
+            }
+            out.push_str("};\n");
+        }
+        for shape in &shapes {
+            let alone = shapes
+                .iter()
+                .filter(|other| other.kind == shape.kind)
+                .count()
+                == 1;
+            if alone && shape.kind != Kind::Attention {
+                let _ = writeln!(out, "// The only one of its kind.");
+                let _ = writeln!(out, "using {} = {};", shape.kind_name(), shape.name);
+            }
+        }
+        out.push_str("\n} // namespace shapes\n");
+    }
+
+    fn attention_shape(&self) -> Shape {
+        let attention = &self.model.attention;
+        Shape {
+            doc: "Attention over all positions.",
+            name: "Full",
+            kind: Kind::Attention,
+            constants: vec![
+                ("HEADS", Number::Size(attention.heads)),
+                ("KV_HEADS", Number::Size(attention.kv_heads)),
+                ("HEAD_DIM", Number::Size(attention.head_dim)),
+                ("ROTARY_DIM", Number::Size(attention.rotary_dim)),
+                ("ROPE", Number::Theta(attention.rope_theta)),
+                ("GATED", Number::Bool(true)),
+                ("NORMED", Number::Bool(true)),
+            ],
+        }
+    }
+
+    fn delta_shape(&self) -> Shape {
+        let gdn = &self.model.gdn;
+        Shape {
+            doc: "Gated DeltaNet.",
+            name: "Gdn",
+            kind: Kind::Delta,
+            constants: vec![
+                ("KEY_HEADS", Number::Size(gdn.key_heads)),
+                ("VALUE_HEADS", Number::Size(gdn.value_heads)),
+                ("KEY_DIM", Number::Size(gdn.key_dim)),
+                ("VALUE_DIM", Number::Size(gdn.value_dim)),
+                ("CONV", Number::Size(gdn.conv_kernel)),
+            ],
+        }
+    }
+
+    fn experts_shape(&self) -> Shape {
+        let moe = &self.model.moe;
+        let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
+        Shape {
+            doc: "Mixture of experts.",
+            name: "Moe",
+            kind: Kind::Experts,
+            constants: vec![
+                ("COUNT", Number::Size(moe.experts)),
+                ("PER_TOKEN", Number::Size(moe.experts_per_token)),
+                ("INTERMEDIATE", Number::Size(moe.intermediate)),
+                ("SHARED", Number::Size(moe.shared_intermediate)),
+                ("ROWS_NVFP4", Number::Bool(rounds)),
+            ],
+        }
+    }
+}
+
+/// `rms_norm` to `RmsNorm`.
+pub(crate) fn camel(name: &str) -> String {
+    let words = name
+        .split('_')
+        .map(|word| word[..1].to_uppercase() + &word[1..]);
+    words.collect()
+}
