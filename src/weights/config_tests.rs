@@ -35,7 +35,7 @@ fn an_edit_is_refused_by_key_value_and_what_is_right() {
     for words in [
         "states \"yarn\" at /rope_parameters/rope_type",
         "built for \"default\"",
-        "family of its manifest",
+        "attention.rope_scaling of its manifest",
     ] {
         assert!(said.contains(words), "{said}");
     }

@@ -18,8 +18,7 @@
 use super::format::{FP8_BLOCK, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
-use crate::shapes::Experts as _;
-use crate::target::{self, Kind, Moe, Purpose, Role, Site};
+use crate::target::{self, Kind, Purpose, Role, Site};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -130,11 +129,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         Role::Embedding if tied => embedding(head_scale()),
         Role::Embedding => embedding(1.0),
         Role::Head => Numbers::Bf16(Range::around(0.0, head_scale() * 3f32.sqrt())),
-        Role::Router => rows(
-            ROUTER_SPREAD,
-            Range::matrix(columns),
-            popularity(weight.site()),
-        ),
+        Role::Router => rows(ROUTER_SPREAD, Range::matrix(columns), popularity(weight)),
         Role::FinalNorm
         | Role::InputNorm
         | Role::PostNorm
@@ -154,7 +149,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
 fn gain(role: Role) -> f32 {
     match role {
         Role::Output | Role::GdnOutput => MIXER_GAIN,
-        Role::ExpertDown | Role::SharedDown => EXPERT_GAIN,
+        Role::ExpertDown | Role::SharedDown | Role::MlpDown => EXPERT_GAIN,
         _ => 1.0,
     }
 }
@@ -167,8 +162,8 @@ fn head_scale() -> f32 {
 }
 
 /// What a router's rows hold on the common channels: ranks are dealt anew in each layer.
-fn popularity(site: Site) -> Vec<f32> {
-    let place = match site {
+fn popularity(router: Weight) -> Vec<f32> {
+    let place = match router.site() {
         Site::Layer(layer) => layer,
         Site::Whole | Site::Prediction => target::LAYERS,
     };
@@ -177,7 +172,7 @@ fn popularity(site: Site) -> Vec<f32> {
     let embedding = share * COMMON * COMMON + 1.0 - share;
     let size = (embedding + LAYER_GROWTH * place as f32).sqrt();
     let sum = channels * COMMON / size;
-    let mut ranks: Vec<usize> = (0..Moe::COUNT).collect();
+    let mut ranks: Vec<usize> = (0..router.n()).collect();
     let dealt = seed("popularity").wrapping_add(place as u64);
     ranks.sort_by_key(|&rank| word(dealt, rank as u64));
     let logit = |rank: &usize| -POPULARITY * ((rank + 1) as f32).ln();

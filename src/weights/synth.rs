@@ -3,7 +3,7 @@
 //! Names, shapes and number formats are those of the release that the target serves; a vision
 //! tower, which text does not read, is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -20,8 +20,7 @@ use super::header::LENGTH_BYTES;
 use super::layout::Layout;
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Drawn, Seeded};
-use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{self, Full, Gdn, Mixer, Moe, Site};
+use crate::target::{self, FAMILY, Fact, Site};
 
 /// Bytes of tensors that a shard holds, unless one tensor is larger.
 const SHARD_BYTES: u64 = 1 << 30;
@@ -252,44 +251,41 @@ fn index(shards: &[Shard]) -> Value {
     json!({"metadata": {"total_size": size}, "weight_map": names})
 }
 
-/// The text model, for another implementation to be compared with.
+/// The text model, for another implementation to be compared with: of each fact about
+/// configurations the usual value, at the first place where it may stand.
 fn config(layers: usize) -> Value {
-    let kinds = target::MIXERS[..layers].iter().map(|mixer| match mixer {
-        Mixer::Gdn => "linear_attention",
-        Mixer::Attention => "full_attention",
-    });
-    let rotary = Full::ROTARY_DIM as f64 / Full::HEAD_DIM as f64;
-    json!({
-        "architectures": ["Qwen3_5MoeForCausalLM"],
-        "model_type": "qwen3_5_moe_text",
-        "vocab_size": target::VOCAB,
-        "hidden_size": target::HIDDEN,
-        "num_hidden_layers": layers,
-        "layer_types": kinds.collect::<Vec<_>>(),
-        "num_attention_heads": Full::HEADS,
-        "num_key_value_heads": Full::KV_HEADS,
-        "head_dim": Full::HEAD_DIM,
-        "rms_norm_eps": f64::from(target::NORM_EPS),
-        "max_position_embeddings": target::MAX_CONTEXT,
-        "tie_word_embeddings": target::TIED_HEAD,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": Full::ROPE.theta,
-            "partial_rotary_factor": rotary,
-            // Positions of text have one part: sections do not matter.
-            "mrope_section": [0, 0, 0],
-        },
-        "linear_conv_kernel_dim": Gdn::CONV,
-        "linear_key_head_dim": Gdn::KEY_DIM,
-        "linear_value_head_dim": Gdn::VALUE_DIM,
-        "linear_num_key_heads": Gdn::KEY_HEADS,
-        "linear_num_value_heads": Gdn::VALUE_HEADS,
-        "moe_intermediate_size": Moe::INTERMEDIATE,
-        "shared_expert_intermediate_size": Moe::SHARED,
-        "num_experts_per_tok": Moe::PER_TOKEN,
-        "num_experts": Moe::COUNT,
-        "mtp_num_hidden_layers": target::MTP_LAYERS,
-    })
+    let (mut config, mut keys) = (json!({}), BTreeSet::new());
+    for fact in target::CONFIG.iter().filter(|fact| is_written(fact)) {
+        let usual = serde_json::from_str::<Value>(&fact.right).map(|mut right| right[0].take());
+        let usual = usual.expect("the build writes lists of values");
+        if fact.key == FAMILY || keys.insert(fact.key) {
+            put(&mut config, fact.pointer, usual);
+        }
+    }
+    config["num_hidden_layers"] = json!(layers);
+    if let Some(kinds) = config["layer_types"].as_array_mut() {
+        kinds.truncate(layers);
+    }
+    config["max_position_embeddings"] = json!(target::MAX_CONTEXT);
+    // Positions of text have one part: sections do not matter.
+    config["rope_parameters"]["mrope_section"] = json!([0, 0, 0]);
+    config
+}
+
+/// Whether a drawn checkpoint's configuration states a fact: none of those that the library
+/// assumes,
+/// and no formats, which it would want libraries of their own for.
+fn is_written(fact: &Fact) -> bool {
+    let named = ["/model_type", "/architectures"].contains(&fact.pointer);
+    let assumed = fact.key == FAMILY && !fact.required && !named;
+    !assumed && !fact.pointer.starts_with("/quantization_config")
+}
+
+/// Writes `value` at a pointer, the objects on the way too.
+fn put(config: &mut Value, pointer: &str, value: Value) {
+    let names = pointer.split('/').skip(1);
+    let place = names.fold(config, |place, name| &mut place[name]);
+    *place = value;
 }
 
 /// What says that the weights mean nothing.

@@ -177,23 +177,23 @@ sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
 "model.layers.{layer}.self_attn.k_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 73732 }
 "model.layers.{layer}.self_attn.v_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 73732 }
 "model.layers.{layer}.self_attn.o_proj" = { count = 1, shape = [256, 1024], format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 147460 }
-"model.layers.{layer}.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
-"model.layers.{layer}.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
 "model.layers.{layer}.self_attn.k_proj.k_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
 "model.layers.{layer}.self_attn.v_proj.v_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
-"model.layers.{layer}.linear_attn.in_proj_qkv" = { count = 3, shape = [1024, 256], format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
-"model.layers.{layer}.linear_attn.in_proj_z" = { count = 3, shape = [512, 256], format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
-"model.layers.{layer}.linear_attn.in_proj_b" = { count = 3, shape = [4, 256], format = "bf16", bytes_stored = 6144, bytes_read_per_token = 6144 }
-"model.layers.{layer}.linear_attn.in_proj_a" = { count = 3, shape = [4, 256], format = "bf16", bytes_stored = 6144, bytes_read_per_token = 6144 }
+"model.layers.{layer}.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
+"model.layers.{layer}.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 512 }
 "model.layers.{layer}.linear_attn.out_proj" = { count = 3, shape = [256, 512], format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
 "model.layers.{layer}.linear_attn.conv1d.weight" = { count = 3, shape = [1024, 1, 4], format = "vector", bytes_stored = 24576, bytes_read_per_token = 24576 }
 "model.layers.{layer}.linear_attn.A_log" = { count = 3, shape = [4], format = "vector", bytes_stored = 24, bytes_read_per_token = 24 }
 "model.layers.{layer}.linear_attn.dt_bias" = { count = 3, shape = [4], format = "vector", bytes_stored = 24, bytes_read_per_token = 24 }
 "model.layers.{layer}.linear_attn.norm.weight" = { count = 3, shape = [128], format = "vector", bytes_stored = 768, bytes_read_per_token = 768 }
+"model.layers.{layer}.linear_attn.in_proj_qkv" = { count = 3, shape = [1024, 256], format = "bf16", bytes_stored = 1572864, bytes_read_per_token = 1572864 }
+"model.layers.{layer}.linear_attn.in_proj_z" = { count = 3, shape = [512, 256], format = "bf16", bytes_stored = 786432, bytes_read_per_token = 786432 }
+"model.layers.{layer}.linear_attn.in_proj_b" = { count = 3, shape = [4, 256], format = "bf16", bytes_stored = 6144, bytes_read_per_token = 6144 }
+"model.layers.{layer}.linear_attn.in_proj_a" = { count = 3, shape = [4, 256], format = "bf16", bytes_stored = 6144, bytes_read_per_token = 6144 }
+"model.layers.{layer}.mlp.gate" = { count = 4, shape = [8, 256], format = "bf16", bytes_stored = 16384, bytes_read_per_token = 16384 }
 "model.layers.{layer}.mlp.experts.{expert}.gate_proj" = { count = 32, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
 "model.layers.{layer}.mlp.experts.{expert}.up_proj" = { count = 32, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
 "model.layers.{layer}.mlp.experts.{expert}.down_proj" = { count = 32, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 589952, bytes_read_per_token = 147488 }
-"model.layers.{layer}.mlp.gate" = { count = 4, shape = [8, 256], format = "bf16", bytes_stored = 16384, bytes_read_per_token = 16384 }
 "model.layers.{layer}.mlp.shared_expert.gate_proj" = { count = 4, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
 "model.layers.{layer}.mlp.shared_expert.up_proj" = { count = 4, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
 "model.layers.{layer}.mlp.shared_expert.down_proj" = { count = 4, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 73744, bytes_read_per_token = 73744 }
@@ -208,14 +208,14 @@ sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
 "mtp.layers.0.self_attn.k_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.v_proj" = { count = 1, shape = [512, 256], format = "nvfp4_compressed_tensors", bytes_stored = 73732, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.o_proj" = { count = 1, shape = [256, 1024], format = "nvfp4_compressed_tensors", bytes_stored = 147460, bytes_read_per_token = 0 }
-"mtp.layers.0.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
-"mtp.layers.0.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.k_proj.k_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.v_proj.v_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.gate" = { count = 1, shape = [8, 256], format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.experts.{expert}.gate_proj" = { count = 8, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.experts.{expert}.up_proj" = { count = 8, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.experts.{expert}.down_proj" = { count = 8, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 147488, bytes_read_per_token = 0 }
-"mtp.layers.0.mlp.gate" = { count = 1, shape = [8, 256], format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert.gate_proj" = { count = 1, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert.up_proj" = { count = 1, shape = [128, 256], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert.down_proj" = { count = 1, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
@@ -309,23 +309,23 @@ pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Key, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::Value, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::Output, name: Cow::Borrowed("model.layers.{layer}.self_attn.o_proj"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256, 1024]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
-    Row { role: Role::QueryNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
-    Row { role: Role::KeyNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
     Row { role: Role::KeyScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj.k_scale"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
     Row { role: Role::ValueScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj.v_scale"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
-    Row { role: Role::GdnQkv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_qkv"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[1024, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1024, first: 0, rows: 1024 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::GdnGate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_z"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::GdnBeta, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_b"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4, first: 0, rows: 4 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::GdnDecay, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_a"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4, first: 0, rows: 4 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
     Row { role: Role::GdnOutput, name: Cow::Borrowed("model.layers.{layer}.linear_attn.out_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[256, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::GdnConv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.conv1d.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[1024, 1, 4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
     Row { role: Role::GdnDecayRate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.A_log"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
     Row { role: Role::GdnDecayBias, name: Cow::Borrowed("model.layers.{layer}.linear_attn.dt_bias"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
     Row { role: Role::GdnNorm, name: Cow::Borrowed("model.layers.{layer}.linear_attn.norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[128]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnQkv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_qkv"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[1024, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1024, first: 0, rows: 1024 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnGate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_z"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnBeta, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_b"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4, first: 0, rows: 4 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnDecay, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_a"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2])), copies: 1, shape: Cow::Borrowed(&[4, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4, first: 0, rows: 4 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::Router, name: Cow::Borrowed("model.layers.{layer}.mlp.gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[8, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8, first: 0, rows: 8 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::ExpertGate, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::ExpertUp, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::ExpertDown, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 8, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
-    Row { role: Role::Router, name: Cow::Borrowed("model.layers.{layer}.mlp.gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[8, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8, first: 0, rows: 8 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::SharedGate, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedUp, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedDown, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3])), copies: 1, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
@@ -340,14 +340,14 @@ pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Key, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::Value, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::Output, name: Cow::Borrowed("mtp.layers.0.self_attn.o_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 1024]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
-    Row { role: Role::QueryNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.q_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
-    Row { role: Role::KeyNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.k_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
     Row { role: Role::KeyScale, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj.k_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
     Row { role: Role::ValueScale, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj.v_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.q_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.k_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Router, name: Cow::Borrowed("mtp.layers.0.mlp.gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[8, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8, first: 0, rows: 8 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::ExpertGate, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.gate_proj"), sites: Sites::Prediction, copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::ExpertUp, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.up_proj"), sites: Sites::Prediction, copies: 8, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::ExpertDown, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.down_proj"), sites: Sites::Prediction, copies: 8, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
-    Row { role: Role::Router, name: Cow::Borrowed("mtp.layers.0.mlp.gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[8, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8, first: 0, rows: 8 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::SharedGate, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.gate_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedUp, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.up_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[128, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 128, first: 0, rows: 128 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedDown, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.down_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
@@ -426,11 +426,10 @@ pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 10292076..=10292076;
 pub const VISION_TENSORS: [u64; 2] = [0, 0];
 /// Facts that the checkpoint's `config.json` must not contradict.
 pub const CONFIG: &[Fact] = &[
-    Fact { key: "family", pointer: "/model_type", right: Cow::Borrowed(r#"["qwen3_5_moe","qwen3_5_moe_text"]"#), required: false },
-    Fact { key: "family", pointer: "/architectures", right: Cow::Borrowed(r#"[["Qwen3_5MoeForConditionalGeneration"],["Qwen3_5MoeForCausalLM"]]"#), required: false },
+    Fact { key: "family", pointer: "/model_type", right: Cow::Borrowed(r#"["qwen3_5_moe_text","qwen3_5_moe"]"#), required: false },
+    Fact { key: "family", pointer: "/architectures", right: Cow::Borrowed(r#"[["Qwen3_5MoeForCausalLM"],["Qwen3_5MoeForConditionalGeneration"]]"#), required: false },
     Fact { key: "family", pointer: "/hidden_act", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
     Fact { key: "family", pointer: "/hidden_activation", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
-    Fact { key: "family", pointer: "/output_gate_type", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
     Fact { key: "family", pointer: "/attn_output_gate", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/attention_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "family", pointer: "/qkv_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
@@ -439,7 +438,6 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/use_qk_norm", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/qk_norm", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/use_sliding_window", right: Cow::Borrowed(r#"[false]"#), required: false },
-    Fact { key: "family", pointer: "/sliding_window", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/attention_chunk_size", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/attn_logit_softcapping", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/final_logit_softcapping", right: Cow::Borrowed(r#"[null]"#), required: false },
@@ -450,7 +448,9 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/attention_multiplier", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/query_pre_attn_scalar", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/swiglu_limit", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/output_gate_type", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
     Fact { key: "family", pointer: "/mamba_ssm_dtype", right: Cow::Borrowed(r#"["float32"]"#), required: false },
+    Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "family", pointer: "/norm_topk_prob", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/routed_scaling_factor", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "family", pointer: "/scoring_func", right: Cow::Borrowed(r#"["softmax"]"#), required: false },
@@ -459,36 +459,36 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/mlp_only_layers", right: Cow::Borrowed(r#"[[]]"#), required: false },
     Fact { key: "family", pointer: "/decoder_sparse_step", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "family", pointer: "/first_k_dense_replace", right: Cow::Borrowed(r#"[0]"#), required: false },
-    Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "attention.rope_theta", pointer: "/rope_parameters/rope_theta", right: Cow::Borrowed(r#"[10000000.0]"#), required: true },
     Fact { key: "attention.rope_theta", pointer: "/rope_theta", right: Cow::Borrowed(r#"[10000000.0]"#), required: false },
     Fact { key: "attention.rotary_dim", pointer: "/rope_parameters/partial_rotary_factor", right: Cow::Borrowed(r#"[0.25]"#), required: true },
     Fact { key: "attention.rotary_dim", pointer: "/partial_rotary_factor", right: Cow::Borrowed(r#"[0.25]"#), required: false },
-    Fact { key: "family", pointer: "/rope_parameters/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_parameters/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_scaling/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_scaling/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_parameters/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
-    Fact { key: "family", pointer: "/rope_scaling/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "family", pointer: "/rope_interleave", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_parameters/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_parameters/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_scaling/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_scaling/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_parameters/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_scaling/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "hidden", pointer: "/hidden_size", right: Cow::Borrowed(r#"[256]"#), required: false },
     Fact { key: "vocab", pointer: "/vocab_size", right: Cow::Borrowed(r#"[3072]"#), required: false },
     Fact { key: "tied_head", pointer: "/tie_word_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "norm_eps", pointer: "/rms_norm_eps", right: Cow::Borrowed(r#"[1e-6]"#), required: true },
     Fact { key: "layers.count", pointer: "/num_hidden_layers", right: Cow::Borrowed(r#"[4]"#), required: false },
     Fact { key: "mtp.layers", pointer: "/mtp_num_hidden_layers", right: Cow::Borrowed(r#"[1]"#), required: false },
-    Fact { key: "moe.experts", pointer: "/num_experts", right: Cow::Borrowed(r#"[8]"#), required: false },
-    Fact { key: "moe.experts_per_token", pointer: "/num_experts_per_tok", right: Cow::Borrowed(r#"[2]"#), required: true },
-    Fact { key: "moe.intermediate", pointer: "/moe_intermediate_size", right: Cow::Borrowed(r#"[128]"#), required: false },
-    Fact { key: "moe.shared_intermediate", pointer: "/shared_expert_intermediate_size", right: Cow::Borrowed(r#"[128]"#), required: false },
     Fact { key: "attention.heads", pointer: "/num_attention_heads", right: Cow::Borrowed(r#"[4]"#), required: true },
     Fact { key: "attention.kv_heads", pointer: "/num_key_value_heads", right: Cow::Borrowed(r#"[2]"#), required: true },
     Fact { key: "attention.head_dim", pointer: "/head_dim", right: Cow::Borrowed(r#"[256]"#), required: true },
+    Fact { key: "family", pointer: "/sliding_window", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "gdn.key_heads", pointer: "/linear_num_key_heads", right: Cow::Borrowed(r#"[2]"#), required: true },
     Fact { key: "gdn.value_heads", pointer: "/linear_num_value_heads", right: Cow::Borrowed(r#"[4]"#), required: true },
     Fact { key: "gdn.key_dim", pointer: "/linear_key_head_dim", right: Cow::Borrowed(r#"[128]"#), required: true },
     Fact { key: "gdn.value_dim", pointer: "/linear_value_head_dim", right: Cow::Borrowed(r#"[128]"#), required: true },
     Fact { key: "gdn.conv_kernel", pointer: "/linear_conv_kernel_dim", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "moe.experts", pointer: "/num_experts", right: Cow::Borrowed(r#"[8]"#), required: false },
+    Fact { key: "moe.experts_per_token", pointer: "/num_experts_per_tok", right: Cow::Borrowed(r#"[2]"#), required: true },
+    Fact { key: "moe.intermediate", pointer: "/moe_intermediate_size", right: Cow::Borrowed(r#"[128]"#), required: false },
+    Fact { key: "moe.shared_intermediate", pointer: "/shared_expert_intermediate_size", right: Cow::Borrowed(r#"[128]"#), required: false },
     Fact { key: "layers.period", pointer: "/layer_types", right: Cow::Borrowed(r#"[["linear_attention","linear_attention","linear_attention","full_attention"]]"#), required: false },
     Fact { key: "layers.period", pointer: "/full_attention_interval", right: Cow::Borrowed(r#"[4]"#), required: false },
     Fact { key: "format", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },

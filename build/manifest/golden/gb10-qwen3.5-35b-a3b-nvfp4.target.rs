@@ -271,23 +271,23 @@ files = []
 "model.layers.{layer}.self_attn.k_proj" = { count = 10, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 5898320, bytes_read_per_token = 5898320 }
 "model.layers.{layer}.self_attn.v_proj" = { count = 10, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 5898320, bytes_read_per_token = 5898320 }
 "model.layers.{layer}.self_attn.o_proj" = { count = 10, shape = [2048, 4096], format = "nvfp4_compressed_tensors", bytes_stored = 47186000, bytes_read_per_token = 47186000 }
-"model.layers.{layer}.self_attn.q_norm.weight" = { count = 10, shape = [256], format = "vector", bytes_stored = 5120, bytes_read_per_token = 5120 }
-"model.layers.{layer}.self_attn.k_norm.weight" = { count = 10, shape = [256], format = "vector", bytes_stored = 5120, bytes_read_per_token = 5120 }
 "model.layers.{layer}.self_attn.k_proj.k_scale" = { count = 10, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
 "model.layers.{layer}.self_attn.v_proj.v_scale" = { count = 10, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
-"model.layers.{layer}.linear_attn.in_proj_qkv" = { count = 30, shape = [8192, 2048], format = "bf16", bytes_stored = 1006632960, bytes_read_per_token = 1006632960 }
-"model.layers.{layer}.linear_attn.in_proj_z" = { count = 30, shape = [4096, 2048], format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
-"model.layers.{layer}.linear_attn.in_proj_b" = { count = 30, shape = [32, 2048], format = "bf16", bytes_stored = 3932160, bytes_read_per_token = 3932160 }
-"model.layers.{layer}.linear_attn.in_proj_a" = { count = 30, shape = [32, 2048], format = "bf16", bytes_stored = 3932160, bytes_read_per_token = 3932160 }
+"model.layers.{layer}.self_attn.q_norm.weight" = { count = 10, shape = [256], format = "vector", bytes_stored = 5120, bytes_read_per_token = 5120 }
+"model.layers.{layer}.self_attn.k_norm.weight" = { count = 10, shape = [256], format = "vector", bytes_stored = 5120, bytes_read_per_token = 5120 }
 "model.layers.{layer}.linear_attn.out_proj" = { count = 30, shape = [2048, 4096], format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
 "model.layers.{layer}.linear_attn.conv1d.weight" = { count = 30, shape = [8192, 1, 4], format = "vector", bytes_stored = 1966080, bytes_read_per_token = 1966080 }
 "model.layers.{layer}.linear_attn.A_log" = { count = 30, shape = [32], format = "vector", bytes_stored = 1920, bytes_read_per_token = 1920 }
 "model.layers.{layer}.linear_attn.dt_bias" = { count = 30, shape = [32], format = "vector", bytes_stored = 1920, bytes_read_per_token = 1920 }
 "model.layers.{layer}.linear_attn.norm.weight" = { count = 30, shape = [128], format = "vector", bytes_stored = 7680, bytes_read_per_token = 7680 }
+"model.layers.{layer}.linear_attn.in_proj_qkv" = { count = 30, shape = [8192, 2048], format = "bf16", bytes_stored = 1006632960, bytes_read_per_token = 1006632960 }
+"model.layers.{layer}.linear_attn.in_proj_z" = { count = 30, shape = [4096, 2048], format = "bf16", bytes_stored = 503316480, bytes_read_per_token = 503316480 }
+"model.layers.{layer}.linear_attn.in_proj_b" = { count = 30, shape = [32, 2048], format = "bf16", bytes_stored = 3932160, bytes_read_per_token = 3932160 }
+"model.layers.{layer}.linear_attn.in_proj_a" = { count = 30, shape = [32, 2048], format = "bf16", bytes_stored = 3932160, bytes_read_per_token = 3932160 }
+"model.layers.{layer}.mlp.gate" = { count = 40, shape = [256, 2048], format = "bf16", bytes_stored = 41943040, bytes_read_per_token = 41943040 }
 "model.layers.{layer}.mlp.experts.{expert}.gate_proj" = { count = 10240, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
 "model.layers.{layer}.mlp.experts.{expert}.up_proj" = { count = 10240, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
 "model.layers.{layer}.mlp.experts.{expert}.down_proj" = { count = 10240, shape = [2048, 512], format = "nvfp4_compressed_tensors", bytes_stored = 6039879680, bytes_read_per_token = 188746240 }
-"model.layers.{layer}.mlp.gate" = { count = 40, shape = [256, 2048], format = "bf16", bytes_stored = 41943040, bytes_read_per_token = 41943040 }
 "model.layers.{layer}.mlp.shared_expert.gate_proj" = { count = 40, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
 "model.layers.{layer}.mlp.shared_expert.up_proj" = { count = 40, shape = [512, 2048], format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
 "model.layers.{layer}.mlp.shared_expert.down_proj" = { count = 40, shape = [2048, 512], format = "nvfp4_compressed_tensors", bytes_stored = 23593280, bytes_read_per_token = 23593280 }
@@ -302,14 +302,14 @@ files = []
 "mtp.layers.0.self_attn.k_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.v_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.o_proj" = { count = 1, shape = [2048, 4096], format = "bf16", bytes_stored = 16777216, bytes_read_per_token = 0 }
-"mtp.layers.0.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
-"mtp.layers.0.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.k_proj.k_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
 "mtp.layers.0.self_attn.v_proj.v_scale" = { count = 1, shape = [], format = "vector", bytes_stored = 0, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.q_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.self_attn.k_norm.weight" = { count = 1, shape = [256], format = "vector", bytes_stored = 512, bytes_read_per_token = 0 }
+"mtp.layers.0.mlp.gate" = { count = 1, shape = [256, 2048], format = "bf16", bytes_stored = 1048576, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.experts.{expert}.gate_proj" = { count = 256, shape = [512, 2048], format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.experts.{expert}.up_proj" = { count = 256, shape = [512, 2048], format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.experts.{expert}.down_proj" = { count = 256, shape = [2048, 512], format = "bf16", bytes_stored = 536870912, bytes_read_per_token = 0 }
-"mtp.layers.0.mlp.gate" = { count = 1, shape = [256, 2048], format = "bf16", bytes_stored = 1048576, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert.gate_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert.up_proj" = { count = 1, shape = [512, 2048], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert.down_proj" = { count = 1, shape = [2048, 512], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
@@ -403,23 +403,23 @@ pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Key, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::Value, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::Output, name: Cow::Borrowed("model.layers.{layer}.self_attn.o_proj"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
-    Row { role: Role::QueryNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
-    Row { role: Role::KeyNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
     Row { role: Role::KeyScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_proj.k_scale"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
     Row { role: Role::ValueScale, name: Cow::Borrowed("model.layers.{layer}.self_attn.v_proj.v_scale"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
-    Row { role: Role::GdnQkv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_qkv"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[8192, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8192, first: 0, rows: 8192 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::GdnGate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_z"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[4096, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4096, first: 0, rows: 4096 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::GdnBeta, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_b"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 32, first: 0, rows: 32 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::GdnDecay, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_a"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 32, first: 0, rows: 32 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.q_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("model.layers.{layer}.self_attn.k_norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[3, 7, 11, 15, 19, 23, 27, 31, 35, 39])), copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
     Row { role: Role::GdnOutput, name: Cow::Borrowed("model.layers.{layer}.linear_attn.out_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::GdnConv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.conv1d.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[8192, 1, 4]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
     Row { role: Role::GdnDecayRate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.A_log"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
     Row { role: Role::GdnDecayBias, name: Cow::Borrowed("model.layers.{layer}.linear_attn.dt_bias"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
     Row { role: Role::GdnNorm, name: Cow::Borrowed("model.layers.{layer}.linear_attn.norm.weight"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[128]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: false } },
+    Row { role: Role::GdnQkv, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_qkv"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[8192, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 8192, first: 0, rows: 8192 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnGate, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_z"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[4096, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 4096, first: 0, rows: 4096 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnBeta, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_b"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 32, first: 0, rows: 32 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::GdnDecay, name: Cow::Borrowed("model.layers.{layer}.linear_attn.in_proj_a"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30, 32, 33, 34, 36, 37, 38])), copies: 1, shape: Cow::Borrowed(&[32, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 32, first: 0, rows: 32 }]), kind: Kind::Matrix(Format::Bf16) },
+    Row { role: Role::Router, name: Cow::Borrowed("model.layers.{layer}.mlp.gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[256, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::ExpertGate, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::ExpertUp, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::ExpertDown, name: Cow::Borrowed("model.layers.{layer}.mlp.experts.{expert}.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 256, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
-    Row { role: Role::Router, name: Cow::Borrowed("model.layers.{layer}.mlp.gate"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[256, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::SharedGate, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.gate_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedUp, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.up_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedDown, name: Cow::Borrowed("model.layers.{layer}.mlp.shared_expert.down_proj"), sites: Sites::Layers(Cow::Borrowed(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])), copies: 1, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
@@ -434,14 +434,14 @@ pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Key, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::Value, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::Output, name: Cow::Borrowed("mtp.layers.0.self_attn.o_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048, 4096]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::QueryNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.q_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
-    Row { role: Role::KeyNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.k_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
     Row { role: Role::KeyScale, name: Cow::Borrowed("mtp.layers.0.self_attn.k_proj.k_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
     Row { role: Role::ValueScale, name: Cow::Borrowed("mtp.layers.0.self_attn.v_proj.v_scale"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[]), runs: Cow::Borrowed(&[]), kind: Kind::Unused },
+    Row { role: Role::QueryNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.q_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::KeyNorm, name: Cow::Borrowed("mtp.layers.0.self_attn.k_norm.weight"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256]), runs: Cow::Borrowed(&[]), kind: Kind::Vector { plus_one: true } },
+    Row { role: Role::Router, name: Cow::Borrowed("mtp.layers.0.mlp.gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::ExpertGate, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.gate_proj"), sites: Sites::Prediction, copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::ExpertUp, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.up_proj"), sites: Sites::Prediction, copies: 256, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::ExpertDown, name: Cow::Borrowed("mtp.layers.0.mlp.experts.{expert}.down_proj"), sites: Sites::Prediction, copies: 256, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
-    Row { role: Role::Router, name: Cow::Borrowed("mtp.layers.0.mlp.gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::SharedGate, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.gate_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::SharedUp, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.up_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[512, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 512, first: 0, rows: 512 }]), kind: Kind::Matrix(Format::Bf16) },
     Row { role: Role::SharedDown, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.down_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[2048, 512]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 2048, first: 0, rows: 2048 }]), kind: Kind::Matrix(Format::Bf16) },
@@ -625,11 +625,10 @@ pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 24132849152..=2413284915
 pub const VISION_TENSORS: [u64; 2] = [333, 893142496];
 /// Facts that the checkpoint's `config.json` must not contradict.
 pub const CONFIG: &[Fact] = &[
-    Fact { key: "family", pointer: "/model_type", right: Cow::Borrowed(r#"["qwen3_5_moe","qwen3_5_moe_text"]"#), required: false },
-    Fact { key: "family", pointer: "/architectures", right: Cow::Borrowed(r#"[["Qwen3_5MoeForConditionalGeneration"],["Qwen3_5MoeForCausalLM"]]"#), required: false },
+    Fact { key: "family", pointer: "/model_type", right: Cow::Borrowed(r#"["qwen3_5_moe_text","qwen3_5_moe"]"#), required: false },
+    Fact { key: "family", pointer: "/architectures", right: Cow::Borrowed(r#"[["Qwen3_5MoeForCausalLM"],["Qwen3_5MoeForConditionalGeneration"]]"#), required: false },
     Fact { key: "family", pointer: "/hidden_act", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
     Fact { key: "family", pointer: "/hidden_activation", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
-    Fact { key: "family", pointer: "/output_gate_type", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
     Fact { key: "family", pointer: "/attn_output_gate", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/attention_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "family", pointer: "/qkv_bias", right: Cow::Borrowed(r#"[false]"#), required: false },
@@ -638,7 +637,6 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/use_qk_norm", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/qk_norm", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/use_sliding_window", right: Cow::Borrowed(r#"[false]"#), required: false },
-    Fact { key: "family", pointer: "/sliding_window", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/attention_chunk_size", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/attn_logit_softcapping", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/final_logit_softcapping", right: Cow::Borrowed(r#"[null]"#), required: false },
@@ -649,7 +647,9 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/attention_multiplier", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/query_pre_attn_scalar", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "family", pointer: "/swiglu_limit", right: Cow::Borrowed(r#"[null]"#), required: false },
+    Fact { key: "family", pointer: "/output_gate_type", right: Cow::Borrowed(r#"["silu","swish"]"#), required: false },
     Fact { key: "family", pointer: "/mamba_ssm_dtype", right: Cow::Borrowed(r#"["float32"]"#), required: false },
+    Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "family", pointer: "/norm_topk_prob", right: Cow::Borrowed(r#"[true]"#), required: false },
     Fact { key: "family", pointer: "/routed_scaling_factor", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "family", pointer: "/scoring_func", right: Cow::Borrowed(r#"["softmax"]"#), required: false },
@@ -658,36 +658,36 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/mlp_only_layers", right: Cow::Borrowed(r#"[[]]"#), required: false },
     Fact { key: "family", pointer: "/decoder_sparse_step", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "family", pointer: "/first_k_dense_replace", right: Cow::Borrowed(r#"[0]"#), required: false },
-    Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "attention.rope_theta", pointer: "/rope_parameters/rope_theta", right: Cow::Borrowed(r#"[10000000.0]"#), required: true },
     Fact { key: "attention.rope_theta", pointer: "/rope_theta", right: Cow::Borrowed(r#"[10000000.0]"#), required: false },
     Fact { key: "attention.rotary_dim", pointer: "/rope_parameters/partial_rotary_factor", right: Cow::Borrowed(r#"[0.25]"#), required: true },
     Fact { key: "attention.rotary_dim", pointer: "/partial_rotary_factor", right: Cow::Borrowed(r#"[0.25]"#), required: false },
-    Fact { key: "family", pointer: "/rope_parameters/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_parameters/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_scaling/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_scaling/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
-    Fact { key: "family", pointer: "/rope_parameters/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
-    Fact { key: "family", pointer: "/rope_scaling/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "family", pointer: "/rope_interleave", right: Cow::Borrowed(r#"[false]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_parameters/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_parameters/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_scaling/rope_type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_scaling/type", right: Cow::Borrowed(r#"["default","mrope"]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_parameters/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
+    Fact { key: "attention.rope_scaling", pointer: "/rope_scaling/factor", right: Cow::Borrowed(r#"[1]"#), required: false },
     Fact { key: "hidden", pointer: "/hidden_size", right: Cow::Borrowed(r#"[2048]"#), required: false },
     Fact { key: "vocab", pointer: "/vocab_size", right: Cow::Borrowed(r#"[248320]"#), required: false },
     Fact { key: "tied_head", pointer: "/tie_word_embeddings", right: Cow::Borrowed(r#"[false]"#), required: false },
     Fact { key: "norm_eps", pointer: "/rms_norm_eps", right: Cow::Borrowed(r#"[1e-6]"#), required: true },
     Fact { key: "layers.count", pointer: "/num_hidden_layers", right: Cow::Borrowed(r#"[40]"#), required: false },
     Fact { key: "mtp.layers", pointer: "/mtp_num_hidden_layers", right: Cow::Borrowed(r#"[1]"#), required: false },
-    Fact { key: "moe.experts", pointer: "/num_experts", right: Cow::Borrowed(r#"[256]"#), required: false },
-    Fact { key: "moe.experts_per_token", pointer: "/num_experts_per_tok", right: Cow::Borrowed(r#"[8]"#), required: true },
-    Fact { key: "moe.intermediate", pointer: "/moe_intermediate_size", right: Cow::Borrowed(r#"[512]"#), required: false },
-    Fact { key: "moe.shared_intermediate", pointer: "/shared_expert_intermediate_size", right: Cow::Borrowed(r#"[512]"#), required: false },
     Fact { key: "attention.heads", pointer: "/num_attention_heads", right: Cow::Borrowed(r#"[16]"#), required: true },
     Fact { key: "attention.kv_heads", pointer: "/num_key_value_heads", right: Cow::Borrowed(r#"[2]"#), required: true },
     Fact { key: "attention.head_dim", pointer: "/head_dim", right: Cow::Borrowed(r#"[256]"#), required: true },
+    Fact { key: "family", pointer: "/sliding_window", right: Cow::Borrowed(r#"[null]"#), required: false },
     Fact { key: "gdn.key_heads", pointer: "/linear_num_key_heads", right: Cow::Borrowed(r#"[16]"#), required: true },
     Fact { key: "gdn.value_heads", pointer: "/linear_num_value_heads", right: Cow::Borrowed(r#"[32]"#), required: true },
     Fact { key: "gdn.key_dim", pointer: "/linear_key_head_dim", right: Cow::Borrowed(r#"[128]"#), required: true },
     Fact { key: "gdn.value_dim", pointer: "/linear_value_head_dim", right: Cow::Borrowed(r#"[128]"#), required: true },
     Fact { key: "gdn.conv_kernel", pointer: "/linear_conv_kernel_dim", right: Cow::Borrowed(r#"[4]"#), required: false },
+    Fact { key: "moe.experts", pointer: "/num_experts", right: Cow::Borrowed(r#"[256]"#), required: false },
+    Fact { key: "moe.experts_per_token", pointer: "/num_experts_per_tok", right: Cow::Borrowed(r#"[8]"#), required: true },
+    Fact { key: "moe.intermediate", pointer: "/moe_intermediate_size", right: Cow::Borrowed(r#"[512]"#), required: false },
+    Fact { key: "moe.shared_intermediate", pointer: "/shared_expert_intermediate_size", right: Cow::Borrowed(r#"[512]"#), required: false },
     Fact { key: "layers.period", pointer: "/layer_types", right: Cow::Borrowed(r#"[["linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention","linear_attention","linear_attention","linear_attention","full_attention"]]"#), required: false },
     Fact { key: "layers.period", pointer: "/full_attention_interval", right: Cow::Borrowed(r#"[4]"#), required: false },
     Fact { key: "format", pointer: "/quantization_config/quant_method", right: Cow::Borrowed(r#"["compressed-tensors"]"#), required: false },

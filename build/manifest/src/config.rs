@@ -5,13 +5,11 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use crate::error::ManifestError;
-use crate::facts::{Fact, contradiction};
-use crate::schema::model::{AddedTokens, Mixer, Model};
+use crate::facts::{FAMILY, Fact, contradiction};
+use crate::family::{FeedForward, Mixers, Traits};
+use crate::schema::model::{AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling};
 use crate::table::Format;
 use crate::target::Target;
-
-/// Key of a value that does not belong to the model's own facts.
-const FAMILY: &str = "family";
 
 /// A fact of which one value is right.
 fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
@@ -40,10 +38,12 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
-    let mut facts = family();
-    facts.extend(rope(model));
+    let mut facts = family(target.traits());
+    facts.extend(rope(&model.attention));
     facts.extend(dims(model));
-    facts.extend(mixers(model));
+    facts.extend(attention(target));
+    facts.extend(model.gdn.iter().flat_map(gdn));
+    facts.extend(feed_forward(target));
     facts.extend(layers(target));
     facts.extend(quantisation(target));
     facts.extend(model.chat.as_ref().map(|chat| {
@@ -55,35 +55,28 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     facts
 }
 
-/// The layer math of `qwen3_5_moe`, in the words of the transformers library: values that leave it
-/// as it is. Most are what the library takes where nothing is stated.
-fn family() -> Vec<Fact> {
+/// The layer math of a family, in the words of the transformers library: values that leave it as it
+/// is. Most are what the library takes where nothing is stated.
+fn family(traits: &Traits) -> Vec<Fact> {
     let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
-    let architectures = ["ForConditionalGeneration", "ForCausalLM"];
-    let architectures = architectures.map(|end| json!([format!("Qwen3_5Moe{end}")]));
+    let types: Vec<_> = traits.types.iter().map(|name| json!(name)).collect();
+    let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
     let none = [Value::Null];
-    let one = [json!(1)];
-    let no = [json!(false)];
-    let yes = [json!(true)];
+    let (one, no) = ([json!(1)], [json!(false)]);
     let silu = [json!("silu"), json!("swish")];
-    vec![
-        of(
-            &[json!("qwen3_5_moe"), json!("qwen3_5_moe_text")],
-            "/model_type",
-        ),
-        of(&architectures, "/architectures"),
+    let mut facts = vec![
+        of(&types, "/model_type"),
+        of(&classes, "/architectures"),
         of(&silu, "/hidden_act"),
         of(&silu, "/hidden_activation"),
-        of(&silu, "/output_gate_type"),
-        of(&yes, "/attn_output_gate"),
+        of(&[json!(traits.gated)], "/attn_output_gate"),
         of(&no, "/attention_bias"),
         of(&no, "/qkv_bias"),
         of(&no, "/use_bias"),
         of(&no, "/mlp_bias"),
-        of(&yes, "/use_qk_norm"),
-        of(&yes, "/qk_norm"),
+        of(&[json!(traits.normed)], "/use_qk_norm"),
+        of(&[json!(traits.normed)], "/qk_norm"),
         of(&no, "/use_sliding_window"),
-        of(&none, "/sliding_window"),
         of(&none, "/attention_chunk_size"),
         of(&none, "/attn_logit_softcapping"),
         of(&none, "/final_logit_softcapping"),
@@ -94,38 +87,125 @@ fn family() -> Vec<Fact> {
         of(&none, "/attention_multiplier"),
         of(&none, "/query_pre_attn_scalar"),
         of(&none, "/swiglu_limit"),
-        of(&[json!("float32")], "/mamba_ssm_dtype"),
-        of(&yes, "/norm_topk_prob"),
-        of(&one, "/routed_scaling_factor"),
-        of(&[json!("softmax")], "/scoring_func"),
-        of(&one, "/n_group"),
-        of(&one, "/topk_group"),
-        of(&[json!([])], "/mlp_only_layers"),
-        of(&one, "/decoder_sparse_step"),
-        of(&[json!(0)], "/first_k_dense_replace"),
-        of(&no, "/mtp_use_dedicated_embeddings"),
-    ]
+    ];
+    if traits.mixers == Mixers::Hybrid {
+        facts.push(of(&silu, "/output_gate_type"));
+        facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
+        facts.push(of(&no, "/mtp_use_dedicated_embeddings"));
+    }
+    if traits.feed_forward != FeedForward::Mlp {
+        facts.extend(routing(traits));
+    }
+    facts
+}
+
+/// The sum over experts.
+fn routing(traits: &Traits) -> Vec<Fact> {
+    let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
+    let renormed = of(json!(true), "/norm_topk_prob");
+    let mut facts = vec![
+        Fact {
+            required: traits.states_norm,
+            ..renormed
+        },
+        of(json!(1), "/routed_scaling_factor"),
+        of(json!("softmax"), "/scoring_func"),
+        of(json!(1), "/n_group"),
+        of(json!(1), "/topk_group"),
+        of(json!([]), "/mlp_only_layers"),
+        of(json!(1), "/decoder_sparse_step"),
+        of(json!(0), "/first_k_dense_replace"),
+    ];
+    if traits.feed_forward == FeedForward::Experts {
+        facts.push(of(json!(0), "/shared_expert_intermediate_size"));
+        facts.push(of(json!(0), "/n_shared_experts"));
+    }
+    facts
 }
 
 /// Rotary positions, in the words of both generations of configurations.
-fn rope(model: &Model) -> Vec<Fact> {
-    let attention = &model.attention;
+fn rope(attention: &Attention) -> Vec<Fact> {
     let share = attention.rotary_dim as f64 / attention.head_dim as f64;
     let (theta, dim) = ("attention.rope_theta", "attention.rotary_dim");
-    let kinds = [json!("default"), json!("mrope")];
-    vec![
+    let share_of = |pointer| Fact {
+        required: share != 1.0,
+        ..fact(dim, share, pointer)
+    };
+    let mut facts = vec![
         required(theta, attention.rope_theta, "/rope_parameters/rope_theta"),
         fact(theta, attention.rope_theta, "/rope_theta"),
-        required(dim, share, "/rope_parameters/partial_rotary_factor"),
+        share_of("/rope_parameters/partial_rotary_factor"),
         fact(dim, share, "/partial_rotary_factor"),
-        one_of(FAMILY, &kinds, "/rope_parameters/rope_type"),
-        one_of(FAMILY, &kinds, "/rope_parameters/type"),
-        one_of(FAMILY, &kinds, "/rope_scaling/rope_type"),
-        one_of(FAMILY, &kinds, "/rope_scaling/type"),
-        one_of(FAMILY, &[json!(1)], "/rope_parameters/factor"),
-        one_of(FAMILY, &[json!(1)], "/rope_scaling/factor"),
         fact(FAMILY, false, "/rope_interleave"),
+    ];
+    facts.extend(match &attention.rope_scaling {
+        None => unscaled(),
+        Some(scaling) => scaled(scaling),
+    });
+    facts
+}
+
+const SCALING: &str = "attention.rope_scaling";
+
+fn unscaled() -> Vec<Fact> {
+    let kinds = [json!("default"), json!("mrope")];
+    vec![
+        one_of(SCALING, &kinds, "/rope_parameters/rope_type"),
+        one_of(SCALING, &kinds, "/rope_parameters/type"),
+        one_of(SCALING, &kinds, "/rope_scaling/rope_type"),
+        one_of(SCALING, &kinds, "/rope_scaling/type"),
+        one_of(SCALING, &[json!(1)], "/rope_parameters/factor"),
+        one_of(SCALING, &[json!(1)], "/rope_scaling/factor"),
     ]
+}
+
+fn scaled(scaling: &RopeScaling) -> Vec<Fact> {
+    let RopeScaling {
+        factor,
+        low_freq_factor: low,
+        high_freq_factor: high,
+        original_max_position: original,
+    } = *scaling;
+    let both = |key, right: Value, [new, old]: [&'static str; 2]| {
+        [required(key, right.clone(), new), fact(key, right, old)]
+    };
+    [
+        both(
+            SCALING,
+            json!("llama3"),
+            ["/rope_parameters/rope_type", "/rope_scaling/rope_type"],
+        ),
+        both(
+            "attention.rope_scaling.factor",
+            json!(factor),
+            ["/rope_parameters/factor", "/rope_scaling/factor"],
+        ),
+        both(
+            "attention.rope_scaling.low_freq_factor",
+            json!(low),
+            [
+                "/rope_parameters/low_freq_factor",
+                "/rope_scaling/low_freq_factor",
+            ],
+        ),
+        both(
+            "attention.rope_scaling.high_freq_factor",
+            json!(high),
+            [
+                "/rope_parameters/high_freq_factor",
+                "/rope_scaling/high_freq_factor",
+            ],
+        ),
+        both(
+            "attention.rope_scaling.original_max_position",
+            json!(original),
+            [
+                "/rope_parameters/original_max_position_embeddings",
+                "/rope_scaling/original_max_position_embeddings",
+            ],
+        ),
+    ]
+    .concat()
 }
 
 /// The order of layers.
@@ -138,7 +218,10 @@ fn layers(target: &Target) -> Vec<Fact> {
     let period = &target.model.layers.period;
     let mut facts = vec![fact("layers.period", names, "/layer_types")];
     let (last, others) = period.split_last().expect("a checked period is not empty");
-    if *last == Mixer::Attention && others.iter().all(|mixer| *mixer == Mixer::Gdn) {
+    if target.traits().mixers == Mixers::Hybrid
+        && *last == Mixer::Attention
+        && others.iter().all(|mixer| *mixer == Mixer::Gdn)
+    {
         facts.push(fact(
             "layers.period",
             period.len(),
@@ -215,7 +298,6 @@ pub(crate) fn check_config(
 }
 
 fn dims(model: &Model) -> Vec<Fact> {
-    let per_token = model.moe.experts_per_token;
     vec![
         fact("hidden", model.hidden, "/hidden_size"),
         fact("vocab", model.vocab, "/vocab_size"),
@@ -223,28 +305,27 @@ fn dims(model: &Model) -> Vec<Fact> {
         required("norm_eps", model.norm_eps, "/rms_norm_eps"),
         fact("layers.count", model.layers.count, "/num_hidden_layers"),
         fact("mtp.layers", model.mtp.layers, "/mtp_num_hidden_layers"),
-        fact("moe.experts", model.moe.experts, "/num_experts"),
-        required("moe.experts_per_token", per_token, "/num_experts_per_tok"),
-        fact(
-            "moe.intermediate",
-            model.moe.intermediate,
-            "/moe_intermediate_size",
-        ),
-        fact(
-            "moe.shared_intermediate",
-            model.moe.shared_intermediate,
-            "/shared_expert_intermediate_size",
-        ),
     ]
 }
 
-fn mixers(model: &Model) -> Vec<Fact> {
-    let (attention, gdn) = (&model.attention, &model.gdn);
+fn attention(target: &Target) -> Vec<Fact> {
+    let (model, attention) = (&target.model, &target.model.attention);
+    let share = model.hidden == attention.heads * attention.head_dim;
+    let head_dim = fact("attention.head_dim", attention.head_dim, "/head_dim");
     let kv_heads = attention.kv_heads;
     vec![
         required("attention.heads", attention.heads, "/num_attention_heads"),
         required("attention.kv_heads", kv_heads, "/num_key_value_heads"),
-        required("attention.head_dim", attention.head_dim, "/head_dim"),
+        Fact {
+            required: !(target.traits().default_head_dim && share),
+            ..head_dim
+        },
+        one_of(FAMILY, &[Value::Null], "/sliding_window"),
+    ]
+}
+
+fn gdn(gdn: &Gdn) -> Vec<Fact> {
+    vec![
         required("gdn.key_heads", gdn.key_heads, "/linear_num_key_heads"),
         required(
             "gdn.value_heads",
@@ -259,6 +340,35 @@ fn mixers(model: &Model) -> Vec<Fact> {
             "/linear_conv_kernel_dim",
         ),
     ]
+}
+
+fn feed_forward(target: &Target) -> Vec<Fact> {
+    let (model, words) = (&target.model, &target.traits().words);
+    let mlp = model.mlp.as_ref();
+    let mut facts: Vec<Fact> = mlp
+        .map(|mlp| fact("mlp.intermediate", mlp.intermediate, words.intermediate))
+        .into_iter()
+        .collect();
+    let Some(moe) = &model.moe else {
+        return facts;
+    };
+    facts.extend([
+        fact("moe.experts", moe.experts, words.experts),
+        required(
+            "moe.experts_per_token",
+            moe.experts_per_token,
+            "/num_experts_per_tok",
+        ),
+        fact("moe.intermediate", moe.intermediate, words.intermediate),
+    ]);
+    facts.extend(moe.shared_intermediate.map(|shared| {
+        fact(
+            "moe.shared_intermediate",
+            shared,
+            "/shared_expert_intermediate_size",
+        )
+    }));
+    facts
 }
 
 /// Facts of `generation_config.json`: tokens that end a reply, which answers depend on.
@@ -481,12 +591,16 @@ mod tests {
         ("/text_config/final_logit_softcapping", "30.0", "none"),
         ("/text_config/mlp_only_layers", "[0]", "[]"),
         ("/text_config/tie_word_embeddings", "true", "false"),
-        ("/text_config/model_type", "\"llama\"", "\"qwen3_5_moe\""),
-        ("/model_type", "\"llama\"", "\"qwen3_5_moe\""),
+        (
+            "/text_config/model_type",
+            "\"llama\"",
+            "\"qwen3_5_moe_text\"",
+        ),
+        ("/model_type", "\"llama\"", "\"qwen3_5_moe_text\""),
         (
             "/architectures",
             "[\"LlamaForCausalLM\"]",
-            "[\"Qwen3_5MoeForConditionalGeneration\"]",
+            "[\"Qwen3_5MoeForCausalLM\"]",
         ),
         (
             "/quantization_config/quant_method",

@@ -31,7 +31,7 @@ impl Target {
 
     /// Layers that keep keys and values: full attention and multi-token prediction.
     pub(crate) fn kv_layers(&self) -> u64 {
-        self.layers_of(Mixer::Attention) + self.model.mtp.layers
+        self.layers_of(Mixer::Attention) + self.mtp_layers()
     }
 
     /// Bytes of keys and values of one token, decoder layers.
@@ -60,15 +60,15 @@ impl Target {
 
     /// Bytes of the FP32 matrix states of one sequence.
     pub fn state_matrix_bytes(&self) -> u64 {
-        let gdn = &self.model.gdn;
+        let gdn = self.model.gdn();
         let state = gdn.value_heads * gdn.key_dim * gdn.value_dim * F32_BYTES;
         state * self.layers_of(Mixer::Gdn)
     }
 
     /// Bytes of the convolution tails of one sequence: `conv_kernel - 1` rows a layer, BF16.
     pub fn state_conv_bytes(&self) -> u64 {
-        let gdn = &self.model.gdn;
-        (gdn.conv_kernel - 1) * gdn.qkv_rows() * BF16_BYTES * self.layers_of(Mixer::Gdn)
+        let gdn = self.model.gdn();
+        gdn.conv_kernel.saturating_sub(1) * gdn.qkv_rows() * BF16_BYTES * self.layers_of(Mixer::Gdn)
     }
 
     /// Bytes of a part of the checkpoint, text or multi-token prediction.
@@ -123,6 +123,15 @@ impl Target {
         let state = self.state_matrix_bytes() + self.state_conv_bytes();
         let weights = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp);
         weights + self.kv_bytes() + state * self.leaf.limits.sequences
+    }
+
+    /// Layers of multi-token prediction that the checkpoint has.
+    pub(crate) fn mtp_layers(&self) -> u64 {
+        let checkpoint = self.checkpoint();
+        match checkpoint.is_some_and(|checkpoint| checkpoint.without_mtp) {
+            true => 0,
+            false => self.model.mtp.layers,
+        }
     }
 
     pub(crate) fn input_scales(&self) -> bool {
@@ -220,7 +229,7 @@ mod tests {
         published.stacked_experts = false;
         let (layers, experts) = (
             target.model.layers.count as u64 + 1,
-            target.model.moe.experts,
+            target.model.moe().experts,
         );
         let more = 3 * experts * layers - 2 * layers;
         assert_eq!(target.checkpoint_tensors(), stacked + more);

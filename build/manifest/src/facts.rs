@@ -6,6 +6,9 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+/// Key of facts that follow from the family, and of no other.
+pub const FAMILY: &str = "family";
+
 /// Values that a configuration may have in one place.
 #[derive(Clone, Debug)]
 pub struct Fact {

@@ -241,8 +241,9 @@ impl Target {
             .into_iter()
             .filter_map(|shape| match shape.kind {
                 Kind::Attention => Some(model.attention.heads * model.attention.head_dim),
-                Kind::Delta => Some(model.gdn.value_heads * model.gdn.value_dim),
-                Kind::Experts | Kind::Mlp => None,
+                Kind::Delta => Some(model.gdn().z_rows()),
+                Kind::Mlp => Some(model.mlp().intermediate),
+                Kind::Experts => None,
             });
         [
             [model.hidden].into_iter().chain(pair).collect(),

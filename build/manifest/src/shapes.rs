@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::kernels::Kind;
 use crate::schema::leaf::Rows;
-use crate::schema::model::Mixer;
+use crate::schema::model::{Mixer, RopeScaling};
 use crate::target::Target;
 
 /// One block of the model.
@@ -22,8 +22,8 @@ pub(crate) struct Shape {
 enum Number {
     Size(u64),
     Bool(bool),
-    /// Base of the frequencies of rotary embedding, whose angles the host makes.
-    Theta(f64),
+    /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling.
+    Rope(f64, Option<RopeScaling>),
 }
 
 impl Number {
@@ -31,8 +31,10 @@ impl Number {
         match self {
             Number::Size(value) => ("usize", value.to_string()),
             Number::Bool(value) => ("bool", value.to_string()),
-            Number::Theta(theta) => {
-                let rope = format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: None }}");
+            Number::Rope(theta, scaling) => {
+                let scaling = scaling.as_ref().map_or("None".to_string(), llama3);
+                let rope =
+                    format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}");
                 ("crate::shapes::Rope", rope)
             }
         }
@@ -42,7 +44,7 @@ impl Number {
         match self {
             Number::Size(value) => Some(format!("int @ = {value}")),
             Number::Bool(value) => Some(format!("bool @ = {value}")),
-            Number::Theta(_) => None,
+            Number::Rope(..) => None,
         }
     }
 }
@@ -64,12 +66,13 @@ impl Target {
     pub(crate) fn shapes(&self) -> Vec<Shape> {
         let mixers = self.mixers();
         let attends = mixers.contains(&Mixer::Attention) || self.model.mtp.layers > 0;
-        let mixers = [
+        let blocks = [
             attends.then(|| self.attention_shape()),
-            mixers.contains(&Mixer::Gdn).then(|| self.delta_shape()),
+            self.delta_shape(),
+            self.experts_shape(),
+            self.mlp_shape(),
         ];
-        let mixers = mixers.into_iter().flatten();
-        mixers.chain([self.experts_shape()]).collect()
+        blocks.into_iter().flatten().collect()
     }
 
     pub(crate) fn write_shapes(&self, out: &mut String) {
@@ -114,7 +117,8 @@ impl Target {
     }
 
     fn attention_shape(&self) -> Shape {
-        let attention = &self.model.attention;
+        let (attention, traits) = (&self.model.attention, self.traits());
+        let rope = Number::Rope(attention.rope_theta, attention.rope_scaling.clone());
         Shape {
             doc: "Attention over all positions.",
             name: "Full",
@@ -124,16 +128,16 @@ impl Target {
                 ("KV_HEADS", Number::Size(attention.kv_heads)),
                 ("HEAD_DIM", Number::Size(attention.head_dim)),
                 ("ROTARY_DIM", Number::Size(attention.rotary_dim)),
-                ("ROPE", Number::Theta(attention.rope_theta)),
-                ("GATED", Number::Bool(true)),
-                ("NORMED", Number::Bool(true)),
+                ("ROPE", rope),
+                ("GATED", Number::Bool(traits.gated)),
+                ("NORMED", Number::Bool(traits.normed)),
             ],
         }
     }
 
-    fn delta_shape(&self) -> Shape {
-        let gdn = &self.model.gdn;
-        Shape {
+    fn delta_shape(&self) -> Option<Shape> {
+        let gdn = self.model.gdn.as_ref()?;
+        Some(Shape {
             doc: "Gated DeltaNet.",
             name: "Gdn",
             kind: Kind::Delta,
@@ -144,13 +148,13 @@ impl Target {
                 ("VALUE_DIM", Number::Size(gdn.value_dim)),
                 ("CONV", Number::Size(gdn.conv_kernel)),
             ],
-        }
+        })
     }
 
-    fn experts_shape(&self) -> Shape {
-        let moe = &self.model.moe;
+    fn experts_shape(&self) -> Option<Shape> {
+        let moe = self.model.moe.as_ref()?;
         let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
-        Shape {
+        Some(Shape {
             doc: "Mixture of experts.",
             name: "Moe",
             kind: Kind::Experts,
@@ -158,11 +162,35 @@ impl Target {
                 ("COUNT", Number::Size(moe.experts)),
                 ("PER_TOKEN", Number::Size(moe.experts_per_token)),
                 ("INTERMEDIATE", Number::Size(moe.intermediate)),
-                ("SHARED", Number::Size(moe.shared_intermediate)),
+                ("SHARED", Number::Size(moe.shared())),
                 ("ROWS_NVFP4", Number::Bool(rounds)),
             ],
-        }
+        })
     }
+
+    fn mlp_shape(&self) -> Option<Shape> {
+        let mlp = self.model.mlp.as_ref()?;
+        Some(Shape {
+            doc: "A gated MLP.",
+            name: "Mlp",
+            kind: Kind::Mlp,
+            constants: vec![("INTERMEDIATE", Number::Size(mlp.intermediate))],
+        })
+    }
+}
+
+/// The scaling of rotary embedding as an expression of the host's.
+fn llama3(scaling: &RopeScaling) -> String {
+    let RopeScaling {
+        factor,
+        low_freq_factor: low,
+        high_freq_factor: high,
+        original_max_position: original,
+    } = scaling;
+    format!(
+        "Some(crate::shapes::Llama3 {{ factor: {factor:?}, low: {low:?}, high: {high:?}, original: \
+         {original}.0 }})"
+    )
 }
 
 /// `rms_norm` to `RmsNorm`.

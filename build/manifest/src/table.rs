@@ -131,6 +131,10 @@ pub enum Role {
     SharedGate,
     SharedUp,
     SharedDown,
+    /// The matrices of a layer's MLP.
+    MlpGate,
+    MlpUp,
+    MlpDown,
     /// Norm of the embedding that a prediction begins with.
     EmbeddingNorm,
     /// Norm of the hidden state that it begins with.

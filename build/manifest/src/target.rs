@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::check::check;
 use crate::dequantise::dequantise;
 use crate::error::ManifestError;
+use crate::family::{FeedForward, Mixers};
 use crate::files;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::{Leaf, Rows, Transformation};
-use crate::schema::model::{Checkpoint, Family, Model};
+use crate::schema::model::{Checkpoint, Model};
 use crate::schema::read;
 
 const LEAF_HINT: &str = " (facts are stated in targets/_hw and targets/_model only)";
@@ -114,15 +115,17 @@ fn parts<'a>(root: &Path, leaf: &'a str) -> Result<[&'a str; 3], ManifestError> 
 impl Target {
     /// The file of `src/model` that the family is written in.
     pub fn decoder(&self) -> &'static str {
-        match self.model.family {
-            Family::Qwen35Moe => "hybrid",
+        match self.traits().mixers {
+            Mixers::Attention => "plain",
+            Mixers::Hybrid => "hybrid",
         }
     }
 
     /// Kind of what follows a layer's mixer.
     pub fn feed_forward(&self) -> &'static str {
-        match self.model.family {
-            Family::Qwen35Moe => "experts",
+        match self.traits().feed_forward {
+            FeedForward::Mlp => "mlp",
+            FeedForward::Experts | FeedForward::SharedExpert => "experts",
         }
     }
 

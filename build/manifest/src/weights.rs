@@ -85,7 +85,7 @@ impl Target {
 
     /// The part of `all` of a row's tensors that one decoded token reads.
     pub(crate) fn read_of(&self, row: &Row, all: u64) -> u64 {
-        let moe = &self.model.moe;
+        let moe = self.model.moe();
         match row.role {
             _ if Part::of(row) == Part::Mtp => 0,
             Role::Embedding if !self.model.tied_head => all / self.model.vocab,

@@ -9,7 +9,7 @@ use crate::backend::cpu::Cpu;
 use crate::engine::executor::{Executor, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::model::{Plan, Runner};
-use crate::target::{HIDDEN, LAYERS, Moe, PAGE, Role, Site, VOCAB};
+use crate::target::{LAYERS, PAGE, Site, VOCAB};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
@@ -179,8 +179,12 @@ fn the_next_token_is_as_uncertain_as_text() {
 
 /// How often each expert of the first layer is taken by hidden states that differ in all but the
 /// common channels.
+#[cfg(feed_forward = "experts")]
 #[test]
 fn experts_are_taken_by_their_popularity_and_by_the_token() {
+    use crate::shapes::Experts as _;
+    use crate::target::{HIDDEN, Moe, Role};
+
     let checkpoint = open_seeded(Arc::default());
     let read = |role, site| checkpoint.matrix(role, site).read_f32().unwrap();
     let embedding = read(Role::Embedding, Site::Whole);

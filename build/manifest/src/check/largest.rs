@@ -37,3 +37,5 @@ pub(super) const CAPABILITY: u32 = 999;
 pub(super) const ROPE_THETA: f64 = 1e12;
 /// Epsilon of norms.
 pub(super) const NORM_EPS: f64 = 1e-2;
+/// Factors of RoPE's scaling.
+pub(super) const SCALING: f64 = 1e6;

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{File, Rule, largest};
+use crate::family::{FeedForward, Mixers};
 use crate::schema::model::{
-    AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Model, Moe, Sampling, Vision,
+    AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, RopeScaling,
+    Sampling, Vision,
 };
 use crate::target::Target;
 
@@ -38,16 +40,57 @@ impl File {
         let eps = model.norm_eps;
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
         self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2")?;
+        self.family_rules(model)?;
         self.layer_rules(&model.layers)?;
         self.attention_rules(&model.attention)?;
-        self.gdn_rules(&model.gdn)?;
-        self.moe_rules(&model.moe)?;
+        let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
+        gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn))?;
+        moe.map_or(Ok(()), |moe| self.moe_rules(moe))?;
+        let mlp = model.mlp.as_ref();
+        mlp.map_or(Ok(()), |mlp| {
+            self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
+        })?;
         self.within("mtp.layers", model.mtp.layers, 0..=1)?;
         let vision = model.vision.as_ref();
         vision.map_or(Ok(()), |vision| self.vision_rules(vision))?;
         self.sampling_rules(&model.sampling, model.vocab)?;
         let chat = model.chat.as_ref();
         chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab))
+    }
+
+    /// The tables that the family has, and no others.
+    fn family_rules(&self, model: &Model) -> Rule {
+        let traits = model.family.traits();
+        let hybrid = traits.mixers == Mixers::Hybrid;
+        let mlp = traits.feed_forward == FeedForward::Mlp;
+        let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
+        let attends = model.layers.period.contains(&Mixer::Attention);
+        let recurs = model.layers.period.contains(&Mixer::Gdn);
+        let prediction = (model.mtp.layers > 0).then_some(());
+        for (key, stated, has) in [
+            ("gdn", model.gdn.is_some(), hybrid),
+            ("moe", model.moe.is_some(), !mlp),
+            ("mlp", model.mlp.is_some(), mlp),
+            (
+                "moe.shared_intermediate",
+                shared.flatten().is_some(),
+                traits.feed_forward == FeedForward::SharedExpert,
+            ),
+            ("layers.period", recurs, hybrid && recurs),
+            ("mtp", prediction.is_some(), hybrid && prediction.is_some()),
+        ] {
+            let (found, rule) = match has {
+                true => ("absent", format!("family = {:?} has it", traits.name)),
+                false => ("stated", format!("family = {:?} has none", traits.name)),
+            };
+            self.rule(stated == has, key, found, &rule)?;
+        }
+        let rule = format!("family = {:?} turns the whole head", traits.name);
+        let (turned, width) = (model.attention.rotary_dim, model.attention.head_dim);
+        let whole = hybrid || turned == width;
+        self.rule(whole, "attention.rotary_dim", turned, &rule)?;
+        let rule = format!("family = {:?} attends in some layers", traits.name);
+        self.rule(attends, "layers.period", "[\"gdn\"]", &rule)
     }
 
     fn layer_rules(&self, layers: &Layers) -> Rule {
@@ -73,6 +116,7 @@ impl File {
             head_dim,
             rotary_dim,
             rope_theta,
+            ref rope_scaling,
         } = *attention;
         self.count("attention.heads", heads, largest::HEADS)?;
         self.count("attention.head_dim", head_dim, largest::HEAD_DIM)?;
@@ -84,7 +128,31 @@ impl File {
         self.rule(even, "attention.rotary_dim", rotary_dim, &rule)?;
         let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
         let rule = "must be above 1 and at most 1e12";
-        self.rule(range, "attention.rope_theta", rope_theta, rule)
+        self.rule(range, "attention.rope_theta", rope_theta, rule)?;
+        let scaling = rope_scaling.as_ref();
+        scaling.map_or(Ok(()), |scaling| self.scaling_rules(scaling))
+    }
+
+    fn scaling_rules(&self, scaling: &RopeScaling) -> Rule {
+        let RopeScaling {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position: original,
+        } = *scaling;
+        let key = |name: &str| format!("attention.rope_scaling.{name}");
+        let most = largest::SCALING;
+        let rule = format!("must be 1 ..= {most}");
+        let range = (1.0..=most).contains(&factor);
+        self.rule(range, &key("factor"), factor, &rule)?;
+        let rule = format!("must be above 0 and at most {most}");
+        let range = low > 0.0 && low as f32 > 0.0 && low <= most;
+        self.rule(range, &key("low_freq_factor"), low, &rule)?;
+        let rule = format!("must be above low_freq_factor = {low} and at most {most}");
+        let range = high > low && high <= most;
+        self.rule(range, &key("high_freq_factor"), high, &rule)?;
+        let key = key("original_max_position");
+        self.count(&key, original, largest::POSITIONS)
     }
 
     fn gdn_rules(&self, gdn: &Gdn) -> Rule {
@@ -116,7 +184,7 @@ impl File {
             &rule,
         )?;
         self.count("moe.intermediate", moe.intermediate, largest::WIDTH)?;
-        let shared = moe.shared_intermediate;
+        let shared = moe.shared_intermediate.unwrap_or(1);
         self.count("moe.shared_intermediate", shared, largest::WIDTH)
     }
 
@@ -146,14 +214,13 @@ impl File {
         for &id in &chat.stop_ids {
             self.rule(id < vocab, "chat.stop_ids", id, &below)?;
         }
-        self.rule(
-            chat.think_open_id < vocab,
-            "chat.think_open_id",
-            chat.think_open_id,
-            &below,
-        )?;
-        let close = chat.think_close_id;
-        self.rule(close < vocab, "chat.think_close_id", close, &below)?;
+        for (key, id) in [
+            ("chat.think_open_id", chat.think_open_id),
+            ("chat.think_close_id", chat.think_close_id),
+        ] {
+            let id = id.unwrap_or(0);
+            self.rule(id < vocab, key, id, &below)?;
+        }
         let both = chat.think_open.is_empty() == chat.think_close.is_empty();
         let rule = "is empty where chat.think_open is, and only there";
         self.rule(
@@ -195,9 +262,12 @@ impl File {
             ),
         ];
         for (key, id, text) in tags {
-            let stated = added_text(&chat.added_tokens, id);
-            let rule = format!("must be the token {text:?}; chat.added_tokens states {stated:?}");
-            self.rule(stated == Some(text), key, id, &rule)?;
+            let stated = id.and_then(|id| added_text(&chat.added_tokens, id));
+            let wanted = Some(text.as_str()).filter(|text| !text.is_empty());
+            let rule = format!("must be the token {wanted:?}; chat.added_tokens states {stated:?}");
+            let shown = id.map_or("none".to_string(), |id| id.to_string());
+            let right = stated == wanted && id.is_some() == wanted.is_some();
+            self.rule(right, key, shown, &rule)?;
         }
         Ok(())
     }

@@ -160,7 +160,21 @@ refused!(no_rope_base: MODEL_FILE, "1e7" => "0.0",
     "attention.rope_theta = 0: must be above 1 and at most 1e12");
 refused!(a_projection_is_derived: MODEL_FILE, "kv_heads = 2" => "kv_heads = 2\nq_rows = 8192",
     "line 18: `q_rows = 8192`: unknown field `q_rows`, expected one of `heads`, `kv_heads`, \
-     `head_dim`, `rotary_dim`, `rope_theta`");
+     `head_dim`, `rotary_dim`, `rope_theta`, `rope_scaling`");
+refused!(a_table_that_the_family_has: MODEL_FILE,
+    "[moe]\nexperts = 256\nexperts_per_token = 8\nintermediate = 512\nshared_intermediate = 512\n"
+    => "", "moe = absent: family = \"qwen3_5_moe\" has it");
+refused!(a_table_that_the_family_has_not: MODEL_FILE, "[mtp]" => "[mlp]\nintermediate = 1\n[mtp]",
+    "mlp = stated: family = \"qwen3_5_moe\" has none");
+refused!(a_shared_expert_that_the_family_has: MODEL_FILE, "shared_intermediate = 512\n" => "",
+    "moe.shared_intermediate = absent: family = \"qwen3_5_moe\" has it");
+refused!(a_shared_expert_that_the_family_has_not: MODEL_FILE, "\"qwen3_5_moe\"" => "\"qwen3_moe\"",
+    "gdn = stated: family = \"qwen3_moe\" has none");
+refused!(layers_that_all_recur: MODEL_FILE, "\"gdn\", \"attention\"]" => "\"gdn\", \"gdn\"]",
+    "layers.period = [\"gdn\"]: family = \"qwen3_5_moe\" attends in some layers");
+refused!(a_family_that_is_not_known: MODEL_FILE, "\"qwen3_5_moe\"" => "\"gpt2\"",
+    "line 3: `family = \"gpt2\"`: unknown variant `gpt2`, expected one of `llama`, `mixtral`, \
+     `qwen3`, `qwen3_moe`, `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
 refused!(value_heads_no_multiple_of_key_heads: MODEL_FILE, "value_heads = 32" => "value_heads = 24",
     "gdn.value_heads = 24: must be a multiple of gdn.key_heads = 16");
 refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel = 1",
@@ -482,13 +496,13 @@ fn no_figure_of_the_largest_target_overflows() {
     let attention = &mut model.attention;
     (attention.heads, attention.kv_heads) = (largest::HEADS, largest::HEADS);
     (attention.head_dim, attention.rotary_dim) = (largest::HEAD_DIM, largest::HEAD_DIM);
-    let gdn = &mut model.gdn;
+    let gdn = model.gdn.as_mut().unwrap();
     (gdn.key_heads, gdn.value_heads) = (largest::HEADS, largest::HEADS);
     (gdn.key_dim, gdn.value_dim) = (largest::HEAD_DIM, largest::HEAD_DIM);
     gdn.conv_kernel = largest::TAPS;
-    let moe = &mut model.moe;
+    let moe = model.moe.as_mut().unwrap();
     (moe.experts, moe.experts_per_token) = (largest::EXPERTS, largest::EXPERTS);
-    (moe.intermediate, moe.shared_intermediate) = (largest::WIDTH, largest::WIDTH);
+    (moe.intermediate, moe.shared_intermediate) = (largest::WIDTH, Some(largest::WIDTH));
     let vision = model.vision.as_mut().unwrap();
     (vision.tensors, vision.bytes) = (largest::TENSORS, largest::BYTES);
     let published = model.checkpoint.get_mut("nvfp4").unwrap();

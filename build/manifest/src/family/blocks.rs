@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::schema::model::{Mixer, Model};
+use crate::schema::model::Mixer;
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
 
@@ -14,7 +14,7 @@ pub(super) struct Place {
 
 impl Place {
     /// The decoder's layers with `mixer`, or all of them.
-    pub(super) fn decoder(target: &Target, mixer: Option<Mixer>) -> Place {
+    fn decoder(target: &Target, mixer: Option<Mixer>) -> Place {
         let mixers = target.mixers().into_iter().enumerate();
         let layers = mixers.filter(|(_, each)| mixer.is_none_or(|mixer| mixer == *each));
         Place {
@@ -23,12 +23,12 @@ impl Place {
         }
     }
 
-    /// The layer of multi-token prediction; nowhere if the model has none.
-    pub(super) fn prediction(model: &Model) -> Place {
+    /// The layer of multi-token prediction; nowhere if the checkpoint has none.
+    fn prediction(target: &Target) -> Place {
         let none = Sites::Layers(Cow::Borrowed(&[]));
         Place {
             prefix: "mtp.layers.0",
-            sites: if model.mtp.layers > 0 {
+            sites: if target.mtp_layers() > 0 {
                 Sites::Prediction
             } else {
                 none
@@ -92,18 +92,46 @@ fn vector(role: Role, name: impl Into<String>, sites: Sites, shape: &[u64], plus
     }
 }
 
+/// Decoders of attention layers, each followed by what `feed_forward` says.
+pub(super) fn plain(target: &Target, feed_forward: impl Fn(&Place) -> Vec<Row>) -> Vec<Row> {
+    let layers = Place::decoder(target, None);
+    let mut rows = ends(target);
+    rows.extend(norms(target, &layers));
+    rows.extend(attention(target, &layers));
+    rows.extend(feed_forward(&layers));
+    rows
+}
+
+/// Decoders whose layers mix by `gdn` or by attention, and a layer of multi-token prediction.
+pub(super) fn hybrid(
+    target: &Target,
+    gdn: fn(&Target, &Place) -> Vec<Row>,
+    feed_forward: impl Fn(&Place) -> Vec<Row>,
+) -> Vec<Row> {
+    let layers = Place::decoder(target, None);
+    let mut rows = ends(target);
+    rows.extend(norms(target, &layers));
+    let attending = Place::decoder(target, Some(Mixer::Attention));
+    rows.extend(attention(target, &attending));
+    rows.extend(gdn(target, &Place::decoder(target, Some(Mixer::Gdn))));
+    rows.extend(feed_forward(&layers));
+    let layer = Place::prediction(target);
+    rows.extend(prediction(target, &layer));
+    rows.extend(norms(target, &layer));
+    rows.extend(attention(target, &layer));
+    rows.extend(feed_forward(&layer));
+    rows
+}
+
 /// Embedding, last norm and head.
-pub(super) fn ends(model: &Model) -> Vec<Row> {
-    let table = [model.vocab, model.hidden];
+fn ends(target: &Target) -> Vec<Row> {
+    let model = &target.model;
+    let (table, plus_one) = ([model.vocab, model.hidden], target.traits().plus_one);
+    let norm = "model.norm.weight";
+    let width = [model.hidden];
     let mut rows = vec![
         matrix(Role::Embedding, "model.embed_tokens", Sites::Whole, table),
-        vector(
-            Role::FinalNorm,
-            "model.norm.weight",
-            Sites::Whole,
-            &[model.hidden],
-            true,
-        ),
+        vector(Role::FinalNorm, norm, Sites::Whole, &width, plus_one),
     ];
     if !model.tied_head {
         rows.push(matrix(Role::Head, "lm_head", Sites::Whole, table));
@@ -112,69 +140,118 @@ pub(super) fn ends(model: &Model) -> Vec<Row> {
 }
 
 /// Norms before a layer's mixer and before its MLP.
-pub(super) fn norms(model: &Model, place: &Place) -> Vec<Row> {
-    let norm = |role, name| place.vector(role, name, &[model.hidden], true);
+fn norms(target: &Target, place: &Place) -> Vec<Row> {
+    let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
+    let norm = |role, name| place.vector(role, name, &width, plus_one);
     vec![
         norm(Role::InputNorm, "input_layernorm.weight"),
         norm(Role::PostNorm, "post_attention_layernorm.weight"),
     ]
 }
 
-/// Grouped-query attention.
-pub(super) fn attention(model: &Model, place: &Place) -> Vec<Row> {
-    let (attention, hidden) = (&model.attention, model.hidden);
-    let (q, kv, o) = (
-        attention.q_rows(),
-        attention.kv_rows(),
-        attention.o_columns(),
-    );
-    let norm = |role, name| place.vector(role, name, &[attention.head_dim], true);
-    vec![
-        place.matrix(Role::Query, "self_attn.q_proj", q, hidden),
+/// Grouped-query attention, its queries with gates and with norms as the family has them.
+fn attention(target: &Target, place: &Place) -> Vec<Row> {
+    let (attention, hidden) = (&target.model.attention, target.model.hidden);
+    let traits = target.traits();
+    let gates = if traits.gated { 2 } else { 1 };
+    let (kv, o) = (attention.kv_rows(), attention.o_columns());
+    let mut rows = vec![
+        place.matrix(Role::Query, "self_attn.q_proj", gates * o, hidden),
         place.matrix(Role::Key, "self_attn.k_proj", kv, hidden),
         place.matrix(Role::Value, "self_attn.v_proj", kv, hidden),
         place.matrix(Role::Output, "self_attn.o_proj", hidden, o),
-        norm(Role::QueryNorm, "self_attn.q_norm.weight"),
-        norm(Role::KeyNorm, "self_attn.k_norm.weight"),
         place.unused(Role::KeyScale, "self_attn.k_proj.k_scale"),
         place.unused(Role::ValueScale, "self_attn.v_proj.v_scale"),
-    ]
+    ];
+    if traits.normed {
+        let width = [attention.head_dim];
+        let norm = |role, name| place.vector(role, name, &width, traits.plus_one);
+        rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight"));
+        rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight"));
+    }
+    rows
 }
 
 /// Gated DeltaNet with a projection for each of its inputs.
-pub(super) fn gdn(model: &Model, place: &Place) -> Vec<Row> {
-    let (gdn, hidden) = (&model.gdn, model.hidden);
+pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
+    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (qkv, z, heads) = (gdn.qkv_rows(), gdn.z_rows(), gdn.value_heads);
-    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
-    vec![
+    let mut rows = gdn_beside_inputs(target, place);
+    rows.extend([
         place.matrix(Role::GdnQkv, "linear_attn.in_proj_qkv", qkv, hidden),
         place.matrix(Role::GdnGate, "linear_attn.in_proj_z", z, hidden),
         place.matrix(Role::GdnBeta, "linear_attn.in_proj_b", heads, hidden),
         place.matrix(Role::GdnDecay, "linear_attn.in_proj_a", heads, hidden),
-        place.matrix(Role::GdnOutput, "linear_attn.out_proj", hidden, z),
-        vector(
-            Role::GdnConv,
-            "linear_attn.conv1d.weight",
-            &[qkv, 1, gdn.conv_kernel],
+    ]);
+    rows
+}
+
+/// Gated DeltaNet with two projections, in whose rows the heads of keys follow each other: query,
+/// key, values and gates of each in one, strengths and decays in the other.
+pub(super) fn interleaved_gdn(target: &Target, place: &Place) -> Vec<Row> {
+    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
+    let (key, group) = (gdn.key_dim, gdn.value_heads / gdn.key_heads);
+    let value = group * gdn.value_dim;
+    let part = |role, name, head: u64, runs: &[[u64; 2]]| {
+        let run = |&[first, rows]: &[u64; 2]| Run {
+            groups: gdn.key_heads as usize,
+            stride: head as usize,
+            first: first as usize,
+            rows: rows as usize,
+        };
+        Row {
+            runs: runs.iter().map(run).collect(),
+            ..place.matrix(role, name, gdn.key_heads * head, hidden)
+        }
+    };
+    let (qkvz, ba) = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba");
+    let head = 2 * (key + value);
+    let qkv = [[0, key], [key, key], [2 * key, value]];
+    let mut rows = gdn_beside_inputs(target, place);
+    rows.extend([
+        part(Role::GdnQkv, qkvz, head, &qkv),
+        part(Role::GdnGate, qkvz, head, &[[2 * key + value, value]]),
+        part(Role::GdnBeta, ba, 2 * group, &[[0, group]]),
+        part(Role::GdnDecay, ba, 2 * group, &[[group, group]]),
+    ]);
+    rows
+}
+
+/// Tensors of Gated DeltaNet beside the projections of its inputs.
+fn gdn_beside_inputs(target: &Target, place: &Place) -> Vec<Row> {
+    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
+    let (taps, heads) = ([gdn.qkv_rows(), 1, gdn.conv_kernel], [gdn.value_heads]);
+    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
+    vec![
+        place.matrix(
+            Role::GdnOutput,
+            "linear_attn.out_proj",
+            hidden,
+            gdn.z_rows(),
         ),
-        vector(Role::GdnDecayRate, "linear_attn.A_log", &[heads]),
-        vector(Role::GdnDecayBias, "linear_attn.dt_bias", &[heads]),
+        vector(Role::GdnConv, "linear_attn.conv1d.weight", &taps),
+        vector(Role::GdnDecayRate, "linear_attn.A_log", &heads),
+        vector(Role::GdnDecayBias, "linear_attn.dt_bias", &heads),
         vector(Role::GdnNorm, "linear_attn.norm.weight", &[gdn.value_dim]),
     ]
 }
 
+/// A gated MLP.
+pub(super) fn mlp(target: &Target, place: &Place) -> Vec<Row> {
+    let (inner, hidden) = (target.model.mlp().intermediate, target.model.hidden);
+    vec![
+        place.matrix(Role::MlpGate, "mlp.gate_proj", inner, hidden),
+        place.matrix(Role::MlpUp, "mlp.up_proj", inner, hidden),
+        place.matrix(Role::MlpDown, "mlp.down_proj", hidden, inner),
+    ]
+}
+
 /// Router, routed experts, and the shared one.
-pub(super) fn moe(target: &Target, place: &Place) -> Vec<Row> {
-    let (moe, hidden) = (&target.model.moe, target.model.hidden);
-    let checkpoint = target.checkpoint();
-    let mut rows = match checkpoint.is_some_and(|checkpoint| checkpoint.stacked_experts) {
-        true => stacked_experts(&target.model, place),
-        false => experts(&target.model, place),
-    };
-    let shared = moe.shared_intermediate;
+pub(super) fn shared_expert(target: &Target, place: &Place) -> Vec<Row> {
+    let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
     let named = |role, name: &str, n, k| place.matrix(role, &format!("mlp.{name}"), n, k);
+    let mut rows = experts(target, place);
     rows.extend([
-        named(Role::Router, "gate", moe.experts, hidden),
         named(Role::SharedGate, "shared_expert.gate_proj", shared, hidden),
         named(Role::SharedUp, "shared_expert.up_proj", shared, hidden),
         named(Role::SharedDown, "shared_expert.down_proj", hidden, shared),
@@ -183,23 +260,47 @@ pub(super) fn moe(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// A tensor for each matrix of each expert.
-fn experts(model: &Model, place: &Place) -> Vec<Row> {
-    let (inner, hidden) = (model.moe.intermediate, model.hidden);
+/// Router and routed experts.
+pub(super) fn experts(target: &Target, place: &Place) -> Vec<Row> {
+    let checkpoint = target.checkpoint();
+    match checkpoint.is_some_and(|checkpoint| checkpoint.stacked_experts) {
+        true => stacked_experts(target, place),
+        false => named_experts(target, place, "mlp", ["gate_proj", "up_proj", "down_proj"]),
+    }
+}
+
+/// The same under the names of Mixtral.
+pub(super) fn mixtral_experts(target: &Target, place: &Place) -> Vec<Row> {
+    named_experts(target, place, "block_sparse_moe", ["w1", "w3", "w2"])
+}
+
+fn router(target: &Target, place: &Place, block: &str) -> Row {
+    let (moe, hidden) = (target.model.moe(), target.model.hidden);
+    let name = format!("{block}.gate");
+    place.matrix(Role::Router, &name, moe.experts, hidden)
+}
+
+/// A tensor for each matrix of each expert: gate, up and down by name.
+fn named_experts(target: &Target, place: &Place, block: &str, names: [&str; 3]) -> Vec<Row> {
+    let (moe, hidden) = (target.model.moe(), target.model.hidden);
+    let inner = moe.intermediate;
     let expert = |role, name: &str, n, k| Row {
-        copies: model.moe.experts as usize,
-        ..place.matrix(role, &format!("mlp.experts.{{expert}}.{name}"), n, k)
+        copies: moe.experts as usize,
+        ..place.matrix(role, &format!("{block}.experts.{{expert}}.{name}"), n, k)
     };
+    let [gate, up, down] = names;
     vec![
-        expert(Role::ExpertGate, "gate_proj", inner, hidden),
-        expert(Role::ExpertUp, "up_proj", inner, hidden),
-        expert(Role::ExpertDown, "down_proj", hidden, inner),
+        router(target, place, block),
+        expert(Role::ExpertGate, gate, inner, hidden),
+        expert(Role::ExpertUp, up, inner, hidden),
+        expert(Role::ExpertDown, down, hidden, inner),
     ]
 }
 
 /// Two tensors for all experts: gate rows come before those of up.
-fn stacked_experts(model: &Model, place: &Place) -> Vec<Row> {
-    let (inner, hidden, copies) = (model.moe.intermediate, model.hidden, model.moe.experts);
+fn stacked_experts(target: &Target, place: &Place) -> Vec<Row> {
+    let (moe, hidden) = (target.model.moe(), target.model.hidden);
+    let (inner, copies) = (moe.intermediate, moe.experts);
     let part = |role, name: &str, [n, k]: [u64; 2], [first, count]: [u64; 2]| Row {
         copies: copies as usize,
         shape: sizes(&[copies, n, k]),
@@ -208,6 +309,7 @@ fn stacked_experts(model: &Model, place: &Place) -> Vec<Row> {
     };
     let (both, down) = ([2 * inner, hidden], [hidden, inner]);
     vec![
+        router(target, place, "mlp"),
         part(Role::ExpertGate, "gate_up_proj", both, [0, inner]),
         part(Role::ExpertUp, "gate_up_proj", both, [inner, inner]),
         part(Role::ExpertDown, "down_proj", down, [0, hidden]),
@@ -215,9 +317,10 @@ fn stacked_experts(model: &Model, place: &Place) -> Vec<Row> {
 }
 
 /// What surrounds the layer of multi-token prediction.
-pub(super) fn prediction(model: &Model, place: &Place) -> Vec<Row> {
-    let (hidden, sites) = (model.hidden, &place.sites);
-    let norm = |role, name: &str| vector(role, name, sites.clone(), &[hidden], true);
+fn prediction(target: &Target, place: &Place) -> Vec<Row> {
+    let (hidden, sites) = (target.model.hidden, &place.sites);
+    let plus_one = target.traits().plus_one;
+    let norm = |role, name: &str| vector(role, name, sites.clone(), &[hidden], plus_one);
     let fusion = [hidden, 2 * hidden];
     vec![
         norm(Role::EmbeddingNorm, "mtp.pre_fc_norm_embedding.weight"),

@@ -1,13 +1,32 @@
 //! `targets/_model/<model>/model.toml`: what a model is.
 
 use std::collections::BTreeMap;
+use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-/// Layer math that a model follows; one file of `src/model` each.
+/// Layer math that a model follows, and the names of its tensors: a file of `family/` each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Family {
-    /// Gated DeltaNet and gated full attention, mixture of experts with a shared expert.
+    /// Attention and an MLP.
+    #[serde(rename = "llama")]
+    Llama,
+    /// Attention and experts.
+    #[serde(rename = "mixtral")]
+    Mixtral,
+    /// Attention with normed heads and an MLP.
+    #[serde(rename = "qwen3")]
+    Qwen3,
+    /// Attention with normed heads and experts.
+    #[serde(rename = "qwen3_moe")]
+    Qwen3Moe,
+    /// As `qwen3_5_moe`, with other tensors.
+    #[serde(rename = "qwen3_next")]
+    Qwen3Next,
+    /// Gated DeltaNet and gated attention, an MLP.
+    #[serde(rename = "qwen3_5")]
+    Qwen35,
+    /// Gated DeltaNet and gated attention, experts with a shared one.
     #[serde(rename = "qwen3_5_moe")]
     Qwen35Moe,
 }
@@ -66,11 +85,14 @@ pub struct Model {
     pub layers: Layers,
     /// Full-attention layers.
     pub attention: Attention,
-    /// Gated DeltaNet layers.
-    pub gdn: Gdn,
-    /// Mixture of experts of every layer.
-    pub moe: Moe,
-    /// Multi-token prediction.
+    /// Gated DeltaNet layers, in families that have them.
+    pub gdn: Option<Gdn>,
+    /// Mixture of experts of every layer, in families that have one.
+    pub moe: Option<Moe>,
+    /// MLP of every layer, in families that have one.
+    pub mlp: Option<Mlp>,
+    /// Multi-token prediction; absent: none.
+    #[serde(default)]
     pub mtp: Mtp,
     /// Vision tower in the checkpoint; it is not served and counts in the checkpoint's size only.
     pub vision: Option<Vision>,
@@ -83,17 +105,47 @@ pub struct Model {
     pub checkpoint: BTreeMap<String, Checkpoint>,
 }
 
+impl Model {
+    /// The dimensions of Gated DeltaNet; zeros in a model without it.
+    pub(crate) fn gdn(&self) -> Gdn {
+        self.gdn.clone().unwrap_or_default()
+    }
+
+    /// The dimensions of the mixture of experts; zeros in a model without one.
+    pub(crate) fn moe(&self) -> Moe {
+        self.moe.clone().unwrap_or_default()
+    }
+
+    /// The dimensions of the MLP; zeros in a model without one.
+    pub(crate) fn mlp(&self) -> Mlp {
+        self.mlp.clone().unwrap_or_default()
+    }
+}
+
 /// The order of decoder layers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layers {
     /// Decoder layers, at least 1.
     pub count: usize,
-    /// Mixers of the first layers, repeated to `count`; its length divides `count`.
+    /// Mixers of the first layers, repeated to `count`; its length divides `count`. Absent in
+    /// families whose layers all attend.
+    #[serde(
+        default = "attention_alone",
+        skip_serializing_if = "is_attention_alone"
+    )]
     pub period: Vec<Mixer>,
 }
 
-/// Grouped-query attention whose query projection carries an output gate.
+fn attention_alone() -> Vec<Mixer> {
+    vec![Mixer::Attention]
+}
+
+fn is_attention_alone(period: &[Mixer]) -> bool {
+    period == [Mixer::Attention]
+}
+
+/// Grouped-query attention.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attention {
@@ -107,14 +159,25 @@ pub struct Attention {
     pub rotary_dim: u64,
     /// RoPE base, above 1.
     pub rope_theta: f64,
+    /// Change of frequencies for long contexts; absent: none.
+    pub rope_scaling: Option<RopeScaling>,
+}
+
+/// The scaling of Llama 3.1 (`rope_type` "llama3" of the transformers library).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RopeScaling {
+    /// Divisor of low frequencies, 1 at least.
+    pub factor: f64,
+    /// Wavelengths of more than `original_max_position` over it are low frequencies; above 0.
+    pub low_freq_factor: f64,
+    /// Wavelengths of less than `original_max_position` over it are high; above `low_freq_factor`.
+    pub high_freq_factor: f64,
+    /// Positions of the first training, tokens.
+    pub original_max_position: u64,
 }
 
 impl Attention {
-    /// Rows of `q_proj`: query and gate of each head.
-    pub(crate) fn q_rows(&self) -> u64 {
-        2 * self.heads * self.head_dim
-    }
-
     /// Rows of `k_proj` and of `v_proj`.
     pub(crate) fn kv_rows(&self) -> u64 {
         self.kv_heads * self.head_dim
@@ -127,7 +190,7 @@ impl Attention {
 }
 
 /// Gated DeltaNet dimensions.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gdn {
     /// Key heads, at least 1.
@@ -154,8 +217,16 @@ impl Gdn {
     }
 }
 
-/// Mixture of experts with one shared expert.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+/// A gated MLP.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mlp {
+    /// Inner width.
+    pub intermediate: u64,
+}
+
+/// Mixture of experts.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moe {
     /// Routed experts of a layer.
@@ -164,15 +235,22 @@ pub struct Moe {
     pub experts_per_token: u64,
     /// Inner width of a routed expert.
     pub intermediate: u64,
-    /// Inner width of the shared expert.
-    pub shared_intermediate: u64,
+    /// Inner width of the shared expert, in families that have one.
+    pub shared_intermediate: Option<u64>,
+}
+
+impl Moe {
+    /// Inner width of the shared expert, 0 if there is none.
+    pub(crate) fn shared(&self) -> u64 {
+        self.shared_intermediate.unwrap_or(0)
+    }
 }
 
 /// Multi-token prediction.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mtp {
-    /// Layers in the checkpoint, 0 or 1.
+    /// Layers of the model, 0 or 1.
     pub layers: u64,
 }
 
@@ -196,14 +274,16 @@ pub struct Chat {
     pub tool_format: ToolFormat,
     /// Whether the model reasons before it answers when a request does not say.
     pub thinking: bool,
-    /// Text that opens reasoning.
+    /// Text that opens reasoning; absent, as the next three, in a model that does not reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub think_open: String,
     /// Token of `think_open`, below `vocab`.
-    pub think_open_id: u64,
+    pub think_open_id: Option<u64>,
     /// Text that closes reasoning.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub think_close: String,
     /// Token of `think_close`, below `vocab`.
-    pub think_close_id: u64,
+    pub think_close_id: Option<u64>,
     /// Tokens that the tokenizer has beside those of its merges, the framing of conversations among
     /// them.
     pub added_tokens: AddedTokens,
@@ -253,6 +333,9 @@ pub struct Checkpoint {
     /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
     #[serde(default)]
     pub stacked_experts: bool,
+    /// Whether the layer of multi-token prediction was left out.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub without_mtp: bool,
     /// Nats per token that the model gives the text that a start checks it with, by an outside
     /// reference over these weights; absent while nobody has measured it.
     pub text_nll: Option<f64>,

@@ -1,0 +1,28 @@
+//! `mixtral`: attention and experts in every layer.
+
+use super::blocks::{mixtral_experts, plain};
+use super::{FeedForward, Mixers, Traits, Words};
+use crate::table::Row;
+use crate::target::Target;
+
+pub(super) const TRAITS: Traits = Traits {
+    name: "mixtral",
+    types: &["mixtral"],
+    classes: &["MixtralForCausalLM"],
+    mixers: Mixers::Attention,
+    feed_forward: FeedForward::Experts,
+    gated: false,
+    normed: false,
+    plus_one: false,
+    default_head_dim: true,
+    states_norm: false,
+    words: Words {
+        experts: "/num_local_experts",
+        intermediate: "/intermediate_size",
+    },
+    rows,
+};
+
+fn rows(target: &Target) -> Vec<Row> {
+    plain(target, |place| mixtral_experts(target, place))
+}

@@ -1,0 +1,25 @@
+//! `qwen3`: attention with normed queries and keys, and an MLP in every layer.
+
+use super::blocks::{mlp, plain};
+use super::{FeedForward, MLP, Mixers, Traits};
+use crate::table::Row;
+use crate::target::Target;
+
+pub(super) const TRAITS: Traits = Traits {
+    name: "qwen3",
+    types: &["qwen3"],
+    classes: &["Qwen3ForCausalLM"],
+    mixers: Mixers::Attention,
+    feed_forward: FeedForward::Mlp,
+    gated: false,
+    normed: true,
+    plus_one: false,
+    default_head_dim: false,
+    states_norm: false,
+    words: MLP,
+    rows,
+};
+
+fn rows(target: &Target) -> Vec<Row> {
+    plain(target, |place| mlp(target, place))
+}
