@@ -1,14 +1,25 @@
 //! Ops against their reference: one case table for every backend.
 //!
-//! The CPU's norms, products and attention are compared with their formulas in F64, and all of the
-//! device's ops, if this binary has a device, with the CPU's. Inputs are drawn anew for each run;
-//! the report names the seed.
+//! The CPU's norms, products, attention and MLP gates are compared with their formulas in F64, and
+//! all of the device's ops, if this binary has a device, with the CPU's. Cases come in the groups
+//! of `crate::ops`; a group that the model lacks is not compiled. Inputs are drawn anew for each
+//! run; the report names the seed.
 
-mod cases;
+mod against;
+mod attention;
 mod decode;
+#[cfg(model = "hybrid")]
+mod delta;
+mod dense;
+#[cfg_attr(feed_forward = "experts", path = "parity/experts.rs")]
+#[cfg_attr(feed_forward = "mlp", path = "parity/gate.rs")]
+mod feed_forward;
 mod formula;
 mod long;
-mod reference;
+mod matrices;
+mod probe;
+mod rows;
+mod sequences;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -18,11 +29,17 @@ use super::device;
 use crate::engine::executor::DeviceError;
 use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
-pub use cases::{
-    Calls, Kind, Loaded, Memory, Probe, ROWS, Rowwise, Sequences, kinds, matrices, stored,
-};
-pub use decode::{DECODED_ROWS, Decoded, Decoding};
-pub use long::LongContext;
+pub use against::compare;
+pub use attention::ProbeAttention;
+#[cfg(model = "hybrid")]
+pub use delta::ProbeDelta;
+#[cfg(feed_forward = "experts")]
+pub use feed_forward::ProbeExperts;
+pub use matrices::{Shape, stored};
+pub use probe::Probe;
+
+use rows::RowCase;
+use sequences::SequenceCase;
 
 /// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
 pub const F32_CHAIN: f64 = 1e-5;
@@ -63,30 +80,56 @@ impl fmt::Display for Line {
     }
 }
 
-/// Operations that have cases, by the row that has them.
-const BY_ROW: [&str; 12] = [
-    "embed",
-    "rms_norm",
-    "linear",
-    "linear_add",
-    "norm_linear",
-    "gated_rms_norm",
-    "gated_linear_add",
-    "moe",
-    "concat",
-    "select",
-    "top_k",
-    "lm_head",
+/// A group of operations and its cases.
+struct Group {
+    /// Operations that have cases by row.
+    by_row: &'static [&'static str],
+    /// Operations that have cases by sequence, because they keep something of each.
+    by_sequence: &'static [&'static str],
+    /// Compares the CPU with formulas in F64.
+    formulas: fn(&mut Report, &mut Random),
+    /// Matrices that `linear` meets.
+    matrices: fn() -> Vec<Shape>,
+    /// Draws the cases by row.
+    rows: fn(&mut Random) -> Vec<Box<dyn RowCase>>,
+    /// Draws the operations that have cases by sequence.
+    sequences: fn(&mut Random) -> Vec<Box<dyn SequenceCase>>,
+}
+
+/// Groups of the operations that the target's model is made of.
+const GROUPS: &[Group] = &[
+    dense::GROUP,
+    #[cfg(model = "hybrid")]
+    delta::GROUP,
+    attention::GROUP,
+    feed_forward::GROUP,
 ];
-/// Operations that have others.
-const OTHERS: [&str; 6] = [
-    "pack",
-    "conv_silu",
-    "gated_delta",
-    "delta_net",
-    "attend",
-    "attention",
-];
+/// What a device does beside operations of the model: it makes panels of the checkpoint's rows.
+const PACK: &str = "pack";
+
+/// Rows of the CPU's cases of formulas.
+const FORMULA_ROWS: [usize; 3] = [1, MAX_SEQUENCES, PREFILL_TOKENS];
+
+/// The comparison with the reference.
+const DEVICE_CPU: &str = "cuda = cpu";
+/// Whether there is anything to compare.
+const RUNS: &str = "cuda runs";
+/// A sequence's results beside those of others.
+const ALONE: &str = "a sequence alone = in the batch";
+/// What `attention` promises.
+const APART: &str = "store_kv and attend = attention";
+
+/// Names of what can be compared, each once.
+fn names() -> Vec<&'static str> {
+    let groups = GROUPS.iter();
+    let names = groups.flat_map(|group| [group.by_row, group.by_sequence].concat());
+    matrices::once(names.chain([PACK]))
+}
+
+/// Every matrix that `linear` meets in this target, each shape and format once.
+pub fn products() -> Vec<Shape> {
+    matrices::once(GROUPS.iter().flat_map(|group| (group.matrices)()))
+}
 
 /// What is compared, and on which inputs.
 #[derive(Clone, Debug, Default)]
@@ -101,11 +144,10 @@ impl Choice {
     /// # Errors
     /// If no operation has that name.
     pub fn check(&self) -> Result<(), String> {
-        let mut known = BY_ROW.iter().chain(&OTHERS);
+        let known = names();
         match &self.op {
-            Some(op) if !known.any(|known| known == op) => {
-                let known = [&BY_ROW[..], &OTHERS].concat().join(", ");
-                Err(format!("--op: `{op}` is none of {known}"))
+            Some(op) if !known.contains(&op.as_str()) => {
+                Err(format!("--op: `{op}` is none of {}", known.join(", ")))
             }
             _ => Ok(()),
         }
@@ -141,9 +183,9 @@ impl Report {
         self.only.as_ref().is_none_or(|only| only == op)
     }
 
-    /// Whether one is whose cases are by row.
-    pub fn wants_rows(&self) -> bool {
-        BY_ROW.iter().any(|op| self.wants(op))
+    /// Whether any of some operations is compared.
+    fn wants_any(&self, ops: &[&str]) -> bool {
+        ops.iter().any(|op| self.wants(op))
     }
 
     /// How many comparisons there were, and how many failed.
@@ -174,6 +216,20 @@ impl Report {
             Err(why) => why,
         };
         self.push(op, case, check, found, passed);
+    }
+
+    /// Adds a comparison of bits; `differing` says where they are not the same.
+    pub fn same(
+        &mut self,
+        (op, case, check): (&'static str, &str, &'static str),
+        differing: &str,
+        is_same: bool,
+    ) {
+        let found = match is_same {
+            true => "same bits".to_string(),
+            false => format!("{differing} differ"),
+        };
+        self.push(op, case, check, found, is_same);
     }
 
     /// Adds a finding.
@@ -217,16 +273,8 @@ pub fn run(choice: Choice, tell: fn(&Line)) -> Report {
 
 fn fill(mut report: Report) -> Report {
     let mut random = Random(report.seed);
-    for rows in [1, MAX_SEQUENCES, PREFILL_TOKENS] {
-        if report.wants("rms_norm") {
-            formula::norms(&mut report, &mut random, rows);
-        }
-        if report.wants("linear") {
-            formula::products(&mut report, &mut random, rows);
-        }
-    }
-    if report.wants("attention") {
-        formula::attention(&mut report, &mut random);
+    for group in GROUPS {
+        (group.formulas)(&mut report, &mut random);
     }
     device::parity(&mut report, &mut random);
     report
@@ -364,6 +412,12 @@ pub fn distance(found: &[f32], wanted: &[f32]) -> Result<f64, String> {
     })
 }
 
+/// Whether two results are the same, bit by bit.
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    let mut pairs = a.iter().zip(b);
+    a.len() == b.len() && pairs.all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,7 +442,8 @@ mod tests {
         let refused = choice("attentoin").check().unwrap_err();
         assert!(refused.contains("attention"), "{refused}");
         let report = Report::told(choice("attention"), |_| {});
-        assert!(report.wants("attention") && !report.wants("moe") && !report.wants_rows());
+        assert!(report.wants("attention") && !report.wants("linear"));
+        assert!(report.wants_any(&["attend", "attention"]) && !report.wants_any(&["attend"]));
         assert_eq!(report.seed, 7);
         assert!(fill(report).lines.iter().all(|line| line.op == "attention"));
     }

@@ -18,6 +18,8 @@ mod kind {
     pub const ROUTED: [usize; 2] = [Moe::COUNT, Moe::PER_TOKEN];
     /// Logits of a router: of every expert, then of the shared one's gate; 0 without a router.
     pub const ROUTER_LOGITS: usize = Moe::LOGITS;
+    /// Whether experts of NVFP4 multiply rows that are rounded to it.
+    pub const ROWS_NVFP4: bool = Moe::ROWS_NVFP4;
 }
 
 #[cfg(feed_forward = "mlp")]
@@ -37,6 +39,8 @@ mod kind {
     pub const ROUTED: [usize; 2] = [0, 0];
     /// Logits of a router: of every expert, then of the shared one's gate; 0 without a router.
     pub const ROUTER_LOGITS: usize = 0;
+    /// Whether experts of NVFP4 multiply rows that are rounded to it.
+    pub const ROWS_NVFP4: bool = false;
 }
 
-pub use kind::{FeedForward, Feeds, ROUTED, ROUTER_LOGITS};
+pub use kind::{FeedForward, Feeds, ROUTED, ROUTER_LOGITS, ROWS_NVFP4};

@@ -24,7 +24,7 @@ mod text_check;
 pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use bits::{Extent, Seen, WHOLE, bit_rules};
 pub use family::Runs;
-pub use feed_forward::ROUTER_LOGITS;
+pub use feed_forward::{ROUTER_LOGITS, ROWS_NVFP4};
 pub use keep::keep_golden;
 pub use ledger::{Plan, TooLittle};
 pub use measure::measure;

@@ -1,4 +1,5 @@
-//! Each operation against its formula in F64.
+//! Each operation against its formula in F64, over shapes of the tests' own: every target tests
+//! every operation.
 
 use super::random::Random;
 use super::*;
@@ -8,6 +9,44 @@ use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
 
 use super::experts::{Experts, Routing};
+
+/// Two queries of a key, half of each rotated.
+struct Full;
+
+impl shapes::Attention for Full {
+    const HEADS: usize = 6;
+    const KV_HEADS: usize = 3;
+    const HEAD_DIM: usize = 40;
+    const ROTARY_DIM: usize = 20;
+    const ROPE: shapes::Rope = shapes::Rope {
+        theta: 1e5,
+        scaling: None,
+    };
+    const GATED: bool = true;
+    const NORMED: bool = true;
+}
+
+/// Three values of a key, no width a multiple of what is computed together.
+struct Gdn;
+
+impl shapes::Delta for Gdn {
+    const KEY_HEADS: usize = 2;
+    const VALUE_HEADS: usize = 6;
+    const KEY_DIM: usize = 20;
+    const VALUE_DIM: usize = 12;
+    const CONV: usize = 4;
+}
+
+/// Numbers of experts that are no powers of two, and a shared one of another width.
+struct Moe;
+
+impl shapes::Experts for Moe {
+    const COUNT: usize = 7;
+    const PER_TOKEN: usize = 3;
+    const INTERMEDIATE: usize = 32;
+    const SHARED: usize = 48;
+    const ROWS_NVFP4: bool = true;
+}
 
 /// F32 rounding of sums of a few hundred terms near 1.
 const TOLERANCE: f64 = 2e-5;

@@ -1,7 +1,7 @@
 //! How weights lie on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
 
-use crate::shapes::Experts as _;
-use crate::target::{Format, Moe};
+use crate::model::ROWS_NVFP4;
+use crate::target::Format;
 use crate::weights::Bits;
 
 /// Rows of a panel.
@@ -37,7 +37,7 @@ impl Storage {
     /// How experts lie whose weights are otherwise stored so.
     pub const fn of_experts(self) -> Storage {
         match self {
-            Storage::Nvfp4 if Moe::ROWS_NVFP4 => Storage::BlockScaled,
+            Storage::Nvfp4 if ROWS_NVFP4 => Storage::BlockScaled,
             other => other,
         }
     }

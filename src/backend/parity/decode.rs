@@ -3,17 +3,21 @@
 //! Sequences end at the edges of pages and splits. What lies in their pages behind their own rows
 //! is not a number, as memory that nobody wrote may be.
 
-use super::cases::Calls;
-use super::long::{KV, QUERIES, STORED_ROWS, cut};
-use super::{BF16_STORED, Probe, Random};
+use std::marker::PhantomData;
+
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention};
+use super::long::{STORED_ROWS, cut};
+use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
 use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, Qkv};
-use crate::shapes::Attention as _;
-use crate::target::{Full, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::shapes;
+use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 
 /// Rows of a step that have a case, if there may be as many sequences.
-pub const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
+const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
 /// Positions that a sequence attends from first: those at the edges of pages and splits, and what
 /// is left of the splits of several blocks.
 const EDGES: [usize; 25] = [
@@ -32,7 +36,7 @@ const SEQUENCES: usize = if EDGES.len() < MAX_SEQUENCES {
 /// One sequence, behind whose context a few rows attend.
 struct Sequence {
     context: usize,
-    /// `[context + STEPS][KV]`.
+    /// `[context + STEPS][KEYS]`.
     keys: Vec<f32>,
     values: Vec<f32>,
     /// `[STEPS][QUERIES]`.
@@ -41,23 +45,23 @@ struct Sequence {
 }
 
 /// Sequences of random rows.
-pub struct Decoding {
-    /// Of queries and keys.
-    norms: [Vec<f32>; 2],
+struct Decoding<A> {
+    norms: Norms<Vec<f32>>,
     sequences: Vec<Sequence>,
     /// Of the cache.
     pages: usize,
+    shape: PhantomData<A>,
 }
 
 /// What a case leaves: results of each sequence, `[STEPS][MIXED]`, and the cache.
-pub struct Decoded {
-    pub results: Vec<Vec<f32>>,
-    pub cache: Vec<f32>,
+struct Decoded {
+    results: Vec<Vec<f32>>,
+    cache: Vec<f32>,
 }
 
-impl Decoding {
+impl<A: shapes::Attention> Decoding<A> {
     /// A sequence at every edge.
-    pub fn draw(random: &mut Random) -> Decoding {
+    fn draw(random: &mut Random) -> Decoding<A> {
         let fits = |edge: &usize| edge + STEPS <= MAX_CONTEXT;
         let edges: Vec<_> = EDGES.into_iter().filter(fits).collect();
         let contexts = edges.iter().copied().cycle().take(SEQUENCES);
@@ -65,7 +69,7 @@ impl Decoding {
     }
 
     /// A sequence behind each of `contexts`.
-    fn behind(random: &mut Random, contexts: &[usize]) -> Decoding {
+    fn behind(random: &mut Random, contexts: &[usize]) -> Decoding<A> {
         let each = contexts
             .iter()
             .map(|context| (context + STEPS).div_ceil(PAGE));
@@ -79,47 +83,42 @@ impl Decoding {
             let rows = context + STEPS;
             Sequence {
                 context,
-                keys: random.bf16(rows * KV, 2.0),
-                values: random.bf16(rows * KV, 2.0),
-                queries: random.bf16(STEPS * QUERIES, 2.0),
+                keys: random.bf16(rows * A::KEYS, 2.0),
+                values: random.bf16(rows * A::KEYS, 2.0),
+                queries: random.bf16(STEPS * A::QUERIES, 2.0),
                 pages,
             }
         };
         let sequences = contexts.iter().zip(tables).map(&mut sequence).collect();
         Decoding {
             sequences,
-            norms: [random.gains(Full::HEAD_DIM), random.gains(Full::HEAD_DIM)],
+            norms: Norms::draw::<A>(random),
             pages,
+            shape: PhantomData,
         }
-    }
-
-    /// Largest norm-wise difference: queries, keys and the weights of values are rounded to BF16.
-    pub fn limit(&self) -> f64 {
-        2.0 * BF16_STORED
     }
 
     /// Steps of up to `rows` sequences, each of which goes all its steps before others begin.
     ///
     /// # Errors
     /// The backend failed.
-    pub fn run<B: Probe>(
+    fn run<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
         rows: usize,
         calls: Calls,
     ) -> Result<Decoded, DeviceError> {
         let mut cache = b.kv_cache(self.pages)?;
-        let norms = [b.vector_of(&self.norms[0])?, b.vector_of(&self.norms[1])?];
-        let norms = [&norms[0], &norms[1]];
+        let norms = self.norms.load(b)?;
         for sequence in &self.sequences {
-            self.store(b, sequence, norms, &mut cache)?;
+            self.store(b, sequence, &norms, &mut cache)?;
         }
         let mut results = Vec::new();
         for group in self.sequences.chunks(rows) {
             let mut of_group = vec![Vec::new(); group.len()];
             for step in 0..STEPS {
-                let found = self.step(b, group, step, norms, &mut cache, calls)?;
-                let found = found.chunks_exact(Full::HEADS * Full::HEAD_DIM);
+                let found = self.step(b, group, step, &norms, &mut cache, calls)?;
+                let found = found.chunks_exact(A::MIXED);
                 for (result, found) in of_group.iter_mut().zip(found) {
                     result.extend_from_slice(found);
                 }
@@ -133,40 +132,40 @@ impl Decoding {
     }
 
     /// Stores a sequence's context, and what is not a number behind it.
-    fn store<B: Probe>(
+    fn store<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
         sequence: &Sequence,
-        norms: [&B::Vector; 2],
+        norms: &Norms<B::Vector>,
         cache: &mut B::KvCache,
     ) -> Result<(), DeviceError> {
         let end = sequence.pages.len() * PAGE;
         for part in cut(0..end.min(MAX_CONTEXT), STORED_ROWS) {
             let of = |all: &[f32]| -> Vec<f32> {
-                let known = &all[..sequence.context * KV];
-                let part = part.start * KV..part.end * KV;
+                let known = &all[..sequence.context * A::KEYS];
+                let part = part.start * A::KEYS..part.end * A::KEYS;
                 let element = |at| known.get(at).copied().unwrap_or(f32::NAN);
                 part.map(element).collect()
             };
             let (mut k, v) = (
-                b.given(KV, &of(&sequence.keys))?,
-                b.given(KV, &of(&sequence.values))?,
+                b.given(A::KEYS, &of(&sequence.keys))?,
+                b.given(A::KEYS, &of(&sequence.values))?,
             );
-            let mut q = b.room(part.len(), QUERIES)?;
+            let mut q = b.room(part.len(), A::QUERIES)?;
             let batch = self.batch([(sequence, part.start, part.len())])?;
             b.begin(&batch);
-            b.store_kv(&mut q, &mut k, &v, Some(norms), cache, &batch);
+            b.store_kv(&mut q, &mut k, &v, norms.each(), cache, &batch);
         }
         Ok(())
     }
 
     /// One row of each sequence of a group.
-    fn step<B: Probe>(
+    fn step<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
         group: &[Sequence],
         step: usize,
-        norms: [&B::Vector; 2],
+        norms: &Norms<B::Vector>,
         cache: &mut B::KvCache,
         calls: Calls,
     ) -> Result<Vec<f32>, DeviceError> {
@@ -176,10 +175,10 @@ impl Decoding {
                 .flat_map(|of| &all(of)[(at(of) + step) * width..][..width]);
             rows.copied().collect::<Vec<_>>()
         };
-        let mut q = b.given(QUERIES, &row(|of| &of.queries, QUERIES, |_| 0))?;
-        let mut k = b.given(KV, &row(|of| &of.keys, KV, |of| of.context))?;
-        let v = b.given(KV, &row(|of| &of.values, KV, |of| of.context))?;
-        let mut out = b.room(group.len(), Full::HEADS * Full::HEAD_DIM)?;
+        let mut q = b.given(A::QUERIES, &row(|of| &of.queries, A::QUERIES, |_| 0))?;
+        let mut k = b.given(A::KEYS, &row(|of| &of.keys, A::KEYS, |of| of.context))?;
+        let v = b.given(A::KEYS, &row(|of| &of.values, A::KEYS, |of| of.context))?;
+        let mut out = b.room(group.len(), A::MIXED)?;
         let batch = self.batch(group.iter().map(|of| (of, of.context + step, 1)))?;
         assert!(batch.is_decode());
         b.begin(&batch);
@@ -187,9 +186,9 @@ impl Decoding {
             q: &mut q,
             k: &mut k,
             v: &v,
-            norms: Some(norms),
+            norms: norms.each(),
         };
-        calls.attention(b, input, cache, &batch, &mut out);
+        calls.attention::<A, B>(b, input, cache, &batch, &mut out);
         b.seen(&out)
     }
 
@@ -213,17 +212,74 @@ impl Decoding {
     }
 }
 
+/// Steps of decoding of every number of rows: `attention` leaves the bits of `store_kv` and
+/// `attend`, again when it has run, and those of a sequence alone.
+pub(super) fn compare<A: shapes::Attention>(
+    report: &mut Report,
+    random: &mut Random,
+    (device, cpu): (&mut Backend, &mut Cpu),
+) where
+    Backend: ProbeAttention<A>,
+{
+    let (op, case) = ("attention", Decoding::<A>::draw(random));
+    let wanted = case.run(cpu, MAX_SEQUENCES, Calls::Together);
+    let wanted = wanted.expect("the CPU runs every case").results;
+    let mut alone: Option<Decoded> = None;
+    let rows = DECODED_ROWS.into_iter();
+    for rows in rows.filter(|&rows| rows <= MAX_SEQUENCES) {
+        let shape = format!("{rows} decoded");
+        let found = match case.run(device, rows, Calls::Together) {
+            Ok(found) => found,
+            Err(why) => {
+                report.push(op, &shape, RUNS, why.to_string(), false);
+                continue;
+            }
+        };
+        let both = (&found.results[..], &wanted[..]);
+        against::nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
+        for (calls, check) in [(Calls::Apart, APART), (Calls::Together, "again = at first")] {
+            match case.run(device, rows, calls) {
+                Ok(other) => same_decoded(report, (op, &shape, check), &other, &found),
+                Err(why) => report.push(op, &shape, check, why.to_string(), false),
+            }
+        }
+        match &alone {
+            Some(alone) => same_decoded(report, (op, &shape, ALONE), alone, &found),
+            None => alone = Some(found),
+        }
+    }
+}
+
+/// Reports whether two runs left the same results and the same cache.
+fn same_decoded(
+    report: &mut Report,
+    about: (&'static str, &str, &'static str),
+    other: &Decoded,
+    found: &Decoded,
+) {
+    let mut pairs = other.results.iter().zip(&found.results);
+    let same_rows = pairs.all(|(other, found)| same_bits(other, found));
+    let same_pages = same_bits(&other.cache, &found.cache);
+    let differing = match (same_rows, same_pages) {
+        (false, false) => "rows and pages",
+        (true, false) => "pages",
+        _ => "rows",
+    };
+    report.same(about, differing, same_rows && same_pages);
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::super::distance;
     use super::*;
-    use crate::backend::cpu::Cpu;
+    use crate::shapes::Attention as _;
+    use crate::target::Full;
 
     const CONTEXTS: [usize; 5] = [0, PAGE - 1, PAGE, 3, 2 * PAGE - 2];
 
-    fn run(case: &Decoding, rows: usize, calls: Calls) -> Decoded {
+    fn run(case: &Decoding<Full>, rows: usize, calls: Calls) -> Decoded {
         case.run(&mut Cpu::default(), rows, calls).unwrap()
     }
 
@@ -234,7 +290,7 @@ mod tests {
 
     #[test]
     fn attention_is_store_kv_and_attend() {
-        let case = Decoding::behind(&mut Random::seeded(1), &CONTEXTS);
+        let case = Decoding::<Full>::behind(&mut Random::seeded(1), &CONTEXTS);
         let apart = run(&case, CONTEXTS.len(), Calls::Apart);
         let together = run(&case, CONTEXTS.len(), Calls::Together);
         assert_eq!(bits(&together), bits(&apart));
@@ -249,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_in_any_step() {
-        let case = Decoding::behind(&mut Random::seeded(2), &CONTEXTS);
+        let case = Decoding::<Full>::behind(&mut Random::seeded(2), &CONTEXTS);
         let batch = run(&case, CONTEXTS.len(), Calls::Together);
         for rows in [1, 2] {
             assert_eq!(bits(&run(&case, rows, Calls::Together)), bits(&batch));
@@ -258,19 +314,19 @@ mod tests {
 
     #[test]
     fn a_result_without_what_the_step_before_stored_is_too_far() {
-        let mut case = Decoding::behind(&mut Random::seeded(3), &[PAGE - 1]);
+        let mut case = Decoding::<Full>::behind(&mut Random::seeded(3), &[PAGE - 1]);
         let whole = run(&case, 1, Calls::Together).results;
         let sequence = &mut case.sequences[0];
-        sequence.values[sequence.context * KV..][..KV].fill(0.0);
+        sequence.values[sequence.context * Full::KEYS..][..Full::KEYS].fill(0.0);
         let other = run(&case, 1, Calls::Together).results;
-        let last = (STEPS - 1) * Full::HEADS * Full::HEAD_DIM;
+        let last = (STEPS - 1) * Full::MIXED;
         let error = distance(&other[0][last..], &whole[0][last..]).unwrap();
-        assert!(error > case.limit(), "{error}");
+        assert!(error > LIMIT, "{error}");
     }
 
     #[test]
     fn pages_fit_the_largest_cache_and_sequences_the_largest_step() {
-        let case = Decoding::draw(&mut Random::seeded(4));
+        let case = Decoding::<Full>::draw(&mut Random::seeded(4));
         assert!(case.pages <= crate::target::KV_PAGES, "{}", case.pages);
         assert!(case.sequences.len() >= *DECODED_ROWS.iter().max().unwrap());
         let pages = case.sequences.iter().flat_map(|of| &of.pages);

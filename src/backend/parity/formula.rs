@@ -1,11 +1,14 @@
-//! The CPU's norms, products and attention against their formulas in F64.
+//! The CPU's norms, products, attention against their formulas in F64.
 
+use std::marker::PhantomData;
+
+use super::attention::Norms;
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor};
 use crate::engine::executor::{PageId, Rows, Slot};
 use crate::ops::{Attend, Batch, Dense, Device};
-use crate::shapes::Attention as _;
-use crate::target::{Full, HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
+use crate::shapes;
+use crate::target::{HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
 
 /// Rows of the matrix of a product.
 const PRODUCTS: usize = 64;
@@ -49,9 +52,9 @@ pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
 }
 
 /// `store_kv` and `attend` of rows far into a sequence.
-pub(super) fn attention(report: &mut Report, random: &mut Random) {
+pub(super) fn attention<A: shapes::Attention>(report: &mut Report, random: &mut Random) {
     let positions = POSITIONS_MAX.min(MAX_CONTEXT);
-    let sequence = Sequence::drawn(random, positions);
+    let sequence = Sequence::<A>::drawn(random, positions);
     let near = EDGES.iter().flat_map(|edge| edge - 1..=edge + 1);
     let wanted = near.filter(|&at| at + 1 < positions);
     let wanted: Vec<usize> = [0]
@@ -67,12 +70,18 @@ pub(super) fn attention(report: &mut Report, random: &mut Random) {
     }
 }
 
-fn compare(report: &mut Report, op: &'static str, case: &str, found: &[f32], formula: &[f32]) {
+pub(super) fn compare(
+    report: &mut Report,
+    op: &'static str,
+    case: &str,
+    found: &[f32],
+    formula: &[f32],
+) {
     let error = distance(found, formula);
     report.within(op, case, "cpu = formula in f64", error, F32_CHAIN);
 }
 
-fn seen(cpu: &mut Cpu, tensor: &Tensor) -> Vec<f32> {
+pub(super) fn seen(cpu: &mut Cpu, tensor: &Tensor) -> Vec<f32> {
     let mut found = Vec::new();
     let read = cpu.read(tensor, 0..tensor.rows, &mut found);
     read.expect("the CPU's memory can be read");
@@ -87,51 +96,57 @@ fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a
     weighted.map(move |(&x, &w)| f64::from(x) * scale * f64::from(w))
 }
 
-/// A normed head at its position. Angles are those of F32 factors, as models were trained.
-fn turned(head: &[f32], weight: &[f32], position: usize) -> Vec<f64> {
-    let mut head: Vec<f64> = norm(head, weight).collect();
-    let pairs = Full::ROTARY_DIM / 2;
-    for pair in 0..pairs {
-        let exponent = -((2 * pair) as f64) / Full::ROTARY_DIM as f64;
-        let frequency = Full::ROPE.theta.powf(exponent) as f32;
-        let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
-        let (low, high) = (head[pair], head[pair + pairs]);
+/// A head at its position, normed where there is a weight.
+fn turned<A: shapes::Attention>(
+    head: &[f32],
+    weight: Option<&Vec<f32>>,
+    position: usize,
+) -> Vec<f64> {
+    let mut head: Vec<f64> = match weight {
+        Some(weight) => norm(head, weight).collect(),
+        None => head.iter().map(|&x| f64::from(x)).collect(),
+    };
+    for pair in 0..A::PAIRS {
+        let (cos, sin) = A::ROPE.turn(position, pair, A::ROTARY_DIM);
+        let (cos, sin) = (f64::from(cos), f64::from(sin));
+        let (low, high) = (head[pair], head[pair + A::PAIRS]);
         head[pair] = low * cos - high * sin;
-        head[pair + pairs] = high * cos + low * sin;
+        head[pair + A::PAIRS] = high * cos + low * sin;
     }
     head
 }
 
 /// One sequence whose rows all ask the same.
-struct Sequence {
-    /// A query and a gate per head.
+struct Sequence<A> {
+    /// A query per head, and a gate where the shape has them.
     query: Vec<f32>,
-    /// `[positions][Full::KV_HEADS * Full::HEAD_DIM]`.
+    /// `[positions][KEYS]`.
     keys: Vec<f32>,
     values: Vec<f32>,
-    /// Weights of the norms of queries and of keys.
-    norms: [Vec<f32>; 2],
+    norms: Norms<Vec<f32>>,
+    shape: PhantomData<A>,
 }
 
-impl Sequence {
-    fn drawn(random: &mut Random, positions: usize) -> Sequence {
+impl<A: shapes::Attention> Sequence<A> {
+    fn drawn(random: &mut Random, positions: usize) -> Sequence<A> {
         Sequence {
-            query: random.bf16(Full::HEADS * 2 * Full::HEAD_DIM, 1.0),
-            keys: random.bf16(positions * Full::KV_HEADS * Full::HEAD_DIM, 1.0),
-            values: random.bf16(positions * Full::KV_HEADS * Full::HEAD_DIM, 1.0),
-            norms: [random.gains(Full::HEAD_DIM), random.gains(Full::HEAD_DIM)],
+            query: random.bf16(A::QUERIES, 1.0),
+            keys: random.bf16(positions * A::KEYS, 1.0),
+            values: random.bf16(positions * A::KEYS, 1.0),
+            norms: Norms::draw::<A>(random),
+            shape: PhantomData,
         }
     }
 
     fn positions(&self) -> usize {
-        self.keys.len() / (Full::KV_HEADS * Full::HEAD_DIM)
+        self.keys.len() / A::KEYS
     }
 
     /// What the CPU's rows at the `wanted` positions attend to.
     fn attended(&self, wanted: &[usize]) -> Vec<Vec<f32>> {
         let pages = self.positions().div_ceil(PAGE);
         let mut cpu = Cpu::new(1);
-        let mut cache = cpu.kv_cache(pages).expect("the CPU's memory can be taken");
+        let mut cache = Attend::<A>::kv_cache(&cpu, pages).expect("the CPU's memory can be taken");
         let (mut out, mut found) = (Tensor::default(), Vec::new());
         let queries: Vec<Tensor> = (0..pages)
             .map(|page| self.store(&mut cpu, &mut cache, page))
@@ -142,68 +157,68 @@ impl Sequence {
             let read = cpu.read(&queries[page], row..row + 1, &mut query);
             read.expect("the CPU's memory can be read");
             let query = Tensor::of(query.len(), query);
-            cpu.attend(
-                &query,
-                &cache,
-                &batch(position..position + 1, pages),
-                &mut out,
-            );
+            let batch = batch(position..position + 1, pages);
+            Attend::<A>::attend(&mut cpu, &query, &cache, &batch, &mut out);
             found.push(seen(&mut cpu, &out));
         }
         found
     }
 
     /// Stores the positions of a page; their queries at their positions.
-    fn store(
-        &self,
-        cpu: &mut Cpu,
-        cache: &mut <Cpu as Attend<Full>>::KvCache,
-        page: usize,
-    ) -> Tensor {
+    fn store(&self, cpu: &mut Cpu, cache: &mut <Cpu as Attend<A>>::KvCache, page: usize) -> Tensor {
         let rows = page * PAGE..self.positions().min((page + 1) * PAGE);
-        let width = Full::KV_HEADS * Full::HEAD_DIM;
+        let width = A::KEYS;
         let of = |values: &[f32]| {
             let part = &values[rows.start * width..rows.end * width];
             Tensor::of(width, part.to_vec())
         };
         let (mut keys, values) = (of(&self.keys), of(&self.values));
         let mut queries = Tensor::of(self.query.len(), self.query.repeat(rows.len()));
-        let norms = self.norms.each_ref();
+        let norms = self.norms.each();
         let pages = self.positions().div_ceil(PAGE);
         let batch = batch(rows, pages);
-        cpu.store_kv(&mut queries, &mut keys, &values, Some(norms), cache, &batch);
+        let (q, k) = (&mut queries, &mut keys);
+        Attend::<A>::store_kv(cpu, q, k, &values, norms, cache, &batch);
         queries
     }
 
-    /// Normed and turned keys, `[positions][Full::KV_HEADS]`.
+    /// Normed and turned keys, `[positions][KV_HEADS]`.
     fn keys(&self) -> Vec<Vec<f64>> {
-        let heads = self.keys.chunks_exact(Full::HEAD_DIM).enumerate();
-        let turn = |(at, head)| turned(head, &self.norms[1], at / Full::KV_HEADS);
+        let heads = self.keys.chunks_exact(A::HEAD_DIM).enumerate();
+        let weight = self.norms.each().map(|norms| norms[1]);
+        let turn = |(at, head)| turned::<A>(head, weight, at / A::KV_HEADS);
         heads.map(turn).collect()
     }
 
-    /// `sigmoid(gate) * sum_j softmax_j(q . k[j] / sqrt(Full::HEAD_DIM)) v[j]` of every head.
+    /// `sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head, times `sigmoid(gate)` where
+    /// the shape has gates.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
+        let of_q = self.norms.each().map(|norms| norms[0]);
         let mut out = Vec::new();
-        for (head, query) in self.query.chunks_exact(2 * Full::HEAD_DIM).enumerate() {
-            let (query, gate) = query.split_at(Full::HEAD_DIM);
-            let query = turned(query, &self.norms[0], position);
-            let at = |j: usize| j * Full::KV_HEADS + head / (Full::HEADS / Full::KV_HEADS);
+        for (head, query) in self.query.chunks_exact(A::QUERY).enumerate() {
+            let (query, gate) = query.split_at(A::HEAD_DIM);
+            let query = turned::<A>(query, of_q, position);
+            let at = |j: usize| j * A::KV_HEADS + head / A::GROUP;
             let weight = |j| {
                 let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();
-                (dot / (Full::HEAD_DIM as f64).sqrt()).exp()
+                (dot / (A::HEAD_DIM as f64).sqrt()).exp()
             };
             let weights: Vec<f64> = (0..=position).map(weight).collect();
             let sum: f64 = weights.iter().sum();
-            for (dim, &gate) in gate.iter().enumerate() {
-                let value = |j| f64::from(self.values[at(j) * Full::HEAD_DIM + dim]);
+            for dim in 0..A::HEAD_DIM {
+                let value = |j| f64::from(self.values[at(j) * A::HEAD_DIM + dim]);
                 let parts = weights.iter().enumerate();
                 let mixed: f64 = parts.map(|(j, weight)| weight * value(j)).sum();
-                out.push((mixed / sum / (1.0 + (-f64::from(gate)).exp())) as f32);
+                let gate = gate.get(dim).map_or(1.0, |&gate| sigmoid(gate));
+                out.push((mixed / sum * gate) as f32);
             }
         }
         out
     }
+}
+
+pub(super) fn sigmoid(x: f32) -> f64 {
+    1.0 / (1.0 + (-f64::from(x)).exp())
 }
 
 /// Rows of one sequence in pages that ascend.

@@ -9,15 +9,19 @@
 //! Queries are short, for scores that spread by a half: where a few positions outweigh the others,
 //! how those are rounded is most of the distance, and of one row that is now and then too far.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::cases::{Calls, dealt};
-use super::{BF16_STORED, Probe, Random};
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention};
+use super::sequences::dealt;
+use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
 use crate::engine::executor::{DeviceError, Rows, Slot};
 use crate::engine::request::TokenId;
 use crate::ops::{Batch, CELL, Qkv};
-use crate::shapes::Attention as _;
-use crate::target::{Full, KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
+use crate::shapes;
+use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -30,61 +34,48 @@ pub(super) const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
     2048
 };
 
-/// Elements of a row's keys or values.
-pub(super) const KV: usize = Full::KV_HEADS * Full::HEAD_DIM;
-/// Elements of a row's queries and gates.
-pub(super) const QUERIES: usize = Full::HEADS * 2 * Full::HEAD_DIM;
-
 /// One sequence as long as may be.
-pub struct LongContext {
-    /// Of queries and keys.
-    norms: [Vec<f32>; 2],
-    /// `[position][KV]`.
+struct LongContext<A> {
+    norms: Norms<Vec<f32>>,
+    /// `[position][KEYS]`.
     keys: Vec<f32>,
     values: Vec<f32>,
     /// `[rows of all steps][QUERIES]`.
     queries: Vec<f32>,
     /// Positions whose rows attend together, ascending.
-    pub steps: Vec<Range<usize>>,
+    steps: Vec<Range<usize>>,
+    shape: PhantomData<A>,
 }
 
-impl LongContext {
+impl<A: shapes::Attention> LongContext<A> {
     /// Random rows of the longest sequence that there may be.
-    pub fn draw(random: &mut Random) -> LongContext {
+    fn draw(random: &mut Random) -> LongContext<A> {
         let ends = ENDS.into_iter().filter(|&end| end <= MAX_CONTEXT);
         LongContext::near(random, &ends.collect::<Vec<_>>())
     }
 
     /// Random rows, of which those near `ends` attend.
-    fn near(random: &mut Random, ends: &[usize]) -> LongContext {
+    fn near(random: &mut Random, ends: &[usize]) -> LongContext<A> {
         let longest = ends.last().copied().unwrap_or(0);
         let steps = ends.iter().flat_map(|&end| steps_near(end));
         let steps: Vec<_> = steps.filter(|step| step.end <= longest).collect();
-        let keys = random.bf16(longest * KV, 2.0);
-        let mut values = random.bf16(longest * KV, 2.0);
+        let keys = random.bf16(longest * A::KEYS, 2.0);
+        let mut values = random.bf16(longest * A::KEYS, 2.0);
         let attends = |position| steps.iter().any(|step| step.contains(&position));
-        for (position, value) in values.chunks_exact_mut(KV).enumerate() {
+        for (position, value) in values.chunks_exact_mut(A::KEYS).enumerate() {
             if [0, PAGE - 1].contains(&(position % PAGE)) || attends(position) {
                 value.iter_mut().for_each(|value| *value *= LOUD);
             }
         }
         let rows: usize = steps.iter().map(Range::len).sum();
-        let short = random
-            .bf16(Full::HEAD_DIM, 0.25)
-            .into_iter()
-            .map(|w| 0.5 + w);
         LongContext {
-            norms: [short.collect(), random.gains(Full::HEAD_DIM)],
+            norms: short_norms::<A>(random),
             keys,
             values,
-            queries: random.bf16(rows * QUERIES, 2.0),
+            queries: random.bf16(rows * A::QUERIES, query_scale::<A>()),
             steps,
+            shape: PhantomData,
         }
-    }
-
-    /// Largest norm-wise difference: queries, keys and the weights of values are rounded to BF16.
-    pub fn limit(&self) -> f64 {
-        2.0 * BF16_STORED
     }
 
     /// The results of each step, of each of `copies` of the sequence that lie in other pages. Steps
@@ -92,41 +83,40 @@ impl LongContext {
     ///
     /// # Errors
     /// The backend failed.
-    pub fn run<B: Probe>(
+    fn run<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
         (copies, most): (usize, usize),
         calls: Calls,
     ) -> Result<Vec<Vec<Vec<f32>>>, DeviceError> {
         let mut cache = b.kv_cache(KV_PAGES)?;
-        let norms = [b.vector_of(&self.norms[0])?, b.vector_of(&self.norms[1])?];
-        let norms = [&norms[0], &norms[1]];
+        let norms = self.norms.load(b)?;
         let mut results = vec![vec![Vec::new(); copies]; self.steps.len()];
         let (mut stored, mut queries) = (0, &self.queries[..]);
         for (step, results) in self.steps.iter().zip(&mut results) {
             for part in cut(stored..step.start, STORED_ROWS / copies) {
                 let batch = batch(&part, copies)?;
-                let mut q = b.room(batch.rows(), QUERIES)?;
+                let mut q = b.room(batch.rows(), A::QUERIES)?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
                 b.begin(&batch);
-                b.store_kv(&mut q, &mut k, &v, Some(norms), &mut cache, &batch);
+                b.store_kv(&mut q, &mut k, &v, norms.each(), &mut cache, &batch);
                 b.seen(&q)?;
             }
             for part in cut(step.clone(), most) {
-                let (own, rest) = queries.split_at(part.len() * QUERIES);
+                let (own, rest) = queries.split_at(part.len() * A::QUERIES);
                 queries = rest;
                 let batch = batch(&part, copies)?;
-                let mut q = b.given(QUERIES, &own.repeat(copies))?;
+                let mut q = b.given(A::QUERIES, &own.repeat(copies))?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
-                let mut out = b.room(batch.rows(), Full::HEADS * Full::HEAD_DIM)?;
+                let mut out = b.room(batch.rows(), A::MIXED)?;
                 b.begin(&batch);
                 let input = Qkv {
                     q: &mut q,
                     k: &mut k,
                     v: &v,
-                    norms: Some(norms),
+                    norms: norms.each(),
                 };
-                calls.attention(b, input, &mut cache, &batch, &mut out);
+                calls.attention::<A, B>(b, input, &mut cache, &batch, &mut out);
                 let found = b.seen(&out)?;
                 let copies = found.chunks_exact(found.len() / copies);
                 for (result, found) in results.iter_mut().zip(copies) {
@@ -139,22 +129,38 @@ impl LongContext {
     }
 
     /// Keys and values of a step's rows.
-    fn keys_and_values<B: Probe>(
+    fn keys_and_values<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
         batch: &Batch,
     ) -> Result<(B::Tensor, B::Tensor), DeviceError> {
         let of = |all: &[f32]| -> Vec<f32> {
             let rows = batch.positions().iter();
-            rows.flat_map(|position| &all[position * KV..][..KV])
+            rows.flat_map(|position| &all[position * A::KEYS..][..A::KEYS])
                 .copied()
                 .collect()
         };
         Ok((
-            b.given(KV, &of(&self.keys))?,
-            b.given(KV, &of(&self.values))?,
+            b.given(A::KEYS, &of(&self.keys))?,
+            b.given(A::KEYS, &of(&self.values))?,
         ))
     }
+}
+
+/// Norms that make queries short, where the shape has some.
+fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
+    let Norms(Some([_, of_k])) = Norms::draw::<A>(random) else {
+        return Norms(None);
+    };
+    let around_zero = random.bf16(A::HEAD_DIM, 0.25);
+    let of_q = around_zero.into_iter().map(|w| 0.5 + w).collect();
+    Norms(Some([of_q, of_k]))
+}
+
+/// Largest magnitude of a query's elements: where no norm shortens it, that for which scores with
+/// keys of up to 2 spread by a half.
+fn query_scale<A: shapes::Attention>() -> f32 {
+    if A::NORMED { 2.0 } else { 0.75 }
 }
 
 /// More rows than are few, across the end of a page; two cells; few rows; and contexts that end
@@ -196,22 +202,63 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
     Ok(batch)
 }
 
+/// Few rows behind contexts up to the longest; the same bits beside a copy in other pages, cut on
+/// the grid or into few rows, and by `store_kv` and `attend`.
+pub(super) fn compare<A: shapes::Attention>(
+    report: &mut Report,
+    random: &mut Random,
+    (device, cpu): (&mut Backend, &mut Cpu),
+) where
+    Backend: ProbeAttention<A>,
+{
+    let (op, case) = ("attention", LongContext::<A>::draw(random));
+    let longest = format!("to {MAX_CONTEXT}");
+    let whole = (1, MAX_CONTEXT);
+    let wanted = case.run(cpu, whole, Calls::Together);
+    let wanted = wanted.expect("the CPU runs every case");
+    let found = match case.run(device, whole, Calls::Together) {
+        Ok(found) => found,
+        Err(why) => return report.push(op, &longest, RUNS, why.to_string(), false),
+    };
+    for (step, both) in case.steps.iter().zip(found.iter().zip(&wanted)) {
+        let shape = format!("{}..{}", step.start, step.end);
+        let both = (&both.0[..], &both.1[..]);
+        against::nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
+    }
+    for (copies, most, calls, check) in [
+        (2, MAX_CONTEXT, Calls::Together, ALONE),
+        (1, CELL, Calls::Together, "chunks of 64 = whole"),
+        (1, MAX_CONTEXT, Calls::Apart, APART),
+    ] {
+        let other = case.run(device, (copies, most), calls);
+        let is_same = other.is_ok_and(|other| {
+            let mut pairs = other.iter().zip(&found);
+            pairs.all(|(other, found)| {
+                let same = |copy: &Vec<f32>| same_bits(copy, &found[0]);
+                other.len() == copies && other.iter().all(same)
+            })
+        });
+        report.same((op, &longest, check), "rows", is_same);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::distance;
     use super::*;
-    use crate::backend::cpu::Cpu;
+    use crate::shapes::Attention as _;
+    use crate::target::Full;
 
     const END: usize = 8 * CELL;
 
-    fn run(case: &LongContext, copies: usize, most: usize) -> Vec<Vec<Vec<f32>>> {
+    fn run(case: &LongContext<Full>, copies: usize, most: usize) -> Vec<Vec<Vec<f32>>> {
         case.run(&mut Cpu::default(), (copies, most), Calls::Together)
             .unwrap()
     }
 
     #[test]
     fn steps_are_apart_and_end_with_the_longest_context() {
-        let case = LongContext::draw(&mut Random::seeded(1));
+        let case = LongContext::<Full>::draw(&mut Random::seeded(1));
         let mut pairs = case.steps.windows(2);
         assert!(pairs.all(|pair| pair[0].end <= pair[1].start));
         assert_eq!(case.steps.last().unwrap().end, MAX_CONTEXT);
@@ -219,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_copy_and_cuts_change_nothing_on_the_cpu() {
-        let case = LongContext::near(&mut Random::seeded(2), &[END]);
+        let case = LongContext::<Full>::near(&mut Random::seeded(2), &[END]);
         let found = run(&case, 2, CELL);
         for (found, alone) in found.iter().zip(run(&case, 1, END)) {
             assert_eq!((&found[0], &found[1]), (&alone[0], &alone[0]));
@@ -228,11 +275,11 @@ mod tests {
 
     #[test]
     fn a_result_without_one_edge_of_a_page_is_too_far() {
-        let mut case = LongContext::near(&mut Random::seeded(3), &[END]);
-        let last = |case: &LongContext| run(case, 1, END).pop().unwrap().pop().unwrap();
+        let mut case = LongContext::<Full>::near(&mut Random::seeded(3), &[END]);
+        let last = |case: &LongContext<Full>| run(case, 1, END).pop().unwrap().pop().unwrap();
         let whole = last(&case);
-        case.values[(END / 2 - 1) * KV..][..KV].fill(0.0);
+        case.values[(END / 2 - 1) * Full::KEYS..][..Full::KEYS].fill(0.0);
         let error = distance(&last(&case), &whole).unwrap();
-        assert!(error > case.limit(), "{error}");
+        assert!(error > LIMIT, "{error}");
     }
 }

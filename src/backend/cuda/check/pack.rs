@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use ffi::DeviceBuf;
 
-use super::{GUARD, POISON, same};
+use super::{GUARD, POISON, experts};
 use crate::backend::cuda::jobs::{Place, factors};
 use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
 use crate::engine::executor::DeviceError;
-use crate::ops::{Device, Route};
-use crate::shapes::Experts as _;
-use crate::target::{Format, Moe, Role, Site};
+use crate::ops::Device;
+use crate::target::{Format, Role, Site};
 use crate::weights::{self, Bits, MatrixSource, Stored, WeightsError};
 
 /// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
@@ -43,7 +42,7 @@ pub fn parity(report: &mut Report, random: &mut Random, cuda: &mut Cuda) {
     for (storage, format) in STORAGES {
         for (order, rows) in SHAPES {
             for k in COLUMNS {
-                let drawn = rows.iter().map(|&n| stored(random, n, k, format));
+                let drawn = rows.iter().map(|&n| stored(random, (n, k, format)));
                 let parts: Vec<Stored> = drawn.collect();
                 let case = format!("{rows:?} x {k} {storage:?}");
                 compare(report, cuda, &case, &parts, order, storage);
@@ -98,16 +97,12 @@ fn compare(
 }
 
 /// Reports the first byte that differs.
-fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
+pub(super) fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
     assert_eq!(found.len(), wanted.len());
     let first = found.iter().zip(wanted).position(|(a, b)| a != b);
     let differing = format!("bytes from {} on", first.unwrap_or(0));
-    same(
-        report,
-        ("pack", case, "cuda = host"),
-        &differing,
-        first.is_none(),
-    );
+    let about = ("pack", case, "cuda = host");
+    report.same(about, &differing, first.is_none());
 }
 
 /// The panels that the device makes of `parts`, in launches of few rows.
@@ -177,51 +172,44 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
 /// A drawn layer's matrices, read and repacked as those of any checkpoint.
 fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
     let checkpoint = weights::open_seeded_layers(1, Arc::default());
-    let (layout, layer) = (checkpoint.layout(), Site::Layer(0));
-    let mixer = [
-        Role::GdnQkv,
-        Role::GdnGate,
-        Role::GdnBeta,
-        Role::GdnDecay,
-        Role::GdnOutput,
-        Role::Query,
-        Role::Key,
-        Role::Value,
-        Role::Output,
-    ];
-    let alone = mixer.into_iter().filter(|role| layout.has(*role, layer));
-    let alone = alone.map(|role| vec![role]);
-    for roles in alone.chain([vec![Role::Router, Role::SharedRouter]]) {
-        let sources = roles.iter().map(|role| checkpoint.matrix(*role, layer));
-        let sources: Vec<_> = sources.collect();
-        let found = cuda.load_matrix(&sources)?;
-        let parts = sources.iter().map(MatrixSource::read);
-        let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
-        let found = contents(cuda, &found.bytes)?;
-        tell(report, &format!("{:?}", roles[0]), &found, &wanted.bytes);
+    let of_layer = checkpoint.layout().matrices();
+    let of_layer = of_layer.filter(|matrix| matrix.site() == LAYER);
+    for matrix in of_layer.filter(|matrix| !is_of_experts(matrix.role())) {
+        loaded(
+            report,
+            cuda,
+            &[checkpoint.matrix(matrix.role(), LAYER)],
+            matrix.role(),
+        )?;
     }
-    let routed = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
-    let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-    let expert = |e| routed.map(|role| checkpoint.expert(role, layer, e));
-    let mut all: Vec<_> = (0..Moe::COUNT).map(expert).collect();
-    all.push(shared.map(|role| checkpoint.matrix(role, layer)));
-    let found = cuda.load_experts(&all)?;
-    let [mut gate_up, mut down] = [Vec::new(), Vec::new()];
-    for [gate, up, below] in all {
-        let packed = Panels::of_expert(&[gate.read()?, up.read()?, below.read()?]);
-        gate_up.extend_from_slice(&packed[0].bytes);
-        down.extend_from_slice(&packed[1].bytes);
-    }
-    for (case, found, wanted) in [
-        ("gate, up", &found.gate_up, gate_up),
-        ("down", &found.down, down),
-    ] {
-        tell(report, case, &contents(cuda, found)?, &wanted);
-    }
+    experts::pack(report, cuda, &checkpoint)
+}
+
+/// The layer that is drawn.
+pub(super) const LAYER: Site = Site::Layer(0);
+
+/// Whether a matrix lies with others, of a router or of experts.
+fn is_of_experts(role: Role) -> bool {
+    let is_router = matches!(role, Role::Router | Role::SharedRouter);
+    is_router || role.is_expert() || role.is_shared_expert()
+}
+
+/// Loads matrices that make one, and reports it as that of a role.
+pub(super) fn loaded(
+    report: &mut Report,
+    cuda: &mut Cuda,
+    sources: &[MatrixSource<'_>],
+    role: Role,
+) -> Result<(), WeightsError> {
+    let found = cuda.load_matrix(sources)?;
+    let parts = sources.iter().map(MatrixSource::read);
+    let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
+    let found = contents(cuda, &found.bytes)?;
+    tell(report, &format!("{role:?}"), &found, &wanted.bytes);
     Ok(())
 }
 
-fn contents(cuda: &Cuda, buffer: &DeviceBuf<u8>) -> Result<Vec<u8>, DeviceError> {
+pub(super) fn contents(cuda: &Cuda, buffer: &DeviceBuf<u8>) -> Result<Vec<u8>, DeviceError> {
     let mut bytes = vec![0; buffer.len()];
     buffer
         .download(0, &mut bytes, &cuda.queue.stream)

@@ -1,0 +1,47 @@
+//! Gated DeltaNet's cases on the GPU.
+
+use crate::backend::cuda::{Cuda, Matrix, Tensor, Vector};
+use crate::backend::parity::ProbeDelta;
+use crate::engine::executor::DeviceError;
+use crate::ops::Delta;
+use crate::shapes::Delta as _;
+use crate::target::Gdn;
+
+impl ProbeDelta<Gdn> for Cuda {
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut Tensor,
+        norm: &Vector,
+        z: &Tensor,
+        w: &Matrix,
+        residual: &mut Tensor,
+    ) -> Result<(), DeviceError> {
+        self.gated_linear_add(x, norm, z, w, residual);
+        Ok(())
+    }
+}
+
+/// The values of a tensor of the step, whose F16 rows are F32 then.
+pub fn widened(cuda: &Cuda, tensor: &Tensor, mut values: Vec<f32>) -> Vec<f32> {
+    let rows = values.chunks_exact_mut(tensor.width).enumerate();
+    for (_, row) in rows.filter(|&(row, _)| tensor.cells_f16 && cuda.step.is_in_cell(row)) {
+        for head in row.chunks_exact_mut(Gdn::VALUE_DIM) {
+            let pairs = head[..Gdn::VALUE_DIM / 2].iter().map(|pair| pair.to_bits());
+            let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
+            let wide: Vec<_> = halves.map(f32_of_f16).collect();
+            head.copy_from_slice(&wide);
+        }
+    }
+    values
+}
+
+/// The value of an IEEE 754 binary16 number.
+fn f32_of_f16(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction as f32 / (1 << 24) as f32,
+        0x1f => f32::from_bits(0xff << 23 | fraction << 13),
+        _ => f32::from_bits((exponent + 127 - 15) << 23 | fraction << 13),
+    };
+    if bits >> 15 == 0 { size } else { -size }
+}

@@ -1,0 +1,253 @@
+//! Comparisons of the device's operations with the CPU's.
+
+use super::rows::{ROWS, RowCase, RowOpOn, Rowwise};
+use super::sequences::{SequenceCase, Sequences, schedules};
+use super::{
+    ALONE, DEVICE_CPU, GROUPS, Group, RUNS, Random, Report, decode, distance, long, same_bits,
+};
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
+use crate::engine::executor::DeviceError;
+use crate::ops::CELL;
+use crate::target::{Full, MAX_CONTEXT, PREFILL_TOKENS};
+
+/// Compares every operation of the device with the CPU's on every case.
+pub fn compare(report: &mut Report, random: &mut Random, device: &mut Backend) {
+    let cpu = &mut Cpu::default();
+    let mut both = Both { device, cpu };
+    for group in GROUPS {
+        both.by_row(report, random, group);
+    }
+    for group in GROUPS {
+        both.by_sequence(report, random, group);
+    }
+    if report.wants("attention") {
+        decode::compare::<Full>(report, random, (both.device, both.cpu));
+        long::compare::<Full>(report, random, (both.device, both.cpu));
+    }
+}
+
+/// The device and its reference.
+struct Both<'a> {
+    device: &'a mut Backend,
+    cpu: &'a mut Cpu,
+}
+
+impl Both<'_> {
+    /// Operations of a group whose cases are by row.
+    fn by_row(&mut self, report: &mut Report, random: &mut Random, group: &Group) {
+        if !report.wants_any(group.by_row) {
+            return;
+        }
+        for op in (group.rows)(random) {
+            if report.wants(op.op())
+                && let Err(why) = self.all_rows(report, random, op.as_ref(), &ROWS)
+            {
+                let check = "the GPU holds the weights";
+                report.push("", "", check, why.to_string(), false);
+            }
+        }
+    }
+
+    /// Every number of rows of an operation.
+    fn all_rows(
+        &mut self,
+        report: &mut Report,
+        random: &mut Random,
+        op: &dyn RowCase,
+        rows: &[usize],
+    ) -> Result<(), DeviceError> {
+        let on_device = RowOpOn::<Backend>::load(op, self.device)?;
+        let on_cpu = RowOpOn::<Cpu>::load(op, self.cpu)?;
+        for &rows in rows.iter().filter(|&&rows| op.takes(rows)) {
+            let case = Rowwise::draw(random, op, rows);
+            let wanted = case.run(self.cpu, &on_cpu)?;
+            let shape = case.case();
+            let found = match case.run(self.device, &on_device) {
+                Ok(found) => found,
+                Err(why) => {
+                    report.push(op.op(), &shape, RUNS, why.to_string(), false);
+                    continue;
+                }
+            };
+            let both = (&found[..], &wanted[..]);
+            nearest(report, op.op(), (&shape, DEVICE_CPU), both, op.limit());
+            if op.is_by_row() {
+                let alone = |case: &Rowwise<'_>| case.run(self.device, &on_device);
+                rows_alone(report, op.op(), &case, &found, alone);
+            }
+        }
+        Ok(())
+    }
+
+    /// Operations of a group that keep something of sequences.
+    fn by_sequence(&mut self, report: &mut Report, random: &mut Random, group: &Group) {
+        if !report.wants_any(group.by_sequence) {
+            return;
+        }
+        for op in (group.sequences)(random) {
+            if !report.wants(op.op()) {
+                continue;
+            }
+            for steps in schedules() {
+                self.sequences(report, &Sequences::draw(random, op.as_ref(), steps));
+            }
+            self.chunkings(report, random, op.as_ref());
+        }
+    }
+
+    /// One step, or several, of sequences.
+    fn sequences(&mut self, report: &mut Report, case: &Sequences<'_>) {
+        let (op, shape) = (case.op(), case.case());
+        let wanted = case.on_cpu(self.cpu).expect("the CPU runs every case");
+        let found = match case.on_device(self.device) {
+            Ok(found) => found,
+            Err(why) => return report.push(op, &shape, RUNS, why.to_string(), false),
+        };
+        let both = (&found[..], &wanted[..]);
+        nearest(report, op, (&shape, DEVICE_CPU), both, case.limit());
+        self.equal(report, case, &found, ALONE, &case.alone());
+    }
+
+    /// A prompt cut anywhere on the grid gives the same bits. Row by row it comes as near as the op
+    /// promises. It ends within a cell.
+    fn chunkings(&mut self, report: &mut Report, random: &mut Random, op: &dyn SequenceCase) {
+        let rows = PREFILL_TOKENS.min(MAX_CONTEXT).min(1024) - CELL / 3;
+        let whole = Sequences::draw(random, op, vec![vec![(0, rows)]]);
+        let (op, shape) = (whole.op(), whole.case());
+        let found = match whole.on_device(self.device) {
+            Ok(found) => found,
+            Err(why) => return report.push(op, "", RUNS, why.to_string(), false),
+        };
+        for (chunk, check) in [
+            (CELL, "chunks of 64 = whole"),
+            (2 * CELL, "chunks of 128 = whole"),
+        ] {
+            self.equal(report, &whole, &found, check, &whole.cut(rows, chunk));
+        }
+        match whole.cut(rows, 1).on_device(self.device) {
+            Ok(by_row) => {
+                let (about, both) = (
+                    (&shape[..], "row by row = whole"),
+                    (&found[..], &by_row[..]),
+                );
+                nearest(report, op, about, both, whole.limit());
+            }
+            Err(why) => report.push(op, &shape, RUNS, why.to_string(), false),
+        }
+    }
+
+    fn equal(
+        &mut self,
+        report: &mut Report,
+        case: &Sequences<'_>,
+        found: &[Vec<f32>],
+        check: &'static str,
+        other: &Sequences<'_>,
+    ) {
+        let is_same = other.on_device(self.device).is_ok_and(|other| {
+            let mut pairs = other.iter().zip(found);
+            other.len() == found.len() && pairs.all(|(a, b)| same_bits(a, b))
+        });
+        report.same((case.op(), &case.case(), check), "rows", is_same);
+    }
+}
+
+/// A row gives the same bits alone as among others.
+fn rows_alone(
+    report: &mut Report,
+    op: &'static str,
+    case: &Rowwise<'_>,
+    batch: &[Vec<f32>],
+    mut run: impl FnMut(&Rowwise<'_>) -> Result<Vec<Vec<f32>>, DeviceError>,
+) {
+    let mut differ = Vec::new();
+    for row in [0, case.rows() / 2, case.rows() - 1] {
+        let same = run(&case.row(row)).is_ok_and(|alone| {
+            let mut pairs = alone.iter().zip(batch);
+            pairs.all(|(alone, batch)| {
+                let width = alone.len();
+                same_bits(alone, &batch[row * width..][..width])
+            })
+        });
+        if !same {
+            differ.push(row);
+        }
+    }
+    let check = "a row alone = the row in the batch";
+    let differing = format!("{differ:?}");
+    report.same((op, &case.case(), check), &differing, differ.is_empty());
+}
+
+/// Reports the result that is furthest from what is wanted.
+pub(super) fn nearest(
+    report: &mut Report,
+    op: &'static str,
+    (shape, check): (&str, &'static str),
+    (found, wanted): (&[Vec<f32>], &[Vec<f32>]),
+    limit: f64,
+) {
+    assert_eq!(found.len(), wanted.len());
+    let distances = found
+        .iter()
+        .zip(wanted)
+        .map(|(found, wanted)| distance(found, wanted));
+    let furthest = distances.reduce(|a, b| match (&a, &b) {
+        (Ok(x), Ok(y)) if x >= y => a,
+        (Err(_), _) => a,
+        _ => b,
+    });
+    let furthest = furthest.unwrap_or_else(|| Err("no result".into()));
+    report.within(op, shape, check, furthest, limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::matrices::once;
+    use super::*;
+    use crate::backend;
+    use crate::target::MAX_SEQUENCES;
+
+    fn compared(fill: impl FnOnce(&mut Both<'_>, &mut Report, &mut Random)) -> Report {
+        let (device, cpu) = (&mut backend::open().unwrap(), &mut Cpu::default());
+        let (mut report, mut random) = (Report::default(), Random::seeded(1));
+        fill(&mut Both { device, cpu }, &mut report, &mut random);
+        report
+    }
+
+    #[test]
+    fn operations_with_cases_by_row_are_those_of_the_list() {
+        let report = compared(|both, report, random| {
+            for group in GROUPS {
+                for case in (group.rows)(random) {
+                    let rows = [1, MAX_SEQUENCES];
+                    both.all_rows(report, random, case.as_ref(), &rows).unwrap();
+                }
+            }
+        });
+        assert!(report.passed(), "{report}");
+        let listed = GROUPS.iter().flat_map(|group| group.by_row);
+        let mut listed: Vec<_> = listed.copied().collect();
+        let mut compared = once(report.lines.iter().map(|line| line.op));
+        listed.sort_unstable();
+        compared.sort_unstable();
+        assert_eq!(compared, listed);
+    }
+
+    #[test]
+    fn operations_that_keep_something_are_those_of_the_list() {
+        let steps = vec![vec![(0, CELL + 1), (1, 2)], vec![(1, 1), (0, 1)]];
+        let report = compared(|both, report, random| {
+            for group in GROUPS {
+                let cases = (group.sequences)(random);
+                let drawn = cases.iter().map(|case| case.op());
+                assert!(drawn.eq(group.by_sequence.iter().copied()));
+                for case in &cases {
+                    let case = Sequences::draw(random, case.as_ref(), steps.clone());
+                    both.sequences(report, &case);
+                }
+            }
+        });
+        assert!(report.passed() && !report.lines.is_empty(), "{report}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Cases of attention: `store_kv`, `attend`, and `attention`, which is both.
+
+use std::marker::PhantomData;
+
+use super::dense::{products, projections};
+use super::matrices::{Shape, blocks, once};
+use super::rows::RowCase;
+use super::sequences::{Opened, SequenceCase, SequenceOp, SequenceOpOn};
+use super::{BF16_STORED, Group, Probe, Random, formula};
+use crate::backend::cpu::Cpu;
+use crate::engine::executor::DeviceError;
+use crate::ops::{Attend, Batch, Qkv, store_and_attend};
+use crate::shapes;
+use crate::target::{Full, KV_PAGES, Role};
+
+pub(super) const GROUP: Group = Group {
+    by_row: &[],
+    by_sequence: &["attend", "attention"],
+    formulas: |report, random| {
+        if report.wants("attention") {
+            formula::attention::<Full>(report, random);
+        }
+    },
+    matrices,
+    rows,
+    sequences: |random| {
+        let calls = [Calls::Apart, Calls::Together];
+        let attending = calls.map(|calls| Attending::<Full>::draw(random, calls));
+        let cases = attending.map(|case| Box::new(case) as Box<dyn SequenceCase>);
+        cases.into()
+    },
+};
+
+/// Largest norm-wise difference of what rows attend to: queries, keys and the weights of values are
+/// rounded to BF16, behind norms where there are some.
+pub const LIMIT: f64 = 2.0 * BF16_STORED;
+
+const ROLES: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
+
+fn matrices() -> Vec<Shape> {
+    blocks(&ROLES).concat()
+}
+
+/// Products with the matrices of each kind of block.
+fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
+    let mut cases = Vec::new();
+    for block in blocks(&ROLES) {
+        cases.push(projections(random, &block[..3]));
+        cases.extend(products(random, once(block)));
+    }
+    cases
+}
+
+/// What attention of one shape needs beside what any case does.
+pub trait ProbeAttention<A: shapes::Attention>: Probe + Attend<A> {
+    /// All keys and values of a cache, in the order that the backend keeps them in.
+    fn kept(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
+}
+
+impl<A: shapes::Attention> ProbeAttention<A> for Cpu {
+    fn kept(&mut self, cache: &<Cpu as Attend<A>>::KvCache) -> Result<Vec<f32>, DeviceError> {
+        Ok(cache.elements())
+    }
+}
+
+/// How a case has rows attend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// `store_kv`, then `attend`.
+    Apart,
+    /// `attention`.
+    Together,
+}
+
+impl Calls {
+    pub(super) fn attention<A: shapes::Attention, B: Attend<A>>(
+        self,
+        b: &mut B,
+        input: Qkv<'_, B>,
+        cache: &mut B::KvCache,
+        batch: &Batch,
+        out: &mut B::Tensor,
+    ) {
+        match self {
+            Calls::Apart => store_and_attend::<A, B>(b, input, cache, batch, out),
+            Calls::Together => b.attention(input, cache, batch, out),
+        }
+    }
+}
+
+/// Weights of the norms of queries and of keys, where the shape has them.
+pub(super) struct Norms<V>(pub Option<[V; 2]>);
+
+impl Norms<Vec<f32>> {
+    pub fn draw<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
+        let mut gains = || random.gains(A::HEAD_DIM);
+        Norms(A::NORMED.then(|| [gains(), gains()]))
+    }
+
+    pub fn load<B: Probe>(&self, b: &mut B) -> Result<Norms<B::Vector>, DeviceError> {
+        let Some([of_q, of_k]) = &self.0 else {
+            return Ok(Norms(None));
+        };
+        Ok(Norms(Some([b.vector_of(of_q)?, b.vector_of(of_k)?])))
+    }
+}
+
+impl<V> Norms<V> {
+    pub fn each(&self) -> Option<[&V; 2]> {
+        self.0.as_ref().map(|norms| norms.each_ref())
+    }
+}
+
+/// Rows that attend to their sequence.
+struct Attending<A> {
+    calls: Calls,
+    norms: Norms<Vec<f32>>,
+    shape: PhantomData<A>,
+}
+
+impl<A: shapes::Attention> Attending<A> {
+    fn draw(random: &mut Random, calls: Calls) -> Attending<A> {
+        Attending {
+            calls,
+            norms: Norms::draw::<A>(random),
+            shape: PhantomData,
+        }
+    }
+}
+
+impl<A: shapes::Attention> SequenceOp for Attending<A> {
+    fn op(&self) -> &'static str {
+        match self.calls {
+            Calls::Apart => "attend",
+            Calls::Together => "attention",
+        }
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![A::QUERIES, A::KEYS, A::KEYS]
+    }
+
+    fn limit(&self, _: bool) -> f64 {
+        LIMIT
+    }
+}
+
+impl<A: shapes::Attention, B: ProbeAttention<A>> SequenceOpOn<B> for Attending<A> {
+    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
+        let (norms, mut cache) = (self.norms.load(b)?, b.kv_cache(KV_PAGES)?);
+        Ok(Box::new(move |b, x, batch| {
+            let mut out = b.room(batch.rows(), A::MIXED)?;
+            let [q, k, v] = x else {
+                unreachable!("attention has three inputs");
+            };
+            let norms = norms.each();
+            let input = Qkv { q, k, v, norms };
+            self.calls
+                .attention::<A, B>(b, input, &mut cache, batch, &mut out);
+            Ok(out)
+        }))
+    }
+}

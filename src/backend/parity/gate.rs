@@ -1,0 +1,87 @@
+//! Cases of an MLP: its gate, and products with its matrices.
+
+use std::marker::PhantomData;
+
+use super::dense::{products, projections};
+use super::matrices::{Shape, blocks, once};
+use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
+use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
+use crate::backend::cpu::{Cpu, Tensor};
+use crate::engine::executor::DeviceError;
+use crate::ops::Gate;
+use crate::shapes;
+use crate::target::{Mlp, Role};
+
+pub(super) const GROUP: Group = Group {
+    by_row: &["swiglu"],
+    by_sequence: &[],
+    formulas,
+    matrices,
+    rows,
+    sequences: |_| Vec::new(),
+};
+
+const ROLES: [Role; 3] = [Role::MlpGate, Role::MlpUp, Role::MlpDown];
+
+fn matrices() -> Vec<Shape> {
+    blocks(&ROLES).concat()
+}
+
+fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
+    let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(Swiglu::<Mlp>(PhantomData))];
+    for block in blocks(&ROLES) {
+        cases.push(projections(random, &block[..2]));
+        cases.extend(products(random, once(block)));
+    }
+    cases
+}
+
+fn formulas(report: &mut Report, random: &mut Random) {
+    if report.wants("swiglu") {
+        FORMULA_ROWS
+            .into_iter()
+            .for_each(|rows| of_formula::<Mlp>(report, random, rows));
+    }
+}
+
+/// `swiglu` of rows of different magnitude on the CPU, against its formula in F64.
+fn of_formula<M: shapes::Mlp>(report: &mut Report, random: &mut Random, rows: usize) {
+    let mut draw = || -> Vec<f32> {
+        let rows = (0..rows).map(|row| random.bf16(M::INTERMEDIATE, (1 + row % 9) as f32));
+        rows.flatten().collect()
+    };
+    let (gate, up) = (draw(), draw());
+    let of_pair = |(&gate, &up): (&f32, &f32)| {
+        (f64::from(gate) * formula::sigmoid(gate) * f64::from(up)) as f32
+    };
+    let wanted: Vec<f32> = gate.iter().zip(&up).map(of_pair).collect();
+    let [gate, up] = [gate, up].map(|values| Tensor::of(M::INTERMEDIATE, values));
+    let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
+    Gate::<M>::swiglu(&mut cpu, &gate, &up, &mut out);
+    let found = formula::seen(&mut cpu, &out);
+    let shape = format!("{rows} x {}", M::INTERMEDIATE);
+    formula::compare(report, "swiglu", &shape, &found, &wanted);
+}
+
+struct Swiglu<M>(PhantomData<M>);
+
+impl<M: shapes::Mlp> RowOp for Swiglu<M> {
+    fn op(&self) -> &'static str {
+        "swiglu"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![M::INTERMEDIATE, M::INTERMEDIATE]
+    }
+}
+
+impl<M: shapes::Mlp, B: Probe + Gate<M>> RowOpOn<B> for Swiglu<M> {
+    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        Ok(Box::new(|b, x, batch| {
+            let mut out = b.room(batch.rows(), M::INTERMEDIATE)?;
+            b.swiglu(&x[0], &x[1], &mut out);
+            x.push(out);
+            Ok(())
+        }))
+    }
+}

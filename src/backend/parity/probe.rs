@@ -1,0 +1,97 @@
+//! What backends give to cases, beside operations.
+
+use super::round_f16;
+use crate::backend::cpu::{self, Cpu};
+use crate::engine::executor::DeviceError;
+use crate::ops::{Batch, Dense, Device, Ends};
+use crate::weights::Stored;
+
+/// A backend that cases can be run on.
+pub trait Probe: Dense + Sized + 'static {
+    /// A tensor with `values`.
+    fn given(&mut self, width: usize, values: &[f32]) -> Result<Self::Tensor, DeviceError>;
+    /// A tensor for `rows x width` results, full of what is not a number.
+    fn room(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
+    fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError>;
+    fn vector_of(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
+    /// `norm_linear`, the products being of normed rows that are rounded to F16 first, as a device
+    /// rounds them; without that, sums that cancel would differ by any factor.
+    fn norm_linear_rounded(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        x: &mut Self::Tensor,
+        parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
+    ) -> Result<(), DeviceError>;
+    /// `lm_head` of rows that rank, rounded as that is.
+    fn lm_head_rounded(
+        &mut self,
+        residual: &Self::Tensor,
+        norm: &Self::Vector,
+        w: &Self::Matrix,
+        batch: &Batch,
+        out: Ends<'_, Self>,
+    ) -> Result<(), DeviceError>;
+    /// The values of a tensor; fails if memory around it was written.
+    fn seen(&mut self, tensor: &Self::Tensor) -> Result<Vec<f32>, DeviceError>;
+}
+
+impl Probe for Cpu {
+    fn given(&mut self, width: usize, values: &[f32]) -> Result<cpu::Tensor, DeviceError> {
+        Ok(cpu::Tensor::of(width, values.to_vec()))
+    }
+
+    fn room(&mut self, rows: usize, width: usize) -> Result<cpu::Tensor, DeviceError> {
+        Ok(cpu::Tensor::of(width, vec![f32::NAN; rows * width]))
+    }
+
+    fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError> {
+        Ok(cpu::Matrix::new(stored.k, &[stored.values()]))
+    }
+
+    fn vector_of(&mut self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
+        Ok(values.to_vec())
+    }
+
+    fn norm_linear_rounded(
+        &mut self,
+        residual: &cpu::Tensor,
+        norm: &Vec<f32>,
+        x: &mut cpu::Tensor,
+        parts: &mut [(&Self::Matrix, &mut cpu::Tensor)],
+    ) -> Result<(), DeviceError> {
+        self.rms_norm(residual, norm, x);
+        let rounded = rounded(self, x)?;
+        for (matrix, out) in parts {
+            self.linear(&rounded, matrix, out);
+        }
+        Ok(())
+    }
+
+    fn lm_head_rounded(
+        &mut self,
+        residual: &cpu::Tensor,
+        norm: &Vec<f32>,
+        w: &Self::Matrix,
+        _: &Batch,
+        out: Ends<'_, Cpu>,
+    ) -> Result<(), DeviceError> {
+        self.norm_linear_rounded(residual, norm, out.x, &mut [(w, out.logits)])?;
+        self.top_k(out.logits, out.ranked);
+        Ok(())
+    }
+
+    fn seen(&mut self, tensor: &cpu::Tensor) -> Result<Vec<f32>, DeviceError> {
+        let mut values = Vec::new();
+        self.read(tensor, 0..tensor.rows, &mut values)?;
+        Ok(values)
+    }
+}
+
+/// The same rows rounded to F16.
+pub(super) fn rounded(cpu: &mut Cpu, x: &cpu::Tensor) -> Result<cpu::Tensor, DeviceError> {
+    let values = cpu.seen(x)?;
+    let width = values.len() / x.rows;
+    let values = values.into_iter().map(round_f16);
+    Ok(cpu::Tensor::of(width, values.collect()))
+}
