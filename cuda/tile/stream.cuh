@@ -34,9 +34,9 @@ using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2, kLargeSm ? 2048 : 1024>;
 using Narrow = Shape<kLargeSm ? 8 : 16, kLargeSm ? 6 : 2, 2048>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
-// `Shape` with a slot less of each ring: rows that are long get its room.
-template <class Shape>
-using Shorter = tile::Shape<Shape::kWarps, Shape::kSlots - 1, Shape::kPieceBytes>;
+// A shape with a slot less of each ring: rows that are long get its room.
+template <class Of>
+using Shorter = Shape<Of::kWarps, Of::kSlots - 1, Of::kPieceBytes>;
 
 // Whether Narrow's blocks multiply that many panels by that many rows.
 inline bool is_narrow(int panels, int rows) {

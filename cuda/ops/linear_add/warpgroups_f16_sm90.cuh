@@ -80,10 +80,13 @@ template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
   const unsigned across = tile::panel_tiles(params.n);
-  const unsigned blocks = across * tile::segments(kK);
-  if (params.rows <= tile::kTileRowsMax && blocks <= target::SMS) {
-    const Launch shape{blocks, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
-    return launch_chained(split_product<kStorage, kK>, shape, stream, params, x);
+  // What is added to the residual has its width: too many tiles for that are so in every product.
+  if constexpr (tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
+    const unsigned blocks = across * tile::segments(kK);
+    if (params.rows <= tile::kTileRowsMax && blocks <= target::SMS) {
+      const Launch shape{blocks, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
+      return launch_chained(split_product<kStorage, kK>, shape, stream, params, x);
+    }
   }
   const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
   const int tile_rows = tile::tile_rows_for(count);
