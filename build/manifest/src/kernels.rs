@@ -325,8 +325,12 @@ fn is_of_linear(role: Role) -> bool {
 
 /// Matrices of `norm_linear`.
 fn follows_a_norm(role: Role) -> bool {
-    use Role::{Embedding, Fusion, GdnOutput, Head, Output};
-    is_of_linear(role) && !matches!(role, Embedding | Fusion | GdnOutput | Head | Output)
+    use Role::{Embedding, Fusion, GdnOutput, Head, MlpDown, Output};
+    let others = matches!(
+        role,
+        Embedding | Fusion | GdnOutput | Head | MlpDown | Output
+    );
+    is_of_linear(role) && !others
 }
 
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
@@ -341,7 +345,7 @@ fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BESIDE, KERNELS, Kind, all_ops, kind_of};
+    use super::{BESIDE, KERNELS, Kind, Launcher, Role, all_ops, follows_a_norm, kind_of};
 
     /// Methods of the groups that make storage rather than compute.
     const STORAGE: [&str; 4] = ["kv_cache", "delta_state", "load_experts", "routing"];
@@ -391,5 +395,19 @@ mod tests {
         let names = KERNELS.iter().map(|kernel| (kernel.op, kernel.name));
         let all: std::collections::BTreeSet<_> = names.collect();
         assert_eq!(all.len(), KERNELS.len());
+    }
+
+    #[test]
+    fn a_launcher_is_named_after_its_shape_where_there_are_several() {
+        let name = |several| Launcher::new("attend", Some("global".to_string()), several).name;
+        assert_eq!([name(false), name(true)], ["attend", "attend_global"]);
+    }
+
+    #[test]
+    fn products_behind_a_norm_are_no_output_projections() {
+        let behind = [Role::Query, Role::GdnBeta, Role::MlpUp, Role::Router];
+        assert!(behind.into_iter().all(follows_a_norm));
+        let others = [Role::Output, Role::GdnOutput, Role::MlpDown, Role::ExpertUp];
+        assert!(!others.into_iter().any(follows_a_norm));
     }
 }
