@@ -16,7 +16,7 @@ const CHOICES: usize = few_or_many(80, 10_000);
 /// How often each request is asked in company.
 const TIMES: usize = 8;
 /// Clients that ask at once: more choices than there are slots.
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 8;
 /// Between two asks where the queue is full.
 const RETRY: Duration = Duration::from_millis(50);
 const SEED: u64 = 42;

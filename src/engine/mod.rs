@@ -4,7 +4,8 @@
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
 //! 3. It waits for its turn (`turns`), and then for a slot and for all pages that it can ever need.
-//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step.
+//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step. Prompts of who
+//!    holds least come first.
 //! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
 //!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
 //!    its other tokens.
@@ -68,7 +69,7 @@ use self::request::{Event, FinishReason};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
-use self::turns::{KEPT_SLOTS_MIN, Source, Turns};
+use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
 
 /// What clients are told whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
@@ -218,6 +219,8 @@ struct Engine<E> {
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
+    /// Whether prompts were left out of the last step for that of someone else.
+    left_out: bool,
     /// Of this round, kept for their memory.
     lanes: Vec<Lane>,
     plan: Plan,
@@ -253,6 +256,7 @@ impl<E: Executor> Engine<E> {
             contended: false,
             running: Vec::with_capacity(limits.sequences),
             kv: Kv::new(limits.sequences, limits.pages, limits.context),
+            left_out: false,
             lanes: Vec::with_capacity(limits.sequences),
             plan: Plan::new(limits.sequences),
             rows: Vec::with_capacity(limits.sequences),
@@ -392,11 +396,35 @@ impl<E: Executor> Engine<E> {
     fn plan(&mut self) {
         self.lanes.clear();
         self.lanes.extend(self.running.iter().map(Sequence::lane));
+        self.left_out = !self.left_out && self.leave_out();
         let state = State {
             lanes: &self.lanes,
             prefill_tokens: self.limits.prefill_tokens,
         };
         scheduler::plan(&state, &mut self.plan);
+    }
+
+    /// Leaves out the prompts of who holds other slots, where one is of someone who holds none: a
+    /// first token waits for no prompt of a flood. Tells whether it left any out.
+    fn leave_out(&mut self) -> bool {
+        let Engine { running, lanes, .. } = self;
+        let standing = |sequence: &Sequence| {
+            Standing::of(sequence.source, running.iter().map(|other| other.source))
+        };
+        let prompts = || {
+            let lanes = lanes.iter().enumerate();
+            let prompts = lanes.filter(|(_, lane)| lane.ready && lane.is_prompt());
+            prompts.map(|(index, _)| (index, standing(&running[index])))
+        };
+        let Some(first) = prompts().map(|(_, standing)| standing).min() else {
+            return false;
+        };
+        let later = prompts().filter(|(_, standing)| *standing > first);
+        let later: Vec<usize> = later.map(|(index, _)| index).collect();
+        for &index in &later {
+            lanes[index].ready = false;
+        }
+        !later.is_empty()
     }
 
     /// Samples where a late mask has come by the deadline.

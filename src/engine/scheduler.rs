@@ -4,7 +4,8 @@
 //! - Prompts share `prefill_tokens` per step. Half of that goes to the oldest prompt, what is left
 //!   to the prompts with the fewest tokens to go, older first on a tie. So a short prompt does not
 //!   wait for a long one that came before it, and no flood of short ones holds the oldest back: it
-//!   ends within `tokens / (prefill_tokens / 2)` steps, rounded up.
+//!   ends within `tokens / (prefill_tokens / 2)` steps, rounded up, of those that it takes part in:
+//!   at least every other one, while its reader keeps up.
 //! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
 //!   that replies beside it would wait for.
 //! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else.
@@ -23,12 +24,12 @@ pub struct Lane {
     pub computed: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
-    /// Whether the reader keeps up; a sequence whose reader does not is left out.
+    /// Whether it takes part: its reader keeps up, and nobody else's prompt comes first.
     pub ready: bool,
 }
 
 impl Lane {
-    fn is_prompt(&self) -> bool {
+    pub fn is_prompt(&self) -> bool {
         self.computed < self.prompt
     }
 

@@ -487,6 +487,46 @@ fn a_large_request_is_not_overtaken() {
 }
 
 #[test]
+fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
+    let limits = Limits {
+        sequences: 4,
+        queued: 4,
+        prefill_tokens: 2 * crate::target::PAGE,
+        ..LIMITS
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let from = |client, length| {
+        let spec = Spec {
+            prompt: vec![5; length],
+            ..spec(9)
+        };
+        let (mut request, receiver) = spec.request(20);
+        request.source.client = client;
+        handle.submit(request).unwrap();
+        receiver
+    };
+    let mut served = || {
+        engine.round().unwrap();
+        let work = engine.plan.work.iter();
+        let mut clients: Vec<u64> = work
+            .map(|work| engine.running[work.lane].source.client)
+            .collect();
+        clients.sort_unstable();
+        clients
+    };
+    let page = crate::target::PAGE;
+    let _flood = [from(1, 9 * page), from(1, page)];
+    assert_eq!(served(), [1, 1]);
+    // Longer than what half a step holds, and than what the flood has left.
+    let _second = from(2, 2 * page);
+    assert_eq!(served(), [1, 2], "a reply and the newcomer's prompt");
+    assert_eq!(handle.stats().prompt_tokens.get(), 4 * page);
+    // The flood's prompt is not left out twice in a row.
+    let _third = from(3, 3);
+    assert_eq!(served(), [1, 1, 2, 3]);
+}
+
+#[test]
 fn a_request_that_meets_a_closed_inbox_is_not_counted_as_waiting() {
     let (handle, inbox, _shared) = Handle::new(&LIMITS);
     drop(inbox);

@@ -7,7 +7,9 @@
 //! many turns as everybody else, and all of the slots where nobody else wants one.
 //!
 //! Where others had turns a short while ago the last slot is kept for who holds none, so that its
-//! first token does not wait for the end of somebody's reply.
+//! first token does not wait for the end of somebody's reply. Nor does it wait for their prompts:
+//! those are left out of a step, though never of two in a row, in which a prompt is of someone who
+//! holds nothing else.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -29,6 +31,32 @@ impl Source {
 
     fn whole(self) -> (u64, u64, u64) {
         (self.client, self.connection, self.call)
+    }
+}
+
+/// How much those hold beside one of their slots; the least comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// The client holds no other slot.
+    Alone,
+    /// The client holds others, the connection none.
+    AloneOnConnection,
+    HoldsOthers,
+}
+
+impl Standing {
+    /// Of `source` among all that hold slots, itself among them.
+    pub fn of(source: Source, running: impl Iterator<Item = Source>) -> Standing {
+        let (mut client, mut flow) = (0, 0);
+        for held in running {
+            client += usize::from(held.client == source.client);
+            flow += usize::from(held.flow() == source.flow());
+        }
+        match (client, flow) {
+            (..=1, _) => Standing::Alone,
+            (_, ..=1) => Standing::AloneOnConnection,
+            _ => Standing::HoldsOthers,
+        }
     }
 }
 
@@ -292,6 +320,17 @@ mod tests {
         assert!(!may(&turns, flood) && !may(&turns, own) && may(&turns, other));
         (0..REMEMBERED_MAX).for_each(|_| turns.take(flood));
         assert!(may(&turns, flood), "the others left");
+    }
+
+    #[test]
+    fn who_holds_least_stands_first() {
+        let [flood, own, other] = [from(1, 0, 1), from(1, 7, 2), from(2, 0, 3)];
+        let running = [flood, flood, own, other];
+        let standing = |source| Standing::of(source, running.into_iter());
+        assert_eq!(standing(flood), Standing::HoldsOthers);
+        assert_eq!(standing(own), Standing::AloneOnConnection);
+        assert_eq!(standing(other), Standing::Alone);
+        assert!(standing(other) < standing(own) && standing(own) < standing(flood));
     }
 
     #[test]
