@@ -520,7 +520,7 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
     // Longer than what half a step holds, and than what the flood has left.
     let _second = from(2, 2 * page);
     assert_eq!(served(), [1, 2], "a reply and the newcomer's prompt");
-    assert_eq!(handle.stats().prompt_tokens.get(), 4 * page);
+    assert_eq!(handle.stats().prompt_tokens.get(), 4 * page as u64);
     // The flood's prompt is not left out twice in a row.
     let _third = from(3, 3);
     assert_eq!(served(), [1, 1, 2, 3]);

@@ -15,7 +15,6 @@ use crate::calendar::strftime;
 use crate::engine::turns::Source;
 
 use super::body::WholeBody;
-use super::generate::generation::Usage;
 use super::journal::Journal;
 use super::keys::KeyId;
 use super::limits::REQUEST_ID_BYTES_MAX;
@@ -53,6 +52,15 @@ pub struct Call {
     replies: OnceLock<Replies>,
     log: Option<Arc<Journal>>,
     recording: Option<Recording>,
+}
+
+/// Token counts of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt: usize,
+    pub completion: usize,
+    /// Part of `completion`.
+    pub reasoning: usize,
 }
 
 /// How the replies to one request went.

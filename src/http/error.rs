@@ -36,6 +36,11 @@ pub struct ApiError {
     pub asks_password: bool,
 }
 
+/// The request failed through no fault of its own.
+pub fn internal(problem: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, problem)
+}
+
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         ApiError {

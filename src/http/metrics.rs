@@ -3,105 +3,13 @@
 mod vllm;
 
 use std::fmt::Write;
-use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::engine::Stats;
-use crate::histogram::Histogram;
 
+use super::figures::Times;
+use super::settings::Compatibility;
 use super::state::State;
-
-/// Another server whose names for figures are told too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compatibility {
-    Vllm,
-}
-
-impl FromStr for Compatibility {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Compatibility, Self::Err> {
-        match text {
-            "vllm" => Ok(Compatibility::Vllm),
-            _ => Err("must be vllm"),
-        }
-    }
-}
-
-/// Figures of the server itself.
-#[derive(Debug, Default)]
-pub struct ServerFigures {
-    /// Gauge: open connections.
-    pub connections: AtomicU64,
-    /// Counter: connections refused because too many were open.
-    pub connections_refused: AtomicU64,
-    /// Counter: responses by the first digit of their status, 1 to 5.
-    responses: [AtomicU64; 5],
-}
-
-impl ServerFigures {
-    /// What is not offered here is the client's mistake, not the server's failure.
-    pub fn count_response(&self, status: hyper::StatusCode) {
-        let class = match status {
-            hyper::StatusCode::NOT_IMPLEMENTED => 4,
-            status => usize::from(status.as_u16() / 100).clamp(1, 5),
-        };
-        self.responses[class - 1].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Responses by the class of their status.
-    fn by_class(&self) -> [(&'static str, u64); 5] {
-        let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-        std::array::from_fn(|at| (classes[at], self.responses[at].load(Ordering::Relaxed)))
-    }
-}
-
-/// How long requests take, and how large they are.
-#[derive(Debug)]
-pub struct Times {
-    /// From the request's arrival at the engine, as are `request` and `queue`.
-    pub first_token: Histogram,
-    pub between_tokens: Histogram,
-    /// As `between_tokens`, the mean of a request.
-    pub per_token: Histogram,
-    pub request: Histogram,
-    /// Until the request, or the first of its replies, gets a slot.
-    pub queue: Histogram,
-    /// From there to the first token.
-    pub prefill: Histogram,
-    /// From the first token to the last.
-    pub decode: Histogram,
-    /// From the slot to the end.
-    pub inference: Histogram,
-    pub prompt_tokens: Histogram,
-    pub reply_tokens: Histogram,
-    /// Those of the longest reply to a request.
-    pub most_tokens: Histogram,
-    /// Replies wanted to each prompt.
-    pub choices: Histogram,
-    /// The length that each reply may have.
-    pub max_tokens: Histogram,
-}
-
-impl Default for Times {
-    fn default() -> Times {
-        Times {
-            first_token: Histogram::of_seconds(),
-            between_tokens: Histogram::of_seconds(),
-            per_token: Histogram::of_seconds(),
-            request: Histogram::of_seconds(),
-            queue: Histogram::of_seconds(),
-            prefill: Histogram::of_seconds(),
-            decode: Histogram::of_seconds(),
-            inference: Histogram::of_seconds(),
-            prompt_tokens: Histogram::of_tokens(),
-            reply_tokens: Histogram::of_tokens(),
-            most_tokens: Histogram::of_tokens(),
-            choices: Histogram::of_tokens(),
-            max_tokens: Histogram::of_tokens(),
-        }
-    }
-}
 
 /// The page while it is written.
 #[derive(Debug, Default)]

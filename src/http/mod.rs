@@ -11,6 +11,7 @@ pub mod chat;
 pub mod completions;
 pub mod error;
 pub mod fields;
+pub mod figures;
 pub mod files;
 pub mod generate;
 pub mod host;

@@ -16,13 +16,14 @@ use crate::text::testing::{END_OF_TURN, Random, chat_model};
 use crate::text::tools::tests::{Written, for_each_syntax, schemas};
 
 use super::generate::Gathered;
-use super::generate::generation::{Finish, Settled, Usage};
+use super::generate::generation::{Finish, Settled};
 use super::generate::stream::Writer;
 use super::messages::partial::complete_part;
 use super::responses::store::Store;
 use super::settings::Settings;
 use super::state::{Loading, State};
 use super::{chat, messages, responses};
+use crate::http::call::Usage;
 
 use self::completions::Continued;
 

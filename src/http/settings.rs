@@ -1,11 +1,11 @@
 //! What the operator chooses about connections and requests.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use super::host::Hosts;
 use super::journal::Journal;
 use super::keys::Keys;
-use super::metrics::Compatibility;
 use super::origins::Origin;
 
 /// Nothing is asked for and nothing is recorded by default.
@@ -23,4 +23,21 @@ pub struct Settings {
     pub hosts: Hosts,
     /// Which pages may use the server beside its own.
     pub origins: Vec<Origin>,
+}
+
+/// Another server whose names for figures are told too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    Vllm,
+}
+
+impl FromStr for Compatibility {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Compatibility, Self::Err> {
+        match text {
+            "vllm" => Ok(Compatibility::Vllm),
+            _ => Err("must be vllm"),
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::text::chat::ChatModel;
 
 use super::body;
 use super::error::ApiError;
-use super::metrics::{ServerFigures, Times};
+use super::figures::{ServerFigures, Times};
 use super::parsing::Parsing;
 use super::responses::running::Running;
 use super::responses::store::Store;

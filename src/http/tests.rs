@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::generate::internal;
+use super::error::internal;
 use super::journal::Journal;
 use super::limits::{
     BODY_BYTES_MAX, CHOICES_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT, HEADERS_MAX, URI_BYTES_MAX,
 };
-use super::metrics::Compatibility;
+use super::settings::Compatibility;
 use super::settings::Settings;
 use super::testing::{Answer, CONNECTIONS, PATIENCE, Script, TestServer};
 use crate::target;

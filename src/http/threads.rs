@@ -12,8 +12,7 @@ use rustix::process::nice;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::spawn_blocking;
 
-use super::error::ApiError;
-use super::generate::internal;
+use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
 
 /// Threads for connections. They end where this is dropped, outside of asynchronous code: that

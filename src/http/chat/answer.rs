@@ -9,9 +9,10 @@ use crate::engine::request::{TokenId, TokenLogprobs};
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 
+use crate::http::call::Usage;
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled, Usage};
+use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::random;
 

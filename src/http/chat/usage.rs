@@ -4,9 +4,10 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use crate::http::call::Usage;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
-use crate::http::generate::generation::{Settled, Usage};
+use crate::http::generate::generation::Settled;
 
 /// When a stream tells its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

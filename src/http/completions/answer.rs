@@ -5,11 +5,12 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use crate::engine::request::{Scored, TokenId, TokenLogprobs};
+use crate::http::call::Usage;
 use crate::http::chat::answer::{Identity, write_head};
 use crate::http::chat::usage::{Tally, usage_json};
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled, Usage};
+use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::text::chat::ChatModel;
 use crate::text::detokenize::Detokenizer;

@@ -6,15 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::engine::events::EventReceiver;
 use crate::engine::request::{Admitted, Event, FinishReason, Scored, TokenId, TokenLogprobs};
-use crate::http::call::{Call, Replies};
-use crate::http::error::ApiError;
+use crate::http::call::{Call, Replies, Usage};
+use crate::http::error::{ApiError, internal};
 use crate::http::limits::EVENTS_MAX;
 use crate::http::state::Service;
 use crate::text::reply::{Delta, Flow, Part, Reply};
 use crate::text::tools::Syntax;
 use hyper::StatusCode;
-
-use super::internal;
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -447,13 +445,4 @@ impl Drop for Generation {
     fn drop(&mut self) {
         self.call.generated(self.replies());
     }
-}
-
-/// Token counts of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    pub prompt: usize,
-    pub completion: usize,
-    /// Part of `completion`.
-    pub reasoning: usize,
 }

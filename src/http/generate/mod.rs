@@ -16,7 +16,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hyper::StatusCode;
 use serde_json::Value;
 
 use crate::engine::events::EventSender;
@@ -31,10 +30,10 @@ use crate::text::template::{Conversation, TemplateError};
 use crate::text::tools::ToolSchemas;
 
 use self::constraint::Rule;
-use self::generation::{Choice, Finish, Generation, ScoredPart, Settled, Usage};
+use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};
 use self::stream::ReplyStream;
 use self::wordings::Wordings;
-use super::call::Call;
+use super::call::{Call, Usage};
 use super::error::ApiError;
 use super::limits::PROMPT_LOGPROBS_MAX;
 use super::state::{Abort, Service};
@@ -431,9 +430,4 @@ pub async fn follow(
         }
     }
     Ok(generation.usage())
-}
-
-/// The request failed through no fault of its own.
-pub fn internal(problem: impl Into<String>) -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, problem)
 }

@@ -13,7 +13,8 @@ use crate::http::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
 use crate::http::state::{Abort, Service};
 use crate::text::chat::ChatModel;
 
-use super::generation::{Generation, Settled, Usage};
+use super::generation::{Generation, Settled};
+use crate::http::call::Usage;
 
 /// Room for the event of an ordinary token.
 const FRAME_BYTES: usize = 320;

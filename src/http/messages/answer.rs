@@ -4,9 +4,10 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use crate::http::call::Usage;
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled, Usage};
+use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::Writer;
 use crate::http::random;
 use crate::text::chat::ChatModel;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::http::call::Usage;
 use crate::http::chat::answer::logprob_json;
 use crate::http::error::ApiError;
 use crate::http::fields::Field;
-use crate::http::generate::generation::{Finish, Settled, Usage};
+use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::generate::tools::CUSTOM_ARGUMENT;
 use crate::http::keys::KeyId;
@@ -20,6 +21,7 @@ use crate::http::state::{Abort, State};
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 
+use super::head::Head;
 use super::items;
 use super::request::ResponsesRequest;
 use super::running::{CANCELLED, Place};
@@ -155,38 +157,6 @@ fn message_item(id: &str, part: Option<Value>, status: &str) -> Value {
 
 fn text_part(text: &str, logprobs: &[Value]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
-}
-
-/// What a response says from its beginning on.
-#[derive(Debug)]
-pub struct Head {
-    pub id: String,
-    /// Seconds since 1970.
-    pub created: u64,
-    pub model: String,
-    /// Fields that repeat the request.
-    pub repeated: Map<String, Value>,
-}
-
-impl Head {
-    /// The response with what it has put out so far.
-    pub fn response(&self, status: &str, output: &[Value]) -> Value {
-        let mut response = json!({
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "model": self.model,
-            "output": output,
-            "error": null,
-            "incomplete_details": null,
-            "usage": null,
-        });
-        for (name, value) in &self.repeated {
-            response[name] = value.clone();
-        }
-        response
-    }
 }
 
 /// Puts a response together, item by item, and writes the event of each step.

@@ -1,6 +1,7 @@
 //! `POST /v1/responses` and what is kept of it: the OpenAI Responses API.
 
 pub mod answer;
+mod head;
 mod items;
 pub mod request;
 pub mod running;

@@ -11,7 +11,7 @@ use crate::http::error::ApiError;
 use crate::http::keys::KeyId;
 use crate::http::limits::RUNNING_RESPONSES_MAX;
 
-use super::answer::Head;
+use super::head::Head;
 
 /// By this code a reply knows that it ends because it was cancelled.
 pub const CANCELLED: &str = "response_cancelled";

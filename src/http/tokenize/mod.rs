@@ -15,9 +15,8 @@ use crate::text::tokenizer::Encoded;
 
 use super::chat::messages;
 use super::completions::positions::token_text;
-use super::error::ApiError;
+use super::error::{ApiError, internal};
 use super::fields::Object;
-use super::generate::internal;
 use super::generate::known::{Api, check_some};
 use super::generate::parameters::{check_model, token};
 use super::limits::JSON_VALUES_MAX;
