@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
 use crate::http::generate::constraint::Rule;
-use crate::http::generate::form;
-use crate::http::generate::offer::{Offer, ToolChoice, allowed, combined, place_of};
+use crate::http::generate::response_format;
+use crate::http::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, combined, place_of};
 
 use super::messages;
 
@@ -15,20 +15,20 @@ use super::messages;
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn offer(object: &Object<'_>) -> Result<Offer, ApiError> {
+pub fn policy(object: &Object<'_>) -> Result<ToolPolicy, ApiError> {
     let tools = object
         .get("tools")
         .map(|tools| messages::tools(&tools))
         .transpose()?;
     let tools = tools.unwrap_or_default();
     let Some(choice) = object.get("tool_choice") else {
-        return Ok(Offer::of(tools, ToolChoice::Auto));
+        return Ok(ToolPolicy::of(tools, ToolChoice::Auto));
     };
     match choice.value.as_str() {
-        Some("auto") => Ok(Offer::of(tools, ToolChoice::Auto)),
-        Some("none") => Ok(Offer::withheld(&tools)),
+        Some("auto") => Ok(ToolPolicy::of(tools, ToolChoice::Auto)),
+        Some("none") => Ok(ToolPolicy::withheld(&tools)),
         Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
-        Some("required") => Ok(Offer::of(tools, ToolChoice::Required)),
+        Some("required") => Ok(ToolPolicy::of(tools, ToolChoice::Required)),
         Some(_) => Err(choice.error("must be auto, none, required or a function by its name")),
         None => chosen(&choice.object()?, tools),
     }
@@ -36,12 +36,12 @@ pub fn offer(object: &Object<'_>) -> Result<Offer, ApiError> {
 
 /// What `{"type": "function", "function": {"name": …}}` or `{"type": "allowed_tools",
 /// "allowed_tools": {"mode": …, "tools": […]}}` chooses.
-fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<Offer, ApiError> {
+fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     let kind = choice.require("type")?;
     match kind.string()? {
         "function" => {
             let at = named(choice, &tools)?;
-            Ok(Offer::of(tools, ToolChoice::Named(at)))
+            Ok(ToolPolicy::of(tools, ToolChoice::Named(at)))
         }
         "allowed_tools" => {
             let choice = choice.require("allowed_tools")?.object()?;
@@ -62,8 +62,12 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
 ///
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.
-pub fn rule(object: &Object<'_>, offer: &Offer, parallel: bool) -> Result<Option<Rule>, ApiError> {
-    combined(offer, form::asked(object)?, parallel)
+pub fn rule(
+    object: &Object<'_>,
+    policy: &ToolPolicy,
+    parallel: bool,
+) -> Result<Option<Rule>, ApiError> {
+    combined(policy, response_format::asked(object)?, parallel)
 }
 
 #[cfg(test)]

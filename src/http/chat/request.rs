@@ -8,12 +8,12 @@ use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
 use crate::http::generate::Ask;
+use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::known::{Api, check};
-use crate::http::generate::offer::ToolChoice;
 use crate::http::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
 };
+use crate::http::generate::tool_policy::ToolChoice;
 use crate::http::generate::wordings::Wordings;
 use crate::http::thinking;
 use crate::target;
@@ -45,18 +45,18 @@ impl ChatRequest {
         check_model(&object)?;
         check(&object, Api::Chat)?;
         let messages = messages::messages(&object.require("messages")?)?;
-        let offer = constraint::offer(&object)?;
+        let policy = constraint::policy(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = constraint::rule(&object, &offer, parallel_tool_calls)?;
+        let rule = constraint::rule(&object, &policy, parallel_tool_calls)?;
         let stream = object.boolean("stream", false)?;
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
         let sampling = sampling(&object)?;
         let ask = Ask {
             left_out: Vec::new(),
-            slips: offer.forgives_slips(),
+            slips: policy.forgives_slips(),
             messages,
             messages_field: "messages",
-            tools: offer.tools,
+            tools: policy.tools,
             loaded_tools: Vec::new(),
             parallel_tool_calls,
             rule,
@@ -82,7 +82,7 @@ impl ChatRequest {
         object.report_unknown();
         Ok(ChatRequest {
             ask,
-            call_named: matches!(offer.choice, ToolChoice::Named(_)),
+            call_named: matches!(policy.choice, ToolChoice::Named(_)),
             stream,
             usage,
         })

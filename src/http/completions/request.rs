@@ -7,12 +7,12 @@ use crate::http::chat::usage::UsageTold;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::constraint::Rule;
-use crate::http::generate::form;
+use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::known::{Api, check};
 use crate::http::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops, token,
 };
+use crate::http::generate::response_format;
 use crate::http::generate::wordings::Wordings;
 use crate::http::generate::{Ask, check_room};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -78,7 +78,8 @@ impl CompletionRequest {
             prompt_logprobs: wanted.max(prompt_logprobs).max(scored),
             choices: choices(&object)?,
             raw: true,
-            rule: form::asked(&object)?.map(|(field, grammar)| Rule::whole(field, grammar)),
+            rule: response_format::asked(&object)?
+                .map(|(field, grammar)| Rule::whole(field, grammar)),
         };
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
         let usage = UsageTold::read(&object, stream)?;

@@ -2,13 +2,13 @@
 //! the pieces of those replies.
 
 pub mod constraint;
-pub mod form;
+pub mod conversation_tools;
+pub mod field_support;
 pub mod generation;
-pub mod known;
-pub mod offer;
 pub mod parameters;
+pub mod response_format;
 pub mod stream;
-pub mod told;
+pub mod tool_policy;
 pub mod tools;
 pub mod wordings;
 

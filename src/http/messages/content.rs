@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
-use crate::http::generate::told::ToldTools;
+use crate::http::generate::conversation_tools::ConversationTools;
 use crate::http::generate::tools::{arguments_object, left_out};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
@@ -34,7 +34,10 @@ const ENCRYPTED: &str = "encrypted_";
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn conversation(object: &Object<'_>, told: &mut ToldTools) -> Result<Vec<Value>, ApiError> {
+pub fn conversation(
+    object: &Object<'_>,
+    told: &mut ConversationTools,
+) -> Result<Vec<Value>, ApiError> {
     let mut out = Vec::new();
     if let Some(system) = object.get("system") {
         let text = system_text(&system)?;
@@ -87,7 +90,7 @@ fn is_billing(at: usize, text: &str) -> bool {
 }
 
 /// A system message within the conversation, which may change the tools.
-fn system_message(field: &Field<'_>, told: &mut ToldTools) -> Result<String, ApiError> {
+fn system_message(field: &Field<'_>, told: &mut ConversationTools) -> Result<String, ApiError> {
     let Some(blocks) = blocks(field)? else {
         return Ok(field.string()?.to_string());
     };
@@ -112,7 +115,7 @@ fn system_message(field: &Field<'_>, told: &mut ToldTools) -> Result<String, Api
 }
 
 /// What the model reads of a tool that a system message adds; None if another server would run it.
-fn added(block: &Object<'_>, told: &mut ToldTools) -> Result<Option<String>, ApiError> {
+fn added(block: &Object<'_>, told: &mut ConversationTools) -> Result<Option<String>, ApiError> {
     let tool = block.require("tool")?.object()?;
     let kind = tool.require("type")?;
     if kind.string()? != "tool_definition" {
@@ -141,7 +144,11 @@ fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
     }
 }
 
-fn message(field: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Result<(), ApiError> {
+fn message(
+    field: &Field<'_>,
+    told: &mut ConversationTools,
+    out: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     let object = field.object()?;
     let role = object.require("role")?;
     let content = object.require("content")?;
@@ -160,7 +167,11 @@ fn message(field: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Res
 }
 
 /// Texts and tool results in their order.
-fn user(content: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Result<(), ApiError> {
+fn user(
+    content: &Field<'_>,
+    told: &mut ConversationTools,
+    out: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "user", "content": content.string()?}));
         return Ok(());
@@ -185,7 +196,7 @@ fn user(content: &Field<'_>, told: &mut ToldTools, out: &mut Vec<Value>) -> Resu
     Ok(())
 }
 
-fn tool_result(object: &Object<'_>, told: &mut ToldTools) -> Result<Value, ApiError> {
+fn tool_result(object: &Object<'_>, told: &mut ConversationTools) -> Result<Value, ApiError> {
     let id = object.require("tool_use_id")?.string()?;
     let mut text = match object.get("content") {
         Some(content) => match blocks(&content)? {
@@ -205,7 +216,10 @@ fn tool_result(object: &Object<'_>, told: &mut ToldTools) -> Result<Value, ApiEr
 }
 
 /// A block of a tool's result, with a word in the place of what is no text.
-fn result_block<'v>(field: &Field<'v>, told: &mut ToldTools) -> Result<Cow<'v, str>, ApiError> {
+fn result_block<'v>(
+    field: &Field<'v>,
+    told: &mut ConversationTools,
+) -> Result<Cow<'v, str>, ApiError> {
     match field.value["type"].as_str() {
         Some("image") => Ok(left_out("image").into()),
         Some("document") => {
@@ -355,7 +369,10 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        conversation(&Object::root(&body).unwrap(), &mut ToldTools::default())
+        conversation(
+            &Object::root(&body).unwrap(),
+            &mut ConversationTools::default(),
+        )
     }
 
     fn messages(messages: Value) -> Vec<Value> {
@@ -398,7 +415,7 @@ mod tests {
     #[test]
     fn a_reference_to_a_tool_becomes_its_definition() {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
-        let mut told = ToldTools::new(Vec::new(), vec![tool]);
+        let mut told = ConversationTools::new(Vec::new(), vec![tool]);
         let find = |name: &str| {
             json!({"messages": blocks_of("user", json!([{"type": "tool_result",
                 "tool_use_id": "t",
@@ -417,7 +434,7 @@ mod tests {
     #[test]
     fn a_system_message_changes_the_tools() {
         let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
-        let mut told = ToldTools::new(vec![tool("f")], vec![tool("g")]);
+        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
         let mut say = |kind: &str, tool: Value| {
             let body = json!({"messages": blocks_of("system", json!([{"type": kind,
                 "tool": tool}]))});

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
-use crate::http::generate::form::json_of;
+use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::known::{Api, check};
-use crate::http::generate::offer;
 use crate::http::generate::parameters::{check_model, sampling};
+use crate::http::generate::response_format::json_of;
+use crate::http::generate::tool_policy;
 use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::thinking;
@@ -85,8 +85,8 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     let mut told = tools::tools(object)?;
     let messages = content::conversation(object, &mut told)?;
     let calls = tools::calls(object, told)?;
-    let rule = offer::combined(&calls.tools.offer, format(object)?, calls.parallel)?;
-    let slips = calls.tools.offer.forgives_slips();
+    let rule = tool_policy::combined(&calls.tools.policy, format(object)?, calls.parallel)?;
+    let slips = calls.tools.policy.forgives_slips();
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
     let sampling = sampling(object)?;

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
-use crate::http::generate::offer::{Offer, ToolChoice, place_of};
-use crate::http::generate::told::{Presented, ToldTools};
+use crate::http::generate::conversation_tools::{ConversationTools, Presented};
+use crate::http::generate::tool_policy::{ToolChoice, ToolPolicy, place_of};
 use crate::http::generate::tools::{check_name, check_parameters, needs_tools, not_run_here};
 use crate::http::limits::TOOLS_MAX;
 
@@ -41,21 +41,21 @@ pub struct Calls {
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn calls(object: &Object<'_>, told: ToldTools) -> Result<Calls, ApiError> {
+pub fn calls(object: &Object<'_>, told: ConversationTools) -> Result<Calls, ApiError> {
     let tools = told.callable();
     let mut left_out = left_out(object)?;
     let choice = object.optional_object("tool_choice")?;
-    let (offer, parallel) = match choice {
-        None => (Offer::of(tools, ToolChoice::Auto), true),
+    let (policy, parallel) = match choice {
+        None => (ToolPolicy::of(tools, ToolChoice::Auto), true),
         Some(choice) => {
             let single = choice.boolean("disable_parallel_tool_use", false)?;
-            (offer(&choice, tools, &told, &left_out)?, !single)
+            (policy(&choice, tools, &told, &left_out)?, !single)
         }
     };
-    if offer.choice == ToolChoice::Never {
+    if policy.choice == ToolChoice::Never {
         left_out.clear();
     }
-    let tools = told.present(offer);
+    let tools = told.present(policy);
     Ok(Calls {
         tools,
         left_out,
@@ -83,27 +83,31 @@ fn is_servers(kind: &str) -> bool {
     SERVER_TOOLS.iter().any(|start| kind.starts_with(start))
 }
 
-fn offer(
+fn policy(
     choice: &Object<'_>,
     tools: Vec<Value>,
-    told: &ToldTools,
+    told: &ConversationTools,
     left_out: &[String],
-) -> Result<Offer, ApiError> {
+) -> Result<ToolPolicy, ApiError> {
     let kind = choice.require("type")?;
     Ok(match kind.string()? {
-        "auto" => Offer::of(tools, ToolChoice::Auto),
-        "none" => Offer::withheld(&tools),
+        "auto" => ToolPolicy::of(tools, ToolChoice::Auto),
+        "none" => ToolPolicy::withheld(&tools),
         "any" if tools.is_empty() => return Err(kind.error(needs_tools(left_out))),
-        "any" => Offer::of(tools, ToolChoice::Required),
+        "any" => ToolPolicy::of(tools, ToolChoice::Required),
         "tool" => {
             let at = named(choice, &tools, told)?;
-            Offer::of(tools, ToolChoice::Named(at))
+            ToolPolicy::of(tools, ToolChoice::Named(at))
         }
         _ => return Err(kind.error("must be auto, none, any or tool")),
     })
 }
 
-fn named(choice: &Object<'_>, tools: &[Value], told: &ToldTools) -> Result<usize, ApiError> {
+fn named(
+    choice: &Object<'_>,
+    tools: &[Value],
+    told: &ConversationTools,
+) -> Result<usize, ApiError> {
     let name = choice.require("name")?;
     let wanted = name.string()?;
     match told.why_not(wanted) {
@@ -116,9 +120,9 @@ fn named(choice: &Object<'_>, tools: &[Value], told: &ToldTools) -> Result<usize
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn tools(object: &Object<'_>) -> Result<ToldTools, ApiError> {
+pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
     let Some(field) = object.get("tools") else {
-        return Ok(ToldTools::default());
+        return Ok(ConversationTools::default());
     };
     let mut names = HashSet::new();
     let mut tools = Vec::new();
@@ -141,7 +145,7 @@ pub fn tools(object: &Object<'_>) -> Result<ToldTools, ApiError> {
         .into_iter()
         .partition(|(_, deferred)| found && *deferred);
     let plain = |tools: Vec<(Value, bool)>| tools.into_iter().map(|(tool, _)| tool).collect();
-    Ok(ToldTools::new(plain(told), plain(waiting)))
+    Ok(ConversationTools::new(plain(told), plain(waiting)))
 }
 
 fn is_server_search(object: &Object<'_>) -> bool {
@@ -203,7 +207,7 @@ mod tests {
     }
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        read_calls(&body).map(|calls| calls.tools.offer.tools)
+        read_calls(&body).map(|calls| calls.tools.policy.tools)
     }
 
     fn refused(body: Value) -> String {
@@ -225,7 +229,7 @@ mod tests {
             {"type": "custom", "name": "f", "input_schema": {}}]);
         let calls = read_calls(&json!({"tools": tools})).unwrap();
         assert_eq!(
-            (calls.tools.offer.tools.len(), calls.left_out.len()),
+            (calls.tools.policy.tools.len(), calls.left_out.len()),
             (1, 1)
         );
         assert!(calls.left_out[0].contains("web_search_20250305"));
@@ -259,8 +263,8 @@ mod tests {
                 "tool_choice": choice});
             let calls = read_calls(&body).unwrap();
             (
-                calls.tools.offer.tools.len(),
-                calls.tools.offer.choice,
+                calls.tools.policy.tools.len(),
+                calls.tools.policy.choice,
                 calls.parallel,
             )
         };
@@ -303,7 +307,7 @@ mod tests {
         let any = json!({"tools": tools, "tool_choice": {"type": "any"}});
         let calls = read_calls(&any).unwrap();
         assert_eq!(
-            (calls.tools.offer.tools.len(), calls.tools.head.len()),
+            (calls.tools.policy.tools.len(), calls.tools.head.len()),
             (1, 1)
         );
         let named = json!({"tools": tools, "tool_choice": {"type": "tool", "name": "g"}});
@@ -331,7 +335,7 @@ mod tests {
             calls(&object, told)
         };
         let presented = choose(json!({"type": "any"})).unwrap().tools;
-        assert_eq!((presented.head.len(), presented.offer.tools.len()), (2, 1));
+        assert_eq!((presented.head.len(), presented.policy.tools.len()), (2, 1));
         let error = choose(json!({"type": "tool", "name": "f"})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("tool_choice.name"));
         assert!(error.message.contains("removed"), "{}", error.message);

@@ -9,11 +9,11 @@ use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
-use crate::http::generate::form::{self, any_object, json_of};
+use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::known::{Api, check};
-use crate::http::generate::offer;
 use crate::http::generate::parameters::{Length, check_model, sampling, stop_tokens, stops};
+use crate::http::generate::response_format::{self, any_object, json_of};
+use crate::http::generate::tool_policy;
 use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::thinking;
@@ -59,13 +59,13 @@ impl ResponsesRequest {
         let history = history(&object, store)?;
         let tools::Offered { tools, names } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = offer::combined(&tools.offer, form(&object)?, parallel_tool_calls)?;
+        let rule = tool_policy::combined(&tools.policy, form(&object)?, parallel_tool_calls)?;
         let included = included(&object)?;
         let stored = object.boolean("store", true)?;
         let sampling = sampling(&object)?;
         let ask = Ask {
             left_out: Vec::new(),
-            slips: tools.offer.forgives_slips(),
+            slips: tools.policy.forgives_slips(),
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
             tools: tools.head,
@@ -141,7 +141,7 @@ fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value
 /// The form that the output must have, in the words of this API or of an extension, and the field
 /// that asks for it.
 fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
-    match (text_format(object)?, form::asked(object)?) {
+    match (text_format(object)?, response_format::asked(object)?) {
         (Some(_), Some((name, _))) => Err(ApiError::field(name, "cannot be sent with text.format")),
         (own, extension) => Ok(own.or(extension)),
     }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
-use crate::http::generate::offer::{Offer, ToolChoice, allowed, place_of};
-use crate::http::generate::told::{Presented, ToldTools, functions};
+use crate::http::generate::conversation_tools::{ConversationTools, Presented, functions};
+use crate::http::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, place_of};
 use crate::http::generate::tools::{
     CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, needs_tools, not_run_here,
 };
@@ -66,7 +66,7 @@ impl ToolNames {
     }
 
     /// Adds what a search found to `told`, and its names; it may find a tool again.
-    fn add_found(&mut self, message: &Value, told: &mut ToldTools) -> Result<(), ApiError> {
+    fn add_found(&mut self, message: &Value, told: &mut ConversationTools) -> Result<(), ApiError> {
         let Some(value) = message.get(FOUND_TOOLS) else {
             return Ok(());
         };
@@ -126,16 +126,16 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
         list.add_all(&tools, None)?;
     }
     let List { tools, mut names } = list;
-    let mut told = ToldTools::new(tools, Vec::new());
+    let mut told = ConversationTools::new(tools, Vec::new());
     for message in history {
         names.add_found(message, &mut told)?;
     }
-    let offer = offer(object, told.callable(), &names.left_out)?;
-    match offer.choice {
+    let policy = policy(object, told.callable(), &names.left_out)?;
+    match policy.choice {
         ToolChoice::Never => names.warnings.clear(),
         _ => names.warnings.extend(names.left_out.iter().cloned()),
     }
-    let tools = told.present(offer);
+    let tools = told.present(policy);
     Ok(Offered { tools, names })
 }
 
@@ -166,26 +166,30 @@ fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
 }
 
 /// What `tool_choice` makes of the tools.
-fn offer(object: &Object<'_>, tools: Vec<Value>, left_out: &[String]) -> Result<Offer, ApiError> {
+fn policy(
+    object: &Object<'_>,
+    tools: Vec<Value>,
+    left_out: &[String],
+) -> Result<ToolPolicy, ApiError> {
     let Some(choice) = object.get("tool_choice") else {
-        return Ok(Offer::of(tools, ToolChoice::Auto));
+        return Ok(ToolPolicy::of(tools, ToolChoice::Auto));
     };
     match choice.value.as_str() {
-        Some("auto") => Ok(Offer::of(tools, ToolChoice::Auto)),
-        Some("none") => Ok(Offer::withheld(&tools)),
+        Some("auto") => Ok(ToolPolicy::of(tools, ToolChoice::Auto)),
+        Some("none") => Ok(ToolPolicy::withheld(&tools)),
         Some("required") if tools.is_empty() => Err(choice.error(needs_tools(left_out))),
-        Some("required") => Ok(Offer::of(tools, ToolChoice::Required)),
+        Some("required") => Ok(ToolPolicy::of(tools, ToolChoice::Required)),
         Some(_) => Err(choice.error("must be auto, none, required or a tool by its name")),
         None => chosen(&choice.object()?, tools),
     }
 }
 
-fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<Offer, ApiError> {
+fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     if choice.require("type")?.string()? == "allowed_tools" {
         return allowed(choice, tools, named);
     }
     let at = named(choice, &tools)?;
-    Ok(Offer::of(tools, ToolChoice::Named(at)))
+    Ok(ToolPolicy::of(tools, ToolChoice::Named(at)))
 }
 
 /// The place of the tool that `{"type": "function", "name": …}` names.
@@ -485,11 +489,11 @@ mod tests {
         let space = json!({"type": "namespace", "name": "n", "tools": [function("g")]});
         let choose = |choice: Value| {
             let body = json!({"tools": [function("f"), space], "tool_choice": choice});
-            let offer = offered(&Object::root(&body).unwrap(), &[])
+            let policy = offered(&Object::root(&body).unwrap(), &[])
                 .unwrap()
                 .tools
-                .offer;
-            (offer.tools.len(), offer.choice)
+                .policy;
+            (policy.tools.len(), policy.choice)
         };
         assert_eq!(choose(json!("auto")), (2, ToolChoice::Auto));
         assert_eq!(choose(json!("none")), (0, ToolChoice::Never));

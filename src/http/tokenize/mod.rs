@@ -17,7 +17,7 @@ use super::chat::messages;
 use super::completions::positions::token_text;
 use super::error::{ApiError, internal};
 use super::fields::Object;
-use super::generate::known::{Api, check_some};
+use super::generate::field_support::{Api, check_some};
 use super::generate::parameters::{check_model, token};
 use super::limits::JSON_VALUES_MAX;
 use super::parsing::Body;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 
-use super::{Grammar, GrammarError, reach};
+use super::{Grammar, GrammarError, reference_cost};
 
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
@@ -144,7 +144,7 @@ pub fn check_schemas<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Result
     let mut size = Size::default();
     for schema in schemas {
         size.add(schema, 0)?;
-        reach::check(schema)?;
+        reference_cost::check(schema)?;
     }
     at_most(size.bytes, GRAMMAR_BYTES_MAX, "bytes")?;
     at_most(size.alternatives, ALTERNATIVES_MAX, "enum values")?;

@@ -8,6 +8,7 @@
 pub mod calls;
 mod ecma;
 mod expression;
+mod forbidden_tag;
 mod formats;
 pub mod gbnf;
 mod guide;
@@ -15,8 +16,7 @@ mod keywords;
 pub mod limits;
 mod panics;
 mod plain;
-mod reach;
-mod unopened;
+mod reference_cost;
 mod vocabulary;
 mod watch;
 
@@ -38,11 +38,11 @@ use super::tokenizer::Tokenizer;
 use super::tools::{Root, Syntax};
 
 use self::calls::CallSchema;
+use self::forbidden_tag::ForbiddenTag;
 use self::guide::Guide;
 pub use self::guide::Scope;
 pub use self::keywords::standard;
 use self::plain::Part;
-use self::unopened::Barrier;
 use self::vocabulary::Vocabulary;
 use self::watch::Watch;
 
@@ -170,7 +170,7 @@ pub struct Grammars {
     /// The last ones, oldest first, by their keys.
     cache: Mutex<VecDeque<(String, Arc<Compiled>)>>,
     /// What keeps replies from opening calls; made when the first one asks.
-    barrier: OnceLock<Arc<Barrier>>,
+    forbidden: OnceLock<Arc<ForbiddenTag>>,
 }
 
 impl fmt::Debug for Grammars {
@@ -214,7 +214,7 @@ impl Grammars {
             vocabulary,
             watch: Arc::new(Watch::new()),
             cache: Mutex::new(VecDeque::with_capacity(limits::CACHED_MAX)),
-            barrier: OnceLock::new(),
+            forbidden: OnceLock::new(),
         })
     }
 
@@ -235,9 +235,9 @@ impl Grammars {
 
     /// Starts a reply that opens no call, behind its reasoning where it begins inside of that.
     pub fn without_calls(&self, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
-        let make = || Barrier::new(self.vocabulary.clone(), target::ToolSyntax::OPEN);
-        let barrier = self.barrier.get_or_init(|| Arc::new(make()));
-        barrier.guide(reasoning_close)
+        let make = || ForbiddenTag::new(self.vocabulary.clone(), target::ToolSyntax::OPEN);
+        let forbidden = self.forbidden.get_or_init(|| Arc::new(make()));
+        forbidden.guide(reasoning_close)
     }
 
     /// Puts a grammar into the cache, for which the oldest ones go.

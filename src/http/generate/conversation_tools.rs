@@ -10,11 +10,11 @@ use crate::http::error::ApiError;
 use crate::http::fields::Field;
 use crate::http::limits::TOOLS_MAX;
 
-use super::offer::{Offer, ToolChoice};
+use super::tool_policy::{ToolChoice, ToolPolicy};
 
 /// The tools of a request and what its conversation does with them.
 #[derive(Debug, Default)]
-pub struct ToldTools {
+pub struct ConversationTools {
     tools: Vec<Tool>,
     /// Places by name.
     places: HashMap<String, usize>,
@@ -40,7 +40,7 @@ enum State {
 /// How the prompt tells of the tools, and which of them the reply may call.
 #[derive(Debug)]
 pub struct Presented {
-    pub offer: Offer,
+    pub policy: ToolPolicy,
     /// Tools that the head of the prompt tells of, removed ones among them; none if none may be
     /// called.
     pub head: Vec<Value>,
@@ -56,10 +56,10 @@ pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
     format!("<functions>\n{lines}</functions>")
 }
 
-impl ToldTools {
+impl ConversationTools {
     /// Of the tools that the head tells of and those that wait, whose names differ.
-    pub fn new(head: Vec<Value>, waiting: Vec<Value>) -> ToldTools {
-        let mut told = ToldTools::default();
+    pub fn new(head: Vec<Value>, waiting: Vec<Value>) -> ConversationTools {
+        let mut told = ConversationTools::default();
         for tool in head {
             told.add(tool, true, State::Callable);
         }
@@ -165,10 +165,10 @@ impl ToldTools {
         }
     }
 
-    /// What `offer`, which is made of the callable tools, leaves of them.
-    pub fn present(self, offer: Offer) -> Presented {
+    /// What `policy`, which is made of the callable tools, leaves of them.
+    pub fn present(self, policy: ToolPolicy) -> Presented {
         let (mut head, mut loaded) = (Vec::new(), Vec::new());
-        if offer.choice != ToolChoice::Never {
+        if policy.choice != ToolChoice::Never {
             for tool in self.tools {
                 match (tool.at_head, tool.state) {
                     (true, _) => head.push(tool.definition),
@@ -178,7 +178,7 @@ impl ToldTools {
             }
         }
         Presented {
-            offer,
+            policy,
             head,
             loaded,
         }
@@ -212,13 +212,13 @@ mod tests {
         done.map_err(|error| error.param.unwrap())
     }
 
-    fn load(told: &mut ToldTools, name: &str) -> Result<String, String> {
+    fn load(told: &mut ConversationTools, name: &str) -> Result<String, String> {
         with(name, |name| told.load(name))
     }
 
     #[test]
     fn what_is_removed_may_come_back() {
-        let mut told = ToldTools::new(vec![tool("f")], vec![tool("g")]);
+        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
         load(&mut told, "g").unwrap();
         for name in ["f", "g"] {
             with(name, |name| told.remove(name)).unwrap();
@@ -234,19 +234,19 @@ mod tests {
 
     #[test]
     fn the_head_tells_of_what_was_removed_behind_it() {
-        let mut told = ToldTools::new(vec![tool("f"), tool("g")], vec![tool("h")]);
+        let mut told = ConversationTools::new(vec![tool("f"), tool("g")], vec![tool("h")]);
         with("f", |name| told.remove(name)).unwrap();
         load(&mut told, "h").unwrap();
-        let offer = Offer::of(told.callable(), ToolChoice::Auto);
-        let presented = told.present(offer);
+        let policy = ToolPolicy::of(told.callable(), ToolChoice::Auto);
+        let presented = told.present(policy);
         assert_eq!(presented.head, [tool("f"), tool("g")]);
         assert_eq!(presented.loaded, [tool("h")]);
-        assert_eq!(presented.offer.tools, [tool("g"), tool("h")]);
+        assert_eq!(presented.policy.tools, [tool("g"), tool("h")]);
     }
 
     #[test]
     fn a_tool_is_defined_under_a_name_of_its_own() {
-        let mut told = ToldTools::new(vec![tool("f")], vec![tool("g")]);
+        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
         for taken in ["f", "g"] {
             assert!(with(taken, |name| told.define(name, tool(taken))).is_err());
         }
@@ -259,14 +259,14 @@ mod tests {
     #[test]
     fn the_number_of_tools_is_bounded_at_the_limit() {
         let all: Vec<Value> = (1..TOOLS_MAX).map(|at| tool(&format!("f{at}"))).collect();
-        let mut told = ToldTools::new(all, Vec::new());
+        let mut told = ConversationTools::new(all, Vec::new());
         assert!(with("g", |name| told.define(name, tool("g"))).is_ok());
         assert!(with("h", |name| told.define(name, tool("h"))).is_err());
     }
 
     #[test]
     fn a_definition_is_told_once() {
-        let mut told = ToldTools::new(vec![tool("f")], vec![tool("g"), tool("h")]);
+        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g"), tool("h")]);
         let expected =
             "<functions>\n<function>{\"name\":\"h\",\"parameters\":{}}</function>\n</functions>";
         assert_eq!(load(&mut told, "h").unwrap(), expected);

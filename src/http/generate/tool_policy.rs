@@ -13,31 +13,31 @@ use super::constraint::Rule;
 
 /// Tools that the model is told of, which of them the replies may call, and whether they must.
 #[derive(Debug, Default)]
-pub struct Offer {
+pub struct ToolPolicy {
     pub tools: Vec<Value>,
     pub choice: ToolChoice,
     /// Places of the tools that may be called; None where all may be.
     pub allowed: Option<Vec<usize>>,
 }
 
-impl Offer {
-    /// An offer of which every tool may be called.
-    pub fn of(tools: Vec<Value>, choice: ToolChoice) -> Offer {
-        Offer {
+impl ToolPolicy {
+    /// A policy by which every tool may be called.
+    pub fn of(tools: Vec<Value>, choice: ToolChoice) -> ToolPolicy {
+        ToolPolicy {
             tools,
             choice,
             allowed: None,
         }
     }
 
-    /// An offer of which no tool may be called, so that the model is told of none. Where there is
+    /// A policy by which no tool may be called, so that the model is told of none. Where there is
     /// none to begin with, nothing is forbidden either.
-    pub fn withheld(tools: &[Value]) -> Offer {
+    pub fn withheld(tools: &[Value]) -> ToolPolicy {
         let choice = match tools.is_empty() {
             true => ToolChoice::Auto,
             false => ToolChoice::Never,
         };
-        Offer::of(Vec::new(), choice)
+        ToolPolicy::of(Vec::new(), choice)
     }
 
     /// Whether calls may be read with the model's small slips in them: not where a reply must call,
@@ -65,7 +65,7 @@ pub fn allowed(
     choice: &Object<'_>,
     tools: Vec<Value>,
     place: impl Fn(&Object<'_>, &[Value]) -> Result<usize, ApiError>,
-) -> Result<Offer, ApiError> {
+) -> Result<ToolPolicy, ApiError> {
     let mode = choice.require("mode")?;
     let must = match mode.string()? {
         "auto" => ToolChoice::Auto,
@@ -83,9 +83,9 @@ pub fn allowed(
     if places.is_empty() {
         return Err(list.error("must name at least one tool; send none to have none called"));
     }
-    Ok(Offer {
+    Ok(ToolPolicy {
         allowed: Some(places),
-        ..Offer::of(tools, must)
+        ..ToolPolicy::of(tools, must)
     })
 }
 
@@ -111,25 +111,25 @@ pub enum ToolChoice {
     Named(usize),
 }
 
-/// What the tools on offer and the form of the answer, with the field that asks for it, make of a
-/// reply.
+/// Rule of a reply, as the tools that are offered and the form of the answer make it. The form
+/// comes with the field that asks for it.
 ///
 /// # Errors
 /// Names the first field that is not served.
 pub fn combined(
-    offer: &Offer,
+    policy: &ToolPolicy,
     answer: Option<(&'static str, Grammar)>,
     parallel: bool,
 ) -> Result<Option<Rule>, ApiError> {
-    let tools = &offer.callable();
+    let tools = &policy.callable();
     let several = if parallel { Calls::Several } else { Calls::One };
-    match (offer.choice, answer) {
+    match (policy.choice, answer) {
         (ToolChoice::Required, _) => {
             let grammar = call_grammar("tool_choice", tools, several, None)?;
             Ok(Some(Rule::whole("tool_choice", grammar)))
         }
         (ToolChoice::Named(at), _) => {
-            let chosen = std::slice::from_ref(&offer.tools[at]);
+            let chosen = std::slice::from_ref(&policy.tools[at]);
             let grammar = call_grammar("tool_choice", chosen, Calls::One, None)?;
             Ok(Some(Rule::whole("tool_choice", grammar)))
         }
@@ -141,7 +141,7 @@ pub fn combined(
             Ok(Some(Rule::whole(field, answer)))
         }
         (ToolChoice::Never, None) => Ok(Some(Rule::NoCalls)),
-        (ToolChoice::Auto, None) if offer.allowed.is_some() || tools.iter().any(is_strict) => {
+        (ToolChoice::Auto, None) if policy.allowed.is_some() || tools.iter().any(is_strict) => {
             let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))
         }

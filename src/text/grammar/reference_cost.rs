@@ -22,11 +22,11 @@ pub fn check(document: &Value) -> Result<(), GrammarError> {
         LEVELS_TOGETHER_MAX,
         "levels in all that it refers to",
     )?;
-    let mut reach = Reach {
+    let mut cost = ReferenceCost {
         root,
         known: HashMap::new(),
     };
-    reach.of(document, 0).map(|_| ())
+    cost.of(document, 0).map(|_| ())
 }
 
 /// All that some reference of a document leads to.
@@ -67,13 +67,13 @@ struct Below {
 
 const NOTHING: Below = Below { levels: 0, ways: 1 };
 
-struct Reach<'v> {
+struct ReferenceCost<'v> {
     root: Root<'v>,
     /// By places in memory; what comes back to itself has nothing more below it there.
     known: HashMap<*const Value, Below>,
 }
 
-impl<'v> Reach<'v> {
+impl<'v> ReferenceCost<'v> {
     /// Any object counts as a schema, which is stricter than need be.
     fn of(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         at_most(depth, LEVELS_MAX, "levels along its references")?;

@@ -9,16 +9,16 @@ use super::guide::{Follow, follow};
 use super::vocabulary::Vocabulary;
 
 /// A tag, and the tokens that would complete it.
-pub struct Barrier {
+pub struct ForbiddenTag {
     vocabulary: Arc<Vocabulary>,
     tag: &'static str,
     /// By how many bytes of the tag end the text so far.
     completing: Vec<Vec<TokenId>>,
 }
 
-impl Barrier {
+impl ForbiddenTag {
     /// Walks the vocabulary, once for all replies.
-    pub fn new(vocabulary: Arc<Vocabulary>, tag: &'static str) -> Barrier {
+    pub fn new(vocabulary: Arc<Vocabulary>, tag: &'static str) -> ForbiddenTag {
         let mut completing = vec![Vec::new(); tag.len()];
         for id in vocabulary.ids() {
             let text = vocabulary.text(id);
@@ -28,7 +28,7 @@ impl Barrier {
                 }
             }
         }
-        Barrier {
+        ForbiddenTag {
             vocabulary,
             tag,
             completing,
@@ -38,30 +38,30 @@ impl Barrier {
     /// Starts a reply. One that begins inside reasoning may say there what it likes, up to the tag
     /// `reasoning_close`: what is called there is no call.
     pub fn guide(self: &Arc<Self>, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
-        Box::new(Unopened {
-            barrier: self.clone(),
+        Box::new(WithoutTag {
+            forbidden: self.clone(),
             reasoning_close,
             matched: 0,
         })
     }
 }
 
-/// A reply on this side of a barrier.
-struct Unopened {
-    barrier: Arc<Barrier>,
+/// A reply in which the tag is forbidden.
+struct WithoutTag {
+    forbidden: Arc<ForbiddenTag>,
     /// What ends the reasoning that the reply is still in.
     reasoning_close: Option<&'static str>,
     /// Bytes at the end of the text with which the tag that is looked for begins.
     matched: usize,
 }
 
-impl std::fmt::Debug for Unopened {
+impl std::fmt::Debug for WithoutTag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Unopened")
+        f.write_str("WithoutTag")
     }
 }
 
-impl Constraint for Unopened {
+impl Constraint for WithoutTag {
     fn next(&self) -> Next {
         Next::Free { stop: true }
     }
@@ -69,18 +69,18 @@ impl Constraint for Unopened {
     fn barred(&self) -> &[TokenId] {
         match self.reasoning_close {
             Some(_) => &[],
-            None => &self.barrier.completing[self.matched],
+            None => &self.forbidden.completing[self.matched],
         }
     }
 
     fn mask(&mut self, mask: &mut Mask) -> Result<bool, String> {
-        self.barrier.vocabulary.all_with(mask, |_| true);
+        self.forbidden.vocabulary.all_with(mask, |_| true);
         self.barred().iter().for_each(|&id| mask.set(id, false));
         Ok(true)
     }
 
     fn advance(&mut self, id: TokenId) -> Result<(), String> {
-        let mut text = self.barrier.vocabulary.text(id);
+        let mut text = self.forbidden.vocabulary.text(id);
         if let Some(close) = self.reasoning_close {
             match follow(close, self.matched, text) {
                 Follow::Open(matched) => {
@@ -93,9 +93,11 @@ impl Constraint for Unopened {
                 }
             }
         }
-        match follow(self.barrier.tag, self.matched, text) {
+        match follow(self.forbidden.tag, self.matched, text) {
             Follow::Open(matched) => self.matched = matched,
-            Follow::Closed { .. } => return Err(format!("a token completes {}", self.barrier.tag)),
+            Follow::Closed { .. } => {
+                return Err(format!("a token completes {}", self.forbidden.tag));
+            }
         }
         Ok(())
     }
