@@ -303,6 +303,15 @@ impl Target {
         all
     }
 
+    /// Whether `op`, a shape behind a point, has a launcher.
+    pub(crate) fn has_launcher(&self, op: &str) -> bool {
+        let mut launchers = self.launchers().into_iter();
+        launchers.any(|launcher| {
+            let shape = launcher.shape.unwrap_or_default();
+            format!("{}.{shape}", launcher.op) == op
+        })
+    }
+
     /// Widest row that the threads of a kernel can hold, elements; `None` if they hold no row.
     pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
         let is = |kernel: &&Kernel| kernel.op == choice.op && kernel.name == choice.kernel;

@@ -278,6 +278,18 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_for_one_shape_goes_before_that_of_all() {
+        let mut target = repository("h200/tiny/nvfp4");
+        let mut one = target.leaf.op["attend"].clone();
+        one.kernel = "split_kv_bf16".to_string();
+        target.leaf.op.insert("attend.full".to_string(), one);
+        let kernels = target.kernels();
+        let mut of_attend = kernels.iter().filter(|choice| choice.op == "attend");
+        assert_eq!(of_attend.next().unwrap().kernel, "split_kv_bf16");
+        assert!(of_attend.next().is_none());
+    }
+
+    #[test]
     fn a_gpu_target_without_every_kernel_does_not_serve() {
         let mut target = repository("h200/tiny/nvfp4");
         target.leaf.op.remove("linear");

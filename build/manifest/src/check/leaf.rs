@@ -274,6 +274,9 @@ impl File {
         let Some(kernels) = kernels_of(op) else {
             return self.rule(false, "op", op, "no family has an op of this name");
         };
+        let shaped = op.contains('.');
+        let rule = "the model has no block of this shape that the op is over";
+        self.rule(!shaped || target.has_launcher(op), "op", op, rule)?;
         let known = kernels.contains(&choice.kernel.as_str());
         let rule = format!("no such kernel; {op} has {kernels:?}");
         self.rule(known, &format!("op.{op}.kernel"), &choice.kernel, &rule)?;

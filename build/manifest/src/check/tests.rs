@@ -285,6 +285,8 @@ refused!(deriving_what_is_published: LEAF_FILE,
     "derive = a table: the model publishes a checkpoint of this quantisation");
 refused!(op_that_no_family_has: LEAF_FILE, "[op.rms_norm]" => "[op.norm]",
     "op = norm: no family has an op of this name");
+refused!(op_over_a_shape_that_the_model_lacks: LEAF_FILE, "[op.attend]" => "[op.\"attend.globl\"]",
+    "op = attend.globl: the model has no block of this shape that the op is over");
 refused!(kernel_that_does_not_exist: LEAF_FILE,
     "[op.rms_norm]\nkernel = \"rows_f32\"" => "[op.rms_norm]\nkernel = \"rows_f16\"",
     "op.rms_norm.kernel = rows_f16: no such kernel; rms_norm has [\"rows_f32\"]");
