@@ -260,6 +260,7 @@ template <class Tile>
 struct Vectors {
   template <class Codes>
   static cudaError_t of(const Params& params, cudaStream_t stream) {
+    if (!tile::Matrix<Codes::kStorage>::has(params.k)) return cudaErrorInvalidValue;
     const unsigned rows = params.rows + params.zeros, width = Rows<Codes>::vectors(params.k);
     if (rows > kItemsMax / width) return cudaErrorInvalidValue;
     const Launch shape{blocks_for(rows * width, Tile::kThreads), Tile::kThreads, 0};
@@ -272,7 +273,7 @@ struct Vectors {
     if (rows == 0) return cudaSuccess;
     const unsigned end = first + (rows - 1) / kTurnRows * turn + (rows - 1) % kTurnRows + 1;
     const bool whole = turn == kTurnRows || (rows % kTurnRows == 0 && first % kTurnRows == 0);
-    if (k == 0 || k % kBlock != 0 || !whole || end > n) return cudaErrorInvalidValue;
+    if (k == 0 || !whole || end > n) return cudaErrorInvalidValue;
     const unsigned zeros = end == n ? tile::panels_of(n) * tile::kPanelRows - n : 0;
     const Params params{stored, weight, rows, zeros, first, turn, n, k};
     switch (format) {

@@ -81,7 +81,7 @@ impl Order {
 /// has just the room.
 fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let k = parts[0].k;
-    assert!(k.is_multiple_of(BLOCK_COLUMNS));
+    assert!(k.is_multiple_of(storage.columns()));
     let fits = |part: &Stored| {
         let plain = Storage::of(&part.bits);
         let block_scaled = (plain, storage) == (Storage::Nvfp4, Storage::BlockScaled);

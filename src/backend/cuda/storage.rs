@@ -6,8 +6,10 @@ use crate::weights::Bits;
 
 /// Rows of a panel.
 pub const PANEL_ROWS: usize = 16;
-/// Columns that share an FP8 scale; every `K` is a multiple of it.
+/// Columns that share an FP8 scale.
 pub const BLOCK_COLUMNS: usize = 128;
+/// Columns of a run of F16.
+const RUN_COLUMNS: usize = 32;
 /// Rows that share an FP8 scale in the checkpoint.
 pub const BLOCK_ROWS: usize = 128;
 /// Columns that share an NVFP4 scale.
@@ -80,6 +82,14 @@ impl Storage {
             Bits::Bf16(_) => Storage::F16,
             Bits::Nvfp4 { .. } => Storage::Nvfp4,
             Bits::Fp8 { .. } => Storage::Fp8Block128,
+        }
+    }
+
+    /// Columns that every `K` is a multiple of.
+    pub const fn columns(self) -> usize {
+        match self {
+            Storage::F16 => RUN_COLUMNS,
+            Storage::Nvfp4 | Storage::BlockScaled | Storage::Fp8Block128 => BLOCK_COLUMNS,
         }
     }
 
