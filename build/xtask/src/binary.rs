@@ -19,6 +19,13 @@ pub struct Section {
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNAMIC: u32 = 6;
 const DT_NEEDED: u64 = 1;
+const DT_FLAGS: u64 = 30;
+const DT_FLAGS_1: u64 = 0x6fff_fffb;
+const DF_BIND_NOW: u64 = 8;
+const DF_1_PIE: u64 = 0x0800_0000;
+const PT_GNU_STACK: u64 = 0x6474_e551;
+const PT_GNU_RELRO: u64 = 0x6474_e552;
+const PF_X: u64 = 1;
 
 /// `e_machine` of the two hosts that binaries are made for.
 pub const MACHINE_X86_64: u16 = 62;
@@ -67,27 +74,92 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// If the dynamic section points outside the file.
     pub fn needed(&self) -> Result<Vec<String>, String> {
-        let Some(dynamic) = self
-            .sections
-            .iter()
-            .find(|section| section.kind == SHT_DYNAMIC)
-        else {
+        let Some(names) = self.dynamic_names() else {
             return Ok(vec![]);
         };
-        let names = self
+        let needed = self.dynamic()?.into_iter();
+        let needed = needed.filter(|(tag, _)| *tag == DT_NEEDED);
+        needed
+            .map(|(_, at)| text(self.bytes, names.offset + at as usize))
+            .collect()
+    }
+
+    /// Tags and values of the dynamic section.
+    fn dynamic(&self) -> Result<Vec<(u64, u64)>, String> {
+        let dynamic = self
             .sections
-            .get(dynamic.link)
+            .iter()
+            .find(|section| section.kind == SHT_DYNAMIC);
+        let places = dynamic.map_or(0..0, |found| found.offset..found.offset + found.bytes);
+        let entry = |at| Ok((number(self.bytes, at, 8)?, number(self.bytes, at + 8, 8)?));
+        places.step_by(16).map(entry).collect()
+    }
+
+    /// The strings of the dynamic section.
+    fn dynamic_names(&self) -> Option<&Section> {
+        let mut sections = self.sections.iter();
+        let dynamic = sections.find(|section| section.kind == SHT_DYNAMIC)?;
+        self.sections.get(dynamic.link)
+    }
+
+    /// The least glibc that has all symbols that are needed, as (2, 31); (0, 0) if none is.
+    ///
+    /// # Errors
+    /// If the dynamic section names no strings.
+    pub fn glibc(&self) -> Result<(u32, u32), String> {
+        let names = self
+            .dynamic_names()
             .ok_or("the dynamic section names no strings")?;
-        let mut needed = Vec::new();
-        for at in (dynamic.offset..dynamic.offset + dynamic.bytes).step_by(16) {
-            if number(self.bytes, at, 8)? == DT_NEEDED {
-                needed.push(text(
-                    self.bytes,
-                    names.offset + number(self.bytes, at + 8, 8)? as usize,
-                )?);
+        let strings = &self.bytes[names.offset..names.offset + names.bytes];
+        let versions = strings.split(|byte| *byte == 0).filter_map(|name| {
+            let name = std::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")?;
+            let mut parts = name.split('.').map(|part| part.parse().ok());
+            Some((parts.next()??, parts.next()??))
+        });
+        Ok(versions.max().unwrap_or((0, 0)))
+    }
+
+    /// Whether it loads anywhere, runs no code from its stack, and is read-only where the loader
+    /// has been.
+    ///
+    /// # Errors
+    /// Which of these it lacks.
+    pub fn hardened(&self) -> Result<(), String> {
+        let dynamic = self.dynamic()?;
+        let has = |tag, flag| {
+            dynamic
+                .iter()
+                .any(|(found, value)| *found == tag && value & flag != 0)
+        };
+        let segments = self.segments()?;
+        let flags = |kind| {
+            segments
+                .iter()
+                .find(|(found, _)| *found == kind)
+                .map(|(_, flags)| *flags)
+        };
+        match (flags(PT_GNU_STACK), flags(PT_GNU_RELRO)) {
+            _ if !has(DT_FLAGS_1, DF_1_PIE) => Err("is not position independent".to_string()),
+            (None, _) => Err("its stack may be run".to_string()),
+            (Some(stack), _) if stack & PF_X != 0 => Err("its stack may be run".to_string()),
+            (_, None) => Err("has no part that is read-only after loading (RELRO)".to_string()),
+            _ if !has(DT_FLAGS, DF_BIND_NOW) => {
+                Err("binds symbols late: RELRO is partial".to_string())
             }
+            _ => Ok(()),
         }
-        Ok(needed)
+    }
+
+    /// Kind and flags of the segments.
+    fn segments(&self) -> Result<Vec<(u64, u64)>, String> {
+        let table = number(self.bytes, 32, 8)? as usize;
+        let entry_bytes = number(self.bytes, 54, 2)? as usize;
+        let count = number(self.bytes, 56, 2)? as usize;
+        let segment = |ix| {
+            let at = table + ix * entry_bytes;
+            Ok((number(self.bytes, at, 4)?, number(self.bytes, at + 4, 4)?))
+        };
+        (0..count).map(segment).collect()
     }
 }
 
@@ -191,6 +263,26 @@ mod tests {
                 .iter()
                 .any(|section| section.name == ".text" && section.bytes > 0)
         );
+    }
+
+    #[test]
+    fn this_test_is_hardened_and_tells_when_it_is_not() {
+        let mut bytes = own();
+        let elf = Elf::parse(&bytes).unwrap();
+        assert_eq!(elf.hardened(), Ok(()));
+        assert!(elf.glibc().unwrap() > (2, 2));
+        let (table, size) = (
+            number(&bytes, 32, 8).unwrap(),
+            number(&bytes, 54, 2).unwrap(),
+        );
+        let segments = elf.segments().unwrap();
+        let stack = segments
+            .iter()
+            .position(|(kind, _)| *kind == PT_GNU_STACK)
+            .unwrap();
+        bytes[(table + size * stack as u64 + 4) as usize] |= PF_X as u8;
+        let why = Elf::parse(&bytes).unwrap().hardened().unwrap_err();
+        assert!(why.contains("stack"), "{why}");
     }
 
     #[test]

@@ -30,10 +30,12 @@ enum Verb {
     Checkpoint(cmd::checkpoint::Checkpoint),
     Synth(cmd::synth::Synth),
     Weights(cmd::weights::Weights),
+    Dist(cmd::dist::Dist),
+    Workflows(cmd::workflows::Workflows),
     Clean(cmd::clean::Clean),
 }
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 16] = [
     "build",
     "run",
     "test",
@@ -47,6 +49,8 @@ const VERBS: [&str; 14] = [
     "checkpoint",
     "synth",
     "weights",
+    "dist",
+    "workflows",
     "clean",
 ];
 
@@ -120,6 +124,8 @@ impl Verb {
             Verb::Checkpoint(verb) => verb.start(site),
             Verb::Synth(verb) => verb.start(site),
             Verb::Weights(verb) => verb.start(site),
+            Verb::Dist(verb) => verb.start(site),
+            Verb::Workflows(verb) => verb.start(site),
             Verb::Clean(verb) => verb.start(site),
         }
     }

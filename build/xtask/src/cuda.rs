@@ -7,6 +7,7 @@ use std::path::Path;
 
 use manifest::Target;
 
+use crate::dist::Tool;
 use crate::graph::{Action, ActionId, Input, Source};
 use crate::graph::{Error as GraphError, Graph};
 use crate::toolchain::{CargoAdditions, Toolchain};
@@ -166,6 +167,8 @@ pub struct Device {
     pub cuobjdump: Source,
     /// The folder that holds libclang.
     pub libclang: Source,
+    /// Folders with the licences of what is in the binary, by name of the wheel.
+    pub licences: Vec<(String, Source)>,
 }
 
 /// Adds the device half of `target` to the graph, once per graph.
@@ -196,7 +199,34 @@ pub fn plan(
         reports: objects.iter().map(report).collect(),
         cuobjdump: folders.cuobjdump,
         libclang: folders.libclang,
+        licences: folders.licences,
     })
+}
+
+/// The wheels of the toolchain; those whose code is in binaries for `triple` say so.
+///
+/// # Errors
+/// If the table of pins is wrong.
+pub fn wheels(root: &Path, triple: &str) -> Result<Vec<Tool>, Error> {
+    let pins = pins(root)?;
+    let linked = linked(&pins, triple).map(|pin| &pin.file);
+    let tool = |pin: &Pin| Tool {
+        name: pin.name().to_string(),
+        version: pin.version().to_string(),
+        sha256: Some(pin.sha256.clone()),
+        purpose: pin.purpose.clone(),
+        linked: linked.contains(&&pin.file),
+    };
+    Ok(pins.all().into_iter().map(tool).collect())
+}
+
+/// The runtime, and headers with code.
+fn linked<'p>(pins: &'p Pins, triple: &str) -> [&'p Pin; 3] {
+    let cudart = match triple {
+        host::AARCH64 => &pins.cudart_aarch64,
+        _ => &pins.cudart_x86_64,
+    };
+    [cudart, &pins.cccl, &pins.cutlass]
 }
 
 /// Takes the pinned wheels from `folder` for later builds of the workspace at `root`, which then
@@ -223,11 +253,25 @@ struct Folders {
     cudart: Source,
     cuobjdump: Source,
     libclang: Source,
+    licences: Vec<(String, Source)>,
 }
 
 impl Folders {
     fn plan(graph: &mut Graph, pins: &Pins, host: &Host) -> Result<Folders, GraphError> {
+        let linked = linked(pins, &host.triple);
+        let [cudart, ..] = linked;
         let mut wheels = Wheels::default();
+        let mut licences = Vec::new();
+        for pin in linked {
+            let folder = format!("{}-{}", pin.name(), pin.version());
+            let unpack = Unpack {
+                into: &format!("licences-{folder}"),
+                wheels: &[pin],
+                keep: &format!("{folder}.dist-info/licenses"),
+            };
+            let from = wheels.unpack(graph, &unpack)?;
+            licences.push((folder, from));
+        }
         let compiler = [
             &pins.nvcc,
             &pins.nvvm,
@@ -235,10 +279,6 @@ impl Folders {
             &pins.cccl,
             &pins.cudart_x86_64,
         ];
-        let cudart = match host.triple.as_str() {
-            host::AARCH64 => &pins.cudart_aarch64,
-            _ => &pins.cudart_x86_64,
-        };
         let cudart_folder = format!("cudart-{}", host.triple);
         let mut unpack = |into, wheels_of: &[&Pin], keep| {
             let unpack = Unpack {
@@ -269,6 +309,7 @@ impl Folders {
                     pins.libclang.version()
                 ),
             )?,
+            licences,
         })
     }
 }

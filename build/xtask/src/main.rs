@@ -6,6 +6,7 @@ mod binary;
 mod cli;
 mod cmd;
 mod cuda;
+mod dist;
 mod graph;
 mod plan;
 mod server;
@@ -15,6 +16,7 @@ mod tidy;
 mod toolchain;
 mod weights;
 mod wheel;
+mod workflow;
 
 use std::process::ExitCode;
 

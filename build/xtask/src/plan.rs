@@ -16,7 +16,7 @@ use crate::toolchain::{CargoAdditions, Toolchain};
 const CARGO_BINARY: &str = "atlas";
 
 /// Files besides those of the target that decide what cargo makes: single files and whole folders.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 11] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -24,6 +24,9 @@ const SOURCES: [&str; 8] = [
     "build/build.rs",
     "build/manifest",
     "ffi",
+    "packaging/atlas.service",
+    "packaging/config.toml",
+    "packaging/drop-ins",
     "src",
 ];
 
@@ -64,6 +67,8 @@ pub struct Plan {
     pub published: PathBuf,
     /// The device half, for hardware that has one.
     pub device: Option<Device>,
+    /// Rust triple of the binary.
+    pub triple: String,
 }
 
 /// Of what is not the product: more features of the binary's crate, and a probe of the kernels.
@@ -103,7 +108,9 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
     };
     let last = graph.add(check(&graph, cargo, &binary, toolchain))?;
     let published = Path::new("out").join(&target.name).join(&binary);
+    let triple = additions.triple.as_ref().unwrap_or(&toolchain.host).clone();
     Ok(Plan {
+        triple,
         graph,
         last,
         binary,
@@ -218,7 +225,7 @@ fn flags(toolchain: &Toolchain) -> String {
 }
 
 /// Declares everything that cargo, the build scripts and the manifest read.
-fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Action, Error> {
+pub fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Action, Error> {
     let mut paths = Vec::new();
     for source in SOURCES {
         files(root, Path::new(source), &mut paths)?;

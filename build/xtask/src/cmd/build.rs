@@ -1,6 +1,6 @@
 //! `build`: makes the binary of a target and prints its path.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
@@ -120,6 +120,40 @@ pub fn make_only(site: &Site, graph: &Graph, outputs: &[&Source]) -> Result<Vec<
         .iter()
         .filter_map(|source| path(&store, &summary, source))
         .collect())
+}
+
+/// Makes outputs of a plan and publishes each in `folder`, relative to `.atlas`, by its name; gives
+/// the paths.
+///
+/// # Errors
+/// The first action that failed.
+pub fn make_published(
+    site: &Site,
+    plan: &Plan,
+    folder: &Path,
+    files: &[(String, Source)],
+    explain: bool,
+) -> Result<Vec<PathBuf>, Failure> {
+    let store = open(site)?;
+    let wanted: Vec<_> = files
+        .iter()
+        .filter_map(|(_, source)| source.maker())
+        .collect();
+    let summary = run(&plan.graph, &wanted, &store, &options(site, explain))?;
+    let mut paths = Vec::new();
+    for (name, source) in files {
+        let Source::Output(id, output) = source else {
+            continue;
+        };
+        let stored = summary.output(*id, output);
+        let path = site.atlas().join(folder).join(name);
+        store.publish(
+            stored.expect("an action that succeeded has its outputs"),
+            &path,
+        )?;
+        paths.push(path);
+    }
+    Ok(paths)
 }
 
 fn open(site: &Site) -> Result<Store, Failure> {

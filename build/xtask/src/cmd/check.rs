@@ -22,6 +22,9 @@ const LIBRARIES: [&str; 8] = [
     "libcuda.so.1",
 ];
 
+/// The newest glibc whose symbols a binary may need: that of the build's own Debian 12.
+const GLIBC_MOST: (u32, u32) = (2, 36);
+
 /// Start of every PTX module; a binary with one would be compiled again on the user's machine.
 const PTX_MARK: &[u8] = b".version ";
 const PTX_MARK_NEXT: &[u8] = b".target sm_";
@@ -35,7 +38,7 @@ pub struct Check {
     /// which target: <hw>/<model>/<quant>; by default cpu/tiny/nvfp4
     #[argh(positional)]
     target: Option<String>,
-    /// also build it in another folder and compare every byte
+    /// also make its release in another folder and compare every byte
     #[argh(switch)]
     reproducible: bool,
 }
@@ -43,7 +46,7 @@ pub struct Check {
 impl Check {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
         let target = site.target(self.target.as_deref())?;
-        let (path, findings) = checks(site, &target)?;
+        let (_, findings) = checks(site, &target)?;
         let mut wrong = 0;
         for (what, result) in findings {
             match result {
@@ -55,10 +58,9 @@ impl Check {
             }
         }
         if self.reproducible {
-            println!(
-                "ok    reproducible: {}",
-                super::reproduce::same_elsewhere(site, &target.name, &path)?
-            );
+            for same in super::reproduce::same_elsewhere(site, &target.name)? {
+                println!("ok    reproducible: {same}");
+            }
         }
         if wrong == 0 {
             Ok(())
@@ -115,6 +117,8 @@ fn findings(site: &Site, target: &Target, path: &Path) -> Result<Vec<Finding>, F
             paths.map(|()| "none".to_string()),
         ),
         ("no PTX", no_ptx(&bytes)),
+        ("glibc", glibc(&elf)),
+        ("PIE, RELRO, NX", elf.hardened().map(|()| "all".to_string())),
     ])
 }
 
@@ -140,6 +144,17 @@ fn libraries(elf: &Elf<'_>) -> Result<String, String> {
     {
         Some(name) => Err(format!("{name} is not part of glibc or the driver")),
         None => Ok(needed.join(", ")),
+    }
+}
+
+fn glibc(elf: &Elf<'_>) -> Result<String, String> {
+    let (major, minor) = elf.glibc()?;
+    match (major, minor) <= GLIBC_MOST {
+        true => Ok(format!("{major}.{minor} or later")),
+        false => Err(format!(
+            "needs {major}.{minor}, but systems with {}.{} are served",
+            GLIBC_MOST.0, GLIBC_MOST.1
+        )),
     }
 }
 

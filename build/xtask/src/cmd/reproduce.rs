@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::build::{build, plan};
+use super::dist::{files, plan};
 use crate::graph::Source;
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
@@ -17,36 +17,43 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Builds `target` from a copy of what its plan declares; the digest of both binaries if they are
-/// equal.
+/// Makes the release of `target` here, and from a copy of what its plan declares; the digest of
+/// each file if both are equal.
 ///
 /// # Errors
-/// If the copy does not build, or differs.
-pub fn same_elsewhere(site: &Site, target: &str, path: &Path) -> Result<String, Failure> {
+/// If the copy does not build, or which file differs.
+pub fn same_elsewhere(site: &Site, target: &str) -> Result<Vec<String>, Failure> {
+    let here = files(site, Some(target), false)?;
     let folder = std::env::temp_dir().join(format!("atlas-elsewhere-{}", std::process::id()));
     let elsewhere = Elsewhere(folder);
     copy_inputs(site, target, &elsewhere.0)?;
-    let there = build(
-        &Site {
-            root: elsewhere.0.clone(),
-        },
-        Some(target),
-        false,
-    )?;
+    let site = Site {
+        root: elsewhere.0.clone(),
+    };
+    let there = files(&site, Some(target), false)?;
+    here.iter()
+        .zip(&there)
+        .map(|(here, there)| same(here, there))
+        .collect()
+}
+
+/// Name and digest of two files that are equal.
+fn same(here: &Path, there: &Path) -> Result<String, Failure> {
     let digest = |path: &Path| {
         Digest::of_file(path).map_err(|why| format!("read {}: {why}", path.display()))
     };
-    let (here, there) = (digest(path)?, digest(&there)?);
-    if here == there {
-        return Ok(here.to_string());
+    let name = here.file_name().unwrap_or_default().display();
+    let (here, there) = (digest(here)?, digest(there)?);
+    match here == there {
+        true => Ok(format!("{name} {here}")),
+        false => Err(Failure::Failed(format!(
+            "not reproducible: {name} is {here} here, {there} in another folder"
+        ))),
     }
-    Err(Failure::Failed(format!(
-        "not reproducible: {here} here, {there} in another folder"
-    )))
 }
 
 fn copy_inputs(site: &Site, target: &str, to: &Path) -> Result<(), Failure> {
-    let plan = plan(site, Some(target))?;
+    let (plan, _) = plan(site, Some(target))?;
     for id in plan.graph.ids() {
         for input in &plan.graph.action(id).inputs {
             let Source::Workspace(path) = &input.from else {

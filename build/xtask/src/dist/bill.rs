@@ -1,0 +1,213 @@
+//! The bill of materials, in CycloneDX 1.5 (ECMA-424), and the texts of all licences.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::crates::Crate;
+use crate::graph::digest::Digest;
+
+/// A wheel of the device toolchain, or a program of the machine that built.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Tool {
+    pub name: String,
+    pub version: String,
+    /// Of the wheel.
+    pub sha256: Option<String>,
+    /// What the build takes from it.
+    pub purpose: String,
+    /// Whether some of it is in the binary, rather than only used to make it.
+    pub linked: bool,
+}
+
+/// The document of a binary.
+pub fn cyclonedx(
+    name: &str,
+    version: &str,
+    sha256: &str,
+    crates: &[Crate],
+    tools: &[Tool],
+) -> Value {
+    let mut components: Vec<Value> = crates.iter().map(of_crate).collect();
+    components.extend(tools.iter().filter(|tool| tool.linked).map(of_tool));
+    let making: Vec<Value> = tools
+        .iter()
+        .filter(|tool| !tool.linked)
+        .map(of_tool)
+        .collect();
+    json!({
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": serial(sha256),
+        "version": 1,
+        "metadata": {
+            "tools": {"components": making},
+            "component": {
+                "type": "application", "bom-ref": name, "name": name, "version": version,
+                "hashes": [{"alg": "SHA-256", "content": sha256}],
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            },
+        },
+        "components": components,
+    })
+}
+
+/// A UUID (RFC 9562, version 8) that follows from the binary.
+fn serial(sha256: &str) -> String {
+    let digits = Digest::of(sha256.as_bytes()).to_string();
+    let part = |from: usize, to: usize| &digits[from..to];
+    format!(
+        "urn:uuid:{}-{}-8{}-8{}-{}",
+        part(0, 8),
+        part(8, 12),
+        part(13, 16),
+        part(17, 20),
+        part(20, 32)
+    )
+}
+
+fn of_crate(known: &Crate) -> Value {
+    let Crate {
+        name,
+        version,
+        licence,
+        ..
+    } = known;
+    let purl = format!("pkg:cargo/{name}@{version}");
+    let mut component = json!({
+        "type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl,
+        "scope": "required", "licenses": [{"expression": licence.replace('/', " OR ")}],
+    });
+    if let Some(sha256) = &known.sha256 {
+        component["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
+    }
+    if let Some(url) = &known.repository {
+        component["externalReferences"] = json!([{"type": "vcs", "url": url}]);
+    }
+    component
+}
+
+fn of_tool(tool: &Tool) -> Value {
+    let Tool {
+        name,
+        version,
+        purpose,
+        ..
+    } = tool;
+    let mut component = json!({
+        "type": if tool.linked { "library" } else { "application" },
+        "name": name, "version": version, "description": purpose,
+    });
+    if let Some(sha256) = &tool.sha256 {
+        let purl = format!("pkg:pypi/{}@{version}", name.replace('_', "-"));
+        component["purl"] = json!(purl);
+        component["bom-ref"] = json!(purl);
+        component["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
+    }
+    component
+}
+
+/// One file of all licences: what each part is under, then each text once. `own` is that of this
+/// project; `tools` are the linked wheels with the text of theirs.
+pub fn licences(own: &str, crates: &[Crate], tools: &[(String, String)]) -> String {
+    let mut out = String::from(
+        "This program is under the Apache License 2.0. It holds code of the libraries below, each \
+         under its own\nlicence; their texts follow.\n\n",
+    );
+    // Text to what it is the licence of.
+    let mut texts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    texts
+        .entry(own.trim())
+        .or_default()
+        .push("atlas".to_string());
+    for known in crates {
+        let label = format!("{} {}", known.name, known.version);
+        out.push_str(&format!("{label}: {}\n", known.licence));
+        for (file, text) in &known.texts {
+            texts
+                .entry(text.trim())
+                .or_default()
+                .push(format!("{label} ({file})"));
+        }
+    }
+    for (name, text) in tools {
+        out.push_str(&format!("{name}: its own terms\n"));
+        texts.entry(text.trim()).or_default().push(name.clone());
+    }
+    out.push_str("the Rust standard library: MIT OR Apache-2.0\n");
+    for (text, owners) in texts {
+        let line = "-".repeat(80);
+        out.push_str(&format!(
+            "\n{line}\n{}\n{line}\n\n{text}\n",
+            owners.join("\n")
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library() -> Crate {
+        Crate {
+            name: "a".into(),
+            version: "1.0.0".into(),
+            licence: "MIT/Apache-2.0".into(),
+            repository: None,
+            sha256: Some("77".into()),
+            texts: vec![("LICENSE".into(), "be kind\n".into())],
+        }
+    }
+
+    fn wheel(linked: bool) -> Tool {
+        Tool {
+            name: "nvidia_x".into(),
+            version: "13".into(),
+            sha256: Some("88".into()),
+            purpose: "p".into(),
+            linked,
+        }
+    }
+
+    #[test]
+    fn crates_and_linked_wheels_are_components() {
+        let made = cyclonedx(
+            "atlas-x",
+            "1",
+            "99",
+            &[library()],
+            &[wheel(true), wheel(false)],
+        );
+        let purls: Vec<&Value> = made["components"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| &c["purl"])
+            .collect();
+        assert_eq!(purls, ["pkg:cargo/a@1.0.0", "pkg:pypi/nvidia-x@13"]);
+        assert_eq!(
+            made["components"][0]["licenses"][0]["expression"],
+            "MIT OR Apache-2.0"
+        );
+        let tools = made["metadata"]["tools"]["components"].as_array().unwrap();
+        assert_eq!(tools.len(), 1);
+    }
+
+    #[test]
+    fn the_serial_number_follows_from_the_binary() {
+        let one = serial("aa");
+        assert_eq!((one.len(), &one[..9]), (45, "urn:uuid:"));
+        assert!(one == serial("aa") && one != serial("ab"));
+    }
+
+    #[test]
+    fn a_licence_that_many_have_is_printed_once() {
+        let mut other = library();
+        other.name = "b".into();
+        let text = licences("own", &[library(), other], &[]);
+        assert_eq!(text.matches("be kind").count(), 1);
+        assert!(text.contains("a 1.0.0 (LICENSE)\nb 1.0.0 (LICENSE)"));
+    }
+}

@@ -1,0 +1,278 @@
+//! Which crates a binary holds, as cargo resolves them, with the texts of their licences.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::graph::Sandbox;
+
+/// The crate that binaries are made of.
+const ROOT: &str = "atlas";
+/// Licences under which code may be in a binary: none asks for more than its text and its notices.
+const ALLOWED: [&str; 12] = [
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "MIT",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "0BSD",
+    "BSL-1.0",
+    "CC0-1.0",
+    "Unicode-3.0",
+    "Unlicense",
+];
+
+/// Beginnings of names of files that hold a licence or a notice, in capitals.
+const LICENCE_FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
+
+/// A crate whose code is in the binary.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+pub struct Crate {
+    pub name: String,
+    pub version: String,
+    /// As its author wrote it, an SPDX expression.
+    pub licence: String,
+    pub repository: Option<String>,
+    /// Of the archive on the registry; none for crates of this workspace.
+    pub sha256: Option<String>,
+    /// Name and text of each of its files about licences.
+    pub texts: Vec<(String, String)>,
+}
+
+/// Leaves the list as `crates.json`; asks the `cargo` of the argument about the workspace in its
+/// folder.
+pub fn collect(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let mut command = Command::new(sandbox.arg("cargo")?);
+    command
+        .args(["metadata", "--locked", "--offline", "--format-version=1"])
+        .args(["--filter-platform", sandbox.arg("triple")?])
+        .args(["--features", sandbox.arg("features")?])
+        .current_dir(sandbox.work)
+        .env("RUSTC", sandbox.arg("rustc")?)
+        .env("CARGO_HOME", sandbox.arg("cargo_home")?)
+        .env_remove("ATLAS_TARGET");
+    let done = command
+        .output()
+        .map_err(|why| format!("cargo metadata: {why}"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        return Err(format!("cargo metadata: {}", said.trim()));
+    }
+    let metadata = serde_json::from_slice(&done.stdout).map_err(|why| why.to_string())?;
+    let lock = fs::read_to_string(sandbox.path("Cargo.lock")).map_err(|why| why.to_string())?;
+    let crates = linked(&metadata, &checksums(&lock)?)?;
+    allowed(&crates)?;
+    let text = serde_json::to_string_pretty(&crates).map_err(|why| why.to_string())?;
+    fs::write(sandbox.path("crates.json"), text).map_err(|why| why.to_string())
+}
+
+/// Digest of each locked crate, by name and version.
+fn checksums(lock: &str) -> Result<BTreeMap<(String, String), String>, String> {
+    #[derive(Deserialize)]
+    struct Lock {
+        package: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        version: String,
+        checksum: Option<String>,
+    }
+    let lock: Lock = toml::from_str(lock).map_err(|why| format!("Cargo.lock: {why}"))?;
+    let sums = lock.package.into_iter().filter_map(|package| {
+        let Package {
+            name,
+            version,
+            checksum,
+        } = package;
+        Some(((name, version), checksum?))
+    });
+    Ok(sums.collect())
+}
+
+/// Crates that are reached from the root by dependencies other than those of builds and tests, and
+/// not through macros: those run in the compiler.
+fn linked(
+    metadata: &Value,
+    checksums: &BTreeMap<(String, String), String>,
+) -> Result<Vec<Crate>, String> {
+    let packages = by_id(&metadata["packages"]);
+    let nodes = by_id(&metadata["resolve"]["nodes"]);
+    let root = packages.values().find(|package| package["name"] == ROOT);
+    let root = root.and_then(|root| root["id"].as_str());
+    let mut open = vec![root.ok_or("cargo metadata names no crate of the binary")?];
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    while let Some(id) = open.pop() {
+        let package = packages
+            .get(id)
+            .ok_or_else(|| format!("cargo metadata lacks {id}"))?;
+        if !seen.insert(id) || is_macro(package) {
+            continue;
+        }
+        found.push(known(package, checksums));
+        open.extend(
+            nodes
+                .get(id)
+                .into_iter()
+                .flat_map(|node| dependencies(node)),
+        );
+    }
+    found.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+    Ok(found)
+}
+
+/// Refuses crates whose licence is not one of [`ALLOWED`].
+fn allowed(crates: &[Crate]) -> Result<(), String> {
+    let refused = crates.iter().find(|known| !is_allowed(&known.licence));
+    match refused {
+        None => Ok(()),
+        Some(Crate {
+            name,
+            version,
+            licence,
+            ..
+        }) => Err(format!(
+            "{name} {version} is under `{licence}`, which is not among the licences that may be in \
+             a binary"
+        )),
+    }
+}
+
+/// Whether one choice that an SPDX expression leaves is of allowed licences alone. Parentheses hold
+/// choices only, in every expression that is known here.
+fn is_allowed(expression: &str) -> bool {
+    let expression = expression.replace('/', " OR ");
+    let known = |name: &str| ALLOWED.contains(&name.trim_matches(['(', ')', ' ']));
+    let any = |choices: &str| choices.split(" OR ").any(known);
+    // `A OR B AND C` is read as `(A OR B) AND C`: stricter, never laxer, for a list of licences.
+    expression.split(" AND ").all(any)
+}
+
+fn by_id(list: &Value) -> BTreeMap<&str, &Value> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(|entry| Some((entry["id"].as_str()?, entry)))
+        .collect()
+}
+
+fn is_macro(package: &Value) -> bool {
+    let targets = package["targets"].as_array().into_iter().flatten();
+    targets
+        .flat_map(|target| target["kind"].as_array())
+        .flatten()
+        .any(|kind| kind == "proc-macro")
+}
+
+/// Ids of what the program itself needs.
+fn dependencies(node: &Value) -> impl Iterator<Item = &str> {
+    let deps = node["deps"].as_array().into_iter().flatten();
+    let normal = deps.filter(|dep| {
+        let kinds = dep["dep_kinds"].as_array();
+        kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["kind"].is_null()))
+    });
+    normal.filter_map(|dep| dep["pkg"].as_str())
+}
+
+fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Crate {
+    let text = |field: &str| package[field].as_str().map(str::to_string);
+    let name = text("name").unwrap_or_default();
+    let version = text("version").unwrap_or_default();
+    let folder = package["manifest_path"]
+        .as_str()
+        .and_then(|path| Path::new(path).parent());
+    let sha256 = checksums.get(&(name.clone(), version.clone())).cloned();
+    Crate {
+        licence: text("license").unwrap_or_else(|| "see its files".to_string()),
+        repository: text("repository"),
+        // Those of the workspace are under the licence at its root.
+        texts: match sha256 {
+            Some(_) => folder.map(licences).unwrap_or_default(),
+            None => Vec::new(),
+        },
+        sha256,
+        name,
+        version,
+    }
+}
+
+/// Name and text of the files about licences in a folder, by name.
+fn licences(folder: &Path) -> Vec<(String, String)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let upper = name.to_uppercase();
+        let is_one = LICENCE_FILES.iter().any(|start| upper.starts_with(start));
+        Some((
+            name,
+            fs::read_to_string(entry.path()).ok().filter(|_| is_one)?,
+        ))
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn package(name: &str, kind: &str) -> Value {
+        json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT",
+            "manifest_path": "/nowhere/Cargo.toml", "targets": [{"kind": [kind]}]})
+    }
+
+    fn depends(on: &str, kind: Value) -> Value {
+        json!({"pkg": on, "dep_kinds": [{"kind": kind}]})
+    }
+
+    #[test]
+    fn what_runs_in_the_compiler_is_not_in_the_binary() {
+        let metadata = json!({
+            "packages": [package(ROOT, "lib"), package("a", "lib"), package("b", "lib"),
+                package("m", "proc-macro"), package("below-m", "lib"), package("t", "lib")],
+            "resolve": {"nodes": [
+                {"id": ROOT, "deps": [depends("a", Value::Null), depends("m", Value::Null),
+                    depends("t", json!("dev"))]},
+                {"id": "a", "deps": [depends("b", Value::Null), depends(ROOT, Value::Null)]},
+                {"id": "b", "deps": []},
+                {"id": "m", "deps": [depends("below-m", Value::Null)]},
+            ]},
+        });
+        let sums = BTreeMap::from([(("a".into(), "1.0.0".into()), "77".to_string())]);
+        let found = linked(&metadata, &sums).unwrap();
+        let names: Vec<&str> = found.iter().map(|known| known.name.as_str()).collect();
+        assert_eq!(names, ["a", ROOT, "b"]);
+        assert_eq!(found[0].sha256.as_deref(), Some("77"));
+    }
+
+    #[test]
+    fn a_licence_must_be_known() {
+        for fine in [
+            "MIT",
+            "MIT/Apache-2.0",
+            "GPL-3.0 OR MIT",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+        ] {
+            assert!(is_allowed(fine), "{fine}");
+        }
+        for bad in ["GPL-3.0", "MIT AND GPL-3.0", "see its files", ""] {
+            assert!(!is_allowed(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn digests_come_from_the_lock() {
+        let lock = "[[package]]\nname = \"a\"\nversion = \"1.0.0\"\nchecksum = \"77\"\n\
+            [[package]]\nname = \"own\"\nversion = \"0.1.0\"\n";
+        let sums = checksums(lock).unwrap();
+        assert_eq!(sums.len(), 1);
+    }
+}

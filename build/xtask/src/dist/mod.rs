@@ -1,0 +1,278 @@
+//! What is published of a target: the stripped binary, archives of it, and what says and proves
+//! where it comes from.
+//!
+//! ```text
+//! binary ─ strip ─┬─ contents ─┬─ data.tar ─ xz ──────┬─ assemble ─ .deb, SHA256SUMS ─ signature
+//! cargo metadata ─┘            └─ release.tar ─ zstd ─┘
+//! ```
+
+mod archive;
+mod bill;
+mod changes;
+mod completions;
+mod crates;
+mod definition;
+mod manual;
+mod package;
+pub mod sign;
+
+use std::fs;
+use std::path::PathBuf;
+
+use manifest::Target;
+
+pub use bill::Tool;
+use changes::Release;
+
+use crate::cuda;
+use crate::graph::{self, Action, ActionId, Code, Error, Source};
+use crate::plan::{Plan, sources};
+use crate::toolchain::{Toolchain, versioned};
+
+/// Name of the file that is signed.
+pub const SUMS: &str = "SHA256SUMS";
+
+/// What a release of a target consists of.
+pub struct Dist {
+    /// Folder that it is published in, relative to `.atlas`.
+    pub folder: PathBuf,
+    /// Name of each file and what makes it.
+    pub files: Vec<(String, Source)>,
+}
+
+/// Adds the actions of a release to the plan of its binary.
+///
+/// # Errors
+/// If a program is missing, or the newest release in the changelog is not the workspace's.
+pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<Dist, Error> {
+    let version = env!("CARGO_PKG_VERSION");
+    let host = |what: String| Error::Host { what };
+    let prefix = match plan.triple == toolchain.host {
+        true => String::new(),
+        false => format!("{}-linux-gnu-", machine(&plan.triple)),
+    };
+    let find = |name: &str, package: &str| versioned(name, package, &toolchain.root).map_err(host);
+    let strip = find(&format!("{prefix}strip"), "binutils")?;
+    let (xz, zstd) = (find("xz", "xz-utils")?, find("zstd", "zstd")?);
+    let made = Made {
+        name: target.binary(),
+        stripped: stripped(plan, &strip)?,
+        crates: crates(plan, target, toolchain)?,
+        tools: tools(plan, toolchain, &[&strip, &xz, &zstd])?,
+    };
+    let contents = contents(plan, target, &made)?;
+    let data = compressed(
+        plan,
+        contents,
+        "data.tar",
+        &xz,
+        &["--keep", "--threads=1", "-9"],
+    )?;
+    let release = compressed(plan, contents, "release.tar", &zstd, &["--quiet", "-19"])?;
+    let arch = debian_name(&plan.triple);
+    let published = Published {
+        contents,
+        data,
+        release,
+        deb: format!("{}_{version}_{arch}.deb", made.name),
+        archive: format!("{}-{version}.tar.zst", made.name),
+        bill: format!("{}.cdx.json", made.name),
+        time: newest(toolchain, version)?.seconds,
+    };
+    assembled(plan, made, published)
+}
+
+fn newest(toolchain: &Toolchain, version: &str) -> Result<Release, Error> {
+    let path = toolchain.root.join(changes::FILE);
+    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    Release::newest(&text, version).map_err(|what| Error::Plan {
+        label: "dist".to_string(),
+        what,
+    })
+}
+
+/// First part of a Rust triple.
+fn machine(triple: &str) -> &str {
+    triple.split('-').next().unwrap_or(triple)
+}
+
+/// How Debian calls the machine of a Rust triple.
+fn debian_name(triple: &str) -> &'static str {
+    match machine(triple) {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    }
+}
+
+/// What the packages are made of.
+struct Made {
+    name: String,
+    stripped: ActionId,
+    crates: ActionId,
+    /// As JSON.
+    tools: String,
+}
+
+fn stripped(plan: &mut Plan, strip: &graph::Tool) -> Result<ActionId, Error> {
+    let argv = [&strip.name, "--strip-all", "-o", "stripped", "binary"];
+    let action = Action::process(format!("strip {}", plan.binary), argv)
+        .tool(strip)
+        .input(Source::Output(plan.last, plan.binary.clone()), "binary")
+        .output("stripped");
+    plan.graph.add(action)
+}
+
+/// Asks cargo once it has compiled them: their sources are on this machine then.
+fn crates(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<ActionId, Error> {
+    let features = if plan.device.is_some() { "cuda" } else { "" };
+    let action = Action::built_in(
+        format!("crates {}", target.name),
+        "crates",
+        crates::collect,
+        Code::Executable,
+    )
+    .arg("cargo", toolchain.cargo.path.display().to_string())
+    .arg("rustc", toolchain.rustc.path.display().to_string())
+    .arg("cargo_home", toolchain.cargo_home.display().to_string())
+    .arg("triple", &plan.triple)
+    .arg("features", features)
+    .input(Source::Output(plan.last, plan.binary.clone()), "binary")
+    .output("crates.json");
+    plan.graph.add(sources(action, target, &toolchain.root)?)
+}
+
+/// The programs that made the binary and its packages, as JSON.
+fn tools(plan: &Plan, toolchain: &Toolchain, others: &[&graph::Tool]) -> Result<String, Error> {
+    let mut tools = match plan.device {
+        Some(_) => cuda::wheels(&toolchain.root, &plan.triple)?,
+        None => Vec::new(),
+    };
+    let compilers = [&toolchain.rustc].into_iter().chain(&toolchain.cc);
+    let programs = compilers.chain(others.iter().copied());
+    tools.extend(programs.map(|tool| Tool {
+        name: tool.name.clone(),
+        version: tool.identity.lines().next().unwrap_or_default().to_string(),
+        sha256: None,
+        purpose: "a program of the machine that built".to_string(),
+        linked: false,
+    }));
+    Ok(serde_json::to_string(&tools).expect("tools are plain text"))
+}
+
+fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, Error> {
+    let mut action = Action::built_in(
+        format!("contents {}", made.name),
+        "contents",
+        package::contents,
+        Code::Executable,
+    )
+    .arg("name", &made.name)
+    .arg("version", env!("CARGO_PKG_VERSION"))
+    .arg("facts", package::facts(target))
+    .arg("tools", &made.tools)
+    .input(
+        Source::Output(made.stripped, "stripped".to_string()),
+        "binary",
+    )
+    .input(
+        Source::Output(made.crates, "crates.json".to_string()),
+        "crates.json",
+    );
+    for path in package::TEMPLATES {
+        action = action.workspace(path);
+    }
+    for (wheel, folder) in plan.device.iter().flat_map(|device| &device.licences) {
+        action = action.input(
+            folder.clone(),
+            &format!("{}/{wheel}", package::WHEEL_LICENCES),
+        );
+    }
+    for output in [
+        "data.tar",
+        "control.tar.gz",
+        "release.tar",
+        "MANIFEST.json",
+        "sbom.json",
+    ] {
+        action = action.output(output);
+    }
+    plan.graph.add(action)
+}
+
+/// Adds an action that compresses the output `file` of `from`; its output is the first one.
+fn compressed(
+    plan: &mut Plan,
+    from: ActionId,
+    file: &str,
+    tool: &graph::Tool,
+    options: &[&str],
+) -> Result<(ActionId, String), Error> {
+    let label = format!("{} {file} of {}", tool.name, plan.binary);
+    let packed = format!("{file}.{}", if tool.name == "xz" { "xz" } else { "zst" });
+    let argv = [tool.name.as_str()]
+        .into_iter()
+        .chain(options.iter().copied())
+        .chain(["--force", file]);
+    let action = Action::process(label, argv)
+        .tool(tool)
+        .input(Source::Output(from, file.to_string()), file)
+        .output(&packed);
+    Ok((plan.graph.add(action)?, packed))
+}
+
+/// What the last action puts together, and the names of what is published.
+struct Published {
+    contents: ActionId,
+    data: (ActionId, String),
+    release: (ActionId, String),
+    deb: String,
+    archive: String,
+    bill: String,
+    time: u64,
+}
+
+fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, Error> {
+    let Published {
+        contents,
+        data,
+        release,
+        deb,
+        archive,
+        bill,
+        time,
+    } = published;
+    let of = |name: &str| Source::Output(contents, name.to_string());
+    let mut files = vec![
+        (
+            made.name.clone(),
+            Source::Output(made.stripped, "stripped".to_string()),
+        ),
+        (archive, Source::Output(release.0, release.1)),
+        (bill, of("sbom.json")),
+        ("MANIFEST.json".to_string(), of("MANIFEST.json")),
+    ];
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    let mut action = Action::built_in(
+        format!("assemble {}", made.name),
+        "assemble",
+        package::assemble,
+        Code::Executable,
+    )
+    .arg("deb", &deb)
+    .arg("time", time.to_string())
+    .arg("sums", format!("{} {deb}", names.join(" ")))
+    .input(of("control.tar.gz"), "control.tar.gz")
+    .input(Source::Output(data.0, data.1), "data.tar.xz")
+    .output(&deb)
+    .output(SUMS);
+    for (name, source) in &files {
+        action = action.input(source.clone(), name);
+    }
+    let last = plan.graph.add(action)?;
+    let outputs = [deb, SUMS.to_string()];
+    files.extend(outputs.map(|name| (name.clone(), Source::Output(last, name))));
+    Ok(Dist {
+        folder: PathBuf::from("dist").join(&made.name),
+        files,
+    })
+}

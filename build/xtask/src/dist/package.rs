@@ -1,0 +1,483 @@
+//! The files of a package: the binary, what explains it, what runs it as a service, and what says
+//! where all of it comes from.
+
+use std::fs;
+
+use manifest::Target;
+use serde_json::json;
+
+use super::archive::{Member, ar, gzip, tar};
+use super::bill::{self, Tool};
+use super::changes::Release;
+use super::completions;
+use super::crates::Crate;
+use super::definition::{self, Command};
+use super::manual::{self, About};
+use crate::binary::{Elf, MACHINE_AARCH64};
+use crate::graph::Sandbox;
+use crate::graph::digest::Digest;
+
+/// Files of the workspace that packages are made of.
+pub const TEMPLATES: [&str; 15] = [
+    "LICENSE",
+    "packaging/CHANGELOG.md",
+    "packaging/README.md",
+    "packaging/atlas.service",
+    "packaging/cli.json",
+    "packaging/config.toml",
+    "packaging/debian/control",
+    "packaging/debian/copyright",
+    "packaging/debian/postinst",
+    "packaging/debian/postrm",
+    "packaging/debian/prerm",
+    "packaging/drop-ins/cpu.conf",
+    "packaging/drop-ins/gpu.conf",
+    "packaging/drop-ins/keys.conf",
+    "packaging/drop-ins/lan.conf",
+];
+
+/// Folder, below the sandbox, with the licences of linked wheels.
+pub const WHEEL_LICENCES: &str = "wheels";
+
+/// Bytes in a unit of `Installed-Size`.
+const SIZE_UNIT: usize = 1024;
+
+/// What packages say of a target; the plan makes it.
+pub fn facts(target: &Target) -> String {
+    json!({
+        "target": target.name,
+        "hardware": target.leaf.hw,
+        "model": target.leaf.model,
+        "quantisation": target.quant,
+        "manifest_sha256": Digest::of(target.expanded().as_bytes()).to_string(),
+        "embedded": target.leaf.embed,
+        "gpu": target.hardware.gpu.is_some(),
+    })
+    .to_string()
+}
+
+/// Makes `data.tar`, `control.tar.gz`, `release.tar`, `MANIFEST.json` and `sbom.json`.
+///
+/// # Errors
+/// What of the inputs cannot be read or is not as it should be.
+pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let parts = Parts::read(sandbox)?;
+    let time = parts.release.seconds;
+    let write = |name: &str, content: &[u8]| {
+        fs::write(sandbox.path(name), content).map_err(|why| format!("{name}: {why}"))
+    };
+    let installed = parts.installed();
+    write("data.tar", &tar(&installed, "./", time)?)?;
+    write(
+        "control.tar.gz",
+        &gzip(&tar(&parts.control(&installed)?, "./", time)?),
+    )?;
+    let prefix = format!("{}-{}/", parts.name, parts.release.version);
+    write("release.tar", &tar(&parts.released(), &prefix, time)?)?;
+    write("MANIFEST.json", parts.manifest().as_bytes())?;
+    write("sbom.json", parts.bill().as_bytes())
+}
+
+/// Everything that packages are made of.
+struct Parts {
+    name: String,
+    binary: Vec<u8>,
+    facts: serde_json::Value,
+    release: Release,
+    command: Command,
+    crates: Vec<Crate>,
+    tools: Vec<Tool>,
+    /// Name and text of the licence of each linked wheel.
+    wheels: Vec<(String, String)>,
+    /// Contents of [`TEMPLATES`], with names filled in.
+    templates: Vec<(String, String)>,
+    depends: String,
+    arch: &'static str,
+}
+
+impl Parts {
+    fn read(sandbox: &Sandbox<'_>) -> Result<Parts, String> {
+        let text = |path: &str| {
+            fs::read_to_string(sandbox.path(path)).map_err(|why| format!("{path}: {why}"))
+        };
+        let json = |what: &str, text: &str| {
+            serde_json::from_str(text).map_err(|why| format!("{what}: {why}"))
+        };
+        let binary = fs::read(sandbox.path("binary")).map_err(|why| format!("binary: {why}"))?;
+        let elf = Elf::parse(&binary)?;
+        let (depends, arch) = (depends(&elf)?, architecture(&elf));
+        let tools = serde_json::from_str(sandbox.arg("tools")?).map_err(|why| why.to_string())?;
+        let crates = serde_json::from_str(&text("crates.json")?).map_err(|why| why.to_string())?;
+        let mut parts = Parts {
+            name: sandbox.arg("name")?.to_string(),
+            facts: json("facts", sandbox.arg("facts")?)?,
+            release: Release::newest(&text("packaging/CHANGELOG.md")?, sandbox.arg("version")?)?,
+            command: Command::parse(&text(definition::FILE)?)?,
+            crates,
+            tools,
+            wheels: wheel_licences(sandbox)?,
+            templates: Vec::new(),
+            binary,
+            depends,
+            arch,
+        };
+        for path in TEMPLATES {
+            let filled = parts.fill(&text(path)?);
+            parts.templates.push((path.to_string(), filled));
+        }
+        Ok(parts)
+    }
+
+    fn fact(&self, name: &str) -> &str {
+        self.facts[name].as_str().unwrap_or_default()
+    }
+
+    fn embedded(&self) -> bool {
+        self.facts["embedded"] == true
+    }
+
+    /// Puts what is known of the target into a template.
+    fn fill(&self, template: &str) -> String {
+        let weights = format!("/var/lib/atlas/{}", self.fact("model"));
+        let next = match self.embedded() {
+            true => "the weights are inside; nothing else is needed".to_string(),
+            false => format!("put the weights into {weights}"),
+        };
+        let needs = match (self.embedded(), self.facts["gpu"] == true) {
+            (true, false) => "The weights are inside.",
+            (true, true) => "The weights are inside. It needs NVIDIA's driver, 580 or later.",
+            (false, false) => "It needs the weights of that model.",
+            (false, true) => {
+                "It needs the weights of that model and NVIDIA's driver, 580 or later."
+            }
+        };
+        let line = match self.embedded() {
+            true => "# The weights are inside the binary.".to_string(),
+            false => format!("weights = \"{weights}\""),
+        };
+        let marks = [
+            ("@NAME@", self.name.as_str()),
+            ("@VERSION@", &self.release.version),
+            ("@ARCH@", self.arch),
+            ("@DEPENDS@", &self.depends),
+            ("@MODEL@", self.fact("model")),
+            ("@HARDWARE@", self.fact("hardware")),
+            ("@QUANT@", self.fact("quantisation")),
+            ("@WEIGHTS_LINE@", &line),
+            ("@NEXT@", &next),
+            ("@NEEDS@", needs),
+        ];
+        marks
+            .iter()
+            .fold(template.to_string(), |text, (mark, value)| {
+                text.replace(mark, value)
+            })
+    }
+
+    /// The filled template of a path.
+    fn template(&self, path: &str) -> &str {
+        let mut known = self.templates.iter();
+        known
+            .find(|(name, _)| name == path)
+            .map_or("", |(_, text)| text)
+    }
+
+    /// The unit, its drop-in for this hardware and those that the owner may choose, as members
+    /// below `units` and `choices`, for a binary in the folder `programs`.
+    fn service(&self, programs: &str, units: &str, choices: &str) -> Vec<Member> {
+        let name = &self.name;
+        let hardware = if self.facts["gpu"] == true {
+            "gpu"
+        } else {
+            "cpu"
+        };
+        let drop_in = |of: &str| format!("packaging/drop-ins/{of}.conf");
+        let files = [
+            (
+                format!("{units}{name}.service"),
+                "packaging/atlas.service".to_string(),
+            ),
+            (
+                format!("{units}{name}.service.d/10-{hardware}.conf"),
+                drop_in(hardware),
+            ),
+            (format!("{choices}lan.conf"), drop_in("lan")),
+            (format!("{choices}keys.conf"), drop_in("keys")),
+        ];
+        let binary = format!("{programs}/{name}");
+        let member = |(path, template): (String, String)| {
+            Member::text(path, self.template(&template).replace("@BINARY@", &binary))
+        };
+        files.map(member).to_vec()
+    }
+
+    fn page(&self) -> String {
+        let purpose = format!(
+            "Serves {} ({}) on {} to OpenAI and Anthropic clients. Nothing is downloaded and no \
+             other server is asked for anything.",
+            self.fact("model"),
+            self.fact("quantisation"),
+            self.fact("hardware")
+        );
+        let about = About {
+            name: &self.name,
+            version: &self.release.version,
+            date: &self.release.date,
+            purpose: &purpose,
+        };
+        manual::page(&self.command, &about)
+    }
+
+    fn licences(&self) -> String {
+        bill::licences(self.template("LICENSE"), &self.crates, &self.wheels)
+    }
+
+    fn bill(&self) -> String {
+        let digest = Digest::of(&self.binary).to_string();
+        let (name, version) = (&self.name, &self.release.version);
+        format!(
+            "{:#}\n",
+            bill::cyclonedx(name, version, &digest, &self.crates, &self.tools)
+        )
+    }
+
+    /// What was built from what, and each file of the plain archive.
+    fn manifest(&self) -> String {
+        let files = self.explained().into_iter().map(|member| {
+            json!({"path": member.path, "bytes": member.content.len(),
+                "sha256": Digest::of(&member.content).to_string()})
+        });
+        let manifest = json!({
+            "name": self.name,
+            "version": self.release.version,
+            "date": self.release.date,
+            "target": self.fact("target"),
+            "manifest_sha256": self.fact("manifest_sha256"),
+            "tools": self.tools,
+            "files": files.collect::<Vec<_>>(),
+        });
+        format!("{manifest:#}\n")
+    }
+
+    /// Files of the plain archive but for their list.
+    fn explained(&self) -> Vec<Member> {
+        let name = &self.name;
+        let (bash, zsh, fish) = self.completions();
+        let mut members = self.service("/usr/local/bin", "systemd/", "systemd/choices/");
+        members.extend([
+            Member::program(name, self.binary.clone()),
+            Member::text(
+                format!("{name}.toml"),
+                self.template("packaging/config.toml"),
+            ),
+            Member::text(format!("{name}.1"), self.page()),
+            Member::text(format!("completions/{name}.bash"), bash),
+            Member::text(format!("completions/_{name}"), zsh),
+            Member::text(format!("completions/{name}.fish"), fish),
+            Member::text(format!("{name}.cdx.json"), self.bill()),
+            Member::text("CHANGELOG.md", self.template("packaging/CHANGELOG.md")),
+            Member::text("LICENSE", self.template("LICENSE")),
+            Member::text("README.md", self.template("packaging/README.md")),
+            Member::text("licenses.txt", self.licences()),
+        ]);
+        members
+    }
+
+    /// Files of the plain archive.
+    fn released(&self) -> Vec<Member> {
+        let mut members = self.explained();
+        members.push(Member::text("MANIFEST.json", self.manifest()));
+        members
+    }
+
+    fn completions(&self) -> (String, String, String) {
+        let (command, name) = (&self.command, self.name.as_str());
+        (
+            completions::bash(command, name),
+            completions::zsh(command, name),
+            completions::fish(command, name),
+        )
+    }
+
+    /// Files of the Debian package, where they are installed.
+    fn installed(&self) -> Vec<Member> {
+        let name = &self.name;
+        let doc = |file: &str| format!("usr/share/doc/{name}/{file}");
+        let changes = self
+            .release
+            .debian(name, self.template("packaging/CHANGELOG.md"));
+        let (bash, zsh, fish) = self.completions();
+        let examples = doc("examples/");
+        let mut members = self.service("/usr/bin", "lib/systemd/system/", &examples);
+        members.extend([
+            Member::program(format!("usr/bin/{name}"), self.binary.clone()),
+            Member::text(self.settings(), self.template("packaging/config.toml")),
+            Member::text(
+                format!("usr/share/man/man1/{name}.1.gz"),
+                gzip(self.page().as_bytes()),
+            ),
+            Member::text(
+                format!("usr/share/bash-completion/completions/{name}"),
+                bash,
+            ),
+            Member::text(format!("usr/share/zsh/vendor-completions/_{name}"), zsh),
+            Member::text(
+                format!("usr/share/fish/vendor_completions.d/{name}.fish"),
+                fish,
+            ),
+            Member::text(
+                doc("copyright"),
+                self.template("packaging/debian/copyright"),
+            ),
+            Member::text(doc("changelog.gz"), gzip(changes.as_bytes())),
+            Member::text(doc("licenses.txt.gz"), gzip(self.licences().as_bytes())),
+            Member::text(doc("README.md"), self.template("packaging/README.md")),
+            Member::text(doc("MANIFEST.json"), self.manifest()),
+            Member::text(doc(&format!("{name}.cdx.json")), self.bill()),
+        ]);
+        members
+    }
+
+    /// Path of the file of settings, which an upgrade keeps as its owner left it.
+    fn settings(&self) -> String {
+        format!("etc/atlas/{}.toml", self.name)
+    }
+
+    /// What dpkg reads: facts, digests and the scripts.
+    fn control(&self, installed: &[Member]) -> Result<Vec<Member>, String> {
+        let bytes: usize = installed.iter().map(|member| member.content.len()).sum();
+        let size = bytes.div_ceil(SIZE_UNIT).to_string();
+        let control = self
+            .template("packaging/debian/control")
+            .replace("@SIZE@", &size);
+        let sums = installed
+            .iter()
+            .map(|member| format!("{}  {}\n", md5(&member.content), member.path));
+        let mut members = vec![
+            Member::text("control", control),
+            Member::text("conffiles", format!("/{}\n", self.settings())),
+            Member::text("md5sums", sums.collect::<String>()),
+        ];
+        for script in ["postinst", "prerm", "postrm"] {
+            let text = self.template(&format!("packaging/debian/{script}"));
+            members.push(Member::program(script, text));
+        }
+        Ok(members)
+    }
+}
+
+fn md5(content: &[u8]) -> String {
+    use md5::{Digest as _, Md5};
+    Md5::digest(content)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Debian's name of the machine.
+fn architecture(elf: &Elf<'_>) -> &'static str {
+    match elf.machine {
+        MACHINE_AARCH64 => "arm64",
+        _ => "amd64",
+    }
+}
+
+/// Debian packages of the libraries that the binary needs, in the versions that it needs.
+fn depends(elf: &Elf<'_>) -> Result<String, String> {
+    let (major, minor) = elf.glibc()?;
+    let mut depends = format!("libc6 (>= {major}.{minor})");
+    if elf.needed()?.iter().any(|name| name == "libgcc_s.so.1") {
+        depends.push_str(", libgcc-s1");
+    }
+    Ok(depends)
+}
+
+fn wheel_licences(sandbox: &Sandbox<'_>) -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(sandbox.path(WHEEL_LICENCES))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let mut text = String::new();
+        for file in fs::read_dir(entry.path())
+            .map_err(|why| why.to_string())?
+            .flatten()
+        {
+            text.push_str(&fs::read_to_string(file.path()).map_err(|why| why.to_string())?);
+        }
+        found.push((entry.file_name().to_string_lossy().into_owned(), text));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Puts the Debian package together, and lists the digests of all that is published.
+///
+/// # Errors
+/// If an input cannot be read.
+pub fn assemble(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let read = |path: &str| fs::read(sandbox.path(path)).map_err(|why| format!("{path}: {why}"));
+    let time = sandbox
+        .arg("time")?
+        .parse()
+        .map_err(|_| "time is no number")?;
+    let members = [
+        ("debian-binary", b"2.0\n".to_vec()),
+        ("control.tar.gz", read("control.tar.gz")?),
+        ("data.tar.xz", read("data.tar.xz")?),
+    ];
+    let deb = sandbox.arg("deb")?;
+    let write = |name: &str, content: &[u8]| {
+        fs::write(sandbox.path(name), content).map_err(|why| format!("{name}: {why}"))
+    };
+    write(deb, &ar(&members, time))?;
+    let mut names: Vec<&str> = sandbox.arg("sums")?.split(' ').collect();
+    names.sort_unstable();
+    let mut sums = String::new();
+    for name in names {
+        sums.push_str(&format!("{}  {name}\n", Digest::of(&read(name)?)));
+    }
+    write("SHA256SUMS", sums.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use crate::site::Site;
+    use crate::toolchain::on_path;
+
+    /// Tenths of the exposure that `systemd-analyze security` may find, of 100.
+    const EXPOSURE_MOST: &str = "--threshold=15";
+
+    #[test]
+    fn the_unit_exposes_little_on_every_hardware_and_to_a_network() {
+        let Some(program) = on_path("systemd-analyze") else {
+            return;
+        };
+        let packaging = Site::here().root.join("packaging");
+        let read = |name: &str| std::fs::read_to_string(packaging.join(name)).unwrap();
+        for hardware in ["cpu", "gpu"] {
+            let name = format!("atlas-unit-{}-{hardware}", std::process::id());
+            let folder = std::env::temp_dir().join(&name);
+            let drop_ins = folder.join("x.service.d");
+            std::fs::create_dir_all(&drop_ins).unwrap();
+            let unit = read("atlas.service").replace("@BINARY@", "/bin/true");
+            std::fs::write(folder.join("x.service"), unit).unwrap();
+            for drop_in in [hardware, "lan"] {
+                let file = format!("{drop_in}.conf");
+                std::fs::write(drop_ins.join(&file), read(&format!("drop-ins/{file}"))).unwrap();
+            }
+            let mut command = Command::new(&program);
+            command
+                .args(["security", "--offline=true", EXPOSURE_MOST])
+                .arg(folder.join("x.service"))
+                .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.display()));
+            let done = command.output().unwrap();
+            let said = String::from_utf8_lossy(&done.stdout).into_owned();
+            assert!(done.status.success(), "{hardware}: {said}");
+            std::fs::remove_dir_all(&folder).unwrap();
+        }
+    }
+}
