@@ -1,6 +1,6 @@
 //! Lines for the operator on standard error. No prompt and no reply ever goes here.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,15 @@ impl FromStr for Level {
             "debug" => Ok(Level::Debug),
             _ => Err("must be info or debug"),
         }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Info => "info",
+            Level::Debug => "debug",
+        })
     }
 }
 

@@ -26,10 +26,7 @@ fn main() -> ExitCode {
     let outcome = match cli::parse(target::BINARY, &arguments) {
         Parsed::Run(verb) => run(*verb),
         Parsed::Say(text) => cli::boot::print(&text),
-        Parsed::Wrong(text) => {
-            text.lines().for_each(log::line);
-            return Exit::Usage.into();
-        }
+        Parsed::Wrong(failure) => Err(failure),
     };
     match outcome {
         Ok(()) => Exit::Ok.into(),
@@ -47,6 +44,12 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::About(options) => cli::about::run(&options),
         Verb::Verify(options) => cli::verify::run(&options),
         Verb::Doctor(options) => cli::doctor::run(&options),
+        Verb::Connect(options) => cli::connect::run(&options),
+        Verb::Try(options) => cli::ask::run(&options),
+        Verb::Import(options) => cli::carry::import::run(&options),
+        Verb::Bundle(options) => cli::carry::bundle::run(&options),
+        Verb::Install(options) => cli::carry::install::run(&options),
+        Verb::Uninstall(options) => cli::carry::install::remove(&options),
         Verb::Selftest(options) => cli::selftest::run(&options),
         Verb::Synth(options) => cli::synth::run(&options),
         Verb::Logits(options) => cli::logits::run(&options),

@@ -27,5 +27,6 @@ mod responses;
 mod schemas;
 #[path = "../scripted/mod.rs"]
 mod scripted;
+mod service;
 mod sloppy;
 mod smuggling;

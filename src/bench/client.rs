@@ -21,7 +21,7 @@ const END_OF_STREAM: &str = "[DONE]";
 
 /// Where the server is.
 #[derive(Clone, Debug)]
-pub(super) struct Endpoint {
+pub struct Endpoint {
     /// As given, for reports.
     pub url: String,
     authority: String,
@@ -75,7 +75,7 @@ impl Endpoint {
 
 /// What to ask for.
 #[derive(Clone, Debug)]
-pub(super) struct Ask<'a> {
+pub struct Ask<'a> {
     pub model: &'a str,
     pub prompt: String,
     /// Tokens of the reply, exactly.
@@ -99,7 +99,7 @@ impl Ask<'_> {
 
 /// What came back, and when, counted from the moment the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Reply {
+pub struct Reply {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
     /// Times of the pieces that carried text, ascending, at least one.
@@ -116,7 +116,7 @@ impl Reply {
     }
 }
 
-pub(super) struct Connection {
+pub struct Connection {
     endpoint: Endpoint,
     sender: SendRequest<Full<Bytes>>,
 }
@@ -150,6 +150,43 @@ impl Connection {
             }
         }
         transcript.finish(ask.tokens)
+    }
+
+    /// Asks one question; gives the text of the answer to `write`, piece by piece.
+    ///
+    /// # Errors
+    /// When the server refuses, the reply is cut short, or `write` says so.
+    pub async fn answer(
+        &mut self,
+        model: &str,
+        prompt: &str,
+        mut write: impl FnMut(&str) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let body = json!({
+            "model": model, "messages": [{"role": "user", "content": prompt}], "stream": true,
+        });
+        let response = self
+            .send(Method::POST, "/v1/chat/completions", body.to_string())
+            .await?;
+        let mut body = response.into_body();
+        let (mut reader, mut ended, mut outcome) = (Reader::default(), false, Ok(()));
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
+            let Ok(bytes) = frame.into_data() else {
+                continue;
+            };
+            reader.feed(&bytes, |data| {
+                ended |= data == END_OF_STREAM;
+                if !ended && outcome.is_ok() {
+                    outcome = text_of(data).and_then(|text| write(&text));
+                }
+            })?;
+            outcome.clone()?;
+        }
+        match ended {
+            true => Ok(()),
+            false => Err("the stream ended without [DONE]".to_owned()),
+        }
     }
 
     async fn send(
@@ -192,6 +229,17 @@ impl Connection {
             .collect();
         Err(format!("{path} answered {status}: {text}"))
     }
+}
+
+/// Text of an event of a stream.
+fn text_of(data: &str) -> Result<String, String> {
+    let chunk: Chunk = serde_json::from_str(data)
+        .map_err(|cause| format!("an event is not a completion chunk: {cause}"))?;
+    if let Some(error) = chunk.error {
+        return Err(format!("the server reports: {error}"));
+    }
+    let deltas = chunk.choices.into_iter().map(|choice| choice.delta);
+    Ok(deltas.filter_map(|delta| delta.content).collect())
 }
 
 async fn read_whole(response: Response<Incoming>) -> Result<String, String> {

@@ -5,7 +5,7 @@
 //! server reports, times are those that a client sees.
 
 mod chart;
-mod client;
+pub mod client;
 mod figures;
 mod load;
 mod process;
@@ -20,7 +20,7 @@ mod stub;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use self::client::Endpoint;
 use self::report::Report;
@@ -32,14 +32,14 @@ use crate::target;
 const STANDARD_OUTPUT: &str = "-";
 
 /// measure a running server, or the model's steps and start on this machine
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "bench")]
 pub struct Command {
     #[argh(subcommand)]
     what: What,
 }
 
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 enum What {
     Serve(Options),
@@ -49,7 +49,7 @@ enum What {
 }
 
 /// measure a running server over HTTP: latency and throughput of chat completions
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "serve")]
 pub struct Options {
     /// address of the server, such as http://127.0.0.1:8000

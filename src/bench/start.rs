@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde::{Deserialize, Serialize};
 
 use super::{BenchError, STANDARD_OUTPUT, chart, write};
@@ -28,7 +28,7 @@ const FORMAT: u32 = 1;
 const GB: f64 = 1e9;
 
 /// time the way from the start of a process to READY, stage by stage
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "start", help_triggers("--help"))]
 pub struct StartOptions {
     /// directory that holds the weights; none for a model inside the binary

@@ -1,6 +1,6 @@
 //! `about`: what this binary is.
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::target;
@@ -8,7 +8,7 @@ use crate::target;
 use super::Failure;
 
 /// print the target, its limits and its manifest
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "about", help_triggers("--help"))]
 pub struct About {
     /// print JSON

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::{self, parity};
 use crate::model::{Plan, ledger};
@@ -12,10 +12,10 @@ use crate::target;
 use crate::weights::{Layout, Progress};
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, about};
+use super::{Exit, Failure, about, machine};
 
-/// check this machine: memory, port, weights
-#[derive(FromArgs, Debug)]
+/// check this machine: GPU, memory, disk, limits, port, weights; a line each, ok or what to fix
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "doctor", help_triggers("--help"))]
 pub struct Doctor {
     /// directory that holds the weights; none for a model inside the binary
@@ -28,7 +28,7 @@ pub struct Doctor {
 }
 
 /// What one check found: something in order, or what to do.
-type Finding = Result<String, String>;
+pub type Finding = Result<String, String>;
 
 /// Prints `ok` and `fix` lines.
 ///
@@ -38,9 +38,14 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
     let device = parity::describe();
     // That of a device that is not there is not asked.
     let memory = device.is_ok().then(memory);
-    let mut findings = vec![serving(), processor(), device];
+    let mut findings = vec![serving(), processor(), machine::kernel(), device];
+    if cfg!(feature = "cuda") {
+        findings.extend([machine::holders(), machine::power()]);
+    }
     findings.extend(memory);
-    findings.extend([port(options.port), weights(options.weights.as_deref())]);
+    findings.extend([machine::open_files(), port(options.port)]);
+    findings.push(weights(options.weights.as_deref()));
+    findings.extend(options.weights.as_deref().map(machine::disk));
     for finding in &findings {
         let line = match finding {
             Ok(fine) => format!("ok   {fine}\n"),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::engine::events::{self, AHEAD_MAX, EventReceiver};
@@ -19,7 +19,7 @@ use super::boot::{self, Engine, Files};
 use super::{Exit, Failure};
 
 /// answer one prompt on standard output
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "generate", help_triggers("--help"))]
 pub struct Generate {
     /// what to ask

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
@@ -20,7 +20,7 @@ use crate::weights::{self, Progress};
 const TOKENS_BYTES_MAX: u64 = 64 << 20;
 
 /// write the logits of every position of a text, to compare with another implementation
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "logits", help_triggers("--help"))]
 pub struct Logits {
     /// directory that holds the weights: any of the target's tensors

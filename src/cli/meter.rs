@@ -49,7 +49,8 @@ impl Drop for Meter {
     }
 }
 
-fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
+/// One line: bytes, rate, time left.
+pub fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let rate = done as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let left = total.saturating_sub(done) as f64 / rate;
     format!(

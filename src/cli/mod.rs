@@ -1,13 +1,19 @@
 //! The command line: verbs, flags and exit codes.
 
 pub mod about;
+pub mod ask;
 pub mod boot;
+pub mod carry;
 pub mod check;
+pub mod config;
+pub mod connect;
 pub mod doctor;
 pub mod drafts;
 pub mod generate;
 pub mod logits;
+pub mod machine;
 pub mod meter;
+pub mod notify;
 pub mod selftest;
 pub mod serve;
 pub mod synth;
@@ -18,13 +24,14 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, EarlyExit, FromArgs};
 
+use self::config::Reading;
 use crate::backend;
 use crate::bench::{self, BenchError};
 
 /// one binary that serves one model on one kind of hardware
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     help_triggers("--help"),
     example = "{command_name} serve WEIGHTS_DIR --port 8000",
@@ -41,7 +48,7 @@ pub struct Atlas {
     pub verb: Verb,
 }
 
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 pub enum Verb {
     Serve(serve::Serve),
@@ -49,6 +56,12 @@ pub enum Verb {
     About(about::About),
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
+    Connect(connect::Connect),
+    Try(ask::Try),
+    Import(carry::import::Import),
+    Bundle(carry::bundle::Bundle),
+    Install(carry::install::Install),
+    Uninstall(carry::install::Uninstall),
     Selftest(selftest::Selftest),
     Synth(synth::Synth),
     Logits(logits::Logits),
@@ -130,8 +143,8 @@ pub enum Parsed {
     Run(Box<Verb>),
     /// Text to print on standard output, such as help.
     Say(String),
-    /// The command line is wrong; text for standard error.
-    Wrong(String),
+    /// The command line or the file that it names is wrong.
+    Wrong(Failure),
 }
 
 /// Reads the arguments behind the program's name. `--key=value` and `-h` are understood too.
@@ -141,10 +154,30 @@ pub fn parse(program: &str, arguments: &[String]) -> Parsed {
     }
     let plain = plain_arguments(arguments);
     let plain: Vec<&str> = plain.iter().map(String::as_str).collect();
+    if let ["serve", rest @ ..] = plain.as_slice() {
+        return parse_serve(program, rest);
+    }
     match Atlas::from_args(&[program], &plain) {
         Ok(atlas) => Parsed::Run(Box::new(atlas.verb)),
-        Err(early) if early.status.is_ok() => Parsed::Say(early.output),
-        Err(early) => Parsed::Wrong(early.output),
+        Err(early) => ended(early),
+    }
+}
+
+/// As `parse`, for the verb with a file of settings.
+fn parse_serve(program: &str, arguments: &[&str]) -> Parsed {
+    match config::read(&[program, "serve"], arguments) {
+        Ok(merged) if merged.serve.print_config => Parsed::Say(merged.text()),
+        Ok(merged) => Parsed::Run(Box::new(Verb::Serve(merged.serve))),
+        Err(Reading::Arguments(early)) => ended(early),
+        Err(Reading::File(failure)) => Parsed::Wrong(failure),
+    }
+}
+
+/// Help, or what is wrong.
+fn ended(early: EarlyExit) -> Parsed {
+    match early.status {
+        Ok(()) => Parsed::Say(early.output),
+        Err(()) => Parsed::Wrong(Failure::new(Exit::Usage, early.output)),
     }
 }
 
@@ -212,7 +245,21 @@ mod tests {
     #[test]
     fn help_is_there_for_all_and_for_each_verb() {
         for verb in [
-            "", "serve", "generate", "about", "verify", "doctor", "selftest", "synth", "logits",
+            "",
+            "serve",
+            "generate",
+            "about",
+            "verify",
+            "doctor",
+            "connect",
+            "try",
+            "import",
+            "bundle",
+            "install",
+            "uninstall",
+            "selftest",
+            "synth",
+            "logits",
             "bench",
         ] {
             for flag in ["-h", "--help"] {
@@ -224,6 +271,24 @@ mod tests {
             }
         }
         assert!(matches!(parsed("--help"), Parsed::Say(text) if text.contains("78 ")));
+    }
+
+    /// `cargo xtask dist` makes the manual page and the completions of it.
+    #[test]
+    fn packages_have_the_definition_of_this_command_line() {
+        let mut made = serde_json::to_string_pretty(&Atlas::get_args_info()).unwrap();
+        made.push('\n');
+        let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/cli.json");
+        let place = std::env::temp_dir().join("cli.json");
+        let same = std::fs::read_to_string(kept).is_ok_and(|kept| kept == made);
+        if !same {
+            std::fs::write(&place, &made).unwrap();
+        }
+        assert!(
+            same,
+            "{kept} is out of date: replace it by {}",
+            place.display()
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::parity::{Choice, Line, Report};
 use crate::backend::{self, parity};
@@ -18,7 +18,7 @@ use super::{Exit, Failure, boot, drafts, meter};
 /// compare operations with their reference: norms, products and attention of the CPU, far into a
 /// context, with their formulas, and every operation of the GPU, if this binary has one, with the
 /// CPU's
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "selftest", help_triggers("--help"))]
 pub struct Selftest {
     /// measure the speed of the device's operations instead

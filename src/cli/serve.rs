@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use rustix::process::getuid;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use toml::Value;
 
 use crate::engine::{DEVICE_FAILED, Phase};
 use crate::http::error::{ApiError, internal};
@@ -30,6 +31,7 @@ use crate::target;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
+use super::notify::Notifier;
 use super::{Exit, Failure};
 
 /// Where the server listens unless it is told.
@@ -41,7 +43,7 @@ const ACCESS_LOG_MODE: u32 = 0o640;
 const DUMP_MODE: u32 = 0o600;
 
 /// serve the model over HTTP
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "serve", help_triggers("--help"))]
 pub struct Serve {
     /// directory that holds the weights; none for a model inside the binary
@@ -109,9 +111,58 @@ pub struct Serve {
     #[argh(option, default = "target::MODEL_ID.to_string()")]
     pub model_name: String,
 
+    /// file of settings in TOML, under the names of these flags, which count before it (default:
+    /// none)
+    #[argh(option)]
+    pub config: Option<PathBuf>,
+
+    /// print all settings, as a file of them, and where each comes from
+    #[argh(switch)]
+    pub print_config: bool,
+
+    /// socket that is told how loading goes, when the server is ready and that it lives, in the
+    /// protocol of systemd; a unit writes the variable NOTIFY_SOCKET (default: none)
+    #[argh(option)]
+    pub notify_socket: Option<PathBuf>,
+
     /// info, or debug to name the unknown fields of requests too (default info)
     #[argh(option, default = "log::Level::Info")]
     pub log_level: log::Level,
+}
+
+impl Serve {
+    /// Every setting under the name of its flag, in TOML's notation; none where there is no value.
+    pub fn settings(&self) -> Vec<(&'static str, Option<Value>)> {
+        let text = |value: &dyn fmt::Display| Value::from(value.to_string());
+        let path = |value: &Option<PathBuf>| value.as_ref().map(|path| text(&path.display()));
+        let list = |values: Vec<Value>| Some(Value::from(values));
+        let port = self.port.or(self.socket.is_none().then_some(PORT_DEFAULT));
+        let host = self.host.or(self.socket.is_none().then_some(HOST_DEFAULT));
+        vec![
+            ("weights", path(&self.weights)),
+            ("host", host.map(|host| text(&host))),
+            ("port", port.map(|port| Value::from(i64::from(port)))),
+            ("socket", path(&self.socket)),
+            ("api-keys-file", path(&self.api_keys_file)),
+            ("tls-cert", path(&self.tls_cert)),
+            ("tls-key", path(&self.tls_key)),
+            ("golden", path(&self.golden)),
+            (
+                "allow-host",
+                list(self.allow_host.iter().map(|name| text(name)).collect()),
+            ),
+            (
+                "allow-origin",
+                list(self.allow_origin.iter().map(|name| text(name)).collect()),
+            ),
+            ("access-log", path(&self.access_log)),
+            ("dump", path(&self.dump)),
+            ("metrics-compat", self.metrics_compat.map(|of| text(&of))),
+            ("model-name", Some(text(&self.model_name))),
+            ("notify-socket", path(&self.notify_socket)),
+            ("log-level", Some(text(&self.log_level))),
+        ]
+    }
 }
 
 /// Serves until a signal or a failure of the engine.
@@ -228,6 +279,7 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
     let place = Place::of(options)?;
+    let notifier = Arc::new(Notifier::new(options.notify_socket.as_deref())?);
     let tls = tls(options)?;
     let settings = settings(options, &place)?;
     let state = State::new(&options.model_name, settings, move || {
@@ -246,7 +298,10 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }));
     let engine = boot::engine(&files, &progress, options.golden.as_deref());
-    let outcome = live(engine, &state, &place).await;
+    let following = notifier.clone().follow(engine.handle.clone(), progress);
+    tokio::spawn(following);
+    let outcome = live(engine, &state, &place, &notifier).await;
+    notifier.stopping();
     stop.send_replace(true);
     let drained = tokio::select! {
         drained = &mut server => drained.unwrap_or(false),
@@ -266,7 +321,12 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
 }
 
 /// From loading to the signal that ends it.
-async fn live(engine: boot::Engine, state: &Arc<State>, place: &Place) -> Result<(), Failure> {
+async fn live(
+    engine: boot::Engine,
+    state: &Arc<State>,
+    place: &Place,
+    notifier: &Notifier,
+) -> Result<(), Failure> {
     let signals = signalled();
     tokio::pin!(signals);
     let boot::Engine {
@@ -294,6 +354,7 @@ async fn live(engine: boot::Engine, state: &Arc<State>, place: &Place) -> Result
             target::MAX_CONTEXT,
             target::MAX_SEQUENCES
         ));
+        notifier.ready(place);
         tokio::select! {
             _ = boot::reached(&engine, Phase::Stopped) => {}
             name = &mut signals => return stop_on(name?),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
@@ -14,7 +14,7 @@ use crate::text::drawn;
 use crate::weights::{self, Progress, SynthError};
 
 /// write a checkpoint of the model's exact tensors with drawn numbers, to measure and compare with
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "synth", help_triggers("--help"))]
 pub struct Synth {
     /// directory to fill; made if it is not there, refused if it holds something

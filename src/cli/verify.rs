@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::Backend;
 use crate::engine::request::TokenId;
@@ -20,7 +20,7 @@ use super::meter::Meter;
 use super::{Exit, Failure};
 
 /// check the weights against the manifest in this binary
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "verify", help_triggers("--help"))]
 pub struct Verify {
     /// directory that holds the weights; none for a model inside the binary

@@ -1,6 +1,7 @@
 //! The server's side of the engine: a bounded inbox, figures, and the way to end it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     pub phase: watch::Sender<Phase>,
     /// Of the executor.
     pub calls: Calls,
+    /// Rounds of the engine that began or ended: even while it waits for something to do.
+    pub rounds: AtomicU64,
     /// Held for a look-up, never across a wait.
     waiting: Mutex<Waiting>,
     pub backlog: Arc<Backlog>,
@@ -124,6 +127,7 @@ impl Handle {
             stats: Stats::default(),
             phase,
             calls: Calls::default(),
+            rounds: AtomicU64::new(0),
             waiting: Mutex::new(Waiting::new(limits.queued, limits.context)),
             backlog: Arc::default(),
         });
@@ -212,6 +216,16 @@ impl Handle {
     /// Where the engine is now.
     pub fn phase(&self) -> Phase {
         *self.shared.phase.borrow()
+    }
+
+    /// Number of the engine's round, or of its wait between two; one that lasts too long has stuck.
+    pub fn round(&self) -> u64 {
+        self.shared.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engine waits for something to do.
+    pub fn is_idle(&self) -> bool {
+        self.round().is_multiple_of(2)
     }
 
     /// Follows the phase, to wait until the engine serves or has stopped.

@@ -46,6 +46,7 @@ use std::future::{Future, poll_fn};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::task::Poll;
 use std::thread;
@@ -271,7 +272,10 @@ impl<E: Executor> Engine<E> {
     fn run(&mut self) -> Outcome {
         self.shared.enter(Phase::Serving);
         loop {
-            match self.round().map_err(EngineError::Device)? {
+            self.shared.rounds.fetch_add(1, Ordering::Relaxed);
+            let round = self.round().map_err(EngineError::Device)?;
+            self.shared.rounds.fetch_add(1, Ordering::Relaxed);
+            match round {
                 Round::Stepped => {}
                 Round::Idle => self.wait(),
                 Round::Finished => return Ok(()),

@@ -1,5 +1,6 @@
 //! The `Host` header and the authority of an absolute URI.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -20,6 +21,12 @@ impl FromStr for HostName {
             true => Ok(HostName(text.to_ascii_lowercase())),
             false => Err("must be a host name without a port, or *"),
         }
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A browser names the origin of the page that asks. Pages of this server always may; others only
 //! where the operator lists them, or else any page that somebody looks at could use the model.
 
+use std::fmt;
 use std::str::FromStr;
 
 use hyper::header::{
@@ -48,6 +49,12 @@ impl FromStr for Origin {
             true => Ok(Origin(text.to_ascii_lowercase())),
             false => Err("must be scheme://host[:port] without a path, or *"),
         }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

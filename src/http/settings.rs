@@ -1,5 +1,6 @@
 //! What the operator chooses about connections and requests.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -39,5 +40,13 @@ impl FromStr for Compatibility {
             "vllm" => Ok(Compatibility::Vllm),
             _ => Err("must be vllm"),
         }
+    }
+}
+
+impl fmt::Display for Compatibility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Compatibility::Vllm => "vllm",
+        })
     }
 }

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use super::{BenchError, chart, write};
@@ -58,7 +58,7 @@ const REPEATS: usize = 3;
 const METERED: usize = 3;
 
 /// time decode steps of 1 to 64 sequences, each operation, and what memory allows
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "decode", help_triggers("--help"))]
 pub struct DecodeOptions {
     /// directory of the weights, any of the target's tensors; drawn ones if not given
@@ -79,7 +79,7 @@ pub struct DecodeOptions {
 }
 
 /// time prompts of 128 to 32768 tokens, each operation, and what memory allows
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "prefill", help_triggers("--help"))]
 pub struct PrefillOptions {
     /// directory of the weights, any of the target's tensors; drawn ones if not given

@@ -1,0 +1,202 @@
+//! What a service manager and an air-gapped site meet: the notify protocol, settings in a file, a
+//! question to a running server, bundles.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::{Server, run};
+
+/// Longest wait for a message; a debug build loads for half a minute.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A folder of a test, removed at its end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path =
+            std::env::temp_dir().join(format!("atlas-service-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Exit code and what was said on standard error.
+fn outcome(arguments: &[&str]) -> (i32, String) {
+    let done = run(arguments);
+    (
+        done.status.code().unwrap(),
+        String::from_utf8(done.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn a_service_manager_is_told_of_loading_readiness_life_and_the_end() {
+    let place = Place::new("notify");
+    let path = place.path("socket");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let message = || {
+        let mut text = [0; 4096];
+        let bytes = socket.recv(&mut text).expect("a message comes");
+        String::from_utf8(text[..bytes].to_vec()).unwrap()
+    };
+    let server = Server::start_with(&["--notify-socket", &path]);
+    let mut seen = vec![message()];
+    while !seen.last().unwrap().contains("READY=1") {
+        seen.push(message());
+    }
+    assert!(
+        seen[0].contains("STATUS=") && seen[0].contains("EXTEND_TIMEOUT_USEC="),
+        "{seen:?}"
+    );
+    assert!(
+        seen.last().unwrap().contains("ready on http://"),
+        "{seen:?}"
+    );
+    assert_eq!(message(), "WATCHDOG=1");
+    server.signal("TERM");
+    let mut last = message();
+    while last == "WATCHDOG=1" {
+        last = message();
+    }
+    assert!(last.contains("STOPPING=1"), "{last}");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn settings_come_from_a_file_and_flags_before_it() {
+    let place = Place::new("config");
+    let path = place.path("atlas.toml");
+    fs::write(
+        &path,
+        "port = 0\nmodel-name = \"filed\"\nallow-host = [\"a.example\"]\n",
+    )
+    .unwrap();
+    let printed = run(&[
+        "serve",
+        "--config",
+        &path,
+        "--model-name",
+        "told",
+        "--print-config",
+    ]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    assert!(
+        printed.contains("model-name = \"told\"  # from the command line"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("allow-host = [\"a.example\"]  # from the file"),
+        "{printed}"
+    );
+    let server = Server::start_with(&["--config", &path]);
+    assert!(server.get("/v1/models").body.contains("filed"));
+    fs::write(&path, "prot = 0\n").unwrap();
+    let (code, said) = outcome(&["serve", "--config", &path]);
+    assert!(
+        code == 78 && said.contains(&path) && said.contains("prot"),
+        "{code} {said}"
+    );
+}
+
+#[test]
+fn a_running_server_is_asked_by_try() {
+    let server = Server::start();
+    let url = format!("http://{}", server.address);
+    let done = run(&["try", "What is the capital of France?", "--url", &url]);
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(done.status.success() && said.contains("Paris"), "{said}");
+    drop(server);
+    let (code, said) = outcome(&["try", "Hello", "--url", &url]);
+    assert!(code == 69 && said.contains(&url), "{code} {said}");
+}
+
+/// Runs the script of a bundle for a root of its own.
+fn install(bundle: &str, root: &str, key: Option<&str>) -> (i32, String) {
+    let mut command = Command::new("sh");
+    command
+        .arg(format!("{bundle}/install.sh"))
+        .args(key)
+        .args(["--root", root]);
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    (
+        done.status.code().unwrap(),
+        said + &String::from_utf8_lossy(&done.stdout),
+    )
+}
+
+fn installed(root: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::from(root)];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.path().is_dir() {
+                true => open.push(entry.path()),
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_bundle_installs_and_leaves_nothing() {
+    let place = Place::new("bundle");
+    let (bundle, root) = (place.path("bundle"), place.path("root"));
+    assert_eq!(outcome(&["bundle", &bundle]).0, 0);
+    assert_eq!(
+        outcome(&["bundle", &bundle]).0,
+        2,
+        "a folder with something in it"
+    );
+    for _ in 0..2 {
+        let (code, said) = install(&bundle, &root, None);
+        assert_eq!(code, 0, "{said}");
+    }
+    assert_eq!(installed(&root).len(), 4, "binary, unit, drop-in, settings");
+    assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
+    assert_eq!(installed(&root), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_flipped_bit_of_a_bundle_is_caught_before_anything_runs() {
+    let place = Place::new("flipped");
+    let (bundle, root) = (place.path("bundle"), place.path("root"));
+    assert_eq!(outcome(&["bundle", &bundle]).0, 0);
+    for file in installed(&bundle)
+        .iter()
+        .filter(|path| !path.ends_with("SHA256SUMS"))
+    {
+        let fine = fs::read(file).unwrap();
+        let mut flipped = fine.clone();
+        // A digit of a comment in the script, which must still be able to tell.
+        let at = if file.ends_with("install.sh") {
+            14
+        } else {
+            flipped.len() / 2
+        };
+        flipped[at] ^= 1;
+        fs::write(file, flipped).unwrap();
+        let (code, said) = install(&bundle, &root, None);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(code == 78 && said.contains(name), "{name}: {code} {said}");
+        assert!(!Path::new(&root).exists(), "{name}");
+        fs::write(file, fine).unwrap();
+    }
+}

@@ -1,0 +1,149 @@
+//! What a service manager is told: the messages of `sd_notify(3)`, as datagrams to a socket.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Exit, Failure, boot};
+use crate::engine::{Handle, Phase};
+use crate::weights::Progress;
+
+/// Between two looks at how the server is.
+const EVERY: Duration = Duration::from_secs(1);
+/// Each time that loading comes further it may take so much longer: no limit fits every disk.
+const MORE_TIME: Duration = Duration::from_secs(120);
+/// Of weights that are smaller no bytes are told.
+const TOLD_BYTES_MIN: u64 = 1_000_000_000;
+const GB: f64 = 1e9;
+
+/// Whom to tell; perhaps nobody.
+#[derive(Debug, Default)]
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+}
+
+impl Notifier {
+    /// Tells the socket of a path, or of an abstract name that is written with `@` in front.
+    ///
+    /// # Errors
+    /// If it is no name of a socket.
+    pub fn new(name: Option<&Path>) -> Result<Notifier, Failure> {
+        let Some(name) = name else {
+            return Ok(Notifier::default());
+        };
+        let open = || Ok((UnixDatagram::unbound()?, address(name.as_os_str())?));
+        let to = open().map_err(|error: io::Error| {
+            let name = name.display();
+            Failure::new(Exit::Usage, format!("--notify-socket {name}: {error}"))
+        })?;
+        Ok(Notifier { to: Some(to) })
+    }
+
+    fn tell(&self, message: impl Display) {
+        if let Some((socket, address)) = &self.to {
+            // A manager that is gone, or does not read, is no reason to stop serving.
+            let _ = socket.send_to_addr(message.to_string().as_bytes(), address);
+        }
+    }
+
+    /// Says that requests are answered.
+    pub fn ready(&self, place: impl Display) {
+        self.tell(format_args!("READY=1\nSTATUS=ready on {place}"));
+    }
+
+    /// Says that the end has begun.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1\nSTATUS=finishing open replies");
+    }
+
+    /// Tells how loading goes, then that the engine goes on, until it has stopped. An engine whose
+    /// round does not end is not vouched for.
+    pub async fn follow(self: Arc<Notifier>, engine: Handle, progress: Arc<Progress>) {
+        if self.to.is_none() {
+            return;
+        }
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut told, mut last) = (String::new(), None);
+        while engine.phase() != Phase::Stopped {
+            ticks.tick().await;
+            let round = engine.round();
+            let moved = last.replace(round) != Some(round);
+            if engine.phase() != Phase::Starting {
+                if moved || engine.is_idle() {
+                    self.tell("WATCHDOG=1");
+                }
+                continue;
+            }
+            let status = loading(&progress);
+            if status != told {
+                let more = MORE_TIME.as_micros();
+                self.tell(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
+                told = status;
+            }
+        }
+    }
+}
+
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(name),
+    }
+}
+
+fn loading(progress: &Progress) -> String {
+    let loading = boot::loading(progress);
+    let (done, total) = (
+        loading.bytes_done as f64 / GB,
+        loading.bytes_total as f64 / GB,
+    );
+    match loading.bytes_total < TOLD_BYTES_MIN {
+        true => loading.stage.to_string(),
+        false => format!("{}: {done:.1} of {total:.1} GB", loading.stage),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_under_paths_and_abstract_names() {
+        let name = format!("atlas-notify-{}", std::process::id());
+        let path = std::env::temp_dir().join(&name);
+        let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
+        let sockets = [
+            (UnixDatagram::bind(&path).unwrap(), path.clone()),
+            (
+                UnixDatagram::bind_addr(&abstract_name).unwrap(),
+                format!("@{name}").into(),
+            ),
+        ];
+        for (socket, name) in sockets {
+            Notifier::new(Some(&name)).unwrap().ready("http://here");
+            let mut text = [0; 64];
+            let bytes = socket.recv(&mut text).unwrap();
+            assert_eq!(&text[..bytes], b"READY=1\nSTATUS=ready on http://here");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn nobody_is_told_without_a_socket_or_behind_a_dead_one() {
+        Notifier::new(None).unwrap().ready("");
+        Notifier::new(Some(Path::new("/nowhere/socket")))
+            .unwrap()
+            .stopping();
+        let long = "x".repeat(200);
+        assert!(Notifier::new(Some(Path::new(&long))).is_err());
+    }
+}
