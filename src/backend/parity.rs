@@ -431,6 +431,20 @@ mod tests {
         assert!(report.passed() && !report.lines.is_empty(), "{report}");
     }
 
+    /// A group whose cases are of operations that it does not name would be passed over.
+    #[test]
+    fn groups_name_the_operations_that_they_have_cases_of() {
+        for group in GROUPS {
+            let mut random = Random::seeded(1);
+            for case in (group.rows)(&mut random) {
+                assert!(group.by_row.contains(&case.op()), "{}", case.op());
+            }
+            for case in (group.sequences)(&mut random) {
+                assert!(group.by_sequence.contains(&case.op()), "{}", case.op());
+            }
+        }
+    }
+
     #[test]
     fn one_operation_may_be_chosen_by_its_name() {
         let choice = |op: &str| Choice {

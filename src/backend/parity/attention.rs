@@ -14,7 +14,7 @@ use crate::shapes;
 use crate::target::{Full, KV_PAGES, Role};
 
 pub(super) const GROUP: Group = Group {
-    by_row: &[],
+    by_row: &["norm_linear", "linear", "linear_add"],
     by_sequence: &["attend", "attention"],
     formulas: |report, random| {
         if report.wants("attention") {

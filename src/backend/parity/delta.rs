@@ -16,7 +16,13 @@ use crate::target::{Gdn, HIDDEN, Role};
 use crate::weights::Stored;
 
 pub(super) const GROUP: Group = Group {
-    by_row: &["gated_rms_norm", "gated_linear_add"],
+    by_row: &[
+        "gated_rms_norm",
+        "gated_linear_add",
+        "norm_linear",
+        "linear",
+        "linear_add",
+    ],
     by_sequence: &["conv_silu", "gated_delta", "delta_net", "gated_linear_add"],
     formulas: |_, _| {},
     matrices,

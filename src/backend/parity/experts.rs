@@ -14,7 +14,7 @@ use crate::target::{HIDDEN, Moe, Role};
 use crate::weights::{Bits, Stored};
 
 pub(super) const GROUP: Group = Group {
-    by_row: &["moe"],
+    by_row: &["moe", "norm_linear", "linear", "linear_add"],
     by_sequence: &[],
     formulas: |_, _| {},
     matrices: routers,

@@ -13,7 +13,7 @@ use crate::shapes;
 use crate::target::{Mlp, Role};
 
 pub(super) const GROUP: Group = Group {
-    by_row: &["swiglu"],
+    by_row: &["swiglu", "norm_linear", "linear", "linear_add"],
     by_sequence: &[],
     formulas,
     matrices,
