@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 
 from random_models import FAMILIES, MODELS
 
-BUILT = ["qwen3_5_moe"]  # families that the build knows: only they get manifests
 TARGETS = pathlib.Path(__file__).resolve().parent.parent / "targets"
 GROUP = 16  # columns per NVFP4 scale
 BLOCK = 128  # rows and columns per FP8 scale
@@ -244,20 +243,33 @@ def format_rules(m):
     return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
 
 
+def blocks(m):
+    """The manifest's tables of what the model's family has."""
+    family, attention = FAMILIES[m["family"]], dict(
+        heads=m["heads"], kv_heads=m["kv_heads"], head_dim=m["head_dim"], rotary_dim=m["rotary"],
+        rope_theta=float(m["theta"]))
+    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn else {})
+    tables = [("layers", layers), ("attention", attention)]
+    if "factor" in m["rope"]:
+        words = dict(factor="factor", low_freq_factor="low_freq_factor", high_freq_factor="high_freq_factor",
+                     original_max_position="original_max_position_embeddings")
+        tables += [("attention.rope_scaling", {key: m["rope"][word] for key, word in words.items()})]
+    if family.gdn:
+        tables += [("gdn", dict(key_heads=m["key_heads"], value_heads=m["value_heads"], key_dim=m["key_dim"],
+                                value_dim=m["value_dim"], conv_kernel=4))]
+    shared = dict(shared_intermediate=m["shared"]) if family.shared else {}
+    experts = dict(experts=m.get("experts"), experts_per_token=m.get("top"), intermediate=m["inner"]) | shared
+    tables += [("moe", experts) if family.router else ("mlp", dict(intermediate=m["inner"]))]
+    return tables + ([("mtp", dict(layers=m["mtp"]))] if family.gdn else [])
+
+
 def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
     parts = [
-        ("", dict(title=f"Random: {m['title']}", id=name, family="qwen3_5_moe", licence="Apache-2.0",
-                  hidden=m["hidden"], vocab=m["vocab"], tied_head=m["tied"], norm_eps=1e-6, max_position=4096)),
-        ("layers", dict(count=m["layers"], period=m["period"])),
-        ("attention", dict(heads=m["heads"], kv_heads=m["kv_heads"], head_dim=m["head_dim"], rotary_dim=m["rotary"],
-                           rope_theta=float(m["theta"]))),
-        ("gdn", dict(key_heads=m["key_heads"], value_heads=m["value_heads"], key_dim=m["key_dim"],
-                     value_dim=m["value_dim"], conv_kernel=4)),
-        ("moe", dict(experts=m["experts"], experts_per_token=m["top"], intermediate=m["inner"],
-                     shared_intermediate=m["shared"])),
-        ("mtp", dict(layers=m["mtp"])),
+        ("", dict(title=f"Random: {m['title']}", id=name, family=m["family"], licence="Apache-2.0", hidden=m["hidden"],
+                  vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096)),
+        *blocks(m),
         ("sampling", dict(temperature=0.0, top_k=0, top_p=1.0)),
         (f"checkpoint.{m['quant']}", dict(
             tensors=len(tensors), tensor_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
@@ -297,8 +309,7 @@ def make(name):
     tensors = {k: v.contiguous() for k, v in Checkpoint(m).model().items()}
     save(folder, tensors, m["shards"])
     (folder / "config.json").write_text(json.dumps(config(m), indent=1) + "\n")
-    if m["family"] in BUILT:
-        manifest(name, m, folder, tensors)
+    manifest(name, m, folder, tensors)
     print(name, len(tensors), "tensors,", sum(p.stat().st_size for p in folder.glob("*.safetensors")), "bytes")
 
 

@@ -15,7 +15,8 @@ mod pool;
 #[cfg(test)]
 pub(crate) mod random;
 mod share;
-#[cfg(test)]
+// A target of every group of operations.
+#[cfg(all(test, model = "hybrid", feed_forward = "experts"))]
 mod tests;
 mod wide;
 
