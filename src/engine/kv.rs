@@ -169,4 +169,16 @@ mod tests {
         assert!(kv.is_conserved(1), "the counts agree");
         assert!(kv.check_integrity().is_err());
     }
+
+    #[test]
+    fn integrity_sees_a_slot_that_nobody_has_and_one_that_is_free_twice() {
+        let mut kv = Kv::new(2, 4, target::MAX_CONTEXT);
+        kv.reserve(2).unwrap();
+        let lost = kv.slots_free.pop().unwrap();
+        let told = format!("slot {} is free 0 times, in use 0 times", lost.0);
+        assert_eq!(kv.check_integrity(), Err(told));
+        kv.slots_free.extend([lost, lost]);
+        let told = format!("slot {} is free 2 times, in use 0 times", lost.0);
+        assert_eq!(kv.check_integrity(), Err(told));
+    }
 }

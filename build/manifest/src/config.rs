@@ -466,8 +466,11 @@ fn compare(
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{check_config, check_generation, check_tokenizer};
+    use std::collections::BTreeSet;
+
+    use super::{check_config, check_generation, check_tokenizer, config_facts};
     use crate::error::ManifestError;
+    use crate::facts::{Fact, contradiction};
     use crate::target::Target;
     use crate::testing::repository;
 
@@ -676,5 +679,74 @@ mod tests {
             error.to_string().contains("/quantization_config"),
             "{error}"
         );
+    }
+
+    /// Tables of a manifest, and one number, that no configuration has.
+    const ELSEWHERE: [&str; 5] = ["max_position", "vision", "chat", "sampling", "checkpoint"];
+
+    /// A configuration that states the usual value of every fact.
+    fn usual(facts: &[Fact]) -> Value {
+        let mut config = json!({});
+        for fact in facts.iter().filter(|fact| !fact.pointer.contains('*')) {
+            let mut right: Value = serde_json::from_str(&fact.right).unwrap();
+            let names = fact.pointer.split('/').skip(1);
+            let place = names.fold(&mut config, |place, name| &mut place[name]);
+            *place = right[0].take();
+        }
+        config
+    }
+
+    /// Paths of the numbers and switches of a table.
+    fn switches(value: &toml::Value, path: &str, found: &mut Vec<String>) {
+        match value {
+            toml::Value::Table(table) => {
+                let below = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_string();
+                let entries = table.iter();
+                entries.for_each(|(key, value)| switches(value, &below(key), found));
+            }
+            toml::Value::Array(_) | toml::Value::String(_) => {}
+            _ => found.push(path.to_string()),
+        }
+    }
+
+    /// Another value than the one at `path`.
+    fn change(model: &mut toml::Value, path: &str) {
+        let value = path.split('.').fold(model, |value, key| &mut value[key]);
+        *value = match *value {
+            toml::Value::Boolean(is) => toml::Value::Boolean(!is),
+            toml::Value::Integer(number) => toml::Value::Integer(2 * number + 1),
+            toml::Value::Float(number) => toml::Value::Float(2.0 * number),
+            _ => unreachable!("{path} is a number or a switch"),
+        };
+    }
+
+    #[test]
+    fn every_number_of_a_model_is_one_that_its_configuration_is_compared_with() {
+        let mut families = BTreeSet::new();
+        let leaves = crate::target::leaves(&crate::testing::root()).unwrap();
+        for leaf in leaves.iter().filter(|leaf| leaf.starts_with("cpu/")) {
+            let target = repository(leaf);
+            families.insert(target.traits().name);
+            let config = usual(&config_facts(&target));
+            assert_eq!(
+                contradiction(&config, &config_facts(&target)),
+                None,
+                "{leaf}"
+            );
+            let model = toml::Value::try_from(&target.model).unwrap();
+            let mut paths = Vec::new();
+            switches(&model, "", &mut paths);
+            paths.retain(|path| !ELSEWHERE.contains(&path.split('.').next().unwrap()));
+            for path in paths {
+                let (mut edited, mut other) = (model.clone(), target.clone());
+                change(&mut edited, &path);
+                other.model = edited.try_into().unwrap();
+                let mut facts = config_facts(&other);
+                facts.retain(|fact| fact.key == path);
+                let found = contradiction(&config, &facts);
+                assert!(found.is_some(), "{leaf}: nothing compares {path}");
+            }
+        }
+        assert_eq!(families.len(), 7, "{families:?}");
     }
 }

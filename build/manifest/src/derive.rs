@@ -188,6 +188,44 @@ mod tests {
         assert_eq!(repository(QWEN36).checkpoint_tensors(), 64_196);
     }
 
+    /// Tensors and bytes of published checkpoints, vision towers included, and the weight bytes that
+    /// a token reads; by the headers of their files or by the shapes of the transformers library.
+    #[test]
+    fn checkpoints_of_every_family() {
+        for (leaf, tensors, bytes, read) in [
+            (
+                "qwen3.5-122b-a10b/nvfp4",
+                149_885,
+                81_467_111_392,
+                10_799_829_504,
+            ),
+            (
+                "qwen3-next-80b-a3b/nvfp4",
+                297_728,
+                50_722_168_928,
+                4_161_124_704,
+            ),
+            ("qwen3.5-27b/nvfp4", 2_384, 19_743_450_720, 16_279_203_968),
+            ("qwen3.5-27b/bf16", 1_199, 55_562_855_904, 51_249_210_368),
+            (
+                "qwen3-vl-30b-a3b/nvfp4",
+                75_090,
+                19_164_721_120,
+                2_176_756_224,
+            ),
+            ("qwen3-0.6b/bf16", 311, 1_503_264_768, 1_192_099_840),
+            ("qwen3-8b/bf16", 399, 16_381_470_720, 15_136_819_200),
+            ("qwen3-30b-a3b/bf16", 18_867, 61_064_245_248, 6_083_739_648),
+            ("llama-3.1-8b/bf16", 291, 16_060_522_496, 15_009_857_536),
+            ("mixtral-8x7b/bf16", 995, 93_405_585_408, 25_497_714_688),
+        ] {
+            let target = repository(&format!("cpu/{leaf}"));
+            let found = (target.checkpoint_tensors(), target.checkpoint_bytes());
+            assert_eq!(found, (tensors, bytes), "{leaf}");
+            assert_eq!(target.weight_bytes_per_token(), read, "{leaf}");
+        }
+    }
+
     #[test]
     fn bytes_of_a_sequence() {
         let target = repository(QWEN35);

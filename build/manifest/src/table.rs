@@ -85,6 +85,8 @@ pub enum Role {
     Embedding,
     /// Output head, `[VOCAB, HIDDEN]`; absent where the embedding table serves as it.
     Head,
+    /// A second copy of an embedding table that serves as the head, which is not used.
+    TiedHead,
     /// Norm behind the last layer, of the decoder or of the prediction.
     FinalNorm,
     /// Norm before a layer's mixer.
@@ -225,7 +227,7 @@ pub enum Kind {
         /// It is stored around zero: one is added before use.
         plus_one: bool,
     },
-    /// An F32 that may be absent and is not used.
+    /// A tensor that may be absent and is not used: an F32, or BF16 of a shape.
     Unused,
 }
 
@@ -349,7 +351,8 @@ impl Row {
         let whole = |dtypes| vec![Piece::of(Purpose::Elements, "", &self.shape, dtypes)];
         match self.kind {
             Kind::Vector { .. } => whole(BF16_OR_F32),
-            Kind::Unused => vec![Piece::of(Purpose::Input, "", &[], F32)],
+            Kind::Unused if self.shape.is_empty() => vec![Piece::of(Purpose::Input, "", &[], F32)],
+            Kind::Unused => vec![Piece::of(Purpose::Input, "", &self.shape, BF16)],
             Kind::Matrix(_) if self.is_stacked() => whole(BF16),
             Kind::Matrix(format) => format.pieces(self.shape[0], self.k()),
         }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::schema::model::Checkpoint;
 use crate::table::{Dtype, Kind, Piece, Purpose, Role, Row, Sites};
 use crate::target::Target;
 
@@ -57,8 +58,16 @@ impl Target {
     /// Pieces of a row that the checkpoint is stated to have.
     pub(crate) fn pieces(&self, row: &Row) -> Vec<Piece> {
         let mut pieces = row.pieces();
-        let scaled = self.input_scales() && row.kind != Kind::Unused;
-        pieces.retain(|piece| piece.purpose != Purpose::Input || scaled);
+        let checkpoint = self.checkpoint();
+        let states = |has: fn(&Checkpoint) -> bool| checkpoint.is_some_and(has);
+        let counts = match row.role {
+            Role::TiedHead => states(|checkpoint| checkpoint.tied_head_stored),
+            Role::KeyScale | Role::ValueScale => {
+                Part::of(row) == Part::Text && states(|checkpoint| checkpoint.kv_scales)
+            }
+            _ => self.input_scales(),
+        };
+        pieces.retain(|piece| piece.purpose != Purpose::Input || counts);
         pieces
     }
 
@@ -87,7 +96,7 @@ impl Target {
     pub(crate) fn read_of(&self, row: &Row, all: u64) -> u64 {
         let moe = self.model.moe();
         match row.role {
-            _ if Part::of(row) == Part::Mtp => 0,
+            _ if Part::of(row) == Part::Mtp || row.role == Role::TiedHead => 0,
             Role::Embedding if !self.model.tied_head => all / self.model.vocab,
             role if role.is_expert() => all / moe.experts * moe.experts_per_token,
             _ => all,

@@ -133,9 +133,19 @@ fn ends(target: &Target) -> Vec<Row> {
         matrix(Role::Embedding, "model.embed_tokens", Sites::Whole, table),
         vector(Role::FinalNorm, norm, Sites::Whole, &width, plus_one),
     ];
-    if !model.tied_head {
-        rows.push(matrix(Role::Head, "lm_head", Sites::Whole, table));
-    }
+    rows.push(match model.tied_head {
+        true => Row {
+            kind: Kind::Unused,
+            ..vector(
+                Role::TiedHead,
+                "lm_head.weight",
+                Sites::Whole,
+                &table,
+                false,
+            )
+        },
+        false => matrix(Role::Head, "lm_head", Sites::Whole, table),
+    });
     rows
 }
 

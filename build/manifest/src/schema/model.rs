@@ -333,6 +333,12 @@ pub struct Checkpoint {
     /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
     #[serde(default)]
     pub stacked_experts: bool,
+    /// Whether attention layers carry scales of stored keys and values, which are not used.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub kv_scales: bool,
+    /// Whether a tied head is stored beside the embedding table.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub tied_head_stored: bool,
     /// Whether the layer of multi-token prediction was left out.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub without_mtp: bool,
