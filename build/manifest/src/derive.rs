@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(repository(QWEN36).checkpoint_tensors(), 64_196);
     }
 
-    /// Tensors and bytes of published checkpoints, vision towers included, and the weight bytes that
+    /// Tensors and bytes of published checkpoints, towers included, and the weight bytes that
     /// a token reads; by the headers of their files or by the shapes of the transformers library.
     #[test]
     fn checkpoints_of_every_family() {
