@@ -6,6 +6,7 @@ use std::process::Command;
 use super::build::{build, make_only, plan};
 use super::check::checks;
 use super::test::{Optimised, Suite};
+use super::weights::folder;
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
 use crate::toolchain::on_path;
@@ -81,6 +82,11 @@ const DEVICE_TARGETS: [&str; 2] = ["h200/tiny/nvfp4", "gb10/tiny/nvfp4"];
 /// Small models of drawn weights, each of another shape, for goldens.
 const RANDOM: &str = "cpu/random-";
 
+/// A model with real weights, which a package holds.
+const REAL: &str = "cpu/smollm2-";
+/// Script that compares its binary with golden files.
+const REAL_MODEL: &str = "scripts/real_model.py";
+
 /// Device file of the first NVIDIA GPU.
 const GPU: &str = "/dev/nvidia0";
 
@@ -146,6 +152,8 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         leaf.starts_with(RANDOM) || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
     };
     steps.extend(leaves.iter().filter(golden).map(|leaf| golden_step(leaf)));
+    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
+    steps.extend(real.map(|leaf| real_step(leaf)));
     steps.extend(serving_steps(DEFAULT_TARGET));
     steps.push(boundary_step(DEVICE_TARGETS[0]));
     let devices = DEVICE_TARGETS
@@ -157,6 +165,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
 
 fn steps_of(target: String) -> Vec<Step> {
     match target.starts_with("cpu/") {
+        true if target.starts_with(REAL) => vec![real_step(&target), binary_step(&target)],
         true => vec![golden_step(&target), binary_step(&target)],
         false => device_steps(&target),
     }
@@ -229,6 +238,29 @@ fn golden_step(leaf: &str) -> Step {
             run.and_then(|text| some_test_passed(&text)).into()
         },
     )
+}
+
+/// A model with real weights, as it is served.
+fn real_step(leaf: &str) -> Step {
+    let target = leaf.to_string();
+    Step::new(
+        format!("real model {leaf}"),
+        "logits, token ids and replies of an outside reference",
+        move |suite, name| match missing(REAL_MODEL, &["python3"], suite) {
+            Some(missing) => missing,
+            None => real(suite, name, &target).into(),
+        },
+    )
+}
+
+fn real(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let weights = folder(suite.site, Some(target))?;
+    let path = build(suite.site, Some(target), false)?;
+    let model = suite.site.target(Some(target))?.leaf.model;
+    let mut command = python(suite, REAL_MODEL);
+    command.arg(path).args(weights);
+    command.arg(format!("targets/_model/{model}"));
+    Ok(suite.run(name, &mut command).map(drop)?)
 }
 
 /// `cargo test` succeeds when its filter matches nothing; that would protect nothing.
