@@ -69,7 +69,7 @@ fn a_service_manager_is_told_of_loading_readiness_life_and_the_end() {
         "{seen:?}"
     );
     assert_eq!(message(), "WATCHDOG=1");
-    server.signal("TERM");
+    server.signal("-TERM");
     let mut last = message();
     while last == "WATCHDOG=1" {
         last = message();
