@@ -1,4 +1,4 @@
-//! What blocks of models may vary in, as types: the target has one unit struct for each block of
+//! Shapes of the blocks of models, as types: the target has one unit struct for each block of
 //! its model, and operations, weights and memory are generic over it.
 //!
 //! All numbers are constants of the build. Widths are elements of one row.
@@ -44,7 +44,7 @@ pub trait Attention: Send + Sync + 'static {
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How frequencies are changed for contexts beyond those that the model was first trained on.
+    /// Change of frequencies for contexts beyond those that the model was first trained on.
     pub scaling: Option<Llama3>,
 }
 

@@ -1,5 +1,5 @@
-//! What brought a server down, or shut others out: prompts that cannot fit, memory that the house
-//! does not give, readers that are slow, crowds, and files of the operator that others may touch.
+//! Attacks that brought a server down, or shut others out: prompts that cannot fit, memory that the
+//! host does not give, slow readers, crowds, and files of the operator that others may touch.
 
 use std::fs;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ fn a_small_request_passes_large_ones() {
         let flood: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| ask_until_taken(&server, "/tokenize", &body)))
             .collect();
-        // None of the small waits for one of the large.
+        // Small requests do not wait for large ones.
         for _ in 0..3 {
             assert_eq!(server.chat(&small).status, 200);
         }
@@ -129,7 +129,7 @@ impl Group {
         })
     }
 
-    /// What puts a shell into it.
+    /// Command that puts a shell into it.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())
     }

@@ -13,7 +13,7 @@ use crate::malformed::Random;
 
 /// Choices, few in the suite.
 const CHOICES: usize = few_or_many(80, 10_000);
-/// How often each request is asked in company.
+/// Times that each request is asked in company.
 const TIMES: usize = 8;
 /// Clients that ask at once: more choices than there are slots.
 const CLIENTS: usize = 8;

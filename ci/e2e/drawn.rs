@@ -210,7 +210,7 @@ fn root(random: &mut Random) -> Value {
     root
 }
 
-/// What came of the asks.
+/// Outcomes of the requests.
 #[derive(Debug, Default)]
 struct Counts {
     valid: usize,

@@ -1,5 +1,5 @@
-//! What a service manager and an air-gapped site meet: the notify protocol, settings in a file, a
-//! question to a running server, bundles.
+//! The binary under a service manager and at an air-gapped site: the notify protocol, settings in a
+//! file, a question to a running server, bundles.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -8,7 +8,7 @@
 
 namespace atlas::tile {
 
-// How a head of shape `A` is spread over a warp's lanes.
+// Parts of a head of shape `A`, spread over a warp's lanes.
 template <class A>
 struct HeadParts {
   static constexpr int kParts = A::kHeadDim / kWarpLanes;  // elements of a lane

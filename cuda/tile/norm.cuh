@@ -156,7 +156,7 @@ struct WarpNormRow {
   }
 };
 
-// As `WarpNormRow`, of rows so wide that registers have no room for one and its gains: they are
+// `WarpNormRow` for rows so wide that registers have no room for one and its gains: they are
 // read again where they are used.
 template <int kWidth, int kThreads>
 struct WideNormRow {

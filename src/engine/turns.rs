@@ -62,7 +62,7 @@ impl Standing {
 
 /// Turns that are remembered to tell whose last one is longest ago, and who had one.
 const REMEMBERED_MAX: usize = 256;
-/// With fewer slots none is kept: it would be too large a part of all.
+/// Fewest slots of which one is kept: of fewer it would be too large a part.
 pub const KEPT_SLOTS_MIN: usize = 4;
 
 /// What is known of turns that were taken.
@@ -177,7 +177,7 @@ pub struct Waiting {
 pub const FLOWS: usize = 4;
 
 impl Waiting {
-    /// For `calls_max` calls of a flow with prompts of at most `context` tokens.
+    /// Places for `calls_max` calls of a flow with prompts of at most `context` tokens.
     pub fn new(calls_max: usize, context: usize) -> Waiting {
         Waiting {
             calls_max,

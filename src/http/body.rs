@@ -19,7 +19,7 @@ use super::limits::{
 /// The memory that bodies may take together.
 #[derive(Debug)]
 pub struct Memory {
-    /// For the first [`SMALL_BODY_BYTES`] of each.
+    /// Memory for the first [`SMALL_BODY_BYTES`] of each.
     beginnings: Arc<Semaphore>,
     rests: Arc<Semaphore>,
 }

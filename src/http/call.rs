@@ -120,14 +120,14 @@ impl Call {
         let _ = self.key.set(key);
     }
 
-    /// Whose key came with it; none where none is asked for.
+    /// Owner of the key that came with it; none where none is asked for.
     pub fn key(&self) -> Option<KeyId> {
         self.key.get().copied()
     }
 
-    /// Whose turn it takes: its key's, or its address's where there are no keys. A connection has
-    /// turns of its own from its second request on; all that are seen for the first time share
-    /// those of one, or opening more of them would bring more.
+    /// Owner of the turn that it takes: its key, or its address where there are no keys. A
+    /// connection has turns of its own from its second request on; all that are seen for the first
+    /// time share those of one, or opening more of them would bring more.
     pub fn source(&self) -> Source {
         let mut client = DefaultHasher::new();
         match self.key.get() {

@@ -1,4 +1,4 @@
-//! What is counted while the server runs; `metrics` tells it.
+//! Figures that are counted while the server runs; `metrics` tells them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ pub struct ServerFigures {
 }
 
 impl ServerFigures {
-    /// What is not offered here is the client's mistake, not the server's failure.
+    /// Counts an answer. A request for what is not offered is the client's mistake, not a failure.
     pub fn count_response(&self, status: hyper::StatusCode) {
         let class = match status {
             hyper::StatusCode::NOT_IMPLEMENTED => 4,
@@ -32,22 +32,22 @@ impl ServerFigures {
     }
 }
 
-/// How long requests take, and how large they are.
+/// Durations and sizes of requests.
 #[derive(Debug)]
 pub struct Times {
-    /// From the request's arrival at the engine, as are `request` and `queue`.
+    /// Time from the request's arrival at the engine, as are `request` and `queue`.
     pub first_token: Histogram,
     pub between_tokens: Histogram,
-    /// As `between_tokens`, the mean of a request.
+    /// Mean of `between_tokens` over a request.
     pub per_token: Histogram,
     pub request: Histogram,
     /// Until the request, or the first of its replies, gets a slot.
     pub queue: Histogram,
-    /// From there to the first token.
+    /// Time from there to the first token.
     pub prefill: Histogram,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub decode: Histogram,
-    /// From the slot to the end.
+    /// Time from the slot to the end.
     pub inference: Histogram,
     pub prompt_tokens: Histogram,
     pub reply_tokens: Histogram,

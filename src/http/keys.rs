@@ -36,12 +36,12 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 type Sha256Digest = [u8; 32];
 
-/// Whose key came with a request.
+/// Identity of a key, which owns what came with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(Sha256Digest);
 
 impl KeyId {
-    /// Of a key.
+    /// Identity of `key`.
     pub fn of(key: &[u8]) -> KeyId {
         KeyId(Sha256::digest(key).into())
     }
@@ -90,7 +90,7 @@ impl Keys {
         self.current().len()
     }
 
-    /// What of the file's permissions is too wide, for the operator.
+    /// Warning to the operator of permissions of the file that are too wide.
     pub fn warning(&self) -> Option<String> {
         let mode = fs::metadata(&self.path).ok()?.permissions().mode();
         (mode & OTHERS_MODE != 0).then(|| {

@@ -1,4 +1,5 @@
-//! Whose body is read next: JSON, templates and encoding take time and memory that others wait for.
+//! Order in which bodies are read: JSON, templates and encoding take time and memory that others
+//! wait for.
 //!
 //! Small bodies have places of their own. Large ones share a few, and the memory that what is made
 //! of them may take together; of those that wait the smallest comes next, and every other time the
@@ -41,7 +42,7 @@ pub struct Parsing {
 #[derive(Debug)]
 pub struct Body {
     bytes: Bytes,
-    /// None once the bytes are gone.
+    /// Share of the memory for bodies; none once the bytes are gone.
     share: Option<Arc<Share>>,
     turn: Turn,
 }
@@ -83,7 +84,7 @@ impl Drop for Body {
     }
 }
 
-/// What reading `body` takes, at most.
+/// Memory that reading `body` takes, at most.
 fn memory(body: &[u8]) -> usize {
     let begins_value = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
     let values = 1 + body.iter().filter(begins_value).count();
@@ -99,7 +100,7 @@ struct Queue {
     /// Turns that were given, and what they may take.
     taken: usize,
     bytes: usize,
-    /// In the order of their arrival.
+    /// Waiting bodies in the order of their arrival.
     waiting: Vec<Waiting>,
     /// The longest wait ends next, whatever its size.
     oldest_next: bool,

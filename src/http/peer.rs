@@ -10,7 +10,7 @@ use super::limits::HEAD_TIMEOUT;
 /// A connection's other end.
 #[derive(Debug)]
 pub struct Peer {
-    /// None over a socket in the file system.
+    /// Address; none over a socket in the file system.
     address: Option<IpAddr>,
     /// Names the connection.
     pub connection: u64,

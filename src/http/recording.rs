@@ -14,7 +14,7 @@ use super::limits::DUMP_ANSWER_BYTES_MAX;
 #[derive(Debug)]
 pub struct Recording {
     dump: Arc<Journal>,
-    /// With its share of the memory for bodies.
+    /// Body with its share of the memory for bodies.
     request: OnceLock<(Bytes, Arc<Share>)>,
     answer: Mutex<Told>,
 }

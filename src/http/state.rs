@@ -107,9 +107,9 @@ pub struct State {
     /// Seconds since 1970 at the start.
     pub created: u64,
     pub figures: ServerFigures,
-    /// Where bodies of requests lie.
+    /// Memory for bodies of requests.
     pub bodies: body::Memory,
-    /// Whose body is parsed.
+    /// Order in which bodies are parsed.
     pub parsing: Parsing,
     /// Responses that clients may ask for again.
     pub responses: Store,

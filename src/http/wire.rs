@@ -218,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
             buffer.set_filled(before + at + 1);
         }
         if outcome.is_pending() && this.is_late(cx).is_ready() {
-            // For the library the client has left.
+            // The library is told that the client has left.
             return Poll::Ready(Ok(()));
         }
         outcome

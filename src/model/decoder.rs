@@ -14,7 +14,7 @@ pub struct Model<B: Runs> {
     pub embed: B::Matrix,
     pub layers: Vec<Layer<B>>,
     pub norm: B::Vector,
-    /// None when the embedding is the head.
+    /// Matrix of the head; none when the embedding is the head.
     pub head: Option<B::Matrix>,
     pub prediction: Option<Prediction<B>>,
 }
@@ -31,7 +31,7 @@ pub struct Layer<B: Runs> {
 pub struct Prediction<B: Runs> {
     norm_embedding: B::Vector,
     norm_hidden: B::Vector,
-    /// Of both normed, the embedding first, `[HIDDEN, 2 HIDDEN]`.
+    /// Matrix over both normed, the embedding first, `[HIDDEN, 2 HIDDEN]`.
     fusion: B::Matrix,
     layer: Layer<B>,
     norm: B::Vector,
@@ -42,7 +42,7 @@ pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     mixer: <Mixer<B> as Block<B>>::Scratch,
     feed_forward: <FeedForward<B> as Block<B>>::Scratch,
-    /// For a prediction: normed embeddings, and those beside hidden states.
+    /// Rows of a prediction: normed embeddings, and those beside hidden states.
     pair: Option<[B::Tensor; 2]>,
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,

@@ -1,4 +1,4 @@
-//! What follows the mixer in the target's layers: experts, or an MLP.
+//! The part behind the mixer in the target's layers: experts, or an MLP.
 
 #[cfg(feed_forward = "experts")]
 mod kind {

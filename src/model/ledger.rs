@@ -247,7 +247,7 @@ fn graphs(model: Layout) -> u64 {
     (MAX_SEQUENCES * model.sites(Role::InputNorm).count()) as u64 * backend::GRAPH_LAYER_BYTES
 }
 
-/// What the server takes of the memory in which the model lies.
+/// Memory that the server takes where the model lies, bytes.
 fn server() -> u64 {
     target::HOST_RESERVE.map_or(0, |_| backend::SERVER_BYTES)
 }

@@ -1,8 +1,8 @@
-//! What operations move and compute at least.
+//! Bytes and arithmetic of operations, at least.
 
 use crate::shapes;
 
-/// What one call moves and computes at least: the numerator of a roofline.
+/// Bytes and arithmetic of one call, at least: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes read and written that no cache can save.

@@ -16,7 +16,7 @@ pub enum Program {
     Draft,
 }
 
-/// What holds a model's numbers and works on them.
+/// A device that holds a model's numbers and works on them.
 pub trait Device {
     /// Activations `[rows, width]`, F32 or the backend's activation type.
     type Tensor;

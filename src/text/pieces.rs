@@ -1,4 +1,4 @@
-//! Where a long text may be cut, so that its pieces have the tokens of the whole.
+//! Cuts of a long text whose pieces have the tokens of the whole.
 //!
 //! The library takes some hundred bytes of memory for each byte that it encodes at once, and cannot
 //! be stopped on its way. So long texts are given to it in pieces. Between a word and what is no

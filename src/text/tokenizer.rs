@@ -67,7 +67,7 @@ pub struct Tokenizer {
     cuts: bool,
 }
 
-/// What came of encoding a text that may have so many tokens at most.
+/// Outcome of encoding a text that may have so many tokens at most.
 #[derive(Debug, PartialEq)]
 pub enum Encoded {
     Whole(Vec<TokenId>),
@@ -289,7 +289,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Where the piece of `text` ends that is encoded at once.
+    /// End of the piece of `text` that is encoded at once.
     fn piece_end(&self, text: &str, from: usize) -> Result<usize, TokenizerError> {
         if !self.cuts {
             return Ok(text.len());

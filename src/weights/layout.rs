@@ -75,7 +75,7 @@ impl Layout {
         self.copy(role, site, 0)
     }
 
-    /// Of a role that a site has several of, that of one expert.
+    /// Weight of one expert, of a role that a site has several of.
     pub fn copy(self, role: Role, site: Site, copy: usize) -> Weight {
         let found = self.find(role, site, copy);
         found.unwrap_or_else(|| panic!("the model has no {role:?} {copy} at {site:?}"))

@@ -7,7 +7,7 @@
 const BLOCK: usize = 32;
 const HALF_BYTES: usize = 2;
 
-/// How a tensor is stored.
+/// Storage of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     F32,
@@ -108,7 +108,7 @@ fn half(bytes: &[u8]) -> f32 {
     f32::from_bits(magnitude.to_bits() | sign)
 }
 
-/// What elements of a made checkpoint are.
+/// Type of the elements of a checkpoint that is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// Every number as it is.

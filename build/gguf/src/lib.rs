@@ -1,4 +1,4 @@
-//! From a GGUF file to the files of a checkpoint, as Hugging Face lays them out.
+//! Conversion of a GGUF file to the files of a checkpoint, as Hugging Face lays them out.
 //!
 //! ```text
 //! read ── metadata ─┬─ llama ───── config.json, generation_config.json

@@ -193,7 +193,7 @@ fn dimension(gguf: &Gguf<'_>, key: &str) -> Result<usize, GgufError> {
 struct Wanted {
     from: String,
     to: String,
-    /// Of a vector without the first.
+    /// First dimension of a matrix; none for a vector.
     rows: Option<usize>,
     columns: usize,
     interleaved: Option<usize>,

@@ -43,7 +43,7 @@ pub struct Entry {
 /// A tensor as it is described.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<'a> {
-    /// Where its description stands in the file.
+    /// Place of its description in the file, bytes.
     pub offset: usize,
     pub kind: Kind,
     /// Elements of each dimension, that of a row first.
@@ -152,7 +152,7 @@ fn place(
     Ok(placed)
 }
 
-/// What is said of a tensor before its data.
+/// Description of a tensor, which the file has before all data.
 struct Description {
     offset: usize,
     name: String,

@@ -39,7 +39,7 @@ const PRE_TOKENIZERS: [(&str, bool); 2] = [("gpt-2", false), ("smollm", true)];
 /// Everything that is known of the tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tokens {
-    /// By id.
+    /// Text of each token, by id.
     texts: Vec<String>,
     /// Ids and whether the token structures a prompt, ascending.
     added: Vec<(usize, bool)>,

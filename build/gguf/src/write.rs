@@ -83,7 +83,7 @@ impl Serialize for Header<'_, '_> {
 /// Writes a file of the tensors.
 ///
 /// # Errors
-/// What the writer reports.
+/// Errors of the writer.
 pub fn safetensors(
     to: &mut impl Write,
     tensors: &[Tensor<'_>],

@@ -100,13 +100,13 @@ using Experts = Moe;
 // Numbers of columns.
 template <int... kWidths>
 struct Widths {};
-// Of the matrices of `linear`.
+// Widths of the rows that `linear` multiplies.
 using LinearWidths = Widths<256, 512>;
-// Of the matrices of `linear_add`.
+// Widths of the rows that `linear_add` multiplies.
 using LinearAddWidths = Widths<1024, 512>;
-// Of the matrices of `norm_linear`.
+// Formats of the matrices of `norm_linear`.
 inline constexpr Format NORM_LINEAR_FORMATS[] = {Format::nvfp4_compressed_tensors, Format::bf16};
-// Of the matrices of `linear`.
+// Formats of the matrices of `linear`.
 inline constexpr Format LINEAR_FORMATS[] = {Format::bf16, Format::nvfp4_compressed_tensors};
 
 // Kernel `tiles_bf16` of `attend`.

@@ -57,7 +57,7 @@ impl Target {
                 .into_iter()
                 .map(|format| format!("Format::{}", format.name()))
                 .collect();
-            let _ = writeln!(out, "// Of the matrices of `{op}`.");
+            let _ = writeln!(out, "// Formats of the matrices of `{op}`.");
             let names = names.join(", ");
             let _ = writeln!(out, "inline constexpr Format {name}[] = {{{names}}};");
         }
@@ -71,7 +71,7 @@ impl Target {
             ("LinearAddWidths", "linear_add", added),
         ] {
             let widths: Vec<String> = widths.iter().map(u64::to_string).collect();
-            let _ = writeln!(out, "// Of the matrices of `{op}`.");
+            let _ = writeln!(out, "// Widths of the rows that `{op}` multiplies.");
             let _ = writeln!(out, "using {name} = Widths<{}>;", widths.join(", "));
         }
     }

@@ -14,7 +14,7 @@ use crate::schema::model::Family;
 use crate::table::Row;
 use crate::target::Target;
 
-/// What every model of a family has.
+/// Facts that hold for every model of a family.
 pub(crate) struct Traits {
     /// Name in manifests.
     pub name: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Traits {
     pub classes: &'static [&'static str],
     /// Token mixers of its layers.
     pub mixers: Mixers,
-    /// What follows a layer's mixer.
+    /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
     /// Each query comes with a gate of the head's result.
     pub gated: bool,
@@ -52,7 +52,7 @@ pub(crate) enum Mixers {
     Hybrid,
 }
 
-/// What follows the mixer of a family's layers.
+/// Part of a family's layers behind the mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FeedForward {
     /// One gated MLP.
@@ -96,7 +96,7 @@ impl Family {
 }
 
 impl Target {
-    /// What follows from the model's family.
+    /// Facts of the model's family.
     pub(crate) fn traits(&self) -> &'static Traits {
         self.model.family.traits()
     }

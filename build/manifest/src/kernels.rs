@@ -1,4 +1,4 @@
-//! Which ops a model consists of, which kernels exist for them, and the shapes that they are over.
+//! Ops that a model consists of, the kernels that exist for them, and the shapes they are over.
 //!
 //! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`.
 
@@ -58,7 +58,7 @@ impl Kind {
     /// Every kind.
     pub(crate) const ALL: [Kind; 4] = [Kind::Attention, Kind::Delta, Kind::Experts, Kind::Mlp];
 
-    /// Of `over` in `ffi/ops.toml`.
+    /// Name in `over` of `ffi/ops.toml`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Attention => "attention",

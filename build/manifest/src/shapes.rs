@@ -11,10 +11,10 @@ use crate::target::Target;
 /// One block of the model.
 pub(crate) struct Shape {
     pub kind: Kind,
-    /// Of its struct; in lower case, of launchers of its own.
+    /// Name of its struct; in lower case, of launchers of its own.
     pub name: &'static str,
     doc: &'static str,
-    /// In the order of the kind's trait.
+    /// Constants in the order of the kind's trait.
     constants: Vec<(&'static str, Number)>,
 }
 
@@ -55,7 +55,7 @@ impl Shape {
         self.name.to_lowercase()
     }
 
-    /// Of the trait in `src/shapes.rs`, and of the alias in `target.cuh` where it is the only one.
+    /// Name of the trait in `src/shapes.rs`, and of the alias in `target.cuh` of an only shape.
     fn kind_name(&self) -> String {
         camel(self.kind.name())
     }

@@ -166,7 +166,7 @@ impl Role {
 /// Place of a matrix or vector in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Site {
-    /// Of the model as a whole: before the first layer, or behind the last.
+    /// The model as a whole: before the first layer, or behind the last.
     Whole,
     /// A decoder layer, from 0 on.
     Layer(usize),

@@ -123,7 +123,7 @@ impl<'a> Elf<'a> {
     /// has been.
     ///
     /// # Errors
-    /// Which of these it lacks.
+    /// The one of these that it lacks.
     pub fn hardened(&self) -> Result<(), String> {
         let dynamic = self.dynamic()?;
         let has = |tag, flag| {

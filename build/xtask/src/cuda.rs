@@ -161,7 +161,7 @@ pub fn labelled(label: String, probe: Option<Probe>) -> String {
 /// What the plan made: the input of the cargo action, and what the checks read.
 pub struct Device {
     pub cargo: CargoAdditions,
-    /// For each launcher, the action that compiles it and the name of its resource report.
+    /// Action that compiles each launcher, and the name of its resource report.
     pub reports: Vec<(String, Source)>,
     /// The folder that holds `bin/cuobjdump`, and `bin/nvdisasm` beside it.
     pub cuobjdump: Source,

@@ -22,7 +22,7 @@ pub struct Pin {
     pub file: String,
     /// Lower-case hexadecimal digest of the file.
     pub sha256: String,
-    /// What the build takes from it; for people.
+    /// Use that the build makes of it; for people.
     #[serde(rename = "use")]
     pub purpose: String,
 }

@@ -20,7 +20,7 @@ const PACKAGES: &str = "ca-certificates curl git gcc g++ python3 python3-pip xz-
 const CROSS: &str = "g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static";
 /// Those that the suite skips steps without.
 const SUITE: &str = "chromium nginx caddy haproxy openssl minisign zsh fish lintian";
-/// What is built twice, in different folders, and must be the same to the bit.
+/// Targets that are built twice, in different folders, and must be the same to the bit.
 const REPRODUCED: [&str; 2] = ["cpu/tiny/nvfp4", "gb10/tiny/nvfp4"];
 
 /// Name and text of each file.

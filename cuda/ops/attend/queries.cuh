@@ -25,7 +25,7 @@ static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
 static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
 static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
 
-// How a shape's heads are dealt.
+// Heads of a shape, dealt to blocks.
 template <class A>
 struct Heads {
   static constexpr int kHeads = A::kHeads;
@@ -102,7 +102,7 @@ __device__ inline void round_queries(const Params& params, int first, int tokens
   }
 }
 
-// What a head's mix is gated by, from dimension `dim` on, of a shape that is.
+// Gates of a head's mix from dimension `dim` on, of a shape that has gates.
 template <class A>
 __device__ inline const float* gates_of(const Params& params, size_t head, int dim) {
   return params.q + (2 * head + 1) * A::kHeadDim + dim;

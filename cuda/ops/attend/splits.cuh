@@ -32,7 +32,7 @@ struct RingStorage {
   unsigned long long full[kSlots];
 };
 
-// As many bytes are under way whatever a head's width.
+// Slots under way: as many bytes whatever a head's width.
 template <class A>
 inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
 template <class A>

@@ -109,7 +109,7 @@ inline constexpr int kSplitTiles = 4;
 template <tile::Storage kStorage, int kK, int kRowTiles>
 using SplitStage = tile::Split<kStorage, kK, kSplitPanels, kRowTiles>;
 
-// Of a block of the most rows.
+// Shared memory of a block of the most rows.
 template <tile::Storage kStorage, int kK>
 using SplitStorage = typename SplitStage<kStorage, kK, kSplitTiles>::SharedStorage;
 
@@ -258,8 +258,8 @@ struct PanelsF16 {
   }
 
   static constexpr int kFewPanels = 2 * target::SMS;
-  // Of normed rows, which have HIDDEN columns, nothing is added to the residual. Of what is mixed
-  // all is; where SMs are large they are so many that its panels are split.
+  // Normed rows have HIDDEN columns, and their products are stored. Products of mixed rows are
+  // added to the residual; large SMs are also so many that panels of those are split.
   static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
   template <int kK>
   static constexpr bool kHeld =

@@ -80,7 +80,7 @@ template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
   const unsigned across = tile::panel_tiles(params.n);
-  // What is added to the residual has its width: too many tiles for that are so in every product.
+  // Results have the residual's width: too many tiles for one wave are too many in every product.
   if constexpr (tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
     const unsigned blocks = across * tile::segments(kK);
     if (params.rows <= tile::kTileRowsMax && blocks <= target::SMS) {

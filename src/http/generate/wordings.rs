@@ -14,7 +14,7 @@ const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wordings {
     bad_words: Vec<String>,
-    /// None without a rule that asks.
+    /// Texts that break a repetition; empty without a rule that asks.
     breakers: Vec<String>,
 }
 

@@ -182,7 +182,7 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// Of a response that belongs to `owner`.
+    /// Composer of a response that belongs to `owner`.
     pub fn new(state: &Arc<State>, owner: Option<KeyId>, request: ResponsesRequest) -> Composer {
         let warnings = [request.ask.warnings(), request.names.warnings.clone()].concat();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);

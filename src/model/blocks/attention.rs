@@ -13,7 +13,7 @@ pub struct Attention<B: Attend<A>, A: shapes::Attention> {
     k: B::Matrix,
     v: B::Matrix,
     o: B::Matrix,
-    /// Of queries and of keys.
+    /// Weights of the norms of queries and of keys.
     pub(in crate::model) norms: Option<[B::Vector; 2]>,
     cache: B::KvCache,
 }

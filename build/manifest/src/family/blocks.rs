@@ -326,7 +326,7 @@ fn stacked_experts(target: &Target, place: &Place) -> Vec<Row> {
     ]
 }
 
-/// What surrounds the layer of multi-token prediction.
+/// Tensors around the layer of multi-token prediction.
 fn prediction(target: &Target, place: &Place) -> Vec<Row> {
     let (hidden, sites) = (target.model.hidden, &place.sites);
     let plus_one = target.traits().plus_one;

@@ -51,7 +51,7 @@ pub struct Leaf {
     pub derive: Option<Derive>,
     /// Storage of matrices: the first rule that names one decides.
     pub format: Vec<FormatRule>,
-    /// What numbers are that no checkpoint holds.
+    /// Formats of numbers that no checkpoint holds.
     pub numbers: Numbers,
     /// Capacities.
     pub limits: Limits,
@@ -80,7 +80,7 @@ pub enum Transformation {
     Dequantise,
 }
 
-/// How some matrices are stored, as the checkpoint has them.
+/// Storage of some matrices, as the checkpoint has them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatRule {

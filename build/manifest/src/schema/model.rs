@@ -20,7 +20,7 @@ pub enum Family {
     /// Attention with normed heads and experts.
     #[serde(rename = "qwen3_moe")]
     Qwen3Moe,
-    /// As `qwen3_5_moe`, with other tensors.
+    /// Blocks of `qwen3_5_moe` in other tensors.
     #[serde(rename = "qwen3_next")]
     Qwen3Next,
     /// Gated DeltaNet and gated attention, an MLP.
@@ -363,7 +363,7 @@ pub struct Source {
     pub member: String,
     /// Format of that file.
     pub format: SourceFormat,
-    /// What its numbers become.
+    /// Type that its numbers become.
     pub elements: Elements,
 }
 

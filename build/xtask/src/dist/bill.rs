@@ -13,9 +13,9 @@ use crate::graph::digest::Digest;
 pub struct Tool {
     pub name: String,
     pub version: String,
-    /// Of the wheel.
+    /// Digest of the wheel; none for what is no wheel.
     pub sha256: Option<String>,
-    /// What the build takes from it.
+    /// Use that the build makes of it.
     pub purpose: String,
     /// Whether some of it is in the binary, rather than only used to make it.
     pub linked: bool,

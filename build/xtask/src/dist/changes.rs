@@ -12,7 +12,7 @@ pub struct Release {
     pub version: String,
     /// `YYYY-MM-DD`.
     pub date: String,
-    /// That date at noon UTC, in seconds since 1970.
+    /// Noon UTC of that date, in seconds since 1970.
     pub seconds: u64,
 }
 

@@ -153,7 +153,7 @@ fn fish_flag(flag: &Flag) -> String {
     format!("-l {long}{value} -d {}", quoted(&flag.description))
 }
 
-/// In single quotes, as all three shells take them.
+/// Text in single quotes, as all three shells take them.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "’"))
 }

@@ -1,4 +1,4 @@
-//! Which crates a binary holds, as cargo resolves them, with the texts of their licences.
+//! Crates that a binary holds, as cargo resolves them, with the texts of their licences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,10 +36,10 @@ const LICENCE_FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UN
 pub struct Crate {
     pub name: String,
     pub version: String,
-    /// As its author wrote it, an SPDX expression.
+    /// SPDX expression, as its author wrote it.
     pub licence: String,
     pub repository: Option<String>,
-    /// Of the archive on the registry; none for crates of this workspace.
+    /// Digest of the archive on the registry; none for crates of this workspace.
     pub sha256: Option<String>,
     /// Name and text of each of its files about licences.
     pub texts: Vec<(String, String)>,

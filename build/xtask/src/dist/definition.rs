@@ -27,7 +27,7 @@ pub struct Verb {
 pub struct Flag {
     kind: Kind,
     optionality: String,
-    /// With its dashes.
+    /// Name with its dashes.
     pub long: String,
     pub description: String,
     pub hidden: bool,
@@ -86,7 +86,7 @@ impl Command {
 }
 
 impl Flag {
-    /// What stands for its value; none for a switch.
+    /// Placeholder of its value; none for a switch.
     pub fn value(&self) -> Option<&str> {
         match &self.kind {
             Kind::Switch => None,

@@ -2,7 +2,7 @@
 
 use super::definition::{Command, Flag, Positional};
 
-/// What stands on the page beside the command line.
+/// Content of the page beside the command line.
 pub struct About<'a> {
     /// Name of the binary.
     pub name: &'a str,

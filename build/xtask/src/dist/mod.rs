@@ -32,7 +32,7 @@ use crate::toolchain::{Toolchain, versioned};
 /// Name of the file that is signed.
 pub const SUMS: &str = "SHA256SUMS";
 
-/// What a release of a target consists of.
+/// Release of a target.
 pub struct Dist {
     /// Folder that it is published in, relative to `.atlas`.
     pub folder: PathBuf,
@@ -96,7 +96,7 @@ fn machine(triple: &str) -> &str {
     triple.split('-').next().unwrap_or(triple)
 }
 
-/// How Debian calls the machine of a Rust triple.
+/// Debian's name for the machine of a Rust triple.
 fn debian_name(triple: &str) -> &'static str {
     match machine(triple) {
         "aarch64" => "arm64",
@@ -104,12 +104,12 @@ fn debian_name(triple: &str) -> &'static str {
     }
 }
 
-/// What the packages are made of.
+/// Actions and facts that the packages are made of.
 struct Made {
     name: String,
     stripped: ActionId,
     crates: ActionId,
-    /// As JSON.
+    /// Tools of the build, as JSON.
     tools: String,
 }
 
@@ -220,7 +220,7 @@ fn compressed(
     Ok((plan.graph.add(action)?, packed))
 }
 
-/// What the last action puts together, and the names of what is published.
+/// Parts that the last action puts together, and the names of what is published.
 struct Published {
     contents: ActionId,
     data: (ActionId, String),

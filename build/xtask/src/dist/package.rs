@@ -42,7 +42,7 @@ pub const WHEEL_LICENCES: &str = "wheels";
 /// Bytes in a unit of `Installed-Size`.
 const SIZE_UNIT: usize = 1024;
 
-/// What packages say of a target; the plan makes it.
+/// Facts that packages state of a target; the plan makes them.
 pub fn facts(target: &Target) -> String {
     json!({
         "target": target.name,
@@ -59,7 +59,7 @@ pub fn facts(target: &Target) -> String {
 /// Makes `data.tar`, `control.tar.gz`, `release.tar`, `MANIFEST.json` and `sbom.json`.
 ///
 /// # Errors
-/// What of the inputs cannot be read or is not as it should be.
+/// The input that cannot be read or is not as it should be.
 pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let parts = Parts::read(sandbox)?;
     let time = parts.release.seconds;
@@ -241,7 +241,7 @@ impl Parts {
         )
     }
 
-    /// What was built from what, and each file of the plain archive.
+    /// Inputs of the build, and each file of the plain archive.
     fn manifest(&self) -> String {
         let files = self.explained().into_iter().map(|member| {
             json!({"path": member.path, "bytes": member.content.len(),
@@ -343,7 +343,7 @@ impl Parts {
         format!("etc/atlas/{}.toml", self.name)
     }
 
-    /// What dpkg reads: facts, digests and the scripts.
+    /// Files that dpkg reads: facts, digests and the scripts.
     fn control(&self, installed: &[Member]) -> Result<Vec<Member>, String> {
         let bytes: usize = installed.iter().map(|member| member.content.len()).sum();
         let size = bytes.div_ceil(SIZE_UNIT).to_string();

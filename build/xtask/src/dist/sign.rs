@@ -16,7 +16,7 @@ const KDF: std::ops::Range<usize> = 2..4;
 /// if it has one; leaves the signature beside it.
 ///
 /// # Errors
-/// Which file cannot be used.
+/// The file that cannot be used.
 pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
     let failed = |path: &Path, why: &dyn Display| format!("{}: {why}", path.display());
     let text = fs::read_to_string(key).map_err(|why| failed(key, &why))?;
