@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 
+use atlas::http::settings::Settings;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -308,7 +309,7 @@ fn scripted_server() -> (SocketAddr, oneshot::Sender<()>) {
     thread::spawn(move || {
         let ended = async { drop(stopped.await) };
         let tell = |address| bound.send(address).unwrap();
-        server::serve(scenes, STEP, 0, tell, ended).unwrap();
+        server::serve(scenes, STEP, Settings::default(), 0, tell, ended).unwrap();
     });
     (address.recv().unwrap(), stop)
 }

@@ -31,20 +31,21 @@ const LIMITS: Limits = Limits {
     ..Limits::TARGET
 };
 
-/// Plays `scenes` on a local port, with steps of the time `step`, until `stop` completes; port 0
-/// takes a free one. `bound` is told the address. The threads are those of the product.
+/// Plays `scenes` on a local port under `settings`, with steps of the time `step`, until `stop`
+/// completes; port 0 takes a free one. `bound` is told the address. The threads are those of the product.
 ///
 /// # Errors
 /// When the model's text files, threads or the address cannot be had, in plain words.
 pub fn serve(
     scenes: Vec<Scene>,
     step: Duration,
+    settings: Settings,
     port: u16,
     bound: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let chat = boot::chat_model(&Files::Embedded).map_err(|failure| failure.message)?;
-    let state = State::new(MODEL, Settings::default(), || Loading {
+    let state = State::new(MODEL, settings, || Loading {
         stage: "starting",
         bytes_done: 0,
         bytes_total: 0,
