@@ -65,8 +65,6 @@ page = 64
 decode = [1, 2, 4, 8, 16]
 prefill = 256
 
-[leaf.op]
-
 [hardware]
 title = "any CPU"
 backend = "cpu"
@@ -237,16 +235,10 @@ pub const MTP_LAYERS: usize = 1;
 pub const FORMAT_EMBED: Format = Format::Bf16;
 /// Output head.
 pub const FORMAT_HEAD: Format = Format::Bf16;
-/// Gated DeltaNet projections.
-pub const FORMAT_GDN: Format = Format::Bf16;
-/// Attention projections.
-pub const FORMAT_ATTENTION: Format = Format::Nvfp4CompressedTensors;
 /// Routed experts.
 pub const FORMAT_EXPERTS: Format = Format::Nvfp4CompressedTensors;
 /// Shared expert.
 pub const FORMAT_SHARED_EXPERT: Format = Format::Nvfp4CompressedTensors;
-/// Attention of the prediction layer.
-pub const FORMAT_MTP_ATTENTION: Format = Format::Nvfp4CompressedTensors;
 /// Experts of the prediction layer.
 pub const FORMAT_MTP_EXPERTS: Format = Format::Nvfp4CompressedTensors;
 /// Keys and values.

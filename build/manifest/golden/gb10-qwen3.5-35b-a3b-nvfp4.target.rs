@@ -65,116 +65,6 @@ page = 64
 decode = [1, 2, 4, 8, 16, 32, 64]
 prefill = 8192
 
-[leaf.op.attend]
-kernel = "split_kv_bf16"
-threads = 256
-why = "eight warps share 64 positions and the 256 dimensions of a head; query heads fill the tile"
-
-[leaf.op.attention]
-kernel = "split_kv_bf16"
-threads = 256
-why = "each block norms and rotates the heads it needs, that of the last split stores the row; then as `attend` has few rows"
-
-[leaf.op.concat]
-kernel = "vectors_f32"
-threads = 256
-why = "a 16-byte vector a thread"
-
-[leaf.op.conv_silu]
-kernel = "channels_f32"
-threads = 64
-why = "four channels a thread; small blocks spread one row over many SMs"
-
-[leaf.op.delta_net]
-kernel = "heads_f32"
-threads = 256
-why = "eight lanes have a column of the state, 32 columns at once come from shared memory"
-
-[leaf.op.embed]
-kernel = "rows_f32"
-threads = 256
-why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
-
-[leaf.op.experts]
-kernel = "grouped_f16"
-threads = 256
-why = "rows grouped by expert on the device; eight warps as in linear"
-
-[leaf.op.gated_delta]
-kernel = "chunks_f16"
-threads = 224
-why = "a warp carries 16 columns of the state from cell to cell, one makes the results, one brings values; one more brings records for two of these"
-
-[leaf.op.gated_linear_add]
-kernel = "heads_f32"
-threads = 128
-why = "heads as `gated_rms_norm` has them, then `linear_add`"
-
-[leaf.op.gated_rms_norm]
-kernel = "heads_f32"
-threads = 128
-why = "a warp per head, four heads a block"
-
-[leaf.op.linear]
-kernel = "panels_f16"
-threads = 256
-why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
-
-[leaf.op.linear_add]
-kernel = "panels_f16"
-threads = 256
-why = "as `linear`; the sum joins the residual stream without a trip through memory"
-
-[leaf.op.lm_head]
-kernel = "held_f16"
-threads = 256
-why = "as `norm_linear` has up to 64 rows; each block ranks what it has made, then a block a row"
-
-[leaf.op.moe]
-kernel = "rows_f16"
-threads = 256
-why = "one row: eight warps a panel of all its experts; more: a warp a panel, or a part of it"
-
-[leaf.op.norm_linear]
-kernel = "held_f16"
-threads = 256
-why = "eight warps: one per part of K; up to eight rows are normed by every block, more by the first ones"
-
-[leaf.op.pack]
-kernel = "vectors"
-threads = 256
-why = "a 16-byte vector a thread"
-
-[leaf.op.read_bytes]
-kernel = "ring"
-threads = 128
-why = "four warps ask for as much as a block has room for; more of them are no quicker"
-
-[leaf.op.rms_norm]
-kernel = "rows_f32"
-threads = 256
-why = "each thread holds two 16-byte vectors of the row"
-
-[leaf.op.route]
-kernel = "rows_f32"
-threads = 128
-why = "a warp per row"
-
-[leaf.op.select]
-kernel = "vectors_f32"
-threads = 256
-why = "a 16-byte vector a thread"
-
-[leaf.op.store_kv]
-kernel = "pages_bf16"
-threads = 128
-why = "a warp per head, four heads a block"
-
-[leaf.op.top_k]
-kernel = "chunks_f32"
-threads = 256
-why = "a block ranks what an SM makes of a row in `lm_head`, a warp a part of it"
-
 [hardware]
 title = "NVIDIA GB10 (DGX Spark)"
 backend = "cuda"
@@ -190,6 +80,121 @@ l2_bytes = 25165824
 memory_bytes = 128419522150
 bandwidth_rated = 273000000000
 bandwidth_read_measured = 244000000000
+
+[hardware.op.attend]
+kernel = "split_kv_bf16"
+threads = 256
+why = "eight warps share 64 positions and the 256 dimensions of a head; query heads fill the tile"
+
+[hardware.op.attention]
+kernel = "split_kv_bf16"
+threads = 256
+why = "each block norms and rotates the heads it needs, that of the last split stores the row; then as `attend` has few rows"
+
+[hardware.op.concat]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[hardware.op.conv_silu]
+kernel = "channels_f32"
+threads = 64
+why = "four channels a thread; small blocks spread one row over many SMs"
+
+[hardware.op.delta_net]
+kernel = "heads_f32"
+threads = 256
+why = "eight lanes have a column of the state, 32 columns at once come from shared memory"
+
+[hardware.op.embed]
+kernel = "rows_f32"
+threads = 256
+why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
+
+[hardware.op.experts]
+kernel = "grouped_f16"
+threads = 256
+why = "rows grouped by expert on the device; eight warps as in linear"
+
+[hardware.op.gated_delta]
+kernel = "chunks_f16"
+threads = 224
+why = "a warp carries 16 columns of the state from cell to cell, one makes the results, one brings values; one more brings records for two of these"
+
+[hardware.op.gated_linear_add]
+kernel = "heads_f32"
+threads = 128
+why = "heads as `gated_rms_norm` has them, then `linear_add`"
+
+[hardware.op.gated_rms_norm]
+kernel = "heads_f32"
+threads = 128
+why = "a warp per head, four heads a block"
+
+[hardware.op.linear]
+kernel = "panels_f16"
+threads = 256
+why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
+
+[hardware.op.linear_add]
+kernel = "panels_f16"
+threads = 256
+why = "as `linear`; the sum joins the residual stream without a trip through memory"
+
+[hardware.op.lm_head]
+kernel = "held_f16"
+threads = 256
+why = "as `norm_linear` has up to 64 rows; each block ranks what it has made, then a block a row"
+
+[hardware.op.moe]
+kernel = "rows_f16"
+threads = 256
+why = "one row: eight warps a panel of all its experts; more: a warp a panel, or a part of it"
+
+[hardware.op.norm_linear]
+kernel = "held_f16"
+threads = 256
+why = "eight warps: one per part of K; up to eight rows are normed by every block, more by the first ones"
+
+[hardware.op.pack]
+kernel = "vectors"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[hardware.op.read_bytes]
+kernel = "ring"
+threads = 128
+why = "four warps ask for as much as a block has room for; more of them are no quicker"
+
+[hardware.op.rms_norm]
+kernel = "rows_f32"
+threads = 256
+why = "each thread holds two 16-byte vectors of the row"
+
+[hardware.op.route]
+kernel = "rows_f32"
+threads = 128
+why = "a warp per row"
+
+[hardware.op.select]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector a thread"
+
+[hardware.op.store_kv]
+kernel = "pages_bf16"
+threads = 128
+why = "a warp per head, four heads a block"
+
+[hardware.op.swiglu]
+kernel = "vectors_f32"
+threads = 256
+why = "a 16-byte vector of gate and of up a thread"
+
+[hardware.op.top_k]
+kernel = "chunks_f32"
+threads = 256
+why = "a block ranks what an SM makes of a row in `lm_head`, a warp a part of it"
 
 [model]
 title = "Qwen3.5-35B-A3B"
@@ -331,16 +336,10 @@ pub const MTP_LAYERS: usize = 1;
 pub const FORMAT_EMBED: Format = Format::Bf16;
 /// Output head.
 pub const FORMAT_HEAD: Format = Format::Bf16;
-/// Gated DeltaNet projections.
-pub const FORMAT_GDN: Format = Format::Bf16;
-/// Attention projections.
-pub const FORMAT_ATTENTION: Format = Format::Nvfp4CompressedTensors;
 /// Routed experts.
 pub const FORMAT_EXPERTS: Format = Format::Nvfp4CompressedTensors;
 /// Shared expert.
 pub const FORMAT_SHARED_EXPERT: Format = Format::Nvfp4CompressedTensors;
-/// Attention of the prediction layer.
-pub const FORMAT_MTP_ATTENTION: Format = Format::Bf16;
 /// Experts of the prediction layer.
 pub const FORMAT_MTP_EXPERTS: Format = Format::Bf16;
 /// Keys and values.

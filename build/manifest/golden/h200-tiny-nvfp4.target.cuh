@@ -23,16 +23,10 @@ inline constexpr float NORM_EPS = 1e-6f;
 inline constexpr Format FORMAT_EMBED = Format::bf16;
 // Output head.
 inline constexpr Format FORMAT_HEAD = Format::bf16;
-// Gated DeltaNet projections.
-inline constexpr Format FORMAT_GDN = Format::bf16;
-// Attention projections.
-inline constexpr Format FORMAT_ATTENTION = Format::nvfp4_compressed_tensors;
 // Routed experts.
 inline constexpr Format FORMAT_EXPERTS = Format::nvfp4_compressed_tensors;
 // Shared expert.
 inline constexpr Format FORMAT_SHARED_EXPERT = Format::nvfp4_compressed_tensors;
-// Attention of the prediction layer.
-inline constexpr Format FORMAT_MTP_ATTENTION = Format::nvfp4_compressed_tensors;
 // Experts of the prediction layer.
 inline constexpr Format FORMAT_MTP_EXPERTS = Format::nvfp4_compressed_tensors;
 // Keys and values.

@@ -3,6 +3,7 @@
 mod largest;
 mod leaf;
 mod model;
+mod op;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,7 @@ type Rule = Result<(), ManifestError>;
 /// # Errors
 /// The first rule that is broken.
 pub(crate) fn check(target: &Target) -> Rule {
-    let hardware = File(format!("targets/_hw/{}.toml", target.leaf.hw));
+    let hardware = File(target.hardware_file());
     hardware.rules(&target.hardware)?;
     let file = File(target.model_path("model.toml"));
     file.model_rules(&target.model)?;
@@ -74,7 +75,9 @@ impl File {
             let rule = "a cpu leaves a part of the host's memory to others";
             self.rule(reserve.is_some(), "host_reserve_bytes", "absent", rule)?;
             let none = hardware.gpu.is_none();
-            return self.rule(none, "gpu", "a table", "a cpu has none");
+            self.rule(none, "gpu", "a table", "a cpu has none")?;
+            let none = hardware.op.is_empty();
+            return self.rule(none, "op", "a table", "a cpu chooses no kernels");
         }
         let host = hardware.host.is_some();
         self.rule(
@@ -122,6 +125,12 @@ impl File {
             "gpu.bandwidth_read_measured",
             measured,
             "must be above 0 and not above gpu.bandwidth_rated",
-        )
+        )?;
+        for (op, choice) in &hardware.op {
+            let rule = "a leaf chooses for one shape, a hardware for all";
+            self.rule(!op.contains('.'), "op", op, rule)?;
+            self.op_rules(op, choice)?;
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The flat list of constants that Rust and CUDA text are both written from.
 
-use crate::kernels::TOP_K;
+use crate::kernels::{TOP_K, distinct};
 use crate::schema::leaf::KvFormat;
 use crate::table::{Format, Role, Row};
 use crate::target::Target;
@@ -81,7 +81,7 @@ fn model_constants(target: &Target) -> Vec<Constant> {
 
 /// Matrices that device code takes in one format each: name of the constant, whose format it is,
 /// and what it is for.
-const GROUPS: [(&str, &[Role], bool, &str); 8] = [
+const GROUPS: [(&str, &[Role], bool, &str); 5] = [
     (
         "FORMAT_EMBED",
         &[Role::Embedding],
@@ -89,30 +89,12 @@ const GROUPS: [(&str, &[Role], bool, &str); 8] = [
         "Embedding table.",
     ),
     ("FORMAT_HEAD", &[Role::Head], false, "Output head."),
-    (
-        "FORMAT_GDN",
-        &[Role::GdnQkv, Role::GdnGate, Role::GdnOutput],
-        false,
-        "Gated DeltaNet projections.",
-    ),
-    (
-        "FORMAT_ATTENTION",
-        ATTENTION,
-        false,
-        "Attention projections.",
-    ),
     ("FORMAT_EXPERTS", EXPERTS, false, "Routed experts."),
     (
         "FORMAT_SHARED_EXPERT",
         SHARED_EXPERT,
         false,
         "Shared expert.",
-    ),
-    (
-        "FORMAT_MTP_ATTENTION",
-        ATTENTION,
-        true,
-        "Attention of the prediction layer.",
     ),
     (
         "FORMAT_MTP_EXPERTS",
@@ -122,7 +104,6 @@ const GROUPS: [(&str, &[Role], bool, &str); 8] = [
     ),
 ];
 
-const ATTENTION: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::Output];
 const EXPERTS: &[Role] = &[Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
 const SHARED_EXPERT: &[Role] = &[Role::SharedGate, Role::SharedUp, Role::SharedDown];
 const MTP_EXPERTS: &[Role] = &[
@@ -144,8 +125,7 @@ pub(crate) fn group_formats(target: &Target) -> Vec<(Constant, Vec<Format>)> {
             roles.contains(&row.role) && prediction == predicts
         };
         let rows = table.iter().filter(of_group);
-        let mut formats: Vec<Format> = rows.filter_map(|row| row.format()).collect();
-        formats.dedup();
+        let formats = distinct(rows.filter_map(|row| row.format()));
         let first = formats.first().copied().unwrap_or(Format::Bf16);
         (format(name, first, doc), formats)
     });

@@ -2,6 +2,7 @@
 //!
 //! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`.
 
+use crate::schema::leaf::Op;
 use crate::schema::model::Model;
 use crate::shapes::Shape;
 use crate::table::{Format, Role, Row};
@@ -265,12 +266,29 @@ impl Target {
         ]
     }
 
+    /// The kernel of `op` over `shape`: the leaf's for the shape, or for all, or the hardware's.
+    pub(crate) fn op(&self, op: &str, shape: Option<&str>) -> Option<&Op> {
+        let of_leaf = &self.leaf.op;
+        let of_shape = format!("{op}.{}", shape.unwrap_or_default());
+        let chosen = of_leaf.get(&of_shape).or(of_leaf.get(op));
+        chosen.or(self.hardware.op.get(op))
+    }
+
+    /// File of the manifest that chooses the kernel of `op`.
+    pub(crate) fn chooser_of(&self, op: &str) -> String {
+        let mut of_leaf = self.leaf.op.keys();
+        let same = |key: &String| key.split('.').next() == Some(op);
+        match of_leaf.any(same) {
+            true => self.leaf_file(),
+            false => self.hardware_file(),
+        }
+    }
+
     /// The kernels of this target, by launcher. Names that no kernel has are left out.
     pub fn kernels(&self) -> Vec<KernelChoice<'_>> {
         let launchers = self.launchers().into_iter();
         let chosen = launchers.filter_map(|Launcher { op, shape, name }| {
-            let of_shape = format!("{op}.{}", shape.as_deref().unwrap_or_default());
-            let choice = self.leaf.op.get(&of_shape).or(self.leaf.op.get(op))?;
+            let choice = self.op(op, shape.as_deref())?;
             let is = |kernel: &&Kernel| kernel.op == op && kernel.name == choice.kernel;
             let kernel = KERNELS.iter().find(is)?;
             Some(KernelChoice {
@@ -342,7 +360,8 @@ fn follows_a_norm(role: Role) -> bool {
     is_of_linear(role) && !others
 }
 
-fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+/// Items, each once, in the order of their first ones.
+pub(crate) fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut kept = Vec::new();
     for item in items {
         if !kept.contains(&item) {

@@ -90,7 +90,7 @@ pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     let target = Target {
         name: leaf.into(),
         quant: quant.into(),
-        hardware: read(root, &format!("targets/_hw/{hardware}.toml"), "")?,
+        hardware: read_hardware(root, hardware)?,
         model: read(root, &format!("targets/_model/{model}/model.toml"), "")?,
         leaf: read(root, &format!("targets/{leaf}.toml"), LEAF_HINT)?,
         root: root.into(),
@@ -98,6 +98,25 @@ pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     check(&target)?;
     files::verify(&target)?;
     Ok(target)
+}
+
+/// A hardware, with the kernels of the one that it takes them from.
+fn read_hardware(root: &Path, name: &str) -> Result<Hardware, ManifestError> {
+    let file = hardware_file(name);
+    let mut hardware: Hardware = read(root, &file, "")?;
+    if let Some(other) = &hardware.ops_of {
+        let from: Hardware = read(root, &hardware_file(other), "")?;
+        if !hardware.op.is_empty() || from.ops_of.is_some() {
+            let rule = "must name a hardware with [op] tables, where there are none here";
+            return Err(ManifestError::key(&file, "ops_of", other, rule));
+        }
+        hardware.op = from.op;
+    }
+    Ok(hardware)
+}
+
+fn hardware_file(name: &str) -> String {
+    format!("targets/_hw/{name}.toml")
 }
 
 fn parts<'a>(root: &Path, leaf: &'a str) -> Result<[&'a str; 3], ManifestError> {
@@ -134,14 +153,20 @@ impl Target {
         format!("atlas-{}", self.name.replace('/', "-"))
     }
 
+    /// File of the facts of its hardware.
+    pub(crate) fn hardware_file(&self) -> String {
+        hardware_file(&self.leaf.hw)
+    }
+
     /// Paths from the repository root of every file that the target's constants depend on.
     pub fn files_read(&self) -> Vec<PathBuf> {
         let mut paths = vec![
-            format!("targets/_hw/{}.toml", self.leaf.hw),
+            self.hardware_file(),
             self.model_path("model.toml"),
             self.leaf_file(),
             self.golden_file(),
         ];
+        paths.extend(self.hardware.ops_of.as_deref().map(hardware_file));
         let kept = self
             .checkpoint()
             .map_or(&[][..], |checkpoint| &checkpoint.files);
@@ -280,7 +305,7 @@ mod tests {
     #[test]
     fn a_choice_for_one_shape_goes_before_that_of_all() {
         let mut target = repository("h200/tiny/nvfp4");
-        let mut one = target.leaf.op["attend"].clone();
+        let mut one = target.hardware.op["attend"].clone();
         one.kernel = "split_kv_bf16".to_string();
         target.leaf.op.insert("attend.full".to_string(), one);
         let kernels = target.kernels();
@@ -292,7 +317,7 @@ mod tests {
     #[test]
     fn a_gpu_target_without_every_kernel_does_not_serve() {
         let mut target = repository("h200/tiny/nvfp4");
-        target.leaf.op.remove("linear");
+        target.hardware.op.remove("linear");
         assert!(!target.serves());
         assert!(target.ops_missing().contains(&"linear".to_string()));
         assert!(!target.ops_missing().contains(&"rms_norm".to_string()));

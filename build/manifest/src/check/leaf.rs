@@ -3,7 +3,7 @@
 use super::{File, Rule, largest};
 use crate::constants::group_formats;
 use crate::formats::Formatted;
-use crate::kernels::{FP4_KERNEL, FP4_OPS, kernels_of};
+use crate::kernels::{FP4_KERNEL, FP4_OPS};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
 use crate::table::{FP8_BLOCK, Format, Kind, NVFP4_GROUP, Row, Run};
@@ -12,8 +12,6 @@ use crate::weights::Part;
 
 /// Prefill is cut on this grid, and so are pages: recurrent layers work in chunks of it.
 const GRID_TOKENS: u64 = 64;
-const WARP: u64 = 32;
-const BLOCK_THREADS_MAX: u64 = 1024;
 
 impl File {
     pub(super) fn leaf_rules(&self, target: &Target) -> Rule {
@@ -232,8 +230,11 @@ impl File {
             let rule = format!("kernels take one format for {name}");
             self.rule(formats.len() <= 1, "format", names.join(", "), &rule)?;
         }
-        for op in target.leaf.op.keys() {
-            self.op_rules(target, op)?;
+        for (op, choice) in &target.leaf.op {
+            self.op_rules(op, choice)?;
+            let shaped = op.contains('.');
+            let rule = "the model has no block of this shape that the op is over";
+            self.rule(!shaped || target.has_launcher(op), "op", op, rule)?;
         }
         self.rows_rules(target)?;
         for choice in target.kernels() {
@@ -248,7 +249,8 @@ impl File {
             );
             let key = format!("op.{}.threads", choice.op);
             let holds = target.model.hidden <= row_max;
-            self.rule(holds, &key, choice.threads, &rule)?;
+            let chooser = File(target.chooser_of(choice.op));
+            chooser.rule(holds, &key, choice.threads, &rule)?;
         }
         Ok(())
     }
@@ -257,7 +259,7 @@ impl File {
     fn rows_rules(&self, target: &Target) -> Rule {
         let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
         for op in FP4_OPS {
-            let Some(choice) = target.leaf.op.get(op) else {
+            let Some(choice) = target.op(op, None) else {
                 continue;
             };
             let rule =
@@ -267,29 +269,5 @@ impl File {
             self.rule(agrees, &key, &choice.kernel, &rule)?;
         }
         Ok(())
-    }
-
-    fn op_rules(&self, target: &Target, op: &str) -> Rule {
-        let choice = &target.leaf.op[op];
-        let Some(kernels) = kernels_of(op) else {
-            return self.rule(false, "op", op, "no family has an op of this name");
-        };
-        let shaped = op.contains('.');
-        let rule = "the model has no block of this shape that the op is over";
-        self.rule(!shaped || target.has_launcher(op), "op", op, rule)?;
-        let known = kernels.contains(&choice.kernel.as_str());
-        let rule = format!("no such kernel; {op} has {kernels:?}");
-        self.rule(known, &format!("op.{op}.kernel"), &choice.kernel, &rule)?;
-        let threads = choice.threads;
-        let warps = threads.is_multiple_of(WARP) && (WARP..=BLOCK_THREADS_MAX).contains(&threads);
-        let rule = "must be a multiple of 32 in 32 ..= 1024";
-        self.rule(warps, &format!("op.{op}.threads"), threads, rule)?;
-        let reason = !choice.why.trim().is_empty();
-        self.rule(
-            reason,
-            &format!("op.{op}.why"),
-            "\"\"",
-            "must give the reason",
-        )
     }
 }

@@ -82,8 +82,8 @@ refused!(a_rule_for_layers_that_are_not_there: LEAF_FILE,
      it");
 refused!(formats_that_kernels_do_not_mix: LEAF_FILE,
     "[[format]]\nmatch = \"*\"" =>
-    "[[format]]\nmatch = \"*.o_proj\"\nlayers = [7]\nas = \"bf16\"\n[[format]]\nmatch = \"*\"",
-    "format = nvfp4_compressed_tensors, bf16: kernels take one format for attention projections");
+    "[[format]]\nmatch = \"*.experts.*\"\nlayers = [7]\nas = \"bf16\"\n[[format]]\nmatch = \"*\"",
+    "format = nvfp4_compressed_tensors, bf16: kernels take one format for routed experts");
 refused!(router_of_codes: LEAF_FILE, "    \"*.mlp.gate\",\n" => "",
     "format of model.layers.{layer}.mlp.gate = nvfp4_compressed_tensors: must be bf16: publishers \
      leave it in floats, and kernels take it so");
@@ -104,8 +104,8 @@ refused!(rows_that_a_kernel_does_not_round: LEAF_FILE,
     "kv = \"bf16\"" => "kv = \"bf16\"\nexperts_rows = \"nvfp4\"",
     "op.experts.kernel = warpgroups_f16: block_scaled_fp4 and numbers.experts_rows = \"nvfp4\" ask \
      for each other");
-refused!(a_kernel_that_rounds_rows_by_itself: LEAF_FILE,
-    "\"rows_f16\"" => "\"block_scaled_fp4\"",
+refused!(a_kernel_that_rounds_rows_by_itself: LEAF_FILE, "prefill = 8192" =>
+    "prefill = 8192\n[op.moe]\nkernel = \"block_scaled_fp4\"\nthreads = 256\nwhy = \"y\"",
     "op.moe.kernel = block_scaled_fp4: block_scaled_fp4 and numbers.experts_rows = \"nvfp4\" ask \
      for each other");
 
@@ -291,18 +291,21 @@ refused!(deriving_what_is_published: LEAF_FILE,
     "\n[[format]]\nmatch = [" =>
     "[derive]\ntransformation = \"dequantise\"\nfrom = \"nvfp4\"\n[[format]]\nmatch = [",
     "derive = a table: the model publishes a checkpoint of this quantisation");
-refused!(op_that_no_family_has: LEAF_FILE, "[op.rms_norm]" => "[op.norm]",
+refused!(op_that_no_family_has: HARDWARE_FILE, "[op.rms_norm]" => "[op.norm]",
     "op = norm: no family has an op of this name");
-refused!(op_over_a_shape_that_the_model_lacks: LEAF_FILE, "[op.attend]" => "[op.\"attend.globl\"]",
+refused!(op_of_a_hardware_over_a_shape: HARDWARE_FILE, "[op.attend]" => "[op.\"attend.full\"]",
+    "op = attend.full: a leaf chooses for one shape, a hardware for all");
+refused!(op_over_a_shape_that_the_model_lacks: LEAF_FILE, "prefill = 8192" =>
+    "prefill = 8192\n[op.\"attend.globl\"]\nkernel = \"tiles_bf16\"\nthreads = 384\nwhy = \"y\"",
     "op = attend.globl: the model has no block of this shape that the op is over");
-refused!(kernel_that_does_not_exist: LEAF_FILE,
+refused!(kernel_that_does_not_exist: HARDWARE_FILE,
     "[op.rms_norm]\nkernel = \"rows_f32\"" => "[op.rms_norm]\nkernel = \"rows_f16\"",
     "op.rms_norm.kernel = rows_f16: no such kernel; rms_norm has [\"rows_f32\"]");
-refused!(threads_that_are_no_whole_warps: LEAF_FILE,
+refused!(threads_that_are_no_whole_warps: HARDWARE_FILE,
     "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
     "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 250",
     "op.rms_norm.threads = 250: must be a multiple of 32 in 32 ..= 1024");
-refused!(tile_without_a_reason: LEAF_FILE,
+refused!(tile_without_a_reason: HARDWARE_FILE,
     "\"a warp per row\"" => "\" \"",
     "op.route.why = \"\": must give the reason");
 
@@ -310,11 +313,11 @@ refused!(tile_without_a_reason: LEAF_FILE,
 fn kernel_that_cannot_hold_the_row() {
     let scratch = Scratch::of(LEAF);
     let chosen = "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256";
-    scratch.edit(LEAF_FILE, chosen, &chosen.replace("256", "32"));
+    scratch.edit(HARDWARE_FILE, chosen, &chosen.replace("256", "32"));
     assert_eq!(
         scratch.load(LEAF).unwrap_err().to_string(),
         format!(
-            "{LEAF_FILE}: op.rms_norm.threads = 32: rows_f32 keeps a row in registers, at \
+            "{HARDWARE_FILE}: op.rms_norm.threads = 32: rows_f32 keeps a row in registers, at \
              most 32 elements a thread; hidden = 2048"
         )
     );

@@ -1,8 +1,11 @@
 //! `targets/_hw/<hw>.toml`: what a machine is.
 
+use std::collections::BTreeMap;
 use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
+
+use super::leaf::Op;
 
 /// Which implementation of the ops a target is compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -29,6 +32,11 @@ pub struct Hardware {
     pub host_reserve_bytes: Option<u64>,
     /// The accelerator.
     pub gpu: Option<Gpu>,
+    /// Name of the hardware whose `op` tables are taken; absent: its own.
+    pub ops_of: Option<String>,
+    /// Kernel of each op, by name of the op, unless a leaf chooses another; empty for a CPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub op: BTreeMap<String, Op>,
 }
 
 /// Facts of one accelerator.

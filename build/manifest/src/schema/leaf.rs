@@ -57,8 +57,8 @@ pub struct Leaf {
     pub limits: Limits,
     /// Sizes of steps.
     pub steps: Steps,
-    /// Kernel of each op, by name of the op; empty for a CPU target.
-    #[serde(default)]
+    /// Kernels other than the hardware's, by name of the op, or of the op and a shape.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub op: BTreeMap<String, Op>,
 }
 
