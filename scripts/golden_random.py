@@ -2,8 +2,8 @@
 
     python scripts/golden_random.py [NAME...]
 
-`random_models.py` is the table of families and models. Writes config.json, the weights, model.toml and the leaf
-`targets/cpu/<name>/<quant>.toml`; `scripts/golden.py` then writes the golden files. Needs torch and safetensors. The
+`random_models.py` is the table of families and models. Writes config.json, the weights, model.toml and the leaves
+`targets/<hw>/<name>/<quant>.toml`; `scripts/golden.py` then writes the golden files. Needs torch and safetensors. The
 same seed gives the same files.
 """
 
@@ -276,16 +276,21 @@ def manifest(name, m, folder, tensors):
             input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"], files=files)),
     ]
     (folder / "model.toml").write_text("\n".join(table(*part) for part in parts))
-    leaf = [
-        ("", dict(hw="cpu", model=name, embed=False)),
+    for hardware in m["hardware"]:
+        leaf(hardware, name, m)
+
+
+def leaf(hardware, name, m):
+    tables = [
+        ("", dict(hw=hardware, model=name, embed=False)),
         *[("[format]", rule) for rule in format_rules(m)],
-        ("numbers", {"kv": "f32"}),
+        ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
     ]
-    path = TARGETS / "cpu" / name / f"{m['quant']}.toml"
+    path = TARGETS / hardware / name / f"{m['quant']}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(table(*part) for part in leaf))
+    path.write_text("\n".join(table(*part) for part in tables))
 
 
 def save(folder, tensors, shards):

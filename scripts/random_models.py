@@ -38,7 +38,9 @@ FAMILIES = {
 
 # What a model need not say. `formats` name the groups that are not BF16.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, mtp=0, prefix="model.", stacked=False,
-                shards=1, formats={}, eps=1e-6, rope={}, words={}, around={})
+                shards=1, formats={}, eps=1e-6, rope={}, words={}, around={}, hardware=["cpu"])
+# Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128.
+GPU = dict(hardware=["cpu", "h200", "gb10"])
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
 MISTRAL = dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=None)
@@ -159,4 +161,29 @@ MODELS = {
         "qwen3_next", 63, "one value head per key head, five of six experts", vocab=151, hidden=44,
         heads=3, kv_heads=1, head_dim=128, rotary=48, theta=1e7, experts=6, top=5, inner=12, shared=44,
         **recurrent(["gdn", "attention"], 3, 1, 24, 16)),
+
+    "random-llama-4": model(
+        "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128, eps=1e-5,
+        heads=8, kv_heads=2, head_dim=64, rotary=64, theta=5e5, inner=384, rope=LLAMA3, **GPU),
+    "random-qwen3-4": model(
+        "qwen3", 24, "three query heads on one, an MLP of half blocks, for a GPU too", vocab=259, hidden=128, tied=True,
+        heads=3, kv_heads=1, head_dim=128, rotary=128, theta=1e6, inner=160, **GPU),
+    "random-qwen3_moe-4": model(
+        "qwen3_moe", 34, "eight query heads on one, two of three experts, for a GPU too", vocab=283, hidden=256,
+        heads=8, kv_heads=1, head_dim=64, rotary=64, theta=1e6, experts=3, top=2, inner=128, **GPU),
+    "random-mixtral-4": model(
+        "mixtral", 44, "two of three experts, a key head for each query head, for a GPU too", vocab=301, hidden=256,
+        heads=2, kv_heads=2, head_dim=128, rotary=128, theta=1e6, experts=3, top=2, inner=128, eps=1e-5, **GPU),
+    "random-qwen3_5-4": model(
+        "qwen3_5", 54, "three value heads per key head, for a GPU too", vocab=317, hidden=128,
+        heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, inner=256,
+        **recurrent(["gdn", "attention"], 1, 3, 128, 128), **GPU),
+    "random-qwen3_next-4": model(
+        "qwen3_next", 64, "two value heads per key head, two of three experts, for a GPU too", vocab=263, hidden=256,
+        heads=2, kv_heads=1, head_dim=128, rotary=64, theta=1e7, experts=3, top=2, inner=128, shared=128,
+        **recurrent(["gdn", "attention"], 1, 2, 128, 128), **GPU),
+    "random-qwen3_5_moe-4": model(
+        "qwen3_5_moe", 7, "four value heads per key head, for a GPU too", vocab=137, hidden=256,
+        heads=2, kv_heads=1, head_dim=64, rotary=64, theta=1e7, experts=3, top=2, inner=128, shared=128,
+        **recurrent(["gdn", "attention"], 1, 4, 128, 128), **GPU),
 }

@@ -82,6 +82,9 @@ const DEVICE_TARGETS: [&str; 2] = ["h200/tiny/nvfp4", "gb10/tiny/nvfp4"];
 /// Small models of drawn weights, each of another shape, for goldens.
 const RANDOM: &str = "cpu/random-";
 
+/// The same models for a GPU, one of each family.
+const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
+
 /// A model with real weights, which a package holds.
 const REAL: &str = "cpu/smollm2-";
 /// Script that compares its binary with golden files.
@@ -147,6 +150,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "test -p gguf -p manifest -p xtask --locked --lib --bins --no-fail-fast",
         )
         .turn(Turn::Beside),
+        kernels_step(&leaves).turn(Turn::Beside),
     ];
     let golden = |leaf: &&String| {
         leaf.starts_with(RANDOM) || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
@@ -513,6 +517,28 @@ fn selftest(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> 
     Ok(suite
         .run(name, Command::new(path).arg("selftest"))
         .map(drop)?)
+}
+
+/// Kernels of a small model of each family, for each GPU: no host program is made of them.
+fn kernels_step(leaves: &[String]) -> Step {
+    let small = |leaf: &&String| RANDOM_DEVICE.iter().any(|start| leaf.starts_with(start));
+    let targets: Vec<_> = leaves.iter().filter(small).cloned().collect();
+    let run = move |suite: &Suite<'_>, _: &str| kernels(suite.site, &targets).into();
+    Step::new(
+        "kernels of every family",
+        "what no GPU target that is served reaches still compiles",
+        run,
+    )
+}
+
+fn kernels(site: &Site, targets: &[String]) -> Result<(), Failure> {
+    for target in targets {
+        let plan = plan(site, Some(target))?;
+        let reports = plan.device.iter().flat_map(|device| &device.reports);
+        let reports: Vec<_> = reports.map(|(_, report)| report).collect();
+        make_only(site, &plan.graph, &reports)?;
+    }
+    Ok(())
 }
 
 /// The crate that needs libclang, which comes with the pinned toolchain of a device target.
