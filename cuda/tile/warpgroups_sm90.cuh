@@ -278,12 +278,17 @@ struct PutsSegment {
   }
 };
 
-// Whether such a product has room for the scales of two tiles and for two steps: NVFP4 has a scale
-// for each 16 columns, and those of longer rows leave none.
+// Tiles whose scales a block has room for beside two steps: two, the later one's being under way,
+// or one of longer rows, or none. NVFP4 has a scale for each 16 columns.
+constexpr int known_tiles(Storage storage, int k) {
+  constexpr int kScalesMax = 142 * 1024;
+  const int scales = storage == Storage::nvfp4 ? kTilePanels * kPanelRows * (k / 16) : 0;
+  return 2 * scales <= kScalesMax ? 2 : scales <= kScalesMax ? 1 : 0;
+}
+
+// Whether such a product has room for its scales.
 constexpr bool has_warpgroups(Storage storage, int k) {
-  constexpr int kScalesMax = 160 * 1024;
-  const int scales = storage == Storage::nvfp4 ? 2 * kTilePanels * kPanelRows * (k / 16) : 0;
-  return k % kBlockColumns == 0 && scales <= kScalesMax;
+  return k % kBlockColumns == 0 && known_tiles(storage, k) > 0;
 }
 
 // Products with matrices of kK columns; `Out` is what sums need of shared memory on their way out.
@@ -304,8 +309,10 @@ struct Warpgroups {
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
   // Scales of a panel, of this block's steps.
   static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
+  // Tiles that are there or under way.
+  static constexpr int kKnown = known_tiles(kStorage, kK / kParts);
 
-  // What those that multiply know of a tile: two are there or under way.
+  // What those that multiply know of a tile.
   struct Known {
     alignas(16) unsigned char scales[kTilePanels][kScaleBytes > 0 ? kScaleBytes : 16];
     alignas(16) float row_scales[kTilePanels][W::kNvfp4 ? kPanelRows : 4];
@@ -316,7 +323,7 @@ struct Warpgroups {
   };
 
   static constexpr int kStages =
-      (kWarpgroupBytes - sizeof(Out) - 2 * sizeof(Known) - 256) / kStageBytes;
+      (kWarpgroupBytes - sizeof(Out) - kKnown * sizeof(Known) - 256) / kStageBytes;
   // FP8's sums of a step wait for its scale, and for those of a segment, if it has more steps.
   static constexpr bool kThreeSums = W::kFp8 && kSegmentSteps > 1;
   // Rows of a tile whose steps are decoded while others are multiplied: three sums leave no
@@ -327,7 +334,7 @@ struct Warpgroups {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
     unsigned char rows[kStages][kTileGroups][kOperandBytes];
     Out out;
-    Known known[2];
+    Known known[kKnown];
     unsigned long long full[kStages];
     unsigned long long empty[kStages];
   };
@@ -428,7 +435,9 @@ struct Warpgroups {
   }
 
   // What is known of the tile that was told after `told` others.
-  __device__ Known& known(unsigned told) const { return shared.known[told % 2]; }
+  __device__ Known& known(unsigned told) const { return shared.known[told % kKnown]; }
+  // Parity of its barriers.
+  __device__ static unsigned turn_of(unsigned told) { return told / kKnown % 2; }
 
   // Tells of all tiles, and behind them of one without rows. Looking one up takes as long as a step
   // or two: one warp does it for all.
@@ -438,7 +447,7 @@ struct Warpgroups {
     unsigned told = 0;
     for (int i = blockIdx.x; there; ++told) {
       Known& to = known(told);
-      ptx::mbarrier_wait(&to.taken, told / 2 % 2 ^ 1);
+      ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
       // What the others read is read from there by this warp, too: it has few registers.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
@@ -458,7 +467,7 @@ struct Warpgroups {
 
   // Waits until the next tile is told of; false behind the last.
   __device__ bool next(unsigned told) const {
-    ptx::mbarrier_wait(&known(told).told, told / 2 % 2);
+    ptx::mbarrier_wait(&known(told).told, turn_of(told));
     return known(told).tile.rows > 0;
   }
 
@@ -472,7 +481,7 @@ struct Warpgroups {
   __device__ void multiply_all(const Sink& sink) {
     // One register is kept while a tile is multiplied: the rest is computed again.
     for (unsigned told = 0; next(told); ++told) {
-      ptx::mbarrier_wait(&known(told).scaled, told / 2 % 2);
+      ptx::mbarrier_wait(&known(told).scaled, turn_of(told));
       const int rows = known(told).tile.rows;
       if (rows > 64) {
         consume<128>(told, sink);

@@ -106,6 +106,11 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params para
 inline constexpr int kSplitPanels = 8;
 inline constexpr int kSplitTiles = 4;
 
+// Whether panels are so few that the clusters of a block's rows run at once.
+inline bool has_few_panels(int n, int k) {
+  return tile::panels_of(n) * tile::segments(k) <= kSplitPanels * target::SMS;
+}
+
 template <tile::Storage kStorage, int kK, int kRowTiles>
 using SplitStage = tile::Split<kStorage, kK, kSplitPanels, kRowTiles>;
 
@@ -315,8 +320,7 @@ struct PanelsF16 {
         }
       }
       if constexpr (kSplit<kStorage, kK>) {
-        const bool few = panels * tile::segments(kK) <= kSplitPanels * target::SMS;
-        if (few && params.rows <= tile::kSplitRowsMax) {
+        if (has_few_panels(params.n, kK) && params.rows <= tile::kSplitRowsMax) {
           result = split_of<kStorage, kK>(params, stream);
           return true;
         }

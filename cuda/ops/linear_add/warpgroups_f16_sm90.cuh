@@ -13,8 +13,16 @@
 
 namespace atlas::linear_add {
 
-// More rows than this are operands of warpgroup instructions.
-inline constexpr unsigned kFewRowsMax = 64;
+// More rows than this are operands of warpgroup instructions: of few panels, whose K `linear`
+// splits over the SMs, and of more, whose rows it would read again for each.
+inline constexpr int kFewRowsMax = 64;
+inline constexpr int kFewRowsOfManyPanels = tile::kTileRows;
+
+// Whether the few rows of a product are best as `linear` has them.
+inline bool is_few(const linear::Params& params) {
+  const bool splits = linear::has_few_panels(params.n, params.k);
+  return params.rows <= (splits ? kFewRowsMax : kFewRowsOfManyPanels);
+}
 
 using linear::dynamic_shared;
 using linear::Params;
@@ -126,7 +134,7 @@ struct WarpgroupsF16 {
     const Params params{x, weight, residual, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
     cudaError_t result = cudaSuccess;
-    if (rows > kFewRowsMax &&
+    if (!is_few(params) &&
         is_many(params, operands, format, target::LinearAddWidths{}, result, stream)) {
       return result;
     }

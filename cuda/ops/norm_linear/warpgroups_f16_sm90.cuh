@@ -33,6 +33,12 @@ struct Normed {
   }
 };
 
+// Rows that are held, at most: weights are read again for each block of them.
+inline constexpr int kHeldReads = 2;
+inline constexpr int kHeldRowsMax = kHeldReads * tile::held_rows(HIDDEN) < tile::kHeldRowsMax
+                                        ? kHeldReads * tile::held_rows(HIDDEN)
+                                        : tile::kHeldRowsMax;
+
 inline constexpr int kNormBytes = tile::operand_bytes(tile::kOperandRows, HIDDEN);
 // Rows of a block where eight a block would leave most SMs idle.
 inline constexpr int kFewNormRows = 2;
@@ -193,7 +199,7 @@ struct WarpgroupsF16 {
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
     if (splits(params)) return launch_split(params, stream);
-    return rows <= tile::kHeldRowsMax ? launch_held(params, keep != 0, operands, arrived, stream)
+    return params.rows <= kHeldRowsMax ? launch_held(params, keep != 0, operands, arrived, stream)
                                       : many(params, keep != 0, operands, stream);
   }
 };
