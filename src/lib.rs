@@ -11,6 +11,7 @@ pub mod calendar;
 #[cfg(feature = "server")]
 pub mod cli;
 pub mod engine;
+pub mod executor;
 pub mod histogram;
 #[cfg(feature = "server")]
 pub mod http;

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atlas::cli::boot::{self, Files};
-use atlas::engine::executor::{DeviceError, Executor, Ranked, Rows};
 use atlas::engine::{self, Limits};
+use atlas::executor::{DeviceError, Executor, Ranked, Rows};
 use atlas::http::files;
 use atlas::http::limits::IO_THREADS;
 use atlas::http::listener::Listener;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use atlas::engine::executor::{DeviceError, Executor, Rows};
-use atlas::engine::request::TokenId;
+use atlas::executor::{DeviceError, Executor, Rows, TokenId};
 use atlas::target;
 use atlas::text::chat::ChatModel;
 use atlas::text::tokenizer::Tokenizer;

@@ -4,7 +4,7 @@
 //! while a model loads, so what is free is asked anew before each part is taken.
 
 use super::host::{Bound, Files, Room};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::target;
 
 const MEBIBYTE: u64 = 1 << 20;

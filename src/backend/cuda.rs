@@ -33,7 +33,7 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
-use crate::engine::executor::{DeviceError, Patience};
+use crate::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::{Batch, Device, Program};
 use crate::shapes::Attention as _;

@@ -32,7 +32,7 @@ pub fn leave(code: i32) -> ! {
 #[cfg(not(feature = "cuda"))]
 mod device {
     use super::cpu::Cpu;
-    use crate::engine::executor::DeviceError;
+    use crate::executor::DeviceError;
     use crate::model::{TOLERANCE_F32, Tolerance};
     use crate::target;
 
@@ -84,7 +84,7 @@ mod device {
 #[cfg(feature = "cuda")]
 mod device {
     use super::cuda::Cuda;
-    use crate::engine::executor::DeviceError;
+    use crate::executor::DeviceError;
 
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, measure, parity, partition};

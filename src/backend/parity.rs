@@ -26,7 +26,7 @@ use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::device;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
 pub use against::compare;

@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::backend::{self, Backend};
-use crate::engine::executor::DeviceError;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
+use crate::executor::DeviceError;
 use crate::http::state::Loading;
 use crate::log;
 use crate::model::Runs;

@@ -9,9 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::{DeviceError, Executor, Patience, Rows};
 use crate::engine::request::{Admitted, Event, Request, Sampling};
 use crate::engine::turns::Source;
+use crate::executor::{DeviceError, Executor, Patience, Rows};
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.

@@ -6,8 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::backend::GOLDEN_TOLERANCE;
-use crate::engine::executor::Executor;
-use crate::engine::request::TokenId;
+use crate::executor::{Executor, TokenId};
 use crate::log;
 use crate::model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
 use crate::target;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::model::{Acceptance, Exchange, acceptance};
 use crate::target;
 use crate::weights::Progress;

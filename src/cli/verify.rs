@@ -8,7 +8,7 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::Backend;
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::model::{self, LayerFinding, Runner};
 use crate::target;
 use crate::text::chat::ChatModel;

@@ -11,8 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::executor::Slot;
-use super::request::TokenId;
+use crate::executor::{Slot, TokenId};
 
 /// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
 const THREADS: usize = 4;

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use super::request::{Dry, TokenId};
+use super::request::Dry;
+use crate::executor::TokenId;
 
 /// Repeated tokens beyond which the penalty grows no more: it is out of all proportion there.
 const EXPONENT_MAX: usize = 64;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use super::executor::{DeviceError, Executor, Patience, Ranked, Rows};
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
+use crate::executor::{DeviceError, Executor, Patience, Ranked, Rows};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.

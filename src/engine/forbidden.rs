@@ -1,7 +1,8 @@
 //! Tokens that a request forbids whatever their logits: all but some, stop tokens before a least
 //! length, and last tokens of sequences that must not appear.
 
-use super::request::{Sampling, TokenId};
+use super::request::Sampling;
+use crate::executor::TokenId;
 
 /// The forbidden tokens of one sequence, as its reply grows.
 #[derive(Debug, Default)]

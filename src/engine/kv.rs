@@ -3,7 +3,7 @@
 //! A sequence gets all the pages it can ever need when it is admitted, so it never has to be
 //! evicted, recomputed or moved while it runs.
 
-use super::executor::{PageId, Slot};
+use crate::executor::{PageId, Slot};
 use crate::target;
 
 /// Pages that hold `tokens` positions.

@@ -21,7 +21,6 @@ pub mod constraint;
 mod dry;
 mod end;
 pub mod events;
-pub mod executor;
 mod forbidden;
 mod handle;
 mod kv;
@@ -63,7 +62,6 @@ pub use self::stats::{Figure, Stats};
 
 use self::constraint::MaskThreads;
 use self::end::Counted;
-use self::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use self::handle::{Queued, Shared};
 use self::kv::{Kv, pages_for};
 use self::request::{Event, FinishReason};
@@ -71,6 +69,7 @@ use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
 use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
+use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 
 /// What clients are told whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";

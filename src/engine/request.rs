@@ -7,9 +7,7 @@ use super::constraint::Constraint;
 use super::events::EventSender;
 use super::thinking::ThinkingBudget;
 use super::turns::Source;
-
-/// Index into the vocabulary.
-pub type TokenId = u32;
+use crate::executor::TokenId;
 
 /// Largest `top_logprobs` that a request may ask for.
 pub const MAX_TOP_LOGPROBS: usize = 20;

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 
 use super::constraint::Allowed;
 use super::dry::Repetitions;
-use super::executor::Ranked;
 use super::forbidden::Forbidden;
-use super::request::{Sampling, Scored, TokenId, TokenLogprobs};
+use super::request::{Sampling, Scored, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
+use crate::executor::{Ranked, TokenId};
 use crate::ranking::{most_likely, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::constraint::{Allowed, Guide, MaskThreads};
 use super::events::EventSender;
-use super::executor::{Ranked, Rows, Slot};
 use super::kv::Kv;
-use super::request::{Event, FinishReason, Request, Scored, TokenId, TokenLogprobs};
+use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
 use super::turns::Source;
+use crate::executor::{Ranked, Rows, Slot, TokenId};
 use crate::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of

@@ -11,14 +11,14 @@ use tokio::sync::mpsc;
 
 use super::constraint::{self, Constraint, Mask, Next};
 use super::events::{self, EventReceiver};
-use super::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Ranked, Rows};
 use super::request::{
-    Admitted, Dry, Event, FinishReason, Request, Sampling, Scored, TokenId, TokenLogprobs, Xtc,
+    Admitted, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
 use super::sampler::{self, Sampler, Scratch};
 use super::thinking::ThinkingBudget;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
+use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Ranked, Rows, TokenId};
 use crate::ranking;
 use crate::target::{MAX_CONTEXT, PAGE};
 

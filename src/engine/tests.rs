@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::constraint::{Constraint, Mask, Next};
 use super::events::EventReceiver;
-use super::executor::{DeviceError, Executor, Patience, Rows};
-use super::request::{Event, FinishReason, Request, Sampling, TokenId};
+use super::request::{Event, FinishReason, Request, Sampling};
 use super::sim::{self, HashModel, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
 use super::*;
+use crate::executor::{DeviceError, Executor, Patience, Rows, TokenId};
 
 /// Longer than any of these tests may take; shorter than a person waits.
 const PATIENCE: Duration = Duration::from_secs(20);

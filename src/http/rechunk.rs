@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{FinishReason, TokenId, TokenLogprobs};
+use crate::engine::request::{FinishReason, TokenLogprobs};
+use crate::executor::TokenId;
 use crate::text::chat::ChatModel;
 use crate::text::reply::{Flow, Reply, ReplyFormat};
 use crate::text::testing::{END_OF_TURN, Random, chat_model};

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::engine::executor::{DeviceError, Executor, Rows};
-use crate::engine::request::TokenId;
 use crate::engine::{self, Limits};
+use crate::executor::{DeviceError, Executor, Rows, TokenId};
 use crate::target;
 use crate::text::reply::Delta;
 use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};

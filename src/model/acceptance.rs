@@ -1,8 +1,7 @@
 //! How often the multi-token-prediction layer guesses the token that was served next.
 
 use super::Runs;
-use crate::engine::executor::{DeviceError, Executor};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, TokenId};
 use crate::target::PREFILL_TOKENS;
 
 use super::runner::Runner;

@@ -8,9 +8,8 @@
 use std::fmt;
 
 use crate::backend::parity::{Random, Report};
-use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
 use crate::engine::sampler::argmax;
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
 use crate::ops::CELL;
 use crate::ranking::{all_finite, most_likely};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB};

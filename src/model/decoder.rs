@@ -4,7 +4,7 @@ use super::blocks::{Block, Loader, Stream};
 use super::family::{self, Mixer, Runs};
 use super::feed_forward::FeedForward;
 use super::runner::ROWS_MAX;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Batch, Ends, RANKED};
 use crate::target::{self, HIDDEN, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};

@@ -5,8 +5,7 @@
 use super::tests::{alone, folder, runner};
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::Executor;
-use crate::engine::request::TokenId;
+use crate::executor::{Executor, TokenId};
 use crate::target::{self, VOCAB};
 use crate::weights::Layout;
 

@@ -2,7 +2,7 @@
 
 use super::blocks::{self, Attention, Block, DeltaNet, Loader, Stream};
 use super::feed_forward::Feeds;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Delta};
 use crate::shapes::{Attention as _, Delta as _};
 use crate::target::{Full, Gdn, Role};

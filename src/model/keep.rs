@@ -3,8 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::executor::{DeviceError, Executor};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, TokenId};
 use crate::ranking::{most_likely, weight_of};
 use crate::target::{self, MAX_CONTEXT, PREFILL_TOKENS};
 

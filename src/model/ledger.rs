@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::{decoder, family};
 use crate::backend::{self, Backend, Bound};
-use crate::engine::executor::LOGITS_ROWS_MAX;
+use crate::executor::LOGITS_ROWS_MAX;
 use crate::ops::{Device, RANKED};
 use crate::target::{self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, Site, VOCAB};
 use crate::weights::Layout;

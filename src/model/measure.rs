@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 
 /// Longest prompt that is measured.

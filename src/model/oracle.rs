@@ -10,8 +10,7 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::backend::cpu::{Cpu, Tensor};
-use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, TokenId};
 use crate::ops::{Batch, Dense, Device};
 use crate::ranking::weight_of;
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};

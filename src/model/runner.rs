@@ -1,10 +1,9 @@
 //! A loaded model as the engine sees it.
 
 use super::Runs;
-use crate::engine::executor::{
-    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot,
+use crate::executor::{
+    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, TokenId,
 };
-use crate::engine::request::TokenId;
 use crate::ops::{Batch, Program, RANKED};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};

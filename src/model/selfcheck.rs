@@ -16,8 +16,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::engine::executor::{DeviceError, Executor};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, TokenId};
 use crate::target::{MAX_CONTEXT, PREFILL_TOKENS};
 
 use super::session::{Session, most_likely};

@@ -1,7 +1,6 @@
 //! Sequences driven straight through an executor: golden replay, checks and measurements.
 
-use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.

@@ -9,8 +9,7 @@
 use std::fmt;
 use std::thread;
 
-use crate::engine::executor::{DeviceError, Executor, LOGITS_ROWS_MAX};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, TokenId};
 use crate::ranking::{all_finite, weight_of};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 

@@ -1,7 +1,7 @@
 //! Attention over a paged cache of keys and values.
 
 use super::{Batch, Device};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::shapes;
 
 /// Attention of one shape.

@@ -4,8 +4,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
-use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, PageId, Rows, Slot, TokenId};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
 
 /// The rows of one sequence within the step.

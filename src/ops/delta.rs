@@ -1,7 +1,7 @@
 //! Gated DeltaNet: a causal convolution, then the gated delta rule on a state per value head.
 
 use super::{Batch, Dense, Device};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::shapes;
 
 /// Gated DeltaNet of one shape.

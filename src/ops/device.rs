@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 
 use super::Batch;
-use crate::engine::executor::{DeviceError, Patience};
+use crate::executor::{DeviceError, Patience};
 use crate::target::Format;
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 

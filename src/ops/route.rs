@@ -1,7 +1,7 @@
 //! Mixture of experts: a router's choice, and the experts that rows visit.
 
 use super::Device;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::shapes;
 use crate::weights::{MatrixSource, WeightsError};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::TokenId;
 use crate::engine::thinking::ThinkingBudget;
+use crate::executor::TokenId;
 
 use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};

@@ -15,7 +15,7 @@
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use serde_json::{Map, Value};
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 
 use super::template::Conversation;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::target;
 
 use super::chat::ChatModel;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 
 /// Bytes that remembered texts and their ids take at most.
 pub const SEGMENTS_BYTES_MAX: usize = 64 * 1024 * 1024;

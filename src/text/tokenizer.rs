@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 
 use super::control::ControlTokens;
 use super::pieces;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::checkpoint::INDEX;
 use super::folder::Distrust;
 use super::locate;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::target;
 
 /// A checkpoint that cannot be served. The text names the file, the tensor and the fix.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atlas::engine::constraint::{Mask, Next};
-use atlas::engine::request::TokenId;
+use atlas::executor::TokenId;
 use atlas::http::json as body;
 use atlas::text::grammar::calls::{self, Calls};
 use atlas::text::grammar::limits;

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use atlas::engine::request::TokenId;
+use atlas::executor::TokenId;
 use atlas::http::chat::request::ChatRequest;
 use atlas::http::json as body;
 use atlas::text::template::Conversation;

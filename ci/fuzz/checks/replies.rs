@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use atlas::engine::request::TokenId;
+use atlas::executor::TokenId;
 use atlas::target::VOCAB;
 use atlas::text::detokenize::Detokenizer;
 use atlas::text::reasoning::{ReasoningSplitter, Split};

@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 
-use crate::engine::executor::{DeviceError, PageId};
+use crate::executor::{DeviceError, PageId};
 use crate::ops::{Attend, Batch};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, PAGE};

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Batch, Delta, GatedDelta, Span};
 use crate::shapes;
 use crate::target::MAX_SEQUENCES;

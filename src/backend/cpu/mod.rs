@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use crate::backend::budget::Budget;
 use crate::backend::host;
-use crate::engine::executor::{DeviceError, Patience};
+use crate::executor::{DeviceError, Patience};
 use crate::ops::{Batch, Dense, Device, Gate, RANKED};
 use crate::ranking;
 use crate::shapes;

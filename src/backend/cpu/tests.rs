@@ -3,7 +3,7 @@
 
 use super::random::Random;
 use super::*;
-use crate::engine::executor::{PageId, Rows, Slot};
+use crate::executor::{PageId, Rows, Slot};
 use crate::ops::{Attend, Delta, GatedDelta, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;

@@ -7,7 +7,7 @@ use ffi::{Device, DeviceBuf, Stream};
 
 use super::step::CELL_TILE_TOKENS;
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, memory, refused};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes::Attention as _;
 use crate::target::{Full, MAX_CONTEXT, PAGE};

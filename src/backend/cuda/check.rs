@@ -18,7 +18,7 @@ use super::panels::Panels;
 use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
 use crate::backend::clock::{Clock, Timed};
 use crate::backend::parity::{self, Probe, ProbeAttention, Random, Report, stored};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::model::{self, Plan, Runner};
 use crate::ops::{Batch, Dense, Device, Ends};
 use crate::target::{self, DECODE_STEPS, Full, PREFILL_TOKENS};

@@ -4,7 +4,7 @@ use ffi::{DeviceBuf, ops};
 
 use super::step::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
 use crate::shapes::Delta as _;

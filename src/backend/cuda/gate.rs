@@ -3,7 +3,7 @@
 use ffi::{Device, Stream, ops};
 
 use super::{Cuda, Tensor, count};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::Gate;
 use crate::shapes::Mlp as _;
 use crate::target::Mlp;

@@ -11,7 +11,7 @@ use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops}
 
 use super::jobs::{JOB_ROWS, Job, Place, Wanted};
 use super::{RECORDS, WIDEST, count, feed_forward, least, memory, most, refused};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::weights::{WeightsError, pipeline};
 
 /// Bytes of codes that are read at once, where slots have the room.

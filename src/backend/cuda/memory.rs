@@ -6,7 +6,7 @@ use super::step::Step;
 use super::{ARRIVED, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused};
 use crate::backend::budget::Budget;
 use crate::backend::host;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::target;
 
 /// Buffers that operations work in beside tensors, bytes: those of `Cuda`, of `Step` and of a

@@ -5,7 +5,7 @@ use ffi::{Device, DeviceBuf, Stream, ops};
 use super::jobs::Wanted;
 use super::storage::{Order, Storage};
 use super::{Cuda, OPERAND_ROWS, Tensor, count, least, memory, most, refused};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::Route;
 use crate::shapes::Experts as _;

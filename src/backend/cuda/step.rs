@@ -5,7 +5,7 @@ use std::ops::Range;
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::{FEW_ROWS, memory};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;
@@ -371,7 +371,7 @@ fn tiles(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::executor::Slot;
+    use crate::executor::Slot;
     use crate::ops::ONE_BY_ONE;
 
     fn span(start: usize, rows: Range<usize>) -> Span {

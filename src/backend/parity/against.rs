@@ -7,7 +7,7 @@ use super::{
 };
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::CELL;
 use crate::target::{Full, MAX_CONTEXT, PREFILL_TOKENS};
 

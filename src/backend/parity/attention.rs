@@ -8,7 +8,7 @@ use super::rows::RowCase;
 use super::sequences::{Opened, SequenceCase, SequenceOp, SequenceOpOn};
 use super::{BF16_STORED, Group, Probe, Random, formula};
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes;
 use crate::target::{Full, KV_PAGES, Role};

@@ -9,7 +9,7 @@ use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::sequences::{Opened, SequenceOp, SequenceOpOn};
 use super::{F16_OPERANDS, F16_STORED, F32_CHAIN, Group, Probe, Random};
 use crate::backend::cpu::{self, Cpu};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{self, Batch, Delta, Dense};
 use crate::shapes::{self, Delta as _};
 use crate::target::{Gdn, HIDDEN, Role};

@@ -3,7 +3,7 @@
 use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Ends, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;

@@ -7,7 +7,7 @@ use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{BF16_STORED, F16_STORED, Group, Probe, Random};
 use crate::backend::cpu::{self, Cpu};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::Route;
 use crate::shapes;
 use crate::target::{HIDDEN, Moe, Role};

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::attention::Norms;
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor};
-use crate::engine::executor::{PageId, Rows, Slot};
+use crate::executor::{PageId, Rows, Slot};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
 use crate::target::{HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};

@@ -7,7 +7,7 @@ use super::matrices::{Shape, blocks, once};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::backend::cpu::{Cpu, Tensor};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::Gate;
 use crate::shapes;
 use crate::target::{Mlp, Role};

@@ -2,7 +2,7 @@
 
 use super::round_f16;
 use crate::backend::cpu::{self, Cpu};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Batch, Dense, Device, Ends};
 use crate::weights::Stored;
 

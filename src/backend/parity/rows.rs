@@ -6,8 +6,7 @@
 use super::{F32_CHAIN, Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, PageId, Rows, Slot, TokenId};
 use crate::ops::{Batch, Device};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 

@@ -3,7 +3,7 @@
 use super::{Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::{DeviceError, PageId, Rows, Slot};
+use crate::executor::{DeviceError, PageId, Rows, Slot};
 use crate::ops::{Batch, Device, ONE_BY_ONE};
 use crate::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
 

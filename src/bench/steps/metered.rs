@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
-use crate::engine::executor::{DeviceError, Patience};
+use crate::executor::{DeviceError, Patience};
 use crate::ops::{
     Attend, Batch, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta, Qkv, RANKED,
     Route, Span, norm_and_rank, store_and_attend,

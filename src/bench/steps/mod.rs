@@ -28,7 +28,7 @@ use super::{BenchError, chart, write};
 use crate::backend;
 use crate::backend::clock::Timed;
 use crate::cli::boot;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::model::Runs;
 use crate::model::{Plan, Runner};
 use crate::ops::Device;

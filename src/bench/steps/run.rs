@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use crate::engine::executor::{DeviceError, Executor, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.

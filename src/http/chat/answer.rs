@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{TokenId, TokenLogprobs};
+use crate::engine::request::TokenLogprobs;
+use crate::executor::TokenId;
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 

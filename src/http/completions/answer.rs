@@ -4,7 +4,8 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{Scored, TokenId, TokenLogprobs};
+use crate::engine::request::{Scored, TokenLogprobs};
+use crate::executor::TokenId;
 use crate::http::call::Usage;
 use crate::http::chat::answer::{Identity, write_head};
 use crate::http::chat::usage::{Tally, usage_json};

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::request::{Scored, TokenId, TokenLogprobs};
+use crate::engine::request::{Scored, TokenLogprobs};
+use crate::executor::TokenId;
 use crate::http::chat::answer::LOGPROB_LEAST;
 use crate::text::chat::ChatModel;
 use crate::text::detokenize::Detokenizer;

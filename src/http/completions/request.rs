@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::engine::request::{MAX_TOP_LOGPROBS, TokenId};
+use crate::engine::request::MAX_TOP_LOGPROBS;
+use crate::executor::TokenId;
 use crate::http::chat::usage::UsageTold;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};

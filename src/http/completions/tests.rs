@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::http::testing::{Answer, Script, TestServer};
 use crate::text::testing::END_OF_TURN;
 

@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::engine::events::EventReceiver;
-use crate::engine::request::{Admitted, Event, FinishReason, Scored, TokenId, TokenLogprobs};
+use crate::engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
+use crate::executor::TokenId;
 use crate::http::call::{Call, Replies, Usage};
 use crate::http::error::{ApiError, internal};
 use crate::http::limits::EVENTS_MAX;

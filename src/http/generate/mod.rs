@@ -19,11 +19,12 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::engine::events::EventSender;
-use crate::engine::request::{Admitted, Request, Sampling, Scored, TokenId, TokenLogprobs};
+use crate::engine::request::{Admitted, Request, Sampling, Scored, TokenLogprobs};
 use crate::engine::rng;
 use crate::engine::thinking::ThinkingBudget;
 use crate::engine::turns::Source;
 use crate::engine::{Phase, Rejected};
+use crate::executor::TokenId;
 use crate::text::chat::{ENCODED_TOKENS_MAX, Prompt, PromptError};
 use crate::text::reply::{Delta, Reply, ReplyFormat, append};
 use crate::text::template::{Conversation, TemplateError};

@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, TokenId, Xtc};
+use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
+use crate::executor::TokenId;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{

@@ -1,6 +1,7 @@
 //! Texts that rules of sampling name, as tokens of the model.
 
-use crate::engine::request::{Dry, TokenId};
+use crate::engine::request::Dry;
+use crate::executor::TokenId;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{Scored, TokenId};
+use crate::engine::request::Scored;
+use crate::executor::TokenId;
 use crate::http::chat::answer::Identity;
 use crate::http::chat::usage::{Tally, UsageTold};
 use crate::http::completions::answer::{ChunkWriter, Shape, whole_answer};

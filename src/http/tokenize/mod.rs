@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::target;
 use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
 use crate::text::detokenize::Detokenizer;

@@ -1,7 +1,7 @@
 //! Attention over all earlier positions of a sequence.
 
 use super::{Block, Loader, Stream};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Dense, Qkv};
 use crate::shapes;
 use crate::target::{FORMAT_KV, KvFormat, PAGE, Role};

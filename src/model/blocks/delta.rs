@@ -1,7 +1,7 @@
 //! Gated DeltaNet: a recurrent mixer.
 
 use super::{Block, Loader, Stream};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{self, Batch, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::Role;

@@ -1,7 +1,7 @@
 //! Mixture of experts.
 
 use super::{Block, Loader, Stream};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Batch, Dense, Route};
 use crate::shapes;
 use crate::target::Role;

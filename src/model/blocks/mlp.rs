@@ -1,7 +1,7 @@
 //! A gated MLP that every row visits.
 
 use super::{Block, Loader, Stream};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Batch, Gate};
 use crate::shapes;
 use crate::target::Role;

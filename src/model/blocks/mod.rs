@@ -19,7 +19,7 @@ pub use loader::Loader;
 #[cfg(feed_forward = "mlp")]
 pub use mlp::Mlp;
 
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::{Batch, Device};
 use crate::target::HIDDEN;
 use crate::weights::WeightsError;

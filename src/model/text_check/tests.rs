@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::executor::Rows;
+use crate::executor::Rows;
 
 const VOCAB: usize = 97;
 /// What a fluent model of these tests prefers the right token by.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::constraint::{Constraint, Mask, Next};
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 
 use super::guide::{Follow, follow};
 use super::vocabulary::Vocabulary;

@@ -6,7 +6,7 @@ use llguidance::Matcher;
 use llguidance::api::StopReason;
 
 use crate::engine::constraint::{Constraint, Mask, Next};
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 
 use super::Compiled;
 use super::panics;

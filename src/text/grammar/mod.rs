@@ -31,7 +31,7 @@ use llguidance::{Matcher, ParserFactory, TokenParser};
 use serde_json::{Value, json};
 
 use crate::engine::constraint::{Constraint, Mask};
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::target;
 
 use super::tokenizer::Tokenizer;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 
 use crate::engine::constraint::Mask;
-use crate::engine::request::TokenId;
+use crate::executor::TokenId;
 use crate::text::tokenizer::Tokenizer;
 
 /// Bytes of all tokens, as a trie and by id.

@@ -6,8 +6,7 @@ use super::super::tests::Folder;
 use super::super::{Checkpoint, Weight, WeightsError, open_layers, open_seeded};
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::engine::executor::{Executor, PageId, Rows, Slot};
-use crate::engine::request::TokenId;
+use crate::executor::{Executor, PageId, Rows, Slot, TokenId};
 use crate::model::{Plan, Runner};
 use crate::target::{LAYERS, PAGE, Site, VOCAB};
 

@@ -2,7 +2,7 @@
 
 use crate::backend::cuda::{Cuda, Matrix, Tensor, Vector};
 use crate::backend::parity::ProbeDelta;
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::Delta;
 use crate::shapes::Delta as _;
 use crate::target::Gdn;

@@ -5,7 +5,7 @@ use crate::backend::cuda::feed_forward::Experts;
 use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::{Cuda, refused};
 use crate::backend::parity::{ProbeExperts, Report};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
 use crate::target::{Moe, Role};

@@ -10,7 +10,7 @@ use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
-use crate::engine::executor::DeviceError;
+use crate::executor::DeviceError;
 use crate::ops::Device;
 use crate::target::{Format, Role, Site};
 use crate::weights::{self, Bits, MatrixSource, Stored, WeightsError};

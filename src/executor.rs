@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::request::TokenId;
+/// Index into the vocabulary.
+pub type TokenId = u32;
 
 /// Index of a sequence's recurrent state and page-table row, below `target::MAX_SEQUENCES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
