@@ -16,13 +16,24 @@ const GENERATION: &str = "generation_config.json";
 const BLANK: char = 'Ġ';
 const LETTERS: u32 = 26;
 
-/// Names and contents of the files.
-pub fn files() -> Vec<(&'static str, String)> {
-    vec![
+/// Name and content of a file.
+type Named = (&'static str, String);
+
+/// The files of a model, without tokenizer and template where it has none.
+pub fn files() -> Vec<Named> {
+    named([
         (target::TOKENIZER_FILE, tokenizer().to_string()),
         (target::TEMPLATE_FILE, TEMPLATE.to_string()),
         (GENERATION, format!("{:#}\n", generation())),
-    ]
+    ])
+}
+
+/// Files that have a name: a target names none that its model lacks.
+fn named(files: [Named; 3]) -> Vec<Named> {
+    files
+        .into_iter()
+        .filter(|(name, _)| !name.is_empty())
+        .collect()
 }
 
 fn generation() -> Value {
@@ -131,6 +142,13 @@ mod tests {
         for &(id, text) in target::ADDED_TOKENS {
             assert_eq!(tokenizer.id_of(text), Some(id), "{text}");
         }
+    }
+
+    #[test]
+    fn a_model_without_a_tokenizer_gets_no_file_for_it() {
+        let file = |name| (name, String::new());
+        let kept = named([file(""), file(""), file(GENERATION)]);
+        assert_eq!(kept, [file(GENERATION)]);
     }
 
     #[test]
