@@ -73,7 +73,7 @@ pub fn start(args: &[String]) -> Result<(), Failure> {
         args
     };
     match Xtask::from_args(&["cargo xtask"], &args) {
-        Ok(xtask) => xtask.verb.start(&Site::here(), rest),
+        Ok(xtask) => xtask.verb.start(&Site::find()?, rest),
         Err(EarlyExit {
             output,
             status: Ok(()),

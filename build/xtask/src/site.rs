@@ -70,6 +70,16 @@ impl From<manifest::ManifestError> for Failure {
     }
 }
 
+/// Manifest of this package below a workspace's root.
+const XTASK: &str = "build/xtask/Cargo.toml";
+
+/// Root of the workspace that `folder` lies in.
+fn workspace(folder: &Path) -> Option<PathBuf> {
+    let mut above = folder.ancestors();
+    let root = above.find(|folder| folder.join(XTASK).is_file())?;
+    root.canonicalize().ok()
+}
+
 /// The workspace.
 pub struct Site {
     /// Absolute path of its root.
@@ -77,14 +87,26 @@ pub struct Site {
 }
 
 impl Site {
-    /// The workspace that this executable was compiled in.
+    /// The workspace that cargo runs this executable of, else the one around the current folder.
+    ///
+    /// # Errors
+    /// If neither is one.
+    pub fn find() -> Result<Site, Failure> {
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let current = std::env::current_dir().ok();
+        let found = [package, current].into_iter().flatten();
+        let root = found.filter_map(|folder| workspace(&folder)).next();
+        let root = root.ok_or_else(|| {
+            let rule = format!("no {XTASK} in the current folder or above; start in the workspace");
+            Failure::Usage(rule)
+        })?;
+        Ok(Site { root })
+    }
+
+    /// The workspace of a test.
+    #[cfg(test)]
     pub fn here() -> Site {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-        Site {
-            root: root
-                .expect("xtask lies two folders below the root")
-                .to_path_buf(),
-        }
+        Site::find().expect("tests run in the workspace")
     }
 
     /// Where the pipeline keeps everything it makes.
@@ -153,6 +175,30 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_workspace_is_found_from_its_folders_and_from_no_other() {
+        let root = Site::here().root;
+        for folder in [
+            root.clone(),
+            root.join("build/xtask"),
+            root.join("targets/_hw"),
+        ] {
+            assert_eq!(workspace(&folder), Some(root.clone()));
+        }
+        assert_eq!(workspace(&std::env::temp_dir()), None);
+    }
+
+    #[test]
+    fn a_copied_workspace_is_its_own() {
+        let copy = std::env::temp_dir().join(format!("atlas-site-{}", std::process::id()));
+        std::fs::create_dir_all(copy.join("build/xtask/src")).unwrap();
+        std::fs::write(copy.join(XTASK), "").unwrap();
+        let found = workspace(&copy.join("build/xtask/src"));
+        let right = copy.canonicalize().ok();
+        std::fs::remove_dir_all(&copy).unwrap();
+        assert_eq!(found, right);
+    }
 
     #[test]
     fn the_nearest_name_is_offered() {

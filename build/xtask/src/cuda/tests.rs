@@ -380,7 +380,7 @@ fn a_kernel_without_a_file_names_both_places() {
 
 #[test]
 fn a_header_may_include_another_of_its_folder() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Site::here().root;
     let needed = super::needed(&root, "cuda/ops/delta_net".to_string()).unwrap();
     for file in ["columns_f32.cuh", "cells_f16.cuh", "chunks_f16.cuh"] {
         assert!(needed.contains(&format!("cuda/ops/gated_delta/{file}")));
