@@ -1,6 +1,6 @@
 //! The rules between numbers: each one names the file, the key, the value and what it should be.
 
-mod largest;
+pub(crate) mod largest;
 mod leaf;
 mod model;
 mod op;
@@ -31,6 +31,13 @@ pub(crate) fn check(target: &Target) -> Rule {
     file.model_rules(&target.model)?;
     File(target.leaf_file()).leaf_rules(target)?;
     file.checkpoint_rules(target)
+}
+
+/// Everything that is wrong with the facts of a target's model.
+pub(crate) fn model_problems(target: &Target) -> Vec<ManifestError> {
+    let file = File(target.model_path("model.toml"));
+    let rules = file.model_parts(&target.model).into_iter();
+    rules.filter_map(Result::err).collect()
 }
 
 /// A manifest whose rules are being checked.

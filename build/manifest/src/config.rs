@@ -38,7 +38,7 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
-    let mut facts = family(target.traits());
+    let mut facts = family_facts(target.traits());
     facts.extend(rope(&model.attention));
     facts.extend(dims(model));
     facts.extend(attention(target));
@@ -57,7 +57,7 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
 
 /// The layer math of a family, in the words of the transformers library: values that leave it as it
 /// is. Most are what the library takes where nothing is stated.
-fn family(traits: &Traits) -> Vec<Fact> {
+pub(crate) fn family_facts(traits: &Traits) -> Vec<Fact> {
     let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
     let types: Vec<_> = traits.types.iter().map(|name| json!(name)).collect();
     let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
@@ -470,9 +470,9 @@ mod tests {
 
     use super::{check_config, check_generation, check_tokenizer, config_facts};
     use crate::error::ManifestError;
-    use crate::facts::{Fact, contradiction};
+    use crate::facts::contradiction;
     use crate::target::Target;
-    use crate::testing::repository;
+    use crate::testing::{repository, usual};
 
     type Check = fn(&Target, &str, &[u8]) -> Result<(), ManifestError>;
 
@@ -683,18 +683,6 @@ mod tests {
 
     /// Tables of a manifest, and one number, that no configuration has.
     const ELSEWHERE: [&str; 5] = ["max_position", "vision", "chat", "sampling", "checkpoint"];
-
-    /// A configuration that states the usual value of every fact.
-    fn usual(facts: &[Fact]) -> Value {
-        let mut config = json!({});
-        for fact in facts.iter().filter(|fact| !fact.pointer.contains('*')) {
-            let mut right: Value = serde_json::from_str(&fact.right).unwrap();
-            let names = fact.pointer.split('/').skip(1);
-            let place = names.fold(&mut config, |place, name| &mut place[name]);
-            *place = right[0].take();
-        }
-        config
-    }
 
     /// Paths of the numbers and switches of a table.
     fn switches(value: &toml::Value, path: &str, found: &mut Vec<String>) {

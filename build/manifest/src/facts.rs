@@ -35,7 +35,7 @@ pub struct Contradiction {
 }
 
 /// Where a multimodal configuration describes its text model.
-const TEXT: &str = "text_config";
+pub const TEXT: &str = "text_config";
 
 /// The first of `facts` that `config` contradicts, as a whole or in its description of the text
 /// model. What is null counts as not stated.

@@ -82,6 +82,17 @@ const MOE: Words = Words {
 };
 
 impl Family {
+    /// Each of them.
+    pub(crate) const ALL: [Family; 7] = [
+        Family::Llama,
+        Family::Mixtral,
+        Family::Qwen3,
+        Family::Qwen3Moe,
+        Family::Qwen3Next,
+        Family::Qwen35,
+        Family::Qwen35Moe,
+    ];
+
     pub(crate) const fn traits(self) -> &'static Traits {
         match self {
             Family::Llama => &llama::TRAITS,

@@ -17,7 +17,7 @@ pub(crate) struct Formatted {
 }
 
 /// Whether `name` is `pattern`, in which `*` stands for any text.
-fn is_match(pattern: &str, name: &str) -> bool {
+pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((head, rest)) => name.strip_prefix(head).is_some_and(|name| {

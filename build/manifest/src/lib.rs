@@ -10,6 +10,7 @@
 //! Facts are stated once and derived numbers are computed, never written. Output depends on the
 //! files alone: no clock, no path, no environment.
 
+mod adopt;
 mod check;
 mod config;
 mod constants;
@@ -36,6 +37,7 @@ mod target;
 mod testing;
 mod weights;
 
+pub use adopt::{Adopted, Open, Published, Source, adopt};
 pub use dequantise::dequantise;
 pub use error::ManifestError;
 pub use files::{block as files_block, checkpoint_block};

@@ -4,7 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde_json::Value;
+
 use crate::error::ManifestError;
+use crate::facts::Fact;
 use crate::target::{Target, load};
 
 /// The root of this repository.
@@ -15,6 +18,18 @@ pub(crate) fn root() -> PathBuf {
 /// A target of this repository.
 pub(crate) fn repository(leaf: &str) -> Target {
     load(&root(), leaf).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A configuration that states the usual value of every fact.
+pub(crate) fn usual(facts: &[Fact]) -> Value {
+    let mut config = Value::Null;
+    for fact in facts.iter().filter(|fact| !fact.pointer.contains('*')) {
+        let mut right: Value = serde_json::from_str(&fact.right).unwrap();
+        let names = fact.pointer.split('/').skip(1);
+        let place = names.fold(&mut config, |place, name| &mut place[name]);
+        *place = right[0].take();
+    }
+    config
 }
 
 /// A folder of manifests that a test may break; removed when dropped.

@@ -27,6 +27,7 @@ enum Verb {
     Sizes(cmd::sizes::Sizes),
     Check(cmd::check::Check),
     Ci(cmd::ci::Ci),
+    New(cmd::model::New),
     Checkpoint(cmd::checkpoint::Checkpoint),
     Synth(cmd::synth::Synth),
     Weights(cmd::weights::Weights),
@@ -35,7 +36,7 @@ enum Verb {
     Clean(cmd::clean::Clean),
 }
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "build",
     "run",
     "test",
@@ -46,6 +47,7 @@ const VERBS: [&str; 16] = [
     "sizes",
     "check",
     "ci",
+    "new",
     "checkpoint",
     "synth",
     "weights",
@@ -121,6 +123,7 @@ impl Verb {
             Verb::Sizes(verb) => verb.start(site),
             Verb::Check(verb) => verb.start(site),
             Verb::Ci(verb) => verb.start(site),
+            Verb::New(verb) => verb.start(site),
             Verb::Checkpoint(verb) => verb.start(site),
             Verb::Synth(verb) => verb.start(site),
             Verb::Weights(verb) => verb.start(site),

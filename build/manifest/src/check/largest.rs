@@ -2,40 +2,40 @@
 //! and no constant of device code leaves 32. A test takes all of them at once.
 
 /// `hidden` and inner widths, elements.
-pub(super) const WIDTH: u64 = 1 << 17;
+pub(crate) const WIDTH: u64 = 1 << 17;
 /// Heads of a kind.
-pub(super) const HEADS: u64 = 1 << 10;
+pub(crate) const HEADS: u64 = 1 << 10;
 /// Elements of a head, of a key or of a value.
-pub(super) const HEAD_DIM: u64 = 1 << 11;
+pub(crate) const HEAD_DIM: u64 = 1 << 11;
 /// Tokens of the vocabulary.
-pub(super) const VOCAB: u64 = 1 << 22;
+pub(crate) const VOCAB: u64 = 1 << 22;
 /// Decoder layers.
-pub(super) const LAYERS: u64 = 1 << 9;
+pub(crate) const LAYERS: u64 = 1 << 9;
 /// Routed experts of a layer.
-pub(super) const EXPERTS: u64 = 1 << 12;
+pub(crate) const EXPERTS: u64 = 1 << 12;
 /// Taps of a convolution.
-pub(super) const TAPS: u64 = 1 << 6;
+pub(crate) const TAPS: u64 = 1 << 6;
 /// Positions of a model, tokens.
-pub(super) const POSITIONS: u64 = 1 << 27;
+pub(crate) const POSITIONS: u64 = 1 << 27;
 /// Tokens of all KV pages.
-pub(super) const KV_TOKENS: u64 = 1 << 28;
+pub(crate) const KV_TOKENS: u64 = 1 << 28;
 /// Sequences with a slot, and requests that wait for one.
-pub(super) const REQUESTS: u64 = 1 << 16;
+pub(crate) const REQUESTS: u64 = 1 << 16;
 /// Tensors of a vision tower.
-pub(super) const TENSORS: u64 = 1 << 20;
+pub(crate) const TENSORS: u64 = 1 << 20;
 /// Bytes of a file, of a vision tower, or of a memory.
-pub(super) const BYTES: u64 = 1 << 50;
+pub(crate) const BYTES: u64 = 1 << 50;
 /// Bytes per second.
-pub(super) const BANDWIDTH: u64 = 1 << 50;
+pub(crate) const BANDWIDTH: u64 = 1 << 50;
 /// Multiprocessors, and resident threads of one.
-pub(super) const SMS: u64 = 1 << 14;
+pub(crate) const SMS: u64 = 1 << 14;
 /// Shared memory of a block, bytes.
-pub(super) const SHARED_BYTES: u64 = 1 << 24;
+pub(crate) const SHARED_BYTES: u64 = 1 << 24;
 /// Number of an architecture, as 121 of `sm_121a`.
-pub(super) const CAPABILITY: u32 = 999;
+pub(crate) const CAPABILITY: u32 = 999;
 /// RoPE base.
-pub(super) const ROPE_THETA: f64 = 1e12;
+pub(crate) const ROPE_THETA: f64 = 1e12;
 /// Epsilon of norms.
-pub(super) const NORM_EPS: f64 = 1e-2;
+pub(crate) const NORM_EPS: f64 = 1e-2;
 /// Factors of RoPE's scaling.
-pub(super) const SCALING: f64 = 1e6;
+pub(crate) const SCALING: f64 = 1e6;

@@ -26,36 +26,37 @@ fn added_text(tokens: &AddedTokens, id: u64) -> Option<&str> {
 
 impl File {
     pub(super) fn model_rules(&self, model: &Model) -> Rule {
-        let texts = [
-            ("title", &model.title),
-            ("id", &model.id),
-            ("licence", &model.licence),
-        ];
-        texts
-            .into_iter()
-            .try_for_each(|(key, text)| self.text(key, text))?;
-        self.count("hidden", model.hidden, largest::WIDTH)?;
-        self.count("vocab", model.vocab, largest::VOCAB)?;
-        self.count("max_position", model.max_position, largest::POSITIONS)?;
+        self.model_parts(model).into_iter().collect()
+    }
+
+    /// The rules on a model's facts, each for what others do not look at.
+    pub(super) fn model_parts(&self, model: &Model) -> Vec<Rule> {
         let eps = model.norm_eps;
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
-        self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2")?;
-        self.family_rules(model)?;
-        self.layer_rules(&model.layers)?;
-        self.attention_rules(&model.attention)?;
         let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
-        gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn))?;
-        moe.map_or(Ok(()), |moe| self.moe_rules(moe))?;
-        let mlp = model.mlp.as_ref();
-        mlp.map_or(Ok(()), |mlp| {
-            self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
-        })?;
-        self.within("mtp.layers", model.mtp.layers, 0..=1)?;
-        let vision = model.vision.as_ref();
-        vision.map_or(Ok(()), |vision| self.vision_rules(vision))?;
-        self.sampling_rules(&model.sampling, model.vocab)?;
+        let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
         let chat = model.chat.as_ref();
-        chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab))
+        vec![
+            self.text("title", &model.title),
+            self.text("id", &model.id),
+            self.text("licence", &model.licence),
+            self.count("hidden", model.hidden, largest::WIDTH),
+            self.count("vocab", model.vocab, largest::VOCAB),
+            self.count("max_position", model.max_position, largest::POSITIONS),
+            self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2"),
+            self.family_rules(model),
+            self.layer_rules(&model.layers),
+            self.attention_rules(&model.attention),
+            gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn)),
+            moe.map_or(Ok(()), |moe| self.moe_rules(moe)),
+            mlp.map_or(Ok(()), |mlp| {
+                self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
+            }),
+            self.within("mtp.layers", model.mtp.layers, 0..=1),
+            vision.map_or(Ok(()), |vision| self.vision_rules(vision)),
+            self.sampling_rules(&model.sampling, model.vocab),
+            chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab)),
+        ]
     }
 
     /// The tables that the family has, and no others.

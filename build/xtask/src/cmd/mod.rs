@@ -8,6 +8,7 @@ pub mod ci;
 pub mod clean;
 pub mod dist;
 pub mod graph;
+pub mod model;
 pub mod reproduce;
 pub mod run;
 pub mod show;

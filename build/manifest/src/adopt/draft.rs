@@ -1,0 +1,309 @@
+//! Manifests of a model that is understood: the checkpoint's table, and a leaf for each hardware
+//! that has room for it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::index::Index;
+use super::limits;
+use super::rules::{self, FORMATS, Rule};
+use super::stored::{Stored, stored};
+use super::text;
+use super::understood::{other_formats, stops};
+use super::{Adopted, CPU, GPUS, Open, Published};
+use crate::check::check;
+use crate::error::ManifestError;
+use crate::schema::hardware::Backend;
+use crate::schema::leaf::{Limits, Steps};
+use crate::schema::model::{Checkpoint, Model, Vision};
+use crate::schema::{parse, read};
+use crate::table::Format;
+use crate::target::Target;
+
+/// Name of the checkpoint while its formats are not known.
+const UNNAMED: &str = "unnamed";
+/// Value of a key that is not set.
+const ABSENT: &str = "absent";
+const RECOMMENDED: &str = "generation_config.json has what its makers recommend";
+
+/// A CPU target of the model whose matrices are all floats.
+///
+/// # Errors
+/// Hardware that cannot be read.
+pub(super) fn floats(root: &Path, name: &str, model: Model) -> Result<Target, ManifestError> {
+    let all = Rule {
+        patterns: vec!["*".to_string()],
+        layers: None,
+        format: Format::Bf16,
+    };
+    let sizes = limits::cpu(&model);
+    let text = text::leaf([CPU, name, kv_of(Backend::Cpu)], &[all], &sizes);
+    Ok(Target {
+        name: format!("{CPU}/{name}/{UNNAMED}"),
+        quant: UNNAMED.to_string(),
+        hardware: read(root, &hardware_file(CPU), "")?,
+        leaf: parse(&text, UNNAMED, "")?,
+        model,
+        root: root.into(),
+    })
+}
+
+fn hardware_file(hw: &str) -> String {
+    format!("targets/_hw/{hw}.toml")
+}
+
+/// How a backend keeps keys and values.
+fn kv_of(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Cpu => "f32",
+        Backend::Cuda => "bf16",
+    }
+}
+
+/// The manifests of a model, from the tensors that its checkpoint has.
+///
+/// # Errors
+/// Tensors that are not those of the family, or figures that contradict each other.
+pub(super) fn drafted(
+    floats: Target,
+    published: &Published,
+    config: &Value,
+    index: &Index,
+) -> Result<Adopted, Vec<ManifestError>> {
+    let checkpoint = beginning(&floats.model, index);
+    let floats = with(floats, UNNAMED, checkpoint.clone());
+    let stored = stored(&floats, index, published.index.path)?;
+    let rules = rules::rules(&stored.matrices);
+    let quant = quant(published, &rules).map_err(one)?;
+    let draft = Draft {
+        name: published.name,
+        quant,
+        rules: &rules,
+    };
+    let target = with(floats, quant, looked_at(checkpoint, &stored));
+    let sizes = limits::cpu(&target.model);
+    let (leaf, mut target) = draft.leaf(&target, CPU, &sizes).map_err(one)?;
+    target.model.vision = tower(&target, published, index).map_err(one)?;
+    let model = model(&mut target, &stops(config)).map_err(one)?;
+    checked(published, config, &target)?;
+    let mut adopted = Adopted {
+        quant: quant.to_string(),
+        open: open(&target),
+        files: vec![model, (target.leaf_file(), leaf)],
+    };
+    for hw in GPUS {
+        draft.add_gpu(&target, hw, &mut adopted);
+    }
+    Ok(adopted)
+}
+
+/// Path and text of the model's manifest; `target` becomes what that says.
+fn model(target: &mut Target, stops: &[u64]) -> Result<(String, String), ManifestError> {
+    let text = text::model(&target.model, stops);
+    let file = target.model_path("model.toml");
+    target.model = parse(&text, &file, "")?;
+    Ok((file, text))
+}
+
+fn one(problem: ManifestError) -> Vec<ManifestError> {
+    vec![problem]
+}
+
+/// The target with `checkpoint` as its only one.
+fn with(mut target: Target, quant: &str, checkpoint: Checkpoint) -> Target {
+    target.quant = quant.to_string();
+    target.model.checkpoint = [(quant.to_string(), checkpoint)].into();
+    target
+}
+
+/// Everything that a build would find wrong, and what the configuration says of formats.
+fn checked(
+    published: &Published,
+    config: &Value,
+    target: &Target,
+) -> Result<(), Vec<ManifestError>> {
+    let mut problems = other_formats(published, config, target);
+    problems.extend(check(target).err());
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(problems),
+    }
+}
+
+/// A checkpoint whose names have not been looked at yet.
+fn beginning(model: &Model, index: &Index) -> Checkpoint {
+    Checkpoint {
+        repository: None,
+        revision: None,
+        tensors: Some(index.names.len() as u64 + index.tower),
+        tensor_bytes: index.bytes,
+        input_scales: false,
+        stacked_experts: index.stacks_experts(),
+        kv_scales: false,
+        tied_head_stored: false,
+        without_mtp: model.mtp.layers > 0 && !index.predicts(),
+        text_nll: None,
+        source: None,
+        files: Vec::new(),
+    }
+}
+
+/// The same when they have been.
+fn looked_at(checkpoint: Checkpoint, stored: &Stored) -> Checkpoint {
+    Checkpoint {
+        input_scales: stored.input_scales,
+        kv_scales: stored.kv_scales,
+        tied_head_stored: stored.tied_head_stored,
+        ..checkpoint
+    }
+}
+
+/// Name of the leaves: as asked for if it says the format with the fewest bits, else that.
+fn quant<'a>(published: &Published<'a>, rules: &[Rule]) -> Result<&'a str, ManifestError> {
+    let has = |format: &Format| rules.iter().any(|rule| rule.format == *format);
+    let [floats, quantised @ ..] = FORMATS;
+    let short = quantised.into_iter().find(has).unwrap_or(floats).short();
+    let Some(name) = published.quant else {
+        return Ok(short);
+    };
+    let rule = format!("must have the part {short:?}, which the tensors are stored in");
+    let shown = format!("{name:?}");
+    match name.split('-').any(|part| part == short) {
+        true => Ok(name),
+        false => Err(ManifestError::key("targets", "--quant", shown, &rule)),
+    }
+}
+
+/// The vision tower: what is left of all bytes beside the text model's. Without one all bytes must
+/// be those.
+fn tower(
+    target: &Target,
+    published: &Published,
+    index: &Index,
+) -> Result<Option<Vision>, ManifestError> {
+    let (least, most) = target.checkpoint_bytes_range().into_inner();
+    let rest = index.bytes.and_then(|size| size.checked_sub(least));
+    let right = |size: u64| (least..=most).contains(&size);
+    let tensors = index.tower;
+    let rule = match tensors {
+        0 => format!("must be {least}, up to {most} with vectors of F32, as the facts give"),
+        _ => format!("must be above {least}, which the tensors beside the vision tower have"),
+    };
+    match (tensors, rest) {
+        (0, _) if index.bytes.is_none_or(right) => Ok(None),
+        (1.., Some(bytes @ 1..)) => Ok(Some(Vision { tensors, bytes })),
+        _ => {
+            let size = index.bytes.map(|size| size.to_string());
+            let size = size.unwrap_or(ABSENT.to_string());
+            let (file, key) = (published.index.path, "metadata.total_size");
+            Err(ManifestError::key(file, key, size, &rule))
+        }
+    }
+}
+
+/// Leaves of a model.
+struct Draft<'a> {
+    name: &'a str,
+    quant: &'a str,
+    rules: &'a [Rule],
+}
+
+impl Draft<'_> {
+    /// Text of a leaf, and the model of `target` with it.
+    fn leaf(
+        &self,
+        target: &Target,
+        hw: &str,
+        sizes: &(Limits, Steps),
+    ) -> Result<(String, Target), ManifestError> {
+        let mut target = target.clone();
+        target.hardware = read(&target.root, &hardware_file(hw), "")?;
+        target.name = format!("{hw}/{}/{}", self.name, self.quant);
+        let kv = kv_of(target.hardware.backend);
+        let text = text::leaf([hw, self.name, kv], self.rules, sizes);
+        target.leaf = parse(&text, &target.leaf_file(), "")?;
+        Ok((text, target))
+    }
+
+    /// The leaf of a GPU, with as many pages as its memory has room for.
+    fn gpu_leaf(&self, target: &Target, hw: &str) -> Result<(String, Target), ManifestError> {
+        let (_, sized) = self.leaf(target, hw, &limits::cpu(&target.model))?;
+        let gpu = sized.hardware.gpu.as_ref();
+        let memory = gpu.map_or(0, |gpu| gpu.memory_bytes);
+        let Some(sizes) = limits::gpu(&sized, memory) else {
+            let weights = target.checkpoint_bytes();
+            let rule = format!("leaves no room beside a checkpoint of {weights} bytes");
+            let file = hardware_file(hw);
+            return Err(ManifestError::key(&file, "gpu.memory_bytes", memory, &rule));
+        };
+        let leaf = self.leaf(target, hw, &sizes)?;
+        check(&leaf.1)?;
+        Ok(leaf)
+    }
+
+    /// Adds the leaf of a GPU, or why there is none.
+    fn add_gpu(&self, target: &Target, hw: &str, adopted: &mut Adopted) {
+        match self.gpu_leaf(target, hw) {
+            Ok((text, leaf)) => adopted.files.push((leaf.leaf_file(), text)),
+            Err(why) => adopted.open.push(Open {
+                file: format!("targets/{hw}/{}/{}.toml", self.name, self.quant),
+                key: String::new(),
+                note: format!("is not written: {why}"),
+            }),
+        }
+    }
+}
+
+/// Facts that neither configuration nor index decides.
+fn open(target: &Target) -> Vec<Open> {
+    let (model, file) = (&target.model, target.model_path("model.toml"));
+    let of = |key: &str, value: &str, note: &str| Open {
+        file: file.clone(),
+        key: format!("{key} = {value}"),
+        note: note.to_string(),
+    };
+    let weights =
+        |key: &str, value, note| of(&format!("checkpoint.{}.{key}", target.quant), value, note);
+    let quoted = |text: &str| format!("{text:?}");
+    let mut open = vec![
+        of("title", &quoted(&model.title), "name for people"),
+        of("id", &quoted(&model.id), "name that the API reports"),
+        of(
+            "licence",
+            &quoted(&model.licence),
+            "SPDX identifier of the weights' licence",
+        ),
+        of(
+            "chat",
+            ABSENT,
+            "a model without it builds and does not serve",
+        ),
+        of("sampling.temperature", "1.0", RECOMMENDED),
+        of("sampling.top_k", "0", RECOMMENDED),
+        of("sampling.top_p", "1.0", RECOMMENDED),
+        weights("repository", ABSENT, "owner/name where it is published"),
+        weights("revision", ABSENT, "commit of that repository"),
+        weights("text_nll", ABSENT, "scripts/text_nll.py measures it"),
+        weights(
+            "files",
+            "[]",
+            "`cargo xtask checkpoint FOLDER` prints their digests",
+        ),
+    ];
+    if let Some(vision) = &model.vision {
+        let note = "is right if every vector is BF16; headers of the files say it";
+        open.push(of("vision.bytes", &vision.bytes.to_string(), note));
+    }
+    if target
+        .checkpoint()
+        .is_some_and(|checkpoint| checkpoint.tensor_bytes.is_none())
+    {
+        open.push(weights(
+            "tensor_bytes",
+            ABSENT,
+            "the index does not state it",
+        ));
+    }
+    open
+}

@@ -1,0 +1,125 @@
+//! Names of a checkpoint's tensors: from the index of its files, or from the header of an only one.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Source;
+use super::words::shown;
+use crate::error::ManifestError;
+use crate::safetensors;
+
+/// End of the name of a file that holds tensors itself.
+pub(super) const TENSORS_FILE: &str = ".safetensors";
+/// Beginnings of the names of a vision tower's tensors.
+const VISION: [&str; 2] = ["model.visual.", "visual."];
+/// Beginning of names in multimodal releases, `model.` in others.
+const MULTIMODAL: &str = "model.language_model.";
+/// Beginning of the names of multi-token prediction.
+const PREDICTION: &str = "mtp.";
+
+/// The tensors of a checkpoint, by name.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Canonical names, without those of a vision tower.
+    pub names: BTreeSet<String>,
+    /// Tensors of a vision tower.
+    pub tower: u64,
+    /// Bytes of all tensors; absent where the file does not say.
+    pub bytes: Option<u64>,
+}
+
+impl Index {
+    /// Reads an index, or the header of a safetensors file.
+    ///
+    /// # Errors
+    /// Text that is no JSON, or not as those files are.
+    pub fn read(source: &Source) -> Result<Index, ManifestError> {
+        match source.path.ends_with(TENSORS_FILE) {
+            true => Index::of_header(source),
+            false => Index::of_map(source),
+        }
+    }
+
+    fn of_header(source: &Source) -> Result<Index, ManifestError> {
+        let split = safetensors::split(source.content);
+        let (header, _) = split.map_err(|why| ManifestError::file(source.path, why.to_string()))?;
+        let end = header
+            .values()
+            .map(|entry| entry.data_offsets[1] as u64)
+            .max();
+        let mut index = Index {
+            bytes: end,
+            ..Index::default()
+        };
+        index.add(source.path, header.keys())?;
+        Ok(index)
+    }
+
+    fn of_map(source: &Source) -> Result<Index, ManifestError> {
+        let file: Value = source.json()?;
+        let wrong = |key: &str, value: Option<&Value>, rule| {
+            let value = value.map_or("absent".to_string(), shown);
+            ManifestError::key(source.path, key, value, rule)
+        };
+        let map = file.get("weight_map");
+        let names = map.and_then(Value::as_object).filter(|map| !map.is_empty());
+        let rule = "must name the file of each tensor";
+        let names = names.ok_or_else(|| wrong("weight_map", map, rule))?;
+        let stated = file.pointer("/metadata/total_size");
+        let bytes = match stated {
+            None | Some(Value::Null) => None,
+            Some(size) => Some(size.as_u64().ok_or_else(|| {
+                let rule = "must be the bytes of all tensors";
+                wrong("metadata.total_size", stated, rule)
+            })?),
+        };
+        let mut index = Index {
+            bytes,
+            ..Index::default()
+        };
+        index.add(source.path, names.keys())?;
+        Ok(index)
+    }
+
+    fn add<'a>(
+        &mut self,
+        file: &str,
+        names: impl Iterator<Item = &'a String>,
+    ) -> Result<(), ManifestError> {
+        for name in names {
+            if VISION.iter().any(|prefix| name.starts_with(prefix)) {
+                self.tower += 1;
+            } else if !self.names.insert(canonical(name)) {
+                let rule = "stands there under both names, with and without language_model";
+                return Err(ManifestError::key(file, "weight_map", shown(name), rule));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there are tensors of multi-token prediction.
+    pub fn predicts(&self) -> bool {
+        self.begins(PREDICTION)
+    }
+
+    /// Whether a name begins with `prefix`.
+    fn begins(&self, prefix: &str) -> bool {
+        let mut names = self.names.range(prefix.to_string()..);
+        names.next().is_some_and(|name| name.starts_with(prefix))
+    }
+
+    /// Whether all experts of a layer share tensors.
+    pub fn stacks_experts(&self) -> bool {
+        let mut names = self.names.iter();
+        names.any(|name| name.ends_with(".mlp.experts.gate_up_proj"))
+    }
+}
+
+/// A name as the tables of families have it.
+fn canonical(name: &str) -> String {
+    match name.strip_prefix(MULTIMODAL) {
+        Some(rest) => format!("model.{rest}"),
+        None => name.to_string(),
+    }
+}

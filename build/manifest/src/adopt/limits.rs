@@ -1,0 +1,89 @@
+//! Capacities of a new leaf: usual ones, cut to what the model and the memory have.
+
+use crate::schema::leaf::{Limits, Steps};
+use crate::schema::model::Model;
+use crate::target::Target;
+use crate::weights::Part;
+
+/// Tokens of a page, and the grid of contexts and steps.
+pub(super) const PAGE: u64 = 64;
+/// Part of the memory beside weights and states that pages take, in quarters: steps take the rest.
+const PAGES_QUARTERS: u64 = 3;
+/// Tokens that large pools of pages are a multiple of.
+const POOL_STEP: u64 = 65_536;
+
+/// Usual capacities of a backend.
+struct Usual {
+    decode: &'static [u64],
+    context: u64,
+    prefill: u64,
+    queued: u64,
+}
+
+const CPU: Usual = Usual {
+    decode: &[1, 2, 4],
+    context: 32_768,
+    prefill: 256,
+    queued: 16,
+};
+const GPU: Usual = Usual {
+    decode: &[1, 2, 4, 8, 16, 32, 64],
+    context: 131_072,
+    prefill: 8192,
+    queued: 256,
+};
+/// Tokens of all pages on a CPU, whose memory is not known.
+const CPU_TOKENS: u64 = 65_536;
+
+impl Usual {
+    fn sequences(&self) -> u64 {
+        self.decode.last().copied().unwrap_or(1)
+    }
+
+    /// Cuts everything to `tokens` of all pages.
+    fn within(&self, model: &Model, tokens: u64) -> (Limits, Steps) {
+        let context = self
+            .context
+            .min(pages(model.max_position))
+            .min(pages(tokens));
+        let kv_tokens = pages(tokens).min(self.sequences() * context);
+        let limits = Limits {
+            sequences: self.sequences(),
+            context,
+            kv_tokens,
+            queued: self.queued,
+            page: PAGE,
+        };
+        let steps = Steps {
+            decode: self.decode.to_vec(),
+            prefill: self.prefill.min(kv_tokens),
+        };
+        (limits, steps)
+    }
+}
+
+/// Tokens of whole pages.
+fn pages(tokens: u64) -> u64 {
+    tokens / PAGE * PAGE
+}
+
+/// Capacities on a CPU.
+pub(super) fn cpu(model: &Model) -> (Limits, Steps) {
+    CPU.within(model, CPU_TOKENS)
+}
+
+/// Capacities on the target's GPU; none if its memory has no room for a page beside the weights.
+pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
+    let weights = target.part_bytes(Part::Text) + target.part_bytes(Part::Mtp);
+    let state = target.state_matrix_bytes() + target.state_conv_bytes();
+    let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
+    let taken = weights + state * GPU.sequences() + reserve;
+    let rest = memory.saturating_sub(taken) / 4 * PAGES_QUARTERS;
+    let token = target.kv_bytes_of_layer() * target.kv_layers();
+    let tokens = rest.checked_div(token)?;
+    let tokens = match tokens / POOL_STEP {
+        0 => tokens,
+        steps => steps * POOL_STEP,
+    };
+    (tokens >= PAGE).then(|| GPU.within(&target.model, tokens))
+}

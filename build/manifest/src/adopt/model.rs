@@ -1,0 +1,294 @@
+//! Facts of a model from its `config.json`, in the words that the family has for them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::limits::PAGE;
+use super::words::{Read, Words, positive, text};
+use crate::check::largest;
+use crate::family::{FeedForward, Mixers, Traits};
+use crate::schema::model::{
+    Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling,
+};
+
+/// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
+const LICENCE_UNKNOWN: &str = "LicenseRef-unknown";
+/// Sampling that changes nothing.
+const SAMPLING: Sampling = Sampling {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+};
+/// Where the kind of rotary positions may stand.
+const ROPE_KINDS: [&str; 4] = [
+    "/rope_parameters/rope_type",
+    "/rope_parameters/type",
+    "/rope_scaling/rope_type",
+    "/rope_scaling/type",
+];
+const LOW: [&str; 2] = [
+    "/rope_parameters/low_freq_factor",
+    "/rope_scaling/low_freq_factor",
+];
+const HIGH: [&str; 2] = [
+    "/rope_parameters/high_freq_factor",
+    "/rope_scaling/high_freq_factor",
+];
+const ORIGINAL: [&str; 2] = [
+    "/rope_parameters/original_max_position_embeddings",
+    "/rope_scaling/original_max_position_embeddings",
+];
+/// The kind of `attention.rope_scaling`.
+const LLAMA3: &str = "llama3";
+
+/// The family of a configuration.
+pub(super) fn family(words: &mut Words) -> Read<Family> {
+    let known: Vec<String> = Family::ALL.iter().map(|family| named(*family)).collect();
+    let rule = format!(
+        "is no type of a known family; known are {}",
+        known.join(", ")
+    );
+    words.required(&["/model_type"], &rule, |value| {
+        let is = |family: &Family| {
+            let mut types = family.traits().types.iter();
+            types.any(|name| Some(*name) == value.as_str())
+        };
+        Family::ALL.into_iter().find(is)
+    })
+}
+
+/// A family, and what configurations call it if that is something else.
+fn named(family: Family) -> String {
+    let Traits { name, types, .. } = family.traits();
+    match types {
+        [only] if only == name => name.to_string(),
+        _ => format!("{name} ({})", types.join(", ")),
+    }
+}
+
+/// Every fact of the model `name` that its configuration decides; `predicts`: its checkpoint has a
+/// layer of multi-token prediction.
+pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: bool) -> Read<Model> {
+    let traits = family.traits();
+    let hidden = words.count("/hidden_size", largest::WIDTH);
+    let vocab = words.count("/vocab_size", largest::VOCAB);
+    let tied = words.optional(
+        &["/tie_word_embeddings"],
+        "must be true or false",
+        Value::as_bool,
+    );
+    let norm_eps = words.number(&["/rms_norm_eps"]);
+    let positions = words.between("/max_position_embeddings", PAGE..=largest::POSITIONS);
+    let layers = layers(words, traits);
+    let attention = attention(words, traits, hidden);
+    let gdn = gdn(words, traits);
+    let (mlp, moe) = (mlp(words, traits), moe(words, traits));
+    let mtp = mtp(words, traits, predicts);
+    Ok(Model {
+        title: name.to_string(),
+        id: name.to_string(),
+        family,
+        licence: LICENCE_UNKNOWN.to_string(),
+        hidden: hidden?,
+        vocab: vocab?,
+        tied_head: tied?.unwrap_or(false),
+        norm_eps: norm_eps?,
+        max_position: positions?,
+        layers: layers?,
+        attention: attention?,
+        gdn: gdn?,
+        moe: moe?,
+        mlp: mlp?,
+        mtp: mtp?,
+        vision: None,
+        chat: None,
+        sampling: SAMPLING,
+        checkpoint: BTreeMap::new(),
+    })
+}
+
+fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
+    let count = words.count("/num_hidden_layers", largest::LAYERS);
+    let mixers = match traits.mixers {
+        Mixers::Attention => Ok(vec![Mixer::Attention]),
+        Mixers::Hybrid => mixers(words, count),
+    };
+    let (count, mixers) = (count? as usize, mixers?);
+    Ok(Layers {
+        count,
+        period: shortest(&mixers, count),
+    })
+}
+
+/// The mixer of each layer: listed, or attention behind every so many.
+fn mixers(words: &mut Words, count: Read<u64>) -> Read<Vec<Mixer>> {
+    let rule = "must list \"linear_attention\" or \"full_attention\" for each layer";
+    let listed = words.optional(&["/layer_types"], rule, |value| {
+        let names = value.as_array()?.iter();
+        let mixers: Option<Vec<Mixer>> = names.map(mixer).collect();
+        let whole = |mixers: &Vec<Mixer>| count.is_ok_and(|count| count == mixers.len() as u64);
+        mixers.filter(|mixers| count.is_err() || whole(mixers))
+    })?;
+    if let Some(listed) = listed {
+        return Ok(listed);
+    }
+    let interval = words.whole("/full_attention_interval", 1..=largest::LAYERS)?;
+    let Some(interval) = interval else {
+        return Err(words.absent("/layer_types", rule));
+    };
+    let attends = |layer: u64| layer.is_multiple_of(interval);
+    let mixer = |layer| match attends(layer) {
+        true => Mixer::Attention,
+        false => Mixer::Gdn,
+    };
+    Ok((1..=count?).map(mixer).collect())
+}
+
+fn mixer(name: &Value) -> Option<Mixer> {
+    match name.as_str()? {
+        "linear_attention" => Some(Mixer::Gdn),
+        "full_attention" => Some(Mixer::Attention),
+        _ => None,
+    }
+}
+
+/// The shortest list that makes all `count` mixers when it is repeated.
+fn shortest(mixers: &[Mixer], count: usize) -> Vec<Mixer> {
+    let repeats = |period: &usize| {
+        let rest = mixers.iter().skip(*period);
+        count.is_multiple_of(*period) && rest.zip(mixers).all(|(later, first)| later == first)
+    };
+    let period = (1..=mixers.len()).find(repeats);
+    mixers[..period.unwrap_or(mixers.len())].to_vec()
+}
+
+fn attention(words: &mut Words, traits: &Traits, hidden: Read<u64>) -> Read<Attention> {
+    let heads = words.count("/num_attention_heads", largest::HEADS);
+    let kv_heads = words.count("/num_key_value_heads", largest::HEADS);
+    let stated = words.whole("/head_dim", 1..=largest::HEAD_DIM);
+    let head_dim = head_dim(words, traits, stated, [hidden, heads]);
+    let rotary_dim = rotary_dim(words, traits, head_dim);
+    let rope_theta = words.number(&["/rope_parameters/rope_theta", "/rope_theta"]);
+    let rope_scaling = rope_scaling(words);
+    Ok(Attention {
+        heads: heads?,
+        kv_heads: kv_heads?,
+        head_dim: head_dim?,
+        rotary_dim: rotary_dim?,
+        rope_theta: rope_theta?,
+        rope_scaling: rope_scaling?,
+    })
+}
+
+/// Width of a head: as stated, or a share of the hidden width where the family takes that.
+fn head_dim(
+    words: &mut Words,
+    traits: &Traits,
+    stated: Read<Option<u64>>,
+    [hidden, heads]: [Read<u64>; 2],
+) -> Read<u64> {
+    if let Some(stated) = stated? {
+        return Ok(stated);
+    }
+    let (hidden, heads) = (hidden?, heads?);
+    match traits.default_head_dim && hidden.is_multiple_of(heads) {
+        true => Ok(hidden / heads),
+        false => {
+            let rule = format!("must be stated; hidden_size = {hidden} says nothing of it");
+            Err(words.absent("/head_dim", &rule))
+        }
+    }
+}
+
+/// Elements of a head that turn.
+fn rotary_dim(words: &mut Words, traits: &Traits, head_dim: Read<u64>) -> Read<u64> {
+    let pointers = [
+        "/rope_parameters/partial_rotary_factor",
+        "/partial_rotary_factor",
+    ];
+    let rule = "must be above 0 and at most 1";
+    let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
+    let share = match traits.mixers {
+        Mixers::Attention => words.optional(&pointers, rule, share)?.unwrap_or(1.0),
+        Mixers::Hybrid => words.required(&pointers, rule, share)?,
+    };
+    Ok((share * head_dim? as f64).round() as u64)
+}
+
+fn rope_scaling(words: &mut Words) -> Read<Option<RopeScaling>> {
+    let kind = words.optional(&ROPE_KINDS, "must be a text", text)?;
+    if kind.as_deref() != Some(LLAMA3) {
+        return Ok(None);
+    }
+    let factor = words.number(&["/rope_parameters/factor", "/rope_scaling/factor"]);
+    let low = words.number(&LOW);
+    let high = words.number(&HIGH);
+    let original = words.required(&ORIGINAL, "must be a count of tokens", Value::as_u64);
+    Ok(Some(RopeScaling {
+        factor: factor?,
+        low_freq_factor: low?,
+        high_freq_factor: high?,
+        original_max_position: original?,
+    }))
+}
+
+fn gdn(words: &mut Words, traits: &Traits) -> Read<Option<Gdn>> {
+    if traits.mixers != Mixers::Hybrid {
+        return Ok(None);
+    }
+    let key_heads = words.count("/linear_num_key_heads", largest::HEADS);
+    let value_heads = words.count("/linear_num_value_heads", largest::HEADS);
+    let key_dim = words.count("/linear_key_head_dim", largest::HEAD_DIM);
+    let value_dim = words.count("/linear_value_head_dim", largest::HEAD_DIM);
+    let conv_kernel = words.count("/linear_conv_kernel_dim", largest::TAPS);
+    Ok(Some(Gdn {
+        key_heads: key_heads?,
+        value_heads: value_heads?,
+        key_dim: key_dim?,
+        value_dim: value_dim?,
+        conv_kernel: conv_kernel?,
+    }))
+}
+
+fn mlp(words: &mut Words, traits: &Traits) -> Read<Option<Mlp>> {
+    if traits.feed_forward != FeedForward::Mlp {
+        return Ok(None);
+    }
+    let intermediate = words.count(traits.words.intermediate, largest::WIDTH)?;
+    Ok(Some(Mlp { intermediate }))
+}
+
+fn moe(words: &mut Words, traits: &Traits) -> Read<Option<Moe>> {
+    if traits.feed_forward == FeedForward::Mlp {
+        return Ok(None);
+    }
+    let experts = words.count(traits.words.experts, largest::EXPERTS);
+    let chosen = words.count("/num_experts_per_tok", largest::EXPERTS);
+    let intermediate = words.count(traits.words.intermediate, largest::WIDTH);
+    let shared = shared(words, traits);
+    Ok(Some(Moe {
+        experts: experts?,
+        experts_per_token: chosen?,
+        intermediate: intermediate?,
+        shared_intermediate: shared?,
+    }))
+}
+
+fn shared(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
+    match traits.feed_forward {
+        FeedForward::SharedExpert => {
+            let width = words.count("/shared_expert_intermediate_size", largest::WIDTH)?;
+            Ok(Some(width))
+        }
+        FeedForward::Mlp | FeedForward::Experts => Ok(None),
+    }
+}
+
+/// Layers of multi-token prediction: as stated, or as the checkpoint has them.
+fn mtp(words: &mut Words, traits: &Traits, predicts: bool) -> Read<Mtp> {
+    let stated = words.whole("/mtp_num_hidden_layers", 0..=1)?;
+    let found = predicts && traits.mixers == Mixers::Hybrid;
+    let layers = stated.unwrap_or(found.into());
+    Ok(Mtp { layers })
+}

@@ -1,0 +1,244 @@
+//! Tensors of a checkpoint by name, against those that the model's family has: formats of matrices,
+//! and what a checkpoint may have beside them.
+
+use std::collections::BTreeSet;
+
+use super::index::Index;
+use crate::error::ManifestError;
+use crate::table::{Format, Kind, Purpose, Role, Row, Site};
+use crate::target::Target;
+use crate::weights::Part;
+
+/// Names that a problem lists.
+const LISTED: usize = 3;
+
+/// A matrix of the family's table, and how the checkpoint stores it at each of its sites.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Named {
+    pub name: String,
+    pub at: Vec<(Site, Format)>,
+}
+
+/// Everything that names say of a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stored {
+    pub matrices: Vec<Named>,
+    pub input_scales: bool,
+    pub kv_scales: bool,
+    pub tied_head_stored: bool,
+}
+
+/// Tensors of one kind that are all there, or none.
+#[derive(Default)]
+struct Tally {
+    found: usize,
+    possible: usize,
+}
+
+impl Tally {
+    fn add(&mut self, found: bool) {
+        self.found += usize::from(found);
+        self.possible += 1;
+    }
+
+    /// Whether they are there.
+    fn has(&self) -> bool {
+        self.found > 0
+    }
+
+    fn is_part(&self) -> bool {
+        self.has() && self.found < self.possible
+    }
+}
+
+/// A walk over the rows of a table.
+struct Walk<'a> {
+    index: &'a Index,
+    /// Names that no row has had so far.
+    left: BTreeSet<&'a str>,
+    missing: Vec<String>,
+    /// Experts of a layer in several formats.
+    uneven: Vec<String>,
+    matrices: Vec<Named>,
+    inputs: Tally,
+    kv: Tally,
+    head: Tally,
+}
+
+/// Compares the tensors of `index`, which the file is, with those of the target's family.
+///
+/// # Errors
+/// Tensors that are missing, that nothing describes, or whose formats rules cannot say.
+pub(super) fn stored(
+    target: &Target,
+    index: &Index,
+    file: &str,
+) -> Result<Stored, Vec<ManifestError>> {
+    let mut walk = Walk {
+        index,
+        left: index.names.iter().map(String::as_str).collect(),
+        missing: Vec::new(),
+        uneven: Vec::new(),
+        matrices: Vec::new(),
+        inputs: Tally::default(),
+        kv: Tally::default(),
+        head: Tally::default(),
+    };
+    target.rows().iter().for_each(|row| walk.row(row));
+    let problems = walk.problems(file, target.traits().name);
+    match problems.is_empty() {
+        true => Ok(walk.stored()),
+        false => Err(problems),
+    }
+}
+
+impl Walk<'_> {
+    fn row(&mut self, row: &Row) {
+        match row.kind {
+            Kind::Matrix(_) => self.matrix(row),
+            Kind::Vector { .. } => self.vector(row),
+            Kind::Unused => self.unused(row),
+        }
+    }
+
+    /// Whether there is a tensor of this name; from now on it is described.
+    fn take(&mut self, name: &str) -> bool {
+        self.left.remove(name);
+        self.index.names.contains(name)
+    }
+
+    fn vector(&mut self, row: &Row) {
+        for site in row.sites.iter() {
+            let name = row.name_at(site, 0);
+            if !self.take(&name) {
+                self.missing.push(name);
+            }
+        }
+    }
+
+    fn unused(&mut self, row: &Row) {
+        for site in row.sites.iter() {
+            let found = self.take(&row.name_at(site, 0));
+            match row.role {
+                Role::TiedHead => self.head.add(found),
+                _ if Part::of(row) == Part::Text => self.kv.add(found),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the tensors of a matrix; several rows may be parts of one.
+    fn matrix(&mut self, row: &Row) {
+        let mut at = Vec::new();
+        for site in row.sites.iter() {
+            let copies = 0..row.tensors_of_site();
+            let formats: Vec<Format> = copies
+                .filter_map(|copy| self.copy(row, &row.name_at(site, copy)))
+                .collect();
+            let Some(&first) = formats.first() else {
+                continue;
+            };
+            at.push((site, first));
+            if formats.iter().any(|format| *format != first) {
+                let name = row.name.replace("{expert}", "*");
+                let one = Row {
+                    name: name.into(),
+                    ..row.clone()
+                };
+                self.uneven.push(one.name_at(site, 0));
+            }
+        }
+        let name = row.name.to_string();
+        if !self.matrices.iter().any(|known| known.name == name) {
+            self.matrices.push(Named { name, at });
+        }
+    }
+
+    /// Format of the matrix that has this name, whose tensors it takes.
+    fn copy(&mut self, row: &Row, base: &str) -> Option<Format> {
+        let Some(format) = self.format(row, base) else {
+            let end = if row.is_stacked() { "" } else { ".weight" };
+            self.missing.push(format!("{base}{end}"));
+            return None;
+        };
+        let kind = Kind::Matrix(format);
+        for piece in (Row {
+            kind,
+            ..row.clone()
+        })
+        .pieces()
+        {
+            let name = format!("{base}{}", piece.suffix);
+            let found = self.take(&name);
+            match piece.purpose {
+                Purpose::Input => self.inputs.add(found),
+                _ if !found => self.missing.push(name),
+                _ => {}
+            }
+        }
+        Some(format)
+    }
+
+    /// The format whose tensors have this beginning.
+    fn format(&self, row: &Row, base: &str) -> Option<Format> {
+        let has = |end: &str| self.index.names.contains(&format!("{base}{end}"));
+        if row.is_stacked() {
+            return has("").then_some(Format::Bf16);
+        }
+        let ends = [
+            (".weight_packed", Format::Nvfp4CompressedTensors),
+            (".weight_scale_2", Format::Nvfp4Modelopt),
+            (".weight_scale_inv", Format::Fp8Block128),
+            (".weight", Format::Bf16),
+        ];
+        let mut ends = ends.into_iter();
+        ends.find_map(|(end, format)| has(end).then_some(format))
+    }
+
+    /// A problem of each kind that there is.
+    fn problems(&self, file: &str, family: &str) -> Vec<ManifestError> {
+        let left: Vec<String> = self.left.iter().map(|name| name.to_string()).collect();
+        let tally = |tally: &Tally, names: &str| match tally.is_part() {
+            true => vec![format!("{names} of {} in {}", tally.found, tally.possible)],
+            false => Vec::new(),
+        };
+        let inputs = tally(&self.inputs, "scales of inputs");
+        let kv = tally(&self.kv, "k_scale and v_scale");
+        let has = format!("are missing; family = {family:?} has them by config.json");
+        let none = format!("are not described; family = {family:?} has no such tensors");
+        let kinds = [
+            (&self.missing, has.as_str()),
+            (&left, none.as_str()),
+            (
+                &self.uneven,
+                "must have one format for all experts of a layer",
+            ),
+            (
+                &inputs,
+                "must be there for all quantised matrices, or for none",
+            ),
+            (&kv, "must be there for all attention layers, or for none"),
+        ];
+        let some = kinds.into_iter().filter(|(names, _)| !names.is_empty());
+        some.map(|(names, rule)| ManifestError::key(file, "weight_map", few(names), rule))
+            .collect()
+    }
+
+    fn stored(self) -> Stored {
+        Stored {
+            input_scales: self.inputs.has(),
+            kv_scales: self.kv.has(),
+            tied_head_stored: self.head.has(),
+            matrices: self.matrices,
+        }
+    }
+}
+
+/// The first of some names, and how many more there are.
+fn few(names: &[String]) -> String {
+    let first = names[..names.len().min(LISTED)].join(", ");
+    match names.len().saturating_sub(LISTED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}

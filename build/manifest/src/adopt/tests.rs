@@ -1,0 +1,564 @@
+//! Models of this repository from their own files, and files that are broken in every way.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::limits::cpu;
+use super::rules::{FORMATS, rules};
+use super::stored::Named;
+use super::{Adopted, Published, Source, adopt, text};
+use crate::config::config_facts;
+use crate::error::ManifestError;
+use crate::formats::Formatted;
+use crate::schema::model::{Model, Sampling};
+use crate::schema::parse;
+use crate::table::Row;
+use crate::target::{Target, leaves};
+use crate::testing::{Scratch, repository, root, usual};
+
+/// Name of models that tests make.
+const NAME: &str = "fresh";
+/// Experts of a layer in tests, as many as any model visits.
+const EXPERTS: u64 = 10;
+const CONFIG: &str = "a/config.json";
+const INDEX: &str = "a/index.json";
+
+type Problems = Vec<ManifestError>;
+
+fn adopted(config: &Value, index: &Value) -> Result<Adopted, Problems> {
+    let (config, index) = (config.to_string(), index.to_string());
+    of_text(config.as_bytes(), index.as_bytes())
+}
+
+fn of_text(config: &[u8], index: &[u8]) -> Result<Adopted, Problems> {
+    let source = |path, content| Source { path, content };
+    let published = Published {
+        name: NAME,
+        quant: None,
+        config: source(CONFIG, config),
+        index: source(INDEX, index),
+    };
+    adopt(&root(), &published)
+}
+
+/// The leaves of an adopted model as a build loads them.
+fn loaded(adopted: &Adopted) -> Vec<Target> {
+    let scratch = Scratch::of("cpu/tiny/nvfp4");
+    for hw in ["h200", "gb10"] {
+        let file = format!("targets/_hw/{hw}.toml");
+        scratch.write(&file, &fs::read(root().join(&file)).unwrap());
+    }
+    let files = adopted.files.iter();
+    files.for_each(|(file, text)| scratch.write(file, text.as_bytes()));
+    let leaves = adopted.files.iter().skip(1);
+    let names = leaves.map(|(file, _)| &file["targets/".len()..file.len() - ".toml".len()]);
+    names.map(|name| scratch.load(name).unwrap()).collect()
+}
+
+/// A model without what files of a repository do not say.
+fn decided(target: &Target) -> Model {
+    let mut model = target.model.clone();
+    (model.title, model.id, model.licence) = Default::default();
+    (model.chat, model.vision) = (None, None);
+    model.sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+    };
+    let mut checkpoint = target.checkpoint().unwrap().clone();
+    (checkpoint.repository, checkpoint.revision) = (None, None);
+    (checkpoint.text_nll, checkpoint.source) = (None, None);
+    checkpoint.tensors = Some(target.checkpoint_tensors());
+    checkpoint.tensor_bytes = Some(target.checkpoint_bytes());
+    checkpoint.files.clear();
+    model.checkpoint = [(target.quant.clone(), checkpoint)].into();
+    model
+}
+
+/// Rows with the formats of a leaf, in an order of their own.
+fn table(target: &Target) -> Vec<Row> {
+    let mut rows = target.table();
+    rows.sort_by_key(|row| (row.name.to_string(), row.role, row.sites.iter().next()));
+    rows
+}
+
+/// Whether a model is made of its files again.
+fn assert_same(found: &Adopted, target: &Target) {
+    let leaves = loaded(found);
+    assert_eq!(decided(&leaves[0]), decided(target), "{}", target.name);
+    assert_eq!(table(&leaves[0]), table(target), "{}", target.name);
+    let patterns = leaves[0].leaf.format.iter();
+    let patterns = patterns.map(|rule| rule.r#match.patterns().len());
+    let before = target.leaf.format.iter();
+    let before = before.map(|rule| rule.r#match.patterns().len());
+    assert!(
+        patterns.sum::<usize>() <= before.sum(),
+        "{}",
+        found.files[1].1
+    );
+}
+
+/// The names in the files of a model's folder, as an index has them.
+fn index_of(folder: &Path) -> Value {
+    let (mut names, mut bytes) = (serde_json::Map::new(), 0);
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "safetensors") {
+            let content = fs::read(&path).unwrap();
+            let (header, data) = crate::safetensors::split(&content).unwrap();
+            names.extend(
+                header
+                    .into_keys()
+                    .map(|name| (name, json!("a.safetensors"))),
+            );
+            bytes += data.len();
+        }
+    }
+    json!({"metadata": {"total_size": bytes}, "weight_map": names})
+}
+
+fn config_of(model: &str) -> Value {
+    let path = root().join(format!("targets/_model/{model}/config.json"));
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// The two files of a model whose weights lie in this repository.
+fn files_of(model: &str) -> (Value, Value) {
+    let folder = root().join("targets/_model").join(model);
+    (config_of(model), index_of(&folder))
+}
+
+/// The configuration and the index of a target as its manifest describes them.
+fn described(target: &Target) -> (Value, Value) {
+    let mut config = usual(&config_facts(target));
+    config["max_position_embeddings"] = json!(target.model.max_position);
+    let mut names = serde_json::Map::new();
+    for row in target.tensors() {
+        for piece in target.pieces(&row) {
+            for site in row.sites.iter() {
+                let name = |copy| row.name_at(site, copy) + piece.suffix;
+                let copies = 0..row.tensors_of_site();
+                names.extend(copies.map(|copy| (name(copy), json!("a.safetensors"))));
+            }
+        }
+    }
+    let tower = target
+        .model
+        .vision
+        .as_ref()
+        .map_or(0, |vision| vision.tensors);
+    names.extend((0..tower).map(|at| (format!("model.visual.{at}"), json!("b.safetensors"))));
+    let index = json!({"metadata": {"total_size": target.checkpoint_bytes()}, "weight_map": names});
+    (config, index)
+}
+
+/// Targets of the reference whose weights are published as they are.
+fn references() -> Vec<Target> {
+    let names = leaves(&root()).unwrap();
+    let names = names.iter().filter(|name| name.starts_with("cpu/"));
+    let targets = names.map(|name| repository(name));
+    targets
+        .filter(|target| target.leaf.derive.is_none())
+        .collect()
+}
+
+#[test]
+fn models_with_files_are_made_of_them_again() {
+    let targets = references();
+    let with_files = |target: &&Target| target.name.starts_with("cpu/random-");
+    let targets: Vec<_> = targets.iter().filter(with_files).collect();
+    assert!(targets.len() > 20);
+    for target in targets {
+        let (config, index) = files_of(&target.leaf.model);
+        let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+        assert_same(&found, target);
+    }
+}
+
+/// The target with few experts, whose names are what takes time.
+fn with_few_experts(mut target: Target) -> Target {
+    let Some(moe) = &mut target.model.moe else {
+        return target;
+    };
+    moe.experts = moe.experts.min(EXPERTS);
+    for checkpoint in target.model.checkpoint.values_mut() {
+        (checkpoint.tensors, checkpoint.tensor_bytes) = (None, None);
+    }
+    target
+}
+
+#[test]
+fn models_of_known_facts_are_made_of_what_these_describe() {
+    for target in references().into_iter().map(with_few_experts) {
+        let (config, index) = described(&target);
+        let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+        assert_same(&found, &target);
+        let tower = |target: &Target| target.model.vision.as_ref().map(|vision| vision.tensors);
+        assert_eq!(tower(&loaded(&found)[0]), tower(&target));
+    }
+}
+
+#[test]
+fn a_header_is_as_good_as_an_index() {
+    let folder = root().join("targets/_model/random-llama-2");
+    let config = fs::read(folder.join("config.json")).unwrap();
+    let weights = fs::read(folder.join("model.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let published = Published {
+        name: NAME,
+        quant: Some("bf16"),
+        config: Source {
+            path: CONFIG,
+            content: &config,
+        },
+        index: Source {
+            path: "a/model.safetensors",
+            content: &weights[..header],
+        },
+    };
+    let found = adopt(&root(), &published).unwrap();
+    assert_same(&found, &repository("cpu/random-llama-2/bf16"));
+}
+
+#[test]
+fn pages_take_what_the_memory_leaves() {
+    let (config, index) = described(&repository("cpu/qwen3-8b/bf16"));
+    let leaves = loaded(&adopted(&config, &index).unwrap());
+    let pools: Vec<u64> = leaves
+        .iter()
+        .map(|leaf| leaf.leaf.limits.kv_tokens)
+        .collect();
+    assert_eq!(pools, [65_536, 655_360, 524_288]);
+}
+
+#[test]
+fn a_model_without_room_on_a_gpu_has_no_leaf_there() {
+    let mut target = repository("cpu/mixtral-8x7b/bf16");
+    target.model.layers.count *= 2;
+    let (config, index) = described(&target);
+    let found = adopted(&config, &index).unwrap();
+    assert_eq!(found.files.len(), 2);
+    let notes: Vec<String> = found.open.iter().map(|open| open.to_string()).collect();
+    let said = |hw: &str| {
+        let file = format!("targets/{hw}/{NAME}/bf16.toml: is not written: ");
+        notes.iter().any(|note| note.starts_with(&file))
+    };
+    assert!(said("h200") && said("gb10"), "{notes:#?}");
+}
+
+/// Messages for the files of `model` after one edit of each.
+fn messages(model: &str, edit: impl Fn(&mut Value, &mut Value)) -> Vec<String> {
+    let (mut config, mut index) = files_of(model);
+    edit(&mut config, &mut index);
+    let problems = adopted(&config, &index).unwrap_err();
+    problems.iter().map(ManifestError::to_string).collect()
+}
+
+#[test]
+fn an_unknown_family_is_refused_by_name() {
+    let found = messages("random-qwen3_moe-2", |config, _| {
+        config["text_config"]["model_type"] = json!("gemma3_text");
+    });
+    let expected = "a/config.json: text_config.model_type = \"gemma3_text\": is no type of a known \
+                    family; known are llama (llama, mistral), mixtral, qwen3, qwen3_moe \
+                    (qwen3_moe, qwen3_vl_moe_text, qwen3_vl_moe), qwen3_next, qwen3_5 \
+                    (qwen3_5_text, qwen3_5), qwen3_5_moe (qwen3_5_moe_text, qwen3_5_moe)";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn all_problems_of_a_configuration_are_told_at_once() {
+    let found = messages("random-llama-1", |config, _| {
+        config["hidden_size"] = json!(-32);
+        config["vocab_size"] = json!(u64::MAX);
+        config["num_hidden_layers"] = json!("two");
+        config["hidden_act"] = json!("gelu");
+        config.as_object_mut().unwrap().remove("rms_norm_eps");
+    });
+    let expected = [
+        "a/config.json: hidden_size = -32: must be a whole number, 1 ..= 131072",
+        "a/config.json: vocab_size = 18446744073709551615: must be a whole number, 1 ..= 4194304",
+        "a/config.json: rms_norm_eps = absent: must be a number above 0",
+        "a/config.json: num_hidden_layers = \"two\": must be a whole number, 1 ..= 512",
+        "a/config.json: states \"gelu\" at /hidden_act; the layer math of family = \"llama\" has \
+         \"silu\"",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn numbers_that_contradict_each_other_are_told_by_their_words() {
+    let found = messages("random-qwen3_5-1", |config, _| {
+        config["num_key_value_heads"] = json!(5);
+        config["linear_num_value_heads"] = json!(7);
+        config["sliding_window"] = json!(128);
+    });
+    let expected = [
+        "a/config.json: num_key_value_heads = 5: must divide attention.heads = 2",
+        "a/config.json: linear_num_value_heads = 7: must be a multiple of gdn.key_heads = 2",
+        "a/config.json: states 128 at /sliding_window; the layer math of family = \"qwen3_5\" has \
+         none",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_configuration_must_state_what_the_library_would_not_do() {
+    let found = messages("random-qwen3_moe-1", |config, _| {
+        config.as_object_mut().unwrap().remove("norm_topk_prob");
+    });
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].contains("does not state /norm_topk_prob"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn tensors_that_are_missing_or_nobody_knows_are_named() {
+    let found = messages("random-llama-2", |_, index| {
+        let map = index["weight_map"].as_object_mut().unwrap();
+        for name in ["lm_head.weight", "model.norm.weight"] {
+            map.remove(name).unwrap();
+        }
+        for at in 0..5 {
+            map.insert(
+                format!("model.layers.{at}.self_attn.q_proj.bias"),
+                json!("a"),
+            );
+        }
+    });
+    let bias = |layer| format!("model.layers.{layer}.self_attn.q_proj.bias");
+    let expected = [
+        "a/index.json: weight_map = model.norm.weight, lm_head.weight: are missing; family = \
+         \"llama\" has them by config.json"
+            .to_string(),
+        format!(
+            "a/index.json: weight_map = {}, {}, {} and 2 more: are not described; family = \
+             \"llama\" has no such tensors",
+            bias(0),
+            bias(1),
+            bias(2)
+        ),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn experts_in_several_formats_are_refused() {
+    let found = messages("random-modelopt", |_, index| {
+        let map = index["weight_map"].as_object_mut().unwrap();
+        let base = "model.layers.0.mlp.experts.2.up_proj";
+        for end in ["weight_scale", "weight_scale_2", "input_scale"] {
+            map.remove(&format!("{base}.{end}")).unwrap();
+        }
+    });
+    let expected = "a/index.json: weight_map = model.layers.0.mlp.experts.*.up_proj: must have one \
+                    format for all experts of a layer";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn bytes_that_shapes_do_not_give_are_refused() {
+    let found = messages("random-llama-2", |_, index| {
+        index["metadata"]["total_size"] = json!(12);
+    });
+    assert_eq!(found.len(), 1);
+    let start = "a/index.json: metadata.total_size = 12: must be ";
+    assert!(found[0].starts_with(start), "{found:?}");
+}
+
+#[test]
+fn another_quantisation_than_the_tensors_have_is_refused() {
+    let found = messages("random-fp8", |config, _| {
+        config["quantization_config"] = json!({"quant_method": "awq"});
+    });
+    let expected = "a/config.json: states \"awq\" at /quantization_config/quant_method; format has \
+                    \"fp8\"";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn names_are_checked_and_nothing_is_overwritten() {
+    let (config, index) = files_of("random-llama-1");
+    let (config, index) = (config.to_string(), index.to_string());
+    let message = |name, quant| {
+        let published = Published {
+            name,
+            quant,
+            config: Source {
+                path: CONFIG,
+                content: config.as_bytes(),
+            },
+            index: Source {
+                path: INDEX,
+                content: index.as_bytes(),
+            },
+        };
+        let problems = adopt(&root(), &published).unwrap_err();
+        problems
+            .iter()
+            .map(ManifestError::to_string)
+            .collect::<Vec<_>>()
+    };
+    let there = message("tiny", None);
+    assert_eq!(there.len(), 4, "{there:?}");
+    assert!(there[0].starts_with("targets/_model/tiny: is there, and nothing is overwritten"));
+    for name in ["", "..", "_a", "A", "a/b", "a b", "ä", "-a"] {
+        let found = message(name, None);
+        assert!(found[0].starts_with("targets: NAME = "), "{found:?}");
+    }
+    let dotted = message(NAME, Some("bf16.a"));
+    assert!(dotted[0].starts_with("targets: --quant = \"bf16.a\": must be"));
+    let quant = message(NAME, Some("nvfp4"));
+    let expected = "targets: --quant = \"nvfp4\": must have the part \"bf16\", which the tensors \
+                    are stored in";
+    assert_eq!(quant, [expected]);
+}
+
+/// Numbers without a pattern.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % most as u64) as usize
+    }
+}
+
+#[test]
+fn rules_say_any_formats_that_layers_have() {
+    let base = repository("cpu/random-packed/nvfp4");
+    for seed in 1..16 {
+        let mut draws = Draws(seed << 32 | seed);
+        let kinds = 1 + draws.below(FORMATS.len());
+        let matrices = base
+            .tensors()
+            .into_iter()
+            .filter(|row| row.format().is_some());
+        let matrices = matrices.map(|row| {
+            let usual = FORMATS[draws.below(kinds)];
+            let sites = row.sites.iter();
+            let at = sites.map(|site| match draws.below(8) {
+                0 => (site, FORMATS[draws.below(kinds)]),
+                _ => (site, usual),
+            });
+            let at = at.collect();
+            Named {
+                name: row.name.into_owned(),
+                at,
+            }
+        });
+        let matrices: Vec<Named> = matrices.collect();
+        let text = text::leaf(["cpu", NAME, "f32"], &rules(&matrices), &cpu(&base.model));
+        let mut target = base.clone();
+        target.leaf = parse(&text, "leaf", "").unwrap();
+        Formatted::of(&target).check("leaf").unwrap();
+        let rows = target.table();
+        for named in matrices {
+            for (site, format) in named.at {
+                let stands = |row: &&Row| row.name == named.name && row.sites.contains(site);
+                let mut found = rows.iter().filter(stands).map(Row::format);
+                assert!(found.all(|found| found == Some(format)), "{text}");
+            }
+        }
+    }
+}
+
+/// Every pointer into a value.
+fn pointers(value: &Value, path: String, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            pointers(value, format!("{path}/{key}"), found);
+        }),
+        Value::Array(list) => list.iter().enumerate().for_each(|(at, value)| {
+            pointers(value, format!("{path}/{at}"), found);
+        }),
+        _ => {}
+    }
+    found.push(path);
+}
+
+/// Values that stand nowhere in a right configuration, and some that stand in another place.
+fn garbage() -> Vec<Value> {
+    let huge = json!(u64::MAX);
+    let deep = (0..40).fold(json!(1), |inner, _| json!([inner]));
+    let kinds = [
+        json!(null),
+        json!(true),
+        json!("ä\u{0}"),
+        json!([]),
+        json!({}),
+        deep,
+    ];
+    let numbers = [
+        json!(0),
+        json!(1),
+        json!(-1),
+        json!(1e300),
+        json!(1e-300),
+        json!(0.5),
+        huge,
+    ];
+    kinds.into_iter().chain(numbers).collect()
+}
+
+#[test]
+fn no_value_of_a_configuration_or_an_index_ends_in_a_panic() {
+    let (config, index) = files_of("random-qwen3_5-2");
+    let mut places = Vec::new();
+    pointers(&config, String::new(), &mut places);
+    let of_index = ["", "/metadata", "/metadata/total_size", "/weight_map"];
+    for value in garbage() {
+        for place in &places {
+            let mut config = config.clone();
+            *config.pointer_mut(place).unwrap() = value.clone();
+            assert_told(adopted(&config, &index));
+        }
+        for place in of_index {
+            let mut index = index.clone();
+            *index.pointer_mut(place).unwrap() = value.clone();
+            assert_told(adopted(&config, &index));
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_left_out_is_told_or_not_needed() {
+    let (config, index) = files_of("random-packed");
+    for key in config.as_object().unwrap().keys() {
+        let mut config = config.clone();
+        config.as_object_mut().unwrap().remove(key);
+        assert_told(adopted(&config, &index));
+    }
+}
+
+#[test]
+fn text_that_is_cut_is_refused() {
+    let (config, index) = files_of("random-llama-1");
+    let (config, index) = (config.to_string(), index.to_string());
+    let (config, index) = (config.as_bytes(), index.as_bytes());
+    for at in (0..config.len()).step_by(7) {
+        of_text(&config[..at], index).unwrap_err();
+    }
+    for at in (0..index.len()).step_by(97) {
+        of_text(config, &index[..at]).unwrap_err();
+    }
+    assert_eq!(of_text(b"\xff", b"[]").unwrap_err().len(), 2);
+}
+
+/// A model, which was checked as it was made, or problems that say where they are.
+fn assert_told(result: Result<Adopted, Problems>) {
+    let Err(problems) = result else {
+        return;
+    };
+    let whole = |why: &ManifestError| !why.file.is_empty() && !why.rule.is_empty();
+    assert!(
+        !problems.is_empty() && problems.iter().all(whole),
+        "{problems:?}"
+    );
+}

@@ -1,0 +1,248 @@
+//! Manifests as text, as people write them: digits in groups, absent tables as comments.
+
+use std::fmt::{Display, Write};
+
+use super::rules::Rule;
+use crate::schema::leaf::{Limits, Steps};
+use crate::schema::model::{Attention, Checkpoint, Gdn, Layers, Mixer, Mlp, Model, Moe};
+
+/// Digits from which on they are grouped.
+const GROUPED: usize = 5;
+
+/// Lines `key = value` of a table.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn table(&mut self, name: &str) {
+        let _ = writeln!(self.0, "\n[{name}]");
+    }
+
+    fn set(&mut self, key: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{key} = {value}");
+    }
+
+    fn count(&mut self, key: &str, value: u64) {
+        self.set(key, grouped(value));
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.set(key, format!("{value:?}"));
+    }
+
+    fn real(&mut self, key: &str, value: f64) {
+        self.set(key, real(value));
+    }
+
+    /// A key that is set where it holds.
+    fn flag(&mut self, key: &str, holds: bool) {
+        if holds {
+            self.set(key, holds);
+        }
+    }
+}
+
+/// A number with its digits in groups of three.
+pub(super) fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    if digits.len() < GROUPED {
+        return digits;
+    }
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push('_');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number in the shorter of its two forms.
+fn real(value: f64) -> String {
+    let (plain, power) = (format!("{value:?}"), format!("{value:e}"));
+    match power.len() < plain.len() {
+        true => power,
+        false => plain,
+    }
+}
+
+/// `model.toml` of a model; `stops`: ids that its configuration has for the ends of replies.
+pub(super) fn model(model: &Model, stops: &[u64]) -> String {
+    let mut lines = Lines::default();
+    lines.text("title", &model.title);
+    lines.text("id", &model.id);
+    lines.text("family", model.family.traits().name);
+    lines.text("licence", &model.licence);
+    lines.count("hidden", model.hidden);
+    lines.count("vocab", model.vocab);
+    lines.set("tied_head", model.tied_head);
+    lines.real("norm_eps", model.norm_eps);
+    lines.count("max_position", model.max_position);
+    layers(&mut lines, &model.layers);
+    attention(&mut lines, &model.attention);
+    model.gdn.iter().for_each(|each| gdn(&mut lines, each));
+    model.moe.iter().for_each(|each| moe(&mut lines, each));
+    model.mlp.iter().for_each(|each| mlp(&mut lines, each));
+    if model.mtp.layers > 0 {
+        lines.table("mtp");
+        lines.count("layers", model.mtp.layers);
+    }
+    if let Some(vision) = &model.vision {
+        lines.table("vision");
+        lines.count("tensors", vision.tensors);
+        lines.count("bytes", vision.bytes);
+    }
+    lines.0.push_str(&chat(stops));
+    lines.table("sampling");
+    lines.real("temperature", model.sampling.temperature);
+    lines.count("top_k", model.sampling.top_k.into());
+    lines.real("top_p", model.sampling.top_p);
+    for (quant, checkpoint) in &model.checkpoint {
+        weights(&mut lines, quant, checkpoint);
+    }
+    lines.0
+}
+
+fn layers(lines: &mut Lines, layers: &Layers) {
+    lines.table("layers");
+    lines.count("count", layers.count as u64);
+    if layers.period.contains(&Mixer::Gdn) {
+        let names = layers.period.iter().map(|mixer| match mixer {
+            Mixer::Gdn => "\"gdn\"",
+            Mixer::Attention => "\"attention\"",
+        });
+        let names: Vec<&str> = names.collect();
+        lines.set("period", format!("[{}]", names.join(", ")));
+    }
+}
+
+fn attention(lines: &mut Lines, attention: &Attention) {
+    lines.table("attention");
+    lines.count("heads", attention.heads);
+    lines.count("kv_heads", attention.kv_heads);
+    lines.count("head_dim", attention.head_dim);
+    lines.count("rotary_dim", attention.rotary_dim);
+    lines.real("rope_theta", attention.rope_theta);
+    if let Some(scaling) = &attention.rope_scaling {
+        lines.table("attention.rope_scaling");
+        lines.real("factor", scaling.factor);
+        lines.real("low_freq_factor", scaling.low_freq_factor);
+        lines.real("high_freq_factor", scaling.high_freq_factor);
+        lines.count("original_max_position", scaling.original_max_position);
+    }
+}
+
+fn gdn(lines: &mut Lines, gdn: &Gdn) {
+    lines.table("gdn");
+    lines.count("key_heads", gdn.key_heads);
+    lines.count("value_heads", gdn.value_heads);
+    lines.count("key_dim", gdn.key_dim);
+    lines.count("value_dim", gdn.value_dim);
+    lines.count("conv_kernel", gdn.conv_kernel);
+}
+
+fn moe(lines: &mut Lines, moe: &Moe) {
+    lines.table("moe");
+    lines.count("experts", moe.experts);
+    lines.count("experts_per_token", moe.experts_per_token);
+    lines.count("intermediate", moe.intermediate);
+    if let Some(shared) = moe.shared_intermediate {
+        lines.count("shared_intermediate", shared);
+    }
+}
+
+fn mlp(lines: &mut Lines, mlp: &Mlp) {
+    lines.table("mlp");
+    lines.count("intermediate", mlp.intermediate);
+}
+
+/// The table that a model serves with, as comments: nothing but the ids of `stops` is known of it.
+fn chat(stops: &[u64]) -> String {
+    let ids: Vec<String> = stops.iter().map(|&id| grouped(id)).collect();
+    format!(
+        "\n# A model without this table builds and does not serve.\n\
+         # [chat]\n\
+         # stop_ids = [{}]\n\
+         # tool_format = \"hermes\"\n\
+         # thinking = false\n\
+         # tokenizer = \"tokenizer.json\"\n\
+         # template = \"chat_template.jinja\"\n\
+         #\n\
+         # [chat.added_tokens]\n\
+         # first = 0\n\
+         # texts = []\n",
+        ids.join(", ")
+    )
+}
+
+fn weights(lines: &mut Lines, quant: &str, checkpoint: &Checkpoint) {
+    lines.table(&format!("checkpoint.{quant}"));
+    lines
+        .0
+        .push_str("# repository = \"owner/name\"\n# revision = \"\"\n");
+    if let Some(tensors) = checkpoint.tensors {
+        lines.count("tensors", tensors);
+    }
+    if let Some(bytes) = checkpoint.tensor_bytes {
+        lines.count("tensor_bytes", bytes);
+    }
+    lines.set("input_scales", checkpoint.input_scales);
+    lines.flag("stacked_experts", checkpoint.stacked_experts);
+    lines.flag("kv_scales", checkpoint.kv_scales);
+    lines.flag("tied_head_stored", checkpoint.tied_head_stored);
+    lines.flag("without_mtp", checkpoint.without_mtp);
+    lines.0.push_str("# text_nll = 0.0\nfiles = []\n");
+}
+
+/// A leaf of `hw` for `model`, keys and values kept as `kv`.
+pub(super) fn leaf(
+    [hw, model, kv]: [&str; 3],
+    rules: &[Rule],
+    (limits, steps): &(Limits, Steps),
+) -> String {
+    let mut lines = Lines::default();
+    lines.text("hw", hw);
+    lines.text("model", model);
+    rules.iter().for_each(|each| rule(&mut lines, each));
+    lines.table("numbers");
+    lines.text("kv", kv);
+    lines.table("limits");
+    lines.count("sequences", limits.sequences);
+    lines.count("context", limits.context);
+    lines.count("kv_tokens", limits.kv_tokens);
+    lines.count("queued", limits.queued);
+    lines.count("page", limits.page);
+    lines.table("steps");
+    lines.set("decode", format!("{:?}", steps.decode));
+    lines.count("prefill", steps.prefill);
+    lines.0
+}
+
+fn rule(lines: &mut Lines, rule: &Rule) {
+    lines.table("[format]");
+    match &rule.patterns[..] {
+        [only] => lines.text("match", only),
+        patterns => {
+            let each = patterns.iter().map(|pattern| format!("    {pattern:?},\n"));
+            lines.set("match", format!("[\n{}]", each.collect::<String>()));
+        }
+    }
+    if let Some(layers) = &rule.layers {
+        lines.set("layers", format!("{layers:?}"));
+    }
+    lines.text("as", rule.format.name());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{grouped, real};
+
+    #[test]
+    fn numbers_read_as_people_write_them() {
+        let shown = [0, 8192, 10_000, 151_936, 16_060_522_496].map(grouped);
+        assert_eq!(shown, ["0", "8192", "10_000", "151_936", "16_060_522_496"]);
+        let shown = [1e-6, 5e5, 1e7, 8.0, 0.7, 10_000.5].map(real);
+        assert_eq!(shown, ["1e-6", "5e5", "1e7", "8.0", "0.7", "10000.5"]);
+    }
+}

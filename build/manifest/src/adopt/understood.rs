@@ -1,0 +1,120 @@
+//! A configuration as a target: facts that are read, rules that they keep, and what else the
+//! configuration says that would change answers.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::draft::floats;
+use super::words::{Words, shown};
+use super::{Published, model, noted};
+use crate::check::model_problems;
+use crate::config::{config_facts, family_facts};
+use crate::error::ManifestError;
+use crate::facts::{FAMILY, Fact, contradiction};
+use crate::schema::model::Family;
+use crate::target::Target;
+
+/// Key of the facts about formats.
+const FORMAT: &str = "format";
+
+/// The model of a configuration as a CPU target whose matrices are all floats.
+///
+/// # Errors
+/// Everything that the configuration lacks or states wrong.
+pub(super) fn understood(
+    root: &Path,
+    published: &Published,
+    config: &Value,
+    predicts: bool,
+) -> Result<Target, Vec<ManifestError>> {
+    let mut words = Words {
+        file: published.config.path,
+        config,
+        problems: Vec::new(),
+    };
+    let Ok(family) = model::family(&mut words) else {
+        return Err(words.problems);
+    };
+    let read = model::model(&mut words, family, published.name, predicts);
+    let target = match read {
+        Ok(model) => noted(floats(root, published.name, model), &mut words.problems),
+        Err(_) => None,
+    };
+    let Some(target) = target else {
+        let more = contradicted(&words, family, &family_facts(family.traits()));
+        return Err([words.problems, more].concat());
+    };
+    let mut facts = config_facts(&target);
+    facts.retain(|fact| fact.key != FORMAT);
+    let broken = model_problems(&target).into_iter();
+    let broken: Vec<_> = broken
+        .map(|problem| located(problem, &words, &facts))
+        .collect();
+    let more = contradicted(&words, family, &facts);
+    let problems = [words.problems, broken, more].concat();
+    match problems.is_empty() {
+        true => Ok(target),
+        false => Err(problems),
+    }
+}
+
+/// Statements of the configuration about formats that are not those of the target's leaf.
+pub(super) fn other_formats(
+    published: &Published,
+    config: &Value,
+    target: &Target,
+) -> Vec<ManifestError> {
+    let words = Words {
+        file: published.config.path,
+        config,
+        problems: Vec::new(),
+    };
+    let mut facts = config_facts(target);
+    facts.retain(|fact| fact.key == FORMAT);
+    contradicted(&words, target.model.family, &facts)
+}
+
+/// A rule's problem, where a fact of its key stands in the configuration.
+fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestError {
+    let mut facts = facts.iter().filter(|fact| fact.key == problem.key);
+    match facts.find_map(|fact| words.stated(fact.pointer)) {
+        None => problem,
+        Some((key, _)) => ManifestError {
+            file: words.file.to_string(),
+            key,
+            ..problem
+        },
+    }
+}
+
+/// Every fact that a configuration states differently.
+fn contradicted(words: &Words, family: Family, facts: &[Fact]) -> Vec<ManifestError> {
+    // Facts of other keys were read from where they stand.
+    let alone = |fact: &Fact| Fact {
+        required: fact.required && fact.key == FAMILY,
+        ..fact.clone()
+    };
+    let found = facts.iter();
+    let found = found.filter_map(|fact| contradiction(words.config, &[alone(fact)]));
+    let problem = found.map(|found| {
+        let has = match found.key {
+            FAMILY => format!("the layer math of family = {:?}", family.traits().name),
+            key => key.to_string(),
+        };
+        let rule = format!("{}; {has} has {}", found.stated, shown(found.right));
+        ManifestError::file(words.file, rule)
+    });
+    problem.collect()
+}
+
+/// Tokens that end a reply, as far as a configuration says.
+pub(super) fn stops(config: &Value) -> Vec<u64> {
+    let stated = ["/eos_token_id", "/text_config/eos_token_id"];
+    let mut stated = stated.iter().filter_map(|pointer| config.pointer(pointer));
+    match stated.find(|ids| !ids.is_null()) {
+        Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_u64).collect(),
+        Some(id) => id.as_u64().into_iter().collect(),
+        None => Vec::new(),
+    }
+}

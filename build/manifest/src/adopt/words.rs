@@ -1,0 +1,137 @@
+//! Reading `config.json`: each value by its pointer, or a problem that says what it must be.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
+use crate::error::ManifestError;
+use crate::facts::TEXT;
+
+/// Longest value that a problem shows whole, characters.
+const SHOWN: usize = 80;
+
+/// A value that cannot be had; its problem is noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted;
+
+/// Value of a configuration, or none that can be used.
+pub(super) type Read<T> = Result<T, Noted>;
+
+/// A configuration, and what is wrong with it.
+pub(super) struct Words<'a> {
+    /// Name of the file in problems.
+    pub file: &'a str,
+    pub config: &'a Value,
+    pub problems: Vec<ManifestError>,
+}
+
+/// A value as problems show it.
+pub(super) fn shown(value: impl Display) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        None => text,
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+impl<'a> Words<'a> {
+    /// Value that the text model's description states at a pointer, or the whole; null is none.
+    pub fn stated(&self, pointer: &str) -> Option<(String, &'a Value)> {
+        let places = [format!("/{TEXT}{pointer}"), pointer.to_string()];
+        places.into_iter().find_map(|place| {
+            let value = self.config.pointer(&place)?;
+            let key = place[1..].replace('/', ".");
+            (!value.is_null()).then_some((key, value))
+        })
+    }
+
+    /// Notes what `key` must be.
+    pub fn note(&mut self, key: &str, value: impl Display, rule: &str) -> Noted {
+        let problem = ManifestError::key(self.file, key, shown(value), rule);
+        self.problems.push(problem);
+        Noted
+    }
+
+    /// The first value that stands at one of the pointers, as `take` has it; none if none does.
+    pub fn optional<T>(
+        &mut self,
+        pointers: &[&str],
+        rule: &str,
+        take: impl Fn(&Value) -> Option<T>,
+    ) -> Read<Option<T>> {
+        let stated = pointers.iter().find_map(|pointer| self.stated(pointer));
+        let Some((key, value)) = stated else {
+            return Ok(None);
+        };
+        match take(value) {
+            Some(taken) => Ok(Some(taken)),
+            None => Err(self.note(&key, value, rule)),
+        }
+    }
+
+    /// The same, where a value must stand at one of them.
+    pub fn required<T>(
+        &mut self,
+        pointers: &[&str],
+        rule: &str,
+        take: impl Fn(&Value) -> Option<T>,
+    ) -> Read<T> {
+        match self.optional(pointers, rule, take)? {
+            Some(value) => Ok(value),
+            None => Err(self.absent(pointers[0], rule)),
+        }
+    }
+
+    /// Notes that nothing stands at a pointer.
+    pub fn absent(&mut self, pointer: &str, rule: &str) -> Noted {
+        let key = pointer[1..].replace('/', ".");
+        self.note(&key, "absent", rule)
+    }
+
+    /// A whole number in a range, if one is stated.
+    pub fn whole(&mut self, pointer: &str, range: RangeInclusive<u64>) -> Read<Option<u64>> {
+        let rule = whole_rule(&range);
+        self.optional(&[pointer], &rule, |value| whole(value, &range))
+    }
+
+    /// A count, 1 at least.
+    pub fn count(&mut self, pointer: &str, most: u64) -> Read<u64> {
+        self.between(pointer, 1..=most)
+    }
+
+    /// A whole number in a range.
+    pub fn between(&mut self, pointer: &str, range: RangeInclusive<u64>) -> Read<u64> {
+        let rule = whole_rule(&range);
+        self.required(&[pointer], &rule, |value| whole(value, &range))
+    }
+
+    /// A number that is finite and above 0.
+    pub fn number(&mut self, pointers: &[&str]) -> Read<f64> {
+        self.required(pointers, "must be a number above 0", positive)
+    }
+}
+
+fn whole_rule(range: &RangeInclusive<u64>) -> String {
+    format!(
+        "must be a whole number, {} ..= {}",
+        range.start(),
+        range.end()
+    )
+}
+
+fn whole(value: &Value, range: &RangeInclusive<u64>) -> Option<u64> {
+    value.as_u64().filter(|number| range.contains(number))
+}
+
+/// A finite number above 0.
+pub(super) fn positive(value: &Value) -> Option<f64> {
+    value
+        .as_f64()
+        .filter(|number| number.is_finite() && *number > 0.0)
+}
+
+/// A text.
+pub(super) fn text(value: &Value) -> Option<String> {
+    value.as_str().map(String::from)
+}
