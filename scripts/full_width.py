@@ -1,11 +1,12 @@
-"""Compares a binary's logits with Hugging Face transformers in float32, at the model's full width.
+"""Compares a binary's logits with Hugging Face transformers in float32, at the model's full width, in any family.
 
     atlas-<target> synth WEIGHTS --layers 4
     python scripts/full_width.py BINARY WEIGHTS [--positions 2048] [--device cuda]
 
 WEIGHTS is a drawn checkpoint, whole or cut (`config.json` says after how many layers). The binary writes its logits of
-seeded random tokens by its verb `logits`, as a prompt and one token at a time, and those of its routers; the reference
-computes the same positions from the same weights, which `golden.py` dequantises independently of the server's loader.
+seeded random tokens by its verb `logits`, as a prompt and one token at a time, and those of its routers if it has any;
+the reference computes the same positions from the same weights, which `golden.py` dequantises independently of the
+server's loader.
 
 A router's choice is not continuous: of 256 experts the eighth and the ninth are sometimes closer than rounding moves
 them, and one other choice moves more than all rounding. So the reference is compared twice: with its own choices, where
@@ -18,15 +19,21 @@ only what is continuous differs. There four things more are judged. All of it is
   layer's routers (of an F32 target: F32_MOVE).
 - divergence: an F32 target's mean Kullback-Leibler divergence is at most F32_DIVERGENCE. One that rounds what it
   multiplies is measured by the reference that rounds the same: it may be as far from the exact one on the same routes,
-  times SLACK. It cannot be asked to equal the rounding one, for a difference of one part in a million becomes a whole
-  step of rounding wherever a value lies between two, and after some layers the steps are unrelated; but over many
-  positions their mean effect is the same within a percent.
+  times SLACK, or as far as an F32 target. It cannot be asked to equal the rounding one, for a difference of one part in
+  a million becomes a whole step of rounding wherever a value lies between two, and after some layers the steps are
+  unrelated; but over many positions their mean effect is the same within a percent.
 - most likely tokens: how many flip by chance follows from the gaps between the reference's first logits and from how
   far rounding moves logits; more than that and CHANCE standard deviations are an error (of an F32 target: any where
   the gap is larger than F32_MOVE).
 - gains: no part of the model may add more than GAIN too much or too little, beside chance (see `gains.py`): a fault of
   one expert hardly moves the mean. Rounding to NVFP4 has gains of its own, which are told: a target that rounds rows to
   it is compared with the reference that rounds the same.
+
+A model without experts makes no choices: it is compared once. The mean divergence is at most REQUIRED_DIVERGENCE and
+REQUIRED_SAME of the most likely tokens are the same, and divergence and most likely tokens are judged as above. Gains
+are not: without routers nothing between the layers is told that would show a part apart from the others. Instead the
+mean square of what logits differ by is judged as the divergence is (of an F32 target: at most F32_MOVE squared), which
+sees a fault where one token has all of the probability, too: a drawn head that is tied prefers the token that it reads.
 
 The divergence grows with the square of the logits' spread, so with less entropy; the flips do not depend on the spread,
 for gaps grow with it. Both fall with what layers add to the hidden state, beside the embedding. The same figures of the
@@ -36,9 +43,9 @@ judged is not so.
 For a target whose manifest says experts_rows = "nvfp4", give --experts-rows nvfp4: the reference then rounds what
 experts multiply as `Ops::experts` says. For a target that multiplies in F32, give --operands f32.
 
-Takes 4 bytes a weight and four times the logits (2 GB for 2,048 positions of 248,320 tokens) on the device. The binary
-runs its steps one layer at a time, since it tells its routers; `selftest --bits` shows that recorded steps have the
-same bits.
+Takes 4 bytes a weight and four times the logits (2 GB for 2,048 positions of 248,320 tokens) on the device. A binary
+that tells its routers runs its steps one layer at a time; `selftest --bits` shows that recorded steps have the same
+bits.
 """
 
 import argparse
@@ -78,19 +85,24 @@ F32_MOVE = 1e-4  # of a logit, sums being taken in another order
 EXPERTS = {"exact": (), "nvfp4": ("experts", "shared_expert")}  # modules whose products take NVFP4, by --experts-rows
 
 
-def binary_logits(arguments, config, tokens, way, folder):
-    """The binary's logits, mapped from the file that it writes, and its routers' [layers, positions, experts]."""
-    given, out, routers = folder / "tokens.txt", folder / "logits.f32", folder / "routers.f32"
+def binary_logits(arguments, layers, tokens, way, folder, routers=None):
+    """The binary's logits, mapped from the file that it writes; those of its routers go to the file `routers`."""
+    given, out = folder / "tokens.txt", folder / "logits.f32"
     given.write_text(" ".join(map(str, tokens)))
-    layers, experts = config["num_hidden_layers"], config["num_experts"]
     command = [str(arguments.binary.resolve()), "logits", str(arguments.weights), "--tokens", str(given), "--out",
-               str(out), "--routers", str(routers), "--layers", str(layers)] + ["--decode"] * (way == "decode")
+               str(out), "--layers", str(layers)] + ["--decode"] * (way == "decode")
+    command += ["--routers", str(routers)] if routers else []
     print("+", " ".join(command), flush=True)
     if subprocess.run(command).returncode:
         sys.exit("the binary wrote no logits")
-    found = numpy.memmap(out, "<f4", "r").reshape(len(tokens), config["vocab_size"])
-    told = torch.from_numpy(numpy.fromfile(routers, "<f4")).reshape(len(tokens), layers, experts + 1)
-    return found, told[..., :experts].transpose(0, 1).contiguous().to(arguments.device)
+    return numpy.memmap(out, "<f4", "r").reshape(len(tokens), -1)
+
+
+def router_logits(file, routers, positions):
+    """Router logits of the experts in the binary's file, [layers, positions, experts]; a gate's stand behind them."""
+    told = torch.from_numpy(numpy.fromfile(file, "<f4"))
+    told = told.reshape(positions, routers.layers, routers.experts + routers.gates)
+    return told[..., :routers.experts].transpose(0, 1).contiguous()
 
 
 def rows_of(found):
@@ -109,6 +121,10 @@ class Comparison:
 
     def mean(self):
         return float(self.divergence.mean())
+
+    def power(self):
+        """Mean square of the logits' differences."""
+        return float(self.moved.pow(2).mean())
 
     def same(self):
         return float((self.lost == 0).double().mean())
@@ -190,6 +206,11 @@ def judge_choices(judge, own, chosen, moves, allowed):
                f"{float(own.std(-1).mean()):.2f}, the target's differ by {' '.join(f'{float(m):.1e}' for m in moves)}")
 
 
+def judge_moves(judge, own, rounding, slack):
+    allowed = slack * rounding.power() if rounding else F32_MOVE ** 2
+    judge.says(own.power() <= allowed, f"logits differ by {own.power() ** 0.5:.3e}, allowed {allowed ** 0.5:.3e}")
+
+
 def judge_tokens(judge, same, rounding):
     if not rounding:
         worst = float(same.lost.max())
@@ -217,12 +238,16 @@ def tell_gains(found):
 class FullWidth:
     def __init__(self, arguments):
         self.arguments, self.device, self.judge = arguments, arguments.device, Judge()
-        self.config = json.loads((arguments.weights / "config.json").read_text())
+        self.nvfp4 = EXPERTS[arguments.experts_rows]
+        config = json.loads((arguments.weights / "config.json").read_text())
+        self.model = reference.load(arguments.weights, config, self.device)
+        self.layers, self.routers = len(self.model.get_decoder().layers), reference.Routers(self.model)
+        if self.nvfp4 and not self.routers.layers:
+            sys.exit("--experts-rows nvfp4 is of models with experts: leave it out")
+        self.choices = "own choices: " if self.routers.layers else ""
         random = torch.Generator().manual_seed(SEED)
-        self.tokens = torch.randint(self.config["vocab_size"], (arguments.positions,), generator=random).tolist()
-        self.model = reference.load(arguments.weights, self.config, self.device)
-        self.routers = reference.Routers(self.model)
-        print(f"{self.config['num_hidden_layers']} layers, torch {torch.__version__}, transformers "
+        self.tokens = torch.randint(self.model.lm_head.out_features, (arguments.positions,), generator=random).tolist()
+        print(f"{type(self.model).__name__}, {self.layers} layers, torch {torch.__version__}, transformers "
               f"{golden.transformers.__version__}", flush=True)
 
     def exact(self):
@@ -230,46 +255,69 @@ class FullWidth:
         return reference.logits(self.model, self.tokens), self.routers.logits()
 
     def rounding(self):
-        with reference.rounded_operands(self.model, EXPERTS[self.arguments.experts_rows]):
+        with reference.rounded_operands(self.model, self.nvfp4):
             return self.exact()
 
+    def exact_parts(self):
+        """Logits, those of routers, and what each part adds."""
+        with gains.Gains(self.model) as parts:
+            exact, routers = self.exact()
+        print("added to the hidden state by layer, of mixer and experts or MLP:",
+              ", ".join(f"{mixer:.3f} {fed:.3f}" for mixer, fed in parts.added()), flush=True)
+        return exact, routers, parts
+
     def run(self):
-        exact, routers = self.exact()
-        tell_routing(routers, self.config["num_experts_per_tok"])
+        exact, routers = self.exact_parts()[:2]
+        if self.routers.layers:
+            tell_routing(routers, self.routers.turns)
+        rounding = None
         if self.arguments.operands == "f16":
-            compare("own choices: the reference, rounding its operands", exact, self.rounding()[0], self.device)
+            rounded = self.rounding()[0]
+            rounding = compare(f"{self.choices}the reference, rounding its operands", exact, rounded, self.device)
+            del rounded
         for way in ("prefill", "decode"):
-            with tempfile.TemporaryDirectory() as folder:
-                found = binary_logits(self.arguments, self.config, self.tokens, way, pathlib.Path(folder))
-                own = compare(f"own choices: {way}", exact, rows_of(found[0]), self.device)
-                if not EXPERTS[self.arguments.experts_rows]:
-                    judge_required(self.judge, own)
-                self.same_routes(way, *found)
-        rotary = self.model.model.rotary_emb  # transformers keeps its angles in float32 too
-        self.model.bfloat16().model.rotary_emb = type(rotary)(self.model.config).to(self.device)
-        compare("own choices: transformers in BF16", exact, self.exact()[0], self.device)
+            self.judge_way(way, exact, rounding)
+        self.model.bfloat16()
+        reference.restart_rotary(self.model)
+        compare(f"{self.choices}transformers in BF16", exact, self.exact()[0], self.device)
         return self.judge.passed
 
+    def judge_way(self, way, exact, rounding):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            told = folder / "routers.f32" if self.routers.layers else None
+            found = binary_logits(self.arguments, self.layers, self.tokens, way, folder, told)
+            own = compare(f"{self.choices}{way}", exact, rows_of(found), self.device)
+            if not self.nvfp4:
+                judge_required(self.judge, own)
+            if not self.routers.layers:
+                judge_moves(self.judge, own, rounding, SLACK[way])
+                return self.judge_continuous(way, own, rounding)
+            self.same_routes(way, found, router_logits(told, self.routers, len(self.tokens)).to(self.device))
+
+    def judge_continuous(self, way, same, rounding):
+        """Divergence and most likely tokens, of models without experts or on the same routes."""
+        # Where one token has all of the probability, a position or two decide the mean: it is chance below F32's bound.
+        allowed = max(F32_DIVERGENCE, SLACK[way] * rounding.mean()) if rounding else F32_DIVERGENCE
+        self.judge.says(same.mean() <= allowed, f"mean KLD {same.mean():.3e} nats, allowed {allowed:.3e}")
+        judge_tokens(self.judge, same, rounding)
+
     def same_routes(self, way, found, told):
-        chosen = self.routers.chosen = reference.choice(told, self.config["num_experts_per_tok"])
+        chosen = self.routers.chosen = reference.choice(told, self.routers.turns)
         rounding = None
         if self.arguments.operands == "f16":
             rounded, rounded_routers = self.rounding()
-        with gains.Gains(self.model) as parts:
-            exact, own = self.exact()
-        print("added to the hidden state by layer, of mixer and experts:",
-              ", ".join(f"{mixer:.3f} {experts:.3f}" for mixer, experts in parts.added()), flush=True)
+        exact, own, parts = self.exact_parts()
         same = compare(f"same routes: {way}", exact, rows_of(found), self.device)
-        allowed, near_tie = F32_DIVERGENCE, torch.full_like(own[:, 0, 0], F32_MOVE)
+        near_tie = torch.full_like(own[:, 0, 0], F32_MOVE)
         if self.arguments.operands == "f16":
             rounding = compare("same routes: the reference, rounding its operands", exact, rounded, self.device)
             compare(f"same routes: {way}, from the rounding reference", rounded, rows_of(found), self.device)
-            allowed, near_tie = SLACK[way] * rounding.mean(), NEAR_TIE * spread(rounded_routers - own)
+            near_tie = NEAR_TIE * spread(rounded_routers - own)
         judge_choices(self.judge, own, chosen, spread(told - own), near_tie)
-        self.judge.says(same.mean() <= allowed, f"mean KLD {same.mean():.3e} nats, allowed {allowed:.3e}")
-        judge_tokens(self.judge, same, rounding)
+        self.judge_continuous(way, same, rounding)
         logits, routers = exact, own
-        if EXPERTS[self.arguments.experts_rows]:
+        if self.nvfp4:
             logits, routers = rounded, rounded_routers
             print("  gains of rounding alone:")
             tell_gains([part for part in parts.of(routers, own, self.moves(exact, logits, parts.seen))

@@ -1,11 +1,11 @@
 """How much of each part of the model a binary adds to the hidden state, by least squares.
 
-A part is a layer's mixer, its shared expert, or one of its experts. A part that is wrong by a factor moves what the
-next router sees along what the part adds, in every position that visits it; rounding moves it anywhere, along the part
-by chance. So the move of the router's logits, projected on what the part makes of them, tells the factor with far less
-noise than the distance of the logits, to which one expert of many hardly contributes. Behind the last layer some
-tokens' logits take the place of a router's. A mixer between a part and its router adds to the projection by what it
-makes of the part, which is left out: factors are those of what goes straight through.
+A part is a layer's mixer, its shared expert if it has one, or one of its experts. A part that is wrong by a factor
+moves what the next router sees along what the part adds, in every position that visits it; rounding moves it anywhere,
+along the part by chance. So the move of the router's logits, projected on what the part makes of them, tells the factor
+with far less noise than the distance of the logits, to which one expert of many hardly contributes. Behind the last
+layer some tokens' logits take the place of a router's. A mixer between a part and its router adds to the projection by
+what it makes of the part, which is left out: factors are those of what goes straight through.
 
 Experts are weighed by the binary's own logits of their router: rounding moves the few visits of a rare expert further
 than a fault that is looked for. A row of a router is a part, too; what it makes is its logits.
@@ -19,10 +19,12 @@ ERRORS = 6  # standard errors that chance does not reach: some thousand parts ar
 
 
 class Gains:
-    """Takes from a run of the reference what each part adds and where it is seen."""
+    """Takes from a run of the reference what each part adds and where it is seen. A model without experts has no router
+    that sees it: what layers add is all that is known of it."""
 
     def __init__(self, model, tokens_seen=TOKENS):
-        self.model, self.layers = model, list(model.model.layers)
+        self.model, self.layers, self.norm = model, list(model.get_decoder().layers), model.get_decoder().norm
+        self.eps = model.get_decoder().config.rms_norm_eps
         self.seen = torch.linspace(0, model.lm_head.out_features - 1, tokens_seen).long()
         self.mixed, self.moe, self.residual, self.hooks = {}, {}, {}, []
 
@@ -30,9 +32,10 @@ class Gains:
         for layer, block in enumerate(self.layers):
             mixer = block.linear_attn if hasattr(block, "linear_attn") else block.self_attn
             self.keep(mixer, self.mixed, layer, lambda inputs, output: first(output))
-            self.keep(block.mlp.experts, self.moe, layer, lambda inputs, output: inputs)
+            if hasattr(block.mlp, "experts"):
+                self.keep(block.mlp.experts, self.moe, layer, lambda inputs, output: inputs)
             self.keep(block.post_attention_layernorm, self.residual, layer, lambda inputs, output: inputs[0])
-        self.keep(self.model.model.norm, self.residual, len(self.layers), lambda inputs, output: inputs[0])
+        self.keep(self.norm, self.residual, len(self.layers), lambda inputs, output: inputs[0])
         return self
 
     def __exit__(self, *_):
@@ -46,21 +49,25 @@ class Gains:
         self.hooks.append(module.register_forward_hook(hook))
 
     def added(self):
-        """Mean squares that each layer's mixer and its experts add to the hidden state."""
+        """Mean squares that each layer's mixer and its experts or MLP add to the hidden state."""
         for layer in range(len(self.layers)):
             after = self.residual[layer + 1] - self.mixed.get(layer + 1, 0)
-            experts = after - self.residual[layer]
-            yield float(self.mixed[layer].pow(2).mean()), float(experts.pow(2).mean())
+            fed = after - self.residual[layer]
+            yield float(self.mixed[layer].pow(2).mean()), float(fed.pow(2).mean())
 
     def seen_as(self, added, place, rows):
         """What `added [n, hidden]` makes of the logits at router `place`, in positions `rows`."""
         last = place == len(self.layers)
-        norm = self.model.model.norm if last else self.layers[place].post_attention_layernorm
+        norm = self.norm if last else self.layers[place].post_attention_layernorm
         weight = self.model.lm_head.weight[self.seen] if last else self.layers[place].mlp.gate.weight
         residual = self.residual[place].flatten(0, -2)[rows]
-        size = residual.pow(2).mean(-1, keepdim=True).add(norm.eps).rsqrt()
+        size = residual.pow(2).mean(-1, keepdim=True).add(self.eps).rsqrt()
         along = (residual * added).mean(-1, keepdim=True) * size * size
-        return (added - residual * along) * size * (1 + norm.weight) @ weight.T
+        return (added - residual * along) * size * self.factors(norm) @ weight.T
+
+    def factors(self, norm):
+        """Factors of a norm's channels: its weights or, where those lie around zero, one more."""
+        return norm(torch.ones_like(norm.weight)) * (1 + self.eps) ** 0.5
 
     def parts(self, told, own):
         """Name, place of the router that sees it, positions, what it makes of that router's logits, and how much more
@@ -70,8 +77,9 @@ class Gains:
             every = torch.arange(len(mixed), device=mixed.device)
             yield f"layer {layer} mixer", layer, every, self.seen_as(mixed, layer, every), 0.0
             x, chosen, weights = self.moe[layer]
-            shared = block.mlp.shared_expert_gate(x).sigmoid() * block.mlp.shared_expert(x)
-            yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every), 0.0
+            if hasattr(block.mlp, "shared_expert"):
+                shared = block.mlp.shared_expert_gate(x).sigmoid() * block.mlp.shared_expert(x)
+                yield f"layer {layer} shared expert", layer + 1, every, self.seen_as(shared, layer + 1, every), 0.0
             asked = [logits[layer].gather(-1, chosen).softmax(-1).to(weights) for logits in (told, own)]
             asked = (asked[0] - asked[1]) / weights
             for expert in range(block.mlp.experts.num_experts):

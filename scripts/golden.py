@@ -136,11 +136,12 @@ def class_of(config):
     return getattr(transformers, config["architectures"][0]), transformers.CONFIG_MAPPING[config["model_type"]](**config)
 
 
-def build(config, weights):
-    """A model of these weights, every one of them used and none missing but those of a tower for images."""
+def build(config, weights, **options):
+    """A model of these weights, every one of them used and none missing but those of a tower for images. It takes their
+    memory where it stacks nothing; `options` are those of transformers."""
     kind, config = class_of(config)
     model, loaded = kind.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32,
-                                         attn_implementation="eager", output_loading_info=True)
+                                         attn_implementation="eager", output_loading_info=True, **options)
     missing = [name for name in loaded["missing_keys"] if not name.startswith("model.visual.")]
     if missing or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
         sys.exit(f"{kind.__name__} and the checkpoint differ: {loaded}")

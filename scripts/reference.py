@@ -1,10 +1,9 @@
-"""The family in transformers and float32: exact, with rounded operands, or on given routes."""
+"""A model of any family in transformers and float32: exact, with rounded operands, or on given routes."""
 
 import contextlib
+import sys
 
 import torch
-from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
-from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 
 import golden
 
@@ -14,28 +13,27 @@ NVFP4_EXPONENT = 10  # of a row's largest magnitude times the row's power of two
 
 
 def load(folder, config, device):
-    """The model without its drafting layer; made without memory of its own, it takes that of the weights."""
-    config = Qwen3_5MoeTextConfig(**config)
-    config._attn_implementation = config._experts_implementation = "eager"
-    tensors = {name.replace("model.language_model.", "model."): t for name, t in golden.read(folder).items()}
-    names = [name for name in tensors if name.startswith("mtp.")]
-    for name in names:
-        del tensors[name]
+    """The model without its drafting layer. A drawn checkpoint's configuration is of the text alone, while names of
+    tensors may be those of a model that sees images."""
+    config = {name: value for name, value in config.items() if name != "quantization_config"}
+    tensors = {name: tensor for name, tensor in golden.read(folder).items() if not name.startswith("mtp.")}
+    if "text_config" not in config:
+        tensors = {name.replace("model.language_model.", "model."): tensor for name, tensor in tensors.items()}
     weights = golden.dequantise(tensors)
     del tensors
-    weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
-    with torch.device("meta"):
-        model = hf.Qwen3_5MoeForCausalLM(config)
-    model.load_state_dict(weights, strict=True, assign=True)
-    # Buffers that no checkpoint holds are made anew where the meta device left none.
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)
-    return model.float().eval().to(device)
+    return golden.build(config, weights, experts_implementation="eager").to(device)
+
+
+def restart_rotary(model):
+    """Makes the angles of positions anew, in float32."""
+    decoder = model.get_decoder()
+    decoder.rotary_emb = type(decoder.rotary_emb)(decoder.config).to(model.lm_head.weight.device)
 
 
 def hidden_states(model, tokens):
     """[positions, hidden], behind the last norm."""
-    device = model.lm_head.weight.device
-    return model.model(input_ids=torch.tensor([tokens], device=device)).last_hidden_state[0]
+    ids = torch.tensor([tokens], device=model.lm_head.weight.device)
+    return model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
 
 
 def logits(model, tokens):
@@ -79,7 +77,8 @@ def inside(model, names):
 def rounded_operands(model, nvfp4):
     """Rounds what a GPU target rounds: rows multiplied by weights to F16, or to NVFP4 in the modules with the names
     `nvfp4`; queries, keys and values to BF16."""
-    linear, attention = torch.nn.functional.linear, hf.eager_attention_forward
+    family = sys.modules[type(model.get_decoder()).__module__]
+    linear, attention = torch.nn.functional.linear, family.eager_attention_forward
 
     def attend(module, query, key, value, *rest, **options):
         bf16 = (rounded(vectors, torch.bfloat16) for vectors in (query, key, value))
@@ -90,11 +89,11 @@ def rounded_operands(model, nvfp4):
             return linear(rounded_nvfp4(x) if within else rounded(x), weight, bias)
 
         torch.nn.functional.linear = multiply
-        hf.eager_attention_forward = attend
+        family.eager_attention_forward = attend
         try:
             yield
         finally:
-            torch.nn.functional.linear, hf.eager_attention_forward = linear, attention
+            torch.nn.functional.linear, family.eager_attention_forward = linear, attention
 
 
 def choice(logits, count):
@@ -103,13 +102,19 @@ def choice(logits, count):
 
 
 class Routers:
-    """What the routers give, and what they are made to choose: their weights for it stay their own."""
+    """Logits of the routers, and experts that they are made to choose: their weights for them stay their own, and those
+    of a token's experts sum to one in every family."""
 
     def __init__(self, model):
         self.last = {}  # [positions, experts] of each layer, of the last run
         self.chosen = None  # [layers, positions, experts a token]; none: routers choose for themselves
-        for layer, block in enumerate(model.model.layers):
-            block.mlp.gate.register_forward_hook(self.hook(layer))
+        blocks = [block.mlp for block in model.get_decoder().layers if hasattr(block.mlp, "gate")]
+        self.layers = len(blocks)  # none has a router in a model without experts
+        if blocks:
+            self.experts, self.turns = blocks[0].gate.num_experts, blocks[0].gate.top_k
+            self.gates = int(hasattr(blocks[0], "shared_expert_gate"))  # logits that are told behind the experts'
+        for layer, block in enumerate(blocks):
+            block.gate.register_forward_hook(self.hook(layer))
 
     def hook(self, layer):
         def choose(module, inputs, output):
@@ -123,5 +128,5 @@ class Routers:
         return choose
 
     def logits(self):
-        """Of the last run, [layers, positions, experts]."""
-        return torch.stack([self.last[layer] for layer in range(len(self.last))])
+        """Logits of the last run, [layers, positions, experts]; none without routers."""
+        return torch.stack([self.last[layer] for layer in range(self.layers)]) if self.layers else None
