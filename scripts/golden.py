@@ -80,20 +80,23 @@ def dequantise(tensors):
 
 
 def stack_experts(weights):
-    """Matrices of single experts become `experts.gate_up_proj` and `experts.down_proj`, as modules hold them."""
+    """Matrices of single experts become `experts.gate_up_proj` and `experts.down_proj`, as modules hold them. Empties
+    `weights`: those of a wide model fit once."""
     stacked, parts = {}, {}
-    for name, w in weights.items():
+    for name in list(weights):
+        w = weights.pop(name)
         head, found, tail = name.partition(".mlp.experts.")
         if found and tail[0].isdigit():
             expert, kind, _ = tail.split(".")
             parts.setdefault(f"{head}.mlp.experts", {})[int(expert), kind] = w
         else:
             stacked[name] = w
-    for prefix, part in parts.items():
+    for prefix in list(parts):
+        part = parts.pop(prefix)
         experts = range(1 + max(e for e, _ in part))
-        gate_up = [torch.cat([part[e, "gate_proj"], part[e, "up_proj"]]) for e in experts]
+        gate_up = [torch.cat([part.pop((e, "gate_proj")), part.pop((e, "up_proj"))]) for e in experts]
         stacked[f"{prefix}.gate_up_proj"] = torch.stack(gate_up)
-        stacked[f"{prefix}.down_proj"] = torch.stack([part[e, "down_proj"] for e in experts])
+        stacked[f"{prefix}.down_proj"] = torch.stack([part.pop((e, "down_proj")) for e in experts])
     return stacked
 
 
