@@ -57,6 +57,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
         let text = format!("--layers: 1 to {}, not {}", target::LAYERS, options.layers);
         return Err(Failure::new(Exit::Usage, text));
     }
+    routed(options.routers.is_some(), ROUTER_LOGITS)?;
     let tokens = tokens(options)?;
     let progress = Arc::new(Progress::default());
     let meter = Meter::start(&progress);
@@ -144,6 +145,15 @@ fn refused(path: &Path, error: std::io::Error) -> Failure {
     Failure::new(Exit::Io, format!("{}: {error}", path.display()))
 }
 
+/// Refuses to tell logits of routers where no layer has one.
+fn routed(wanted: bool, logits: usize) -> Result<(), Failure> {
+    let text = "--routers: the layers of this model have no router; leave it out";
+    match wanted && logits == 0 {
+        true => Err(Failure::new(Exit::Usage, text)),
+        false => Ok(()),
+    }
+}
+
 fn tokens(options: &Logits) -> Result<Vec<TokenId>, Failure> {
     let name = options.tokens.display();
     let io = |error| Failure::new(Exit::Io, format!("{name}: {error}"));
@@ -179,6 +189,17 @@ mod tests {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         assert!(parse("1 x").unwrap_err().contains("\"x\""));
+    }
+
+    #[test]
+    fn routers_that_no_layer_has_are_refused() {
+        assert!(
+            routed(true, 0)
+                .unwrap_err()
+                .message
+                .starts_with("--routers: ")
+        );
+        assert!(routed(false, 0).is_ok() && routed(true, ROUTER_LOGITS).is_ok());
     }
 
     #[test]
