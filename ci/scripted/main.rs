@@ -1,6 +1,6 @@
-//! `scripted PORT SCRIPT.json [STEP_MICROSECONDS [KEYS_FILE]]`: serves a script in place of a model,
-//! for clients whose prompts a small model cannot follow, or at the pace of a model that another
-//! device computes. The script is a list of scenes, see `play.rs`.
+//! `scripted PORT SCRIPT.json [STEP_MICROSECONDS [KEYS_FILE]]`: serves a script in place of a
+//! model, for clients whose prompts a small model cannot follow, or at the pace of a model that
+//! another device computes. The script is a list of scenes, see `play.rs`.
 
 #[path = "mod.rs"]
 mod scripted;

@@ -32,7 +32,8 @@ const LIMITS: Limits = Limits {
 };
 
 /// Plays `scenes` on a local port under `settings`, with steps of the time `step`, until `stop`
-/// completes; port 0 takes a free one. `bound` is told the address. The threads are those of the product.
+/// completes; port 0 takes a free one. `bound` is told the address. The threads are those of the
+/// product.
 ///
 /// # Errors
 /// When the model's text files, threads or the address cannot be had, in plain words.

@@ -24,6 +24,7 @@ enum Verb {
     Graph(cmd::graph::Graph),
     Targets(cmd::targets::Targets),
     Bench(cmd::bench::Bench),
+    Figures(cmd::figures::Figures),
     Sizes(cmd::sizes::Sizes),
     Check(cmd::check::Check),
     Ci(cmd::ci::Ci),
@@ -36,7 +37,7 @@ enum Verb {
     Clean(cmd::clean::Clean),
 }
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "build",
     "run",
     "test",
@@ -44,6 +45,7 @@ const VERBS: [&str; 17] = [
     "graph",
     "targets",
     "bench",
+    "figures",
     "sizes",
     "check",
     "ci",
@@ -120,6 +122,7 @@ impl Verb {
             Verb::Graph(verb) => verb.start(site),
             Verb::Targets(verb) => verb.start(site),
             Verb::Bench(verb) => verb.start(site, &rest),
+            Verb::Figures(verb) => verb.start(site),
             Verb::Sizes(verb) => verb.start(site),
             Verb::Check(verb) => verb.start(site),
             Verb::Ci(verb) => verb.start(site),

@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod ci;
 pub mod clean;
 pub mod dist;
+pub mod figures;
 pub mod graph;
 pub mod model;
 pub mod reproduce;
