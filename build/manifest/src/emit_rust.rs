@@ -173,12 +173,13 @@ impl Target {
     }
 
     fn write_tools(&self, out: &mut String) {
-        let format = self.model.chat.as_ref().map(|chat| chat.tool_format);
+        let format = self.model.chat.as_ref().and_then(|chat| chat.tool_format);
         let text = format!("CALLS_TOOLS: bool = {}", format.is_some());
         item(out, "Whether the model calls tools.", &text);
         let reader = match format.unwrap_or(ToolFormat::Qwen3Coder) {
             ToolFormat::Qwen3Coder => "qwen3_coder::Qwen3Coder",
             ToolFormat::Hermes => "hermes::Hermes",
+            ToolFormat::Llama3Json => "llama3_json::Llama3Json",
             ToolFormat::Mistral => "mistral::Mistral",
             ToolFormat::Gemma => "gemma::Gemma",
             ToolFormat::MinimaxXml => "minimax_xml::MinimaxXml",

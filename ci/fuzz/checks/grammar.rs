@@ -12,6 +12,7 @@ use atlas::text::tools::ToolSchemas;
 use atlas::text::tools::gemma::Gemma;
 use atlas::text::tools::glm::Glm;
 use atlas::text::tools::hermes::Hermes;
+use atlas::text::tools::llama3_json::Llama3Json;
 use atlas::text::tools::minimax_xml::MinimaxXml;
 use atlas::text::tools::mistral::Mistral;
 use atlas::text::tools::qwen3_coder::Qwen3Coder;
@@ -60,6 +61,7 @@ fn forced_calls(tools: &[Value], syntax: usize) -> Option<Grammar> {
         calls::grammar::<Hermes>,
         calls::grammar::<Mistral>,
         calls::grammar::<Gemma>,
+        calls::grammar::<Llama3Json>,
     ];
     write[syntax % write.len()](tools, Calls::Several, false, None).ok()
 }

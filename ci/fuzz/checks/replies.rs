@@ -11,6 +11,7 @@ use atlas::text::stop::StopMatcher;
 use atlas::text::tools::gemma::Gemma;
 use atlas::text::tools::glm::Glm;
 use atlas::text::tools::hermes::Hermes;
+use atlas::text::tools::llama3_json::Llama3Json;
 use atlas::text::tools::minimax_xml::MinimaxXml;
 use atlas::text::tools::mistral::Mistral;
 use atlas::text::tools::qwen3_coder::Qwen3Coder;
@@ -25,13 +26,14 @@ use super::model;
 type Calls = fn(text: &str, cut: Cut, one_call: bool);
 
 /// By syntax.
-const CALLS: [Calls; 6] = [
+const CALLS: [Calls; 7] = [
     calls_in::<Qwen3Coder>,
     calls_in::<MinimaxXml>,
     calls_in::<Glm>,
     calls_in::<Hermes>,
     calls_in::<Mistral>,
     calls_in::<Gemma>,
+    calls_in::<Llama3Json>,
 ];
 
 const STOP: &str = "zq";

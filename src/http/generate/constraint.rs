@@ -77,12 +77,12 @@ impl Rule {
         let tags = chat.think.filter(|_| prompt.reasoning_opened);
         let reasoning_close = tags.map(|(_, close)| close);
         let follows = match self {
-            Rule::NoCalls => return Some(chat.grammars.without_calls(reasoning_close)),
+            Rule::NoCalls => return chat.grammars.without_calls(reasoning_close),
             Rule::Follows(follows) => follows,
         };
         let scope = Scope {
             reasoning_close,
-            open: follows.calls_in_text.then_some(target::ToolSyntax::OPEN),
+            open: follows.calls_in_text.then_some(target::ToolSyntax::FORMAL),
         };
         Some(follows.compiled.as_ref()?.guide(scope))
     }

@@ -233,11 +233,15 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// Starts a reply that opens no call, behind its reasoning where it begins inside of that.
-    pub fn without_calls(&self, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
-        let make = || ForbiddenTag::new(self.vocabulary.clone(), target::ToolSyntax::OPEN);
-        let forbidden = self.forbidden.get_or_init(|| Arc::new(make()));
-        forbidden.guide(reasoning_close)
+    /// Starts a reply that opens no call, behind its reasoning where it begins inside of that; None
+    /// where no text gives a call away.
+    pub fn without_calls(
+        &self,
+        reasoning_close: Option<&'static str>,
+    ) -> Option<Box<dyn Constraint>> {
+        let tag = target::ToolSyntax::FORBIDDEN;
+        let make = || Arc::new(ForbiddenTag::new(self.vocabulary.clone(), tag));
+        (!tag.is_empty()).then(|| self.forbidden.get_or_init(make).guide(reasoning_close))
     }
 
     /// Puts a grammar into the cache, for which the oldest ones go.

@@ -227,7 +227,10 @@ fn barred_at(guide: &mut dyn Constraint, text: &str) -> Option<usize> {
 #[test]
 fn a_reply_without_calls_says_all_but_what_opens_one() {
     let grammars = grammars();
-    let open = target::ToolSyntax::OPEN;
+    let open = target::ToolSyntax::FORBIDDEN;
+    if open.is_empty() {
+        return;
+    }
     let begun = &open[..open.len() - 1];
     for (text, at) in [
         (format!("a {open}"), Some(2)),
@@ -235,7 +238,7 @@ fn a_reply_without_calls_says_all_but_what_opens_one() {
         (format!("a {begun} {open}"), Some(2 + begun.len() + 1)),
         (format!("a {begun} b < c <{begun}"), None),
     ] {
-        let mut guide = grammars.without_calls(None);
+        let mut guide = grammars.without_calls(None).unwrap();
         assert_eq!(barred_at(guide.as_mut(), &text), at, "{text}");
     }
 }
@@ -243,7 +246,10 @@ fn a_reply_without_calls_says_all_but_what_opens_one() {
 #[test]
 fn no_cut_into_tokens_opens_a_call() {
     let (grammars, tokenizer) = (grammars(), tokenizer());
-    let open = target::ToolSyntax::OPEN;
+    let open = target::ToolSyntax::FORBIDDEN;
+    if open.is_empty() {
+        return;
+    }
     let of_tag = |id: &TokenId| {
         let text = tokenizer.token_bytes(*id);
         !text.is_empty() && open.as_bytes().windows(text.len()).any(|part| part == text)
@@ -252,7 +258,7 @@ fn no_cut_into_tokens_opens_a_call() {
     let mut random = Random::new(8);
     let mut near = 0;
     for _ in 0..500 {
-        let mut guide = grammars.without_calls(None);
+        let mut guide = grammars.without_calls(None).unwrap();
         let mut text = Vec::new();
         for _ in 0..60 {
             // Mostly what goes on with the tag.
@@ -276,9 +282,12 @@ fn no_cut_into_tokens_opens_a_call() {
 
 #[test]
 fn a_call_in_the_reasoning_is_not_kept_from_being_said() {
-    let open = target::ToolSyntax::OPEN;
+    let open = target::ToolSyntax::FORBIDDEN;
+    if open.is_empty() {
+        return;
+    }
     let text = format!("{open} so</think>");
-    let mut guide = grammars().without_calls(Some("</think>"));
+    let mut guide = grammars().without_calls(Some("</think>")).unwrap();
     assert_eq!(barred_at(guide.as_mut(), &text), None);
     assert_eq!(barred_at(guide.as_mut(), &format!("a{open}")), Some(1));
 }

@@ -10,7 +10,7 @@
 
 use serde_json::{Map, Value};
 
-use super::json::{Arguments, Scan};
+use super::json::{Arguments, Rest, Scan, arguments_of, parts};
 use super::markup::{Named, named};
 use super::{End, Head, Opening, Sink, Step, Syntax, close, head, is_name};
 
@@ -34,8 +34,7 @@ pub struct Hermes {
     /// Follows an object that is read whole; `scanned` bytes of it so far.
     whole: Scan,
     scanned: usize,
-    /// Follows what stands behind the arguments.
-    rest: Option<Scan>,
+    rest: Rest,
 }
 
 impl Syntax for Hermes {
@@ -72,7 +71,13 @@ impl Syntax for Hermes {
                 self.state = State::Rest;
                 Step::Again
             }
-            State::Rest => self.rest(held),
+            State::Rest => {
+                if !self.rest.read(held) {
+                    return Step::Wait;
+                }
+                self.state = State::Closing;
+                Step::Again
+            }
             State::Closing => close(held, CALL.1),
         }
     }
@@ -100,59 +105,23 @@ impl Hermes {
         self.state = State::Closing;
         Opening::Call { length }
     }
-
-    /// Drops what follows the arguments in their object, whose end may be missing.
-    fn rest(&mut self, held: &mut String) -> Step {
-        if let Some(scan) = &mut self.rest {
-            let end = scan.push(held);
-            held.drain(..end.unwrap_or(held.len()));
-            if end.is_none() {
-                return Step::Wait;
-            }
-        } else {
-            match (head(held, ","), head(held, "}")) {
-                (Head::Found(_), _) => {
-                    self.rest = Some(Scan::inside());
-                    return Step::Again;
-                }
-                (_, Head::Found(length)) => drop(held.drain(..length)),
-                (Head::Unfinished, _) | (_, Head::Unfinished) => return Step::Wait,
-                (Head::Other, Head::Other) => {}
-            }
-        }
-        self.state = State::Closing;
-        Step::Again
-    }
 }
 
 /// Looks for `{"name": "NAME", "arguments":` before an object.
 fn name_first(text: &str) -> Named<'_> {
-    let mut at = 0;
-    for part in ["{", "\"name\"", ":"] {
-        match head(&text[at..], part) {
-            Head::Found(length) => at += length,
-            Head::Unfinished => return Named::Unfinished,
-            Head::Other => return Named::Other,
-        }
-    }
-    let (name, mut at) = match named(&text[at..], "\"", "\"") {
-        Named::Found { name, length } => (name, at + length),
-        other => return other,
+    let start = match parts(text, &["{", "\"name\"", ":"]) {
+        Head::Found(start) => start,
+        Head::Unfinished => return Named::Unfinished,
+        Head::Other => return Named::Other,
     };
-    for part in [",", "\"arguments\"", ":"] {
-        match head(&text[at..], part) {
-            Head::Found(length) => at += length,
-            Head::Unfinished => return Named::Unfinished,
-            Head::Other => return Named::Other,
-        }
-    }
-    match head(&text[at..], "{") {
-        Head::Found(length) => Named::Found {
+    let behind = |rest: &str| parts(rest, &[",", "\"arguments\"", ":", "{"]);
+    let rest = &text[start..];
+    match named(rest, "\"", "\"").and(rest, behind) {
+        Named::Found { name, length } => Named::Found {
             name,
-            length: at + length - 1,
+            length: start + length - 1,
         },
-        Head::Unfinished => Named::Unfinished,
-        Head::Other => Named::Other,
+        other => other,
     }
 }
 
@@ -161,12 +130,7 @@ fn name_first(text: &str) -> Named<'_> {
 fn call_in(text: &str) -> Option<(String, String)> {
     let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
     let name = call.get("name")?.as_str()?.to_string();
-    let arguments = match call.remove("arguments") {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(arguments)) => arguments,
-        Some(Value::String(text)) => serde_json::from_str(&text).ok()?,
-        Some(_) => return None,
-    };
+    let arguments = arguments_of(call.remove("arguments").unwrap_or_default())?;
     is_name(&name).then(|| (name, Value::Object(arguments).to_string()))
 }
 

@@ -1,6 +1,8 @@
 //! Arguments that a model writes as JSON are passed on as they come.
 
-use super::{Sink, is_json, take_front};
+use serde_json::{Map, Value};
+
+use super::{Head, Sink, head, is_json, take_front};
 
 /// Follows one object or list of JSON, to know where it ends.
 #[derive(Clone, Debug, Default)]
@@ -86,5 +88,52 @@ impl Arguments {
             sink.complete();
         }
         end.is_some()
+    }
+}
+
+/// What stands behind the arguments, in the object around them.
+#[derive(Debug, Default)]
+pub struct Rest {
+    scan: Option<Scan>,
+}
+
+impl Rest {
+    /// Drops it from `held`; returns whether that object, whose end may be missing, is at its end.
+    pub fn read(&mut self, held: &mut String) -> bool {
+        if self.scan.is_none() {
+            match (head(held, ","), head(held, "}")) {
+                (Head::Found(_), _) => {}
+                (_, Head::Found(length)) => {
+                    held.drain(..length);
+                    return true;
+                }
+                (first, last) => return first == Head::Other && last == Head::Other,
+            }
+        }
+        let end = self.scan.get_or_insert_with(Scan::inside).push(held);
+        held.drain(..end.unwrap_or(held.len()));
+        end.is_some()
+    }
+}
+
+/// Looks for `parts` behind each other, with blank text before each.
+pub fn parts(text: &str, parts: &[&str]) -> Head {
+    let mut at = 0;
+    for part in parts {
+        match head(&text[at..], part) {
+            Head::Found(length) => at += length,
+            other => return other,
+        }
+    }
+    Head::Found(at)
+}
+
+/// Arguments that were read whole: an object, or the text of one; nothing is none.
+pub fn arguments_of(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Null => Some(Map::new()),
+        Value::Object(arguments) => Some(arguments),
+        Value::String(text) => serde_json::from_str(&text).ok(),
+        _ => None,
     }
 }

@@ -57,7 +57,7 @@ pub enum Named<'t> {
 
 impl<'t> Named<'t> {
     /// The same with what `more` finds behind it, which must be there.
-    fn and(self, text: &str, more: impl FnOnce(&str) -> Head) -> Named<'t> {
+    pub(super) fn and(self, text: &str, more: impl FnOnce(&str) -> Head) -> Named<'t> {
         let Named::Found { name, length } = self else {
             return self;
         };
@@ -90,7 +90,7 @@ pub fn named<'t>(text: &'t str, before: &str, behind: &str) -> Named<'t> {
 }
 
 /// Looks for `expected` at the very head of a text.
-fn next(text: &str, expected: &str) -> Head {
+pub(super) fn next(text: &str, expected: &str) -> Head {
     if text.starts_with(expected) {
         Head::Found(expected.len())
     } else if expected.starts_with(text) {
@@ -101,7 +101,7 @@ fn next(text: &str, expected: &str) -> Head {
 }
 
 /// The first of two looks that finds something; else whether one of them may.
-fn either(first: Head, second: impl FnOnce() -> Head) -> Head {
+pub(super) fn either(first: Head, second: impl FnOnce() -> Head) -> Head {
     match first {
         Head::Found(_) => first,
         Head::Unfinished => match second() {

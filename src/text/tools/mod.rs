@@ -12,6 +12,7 @@ pub mod gemma;
 pub mod glm;
 pub mod hermes;
 mod json;
+pub mod llama3_json;
 pub mod markup;
 mod members;
 pub mod minimax_xml;
@@ -31,6 +32,8 @@ use crate::target;
 use super::held_prefix;
 use super::reply::{Delta, append};
 
+use self::json::Scan;
+
 pub use members::{Member, Members};
 pub use schemas::{REFERENCES_MAX, Root, SCHEMA_DEPTH_MAX, ToolSchemas, Types};
 
@@ -47,6 +50,10 @@ pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
     /// What a call begins with where that was forgotten, and [`Syntax::open`] looks at; empty where
     /// no call can be told from text then.
     const BARE: &'static str = "";
+    /// What a call begins with where a grammar keeps it to its form.
+    const FORMAL: &'static str = Self::OPEN;
+    /// What a reply that may hold no call never says; empty where it may say anything.
+    const FORBIDDEN: &'static str = Self::OPEN;
     /// What a call ends with.
     const END: &'static str;
     /// Tokens that calls are made of, where a tokenizer has them as control tokens.
@@ -83,6 +90,8 @@ pub enum Opening {
         length: usize,
     },
     Unfinished,
+    /// An object of JSON that is no call and holds none.
+    Object,
     Other,
 }
 
@@ -129,6 +138,11 @@ impl Sink<'_> {
         !self.known || self.schemas.has(function)
     }
 
+    /// Whether the request has `function`.
+    pub fn knows(&self, function: &str) -> bool {
+        self.schemas.has(function)
+    }
+
     /// A call begins.
     pub fn announce(&mut self, name: &str) {
         let index = self.counts.announced;
@@ -161,6 +175,8 @@ enum State {
     /// Behind an opening tag; the held text starts with it and the blank before, `tag_end` bytes.
     /// `bare`: there is none, and the held text goes on with [`Syntax::BARE`].
     Opening { tag_end: usize, bare: bool },
+    /// In an object that is text.
+    Object,
     /// In a call.
     Call,
     /// All wanted calls are complete: what follows is dropped.
@@ -173,6 +189,8 @@ pub struct ToolParser<S = target::ToolSyntax> {
     schemas: Arc<ToolSchemas>,
     syntax: S,
     state: State,
+    /// Follows an object that is text.
+    object: Scan,
     held: String,
     counts: Counts,
     /// Calls that are read at most.
@@ -191,6 +209,7 @@ impl<S: Syntax> ToolParser<S> {
             schemas: schemas.into(),
             syntax: S::default(),
             state: State::Text { after_call: false },
+            object: Scan::default(),
             held: String::new(),
             counts: Counts::default(),
             calls_max: if one_call { 1 } else { usize::MAX },
@@ -219,7 +238,7 @@ impl<S: Syntax> ToolParser<S> {
 
     /// Whether the text so far ends inside a call, or what may be one.
     pub fn is_inside(&self) -> bool {
-        !matches!(self.state, State::Text { .. })
+        !matches!(self.state, State::Text { .. } | State::Object)
     }
 
     /// Whether the text so far ends in what may be the beginning of a call.
@@ -249,9 +268,10 @@ impl<S: Syntax> ToolParser<S> {
         self.run(out, if cut { End::Cut } else { End::Itself });
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Opening { .. } if cut => {}
-            State::Text { .. } if cut && begins_tag(&held) => {}
-            State::Text { .. } | State::Opening { .. } => append(out, Delta::Content(held)),
+            State::Text { .. } | State::Opening { .. } if cut && begins_tag(&held) => {}
+            State::Text { .. } | State::Opening { .. } | State::Object => {
+                append(out, Delta::Content(held));
+            }
             // All that a call holds back may be markup.
             State::Call | State::Enough => {}
         }
@@ -277,6 +297,7 @@ impl<S: Syntax> ToolParser<S> {
             let goes_on = match self.state {
                 State::Text { after_call } => self.text(after_call, out),
                 State::Opening { tag_end, bare } => self.opening(tag_end, bare, out),
+                State::Object => self.object(out),
                 State::Call => self.call(out, end),
                 State::Enough => {
                     self.held.clear();
@@ -346,6 +367,13 @@ impl<S: Syntax> ToolParser<S> {
                 true
             }
             Opening::Unfinished => false,
+            Opening::Object => {
+                let start = tag_end - if bare { 0 } else { S::OPEN.len() };
+                append(out, Delta::Content(take_front(&mut self.held, start)));
+                self.object = Scan::default();
+                self.state = State::Object;
+                true
+            }
             Opening::Other => {
                 let tag_end = tag_end + if bare { S::BARE.len() } else { 0 };
                 let text = take_front(&mut self.held, tag_end);
@@ -354,6 +382,18 @@ impl<S: Syntax> ToolParser<S> {
                 true
             }
         }
+    }
+
+    /// Passes an object on that is text.
+    fn object(&mut self, out: &mut Vec<Delta>) -> bool {
+        let end = self.object.push(&self.held);
+        let length = end.unwrap_or(self.held.len());
+        let text = take_front(&mut self.held, length);
+        append(out, Delta::Content(text));
+        if end.is_some() {
+            self.state = State::Text { after_call: false };
+        }
+        end.is_some()
     }
 
     fn call(&mut self, out: &mut Vec<Delta>, end: End) -> bool {

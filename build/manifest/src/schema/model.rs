@@ -49,6 +49,8 @@ pub enum ToolFormat {
     Qwen3Coder,
     /// `<tool_call>{"name": NAME, "arguments": {JSON}}</tool_call>`.
     Hermes,
+    /// `{"name": NAME, "parameters": {JSON}}` as the reply itself.
+    Llama3Json,
     /// `[TOOL_CALLS]NAME[ARGS]{JSON}`.
     Mistral,
     /// `<|tool_call>call:NAME{ARG:<|"|>TEXT<|"|>}<tool_call|>`.
@@ -270,8 +272,8 @@ pub struct Vision {
 pub struct Chat {
     /// Tokens that end a turn, each below `vocab`, at least one.
     pub stop_ids: Vec<u64>,
-    /// Syntax of tool calls.
-    pub tool_format: ToolFormat,
+    /// Syntax of tool calls; absent in a model that calls none.
+    pub tool_format: Option<ToolFormat>,
     /// Whether the model reasons before it answers when a request does not say.
     pub thinking: bool,
     /// Text that opens reasoning; absent, as the next three, in a model that does not reason.

@@ -228,6 +228,7 @@ impl<'v> Values<'_, 'v> {
                 let form = Form {
                     whitespace: false,
                     of_types: &[name],
+                    call: None,
                 };
                 let written = self.function.json(self.lark, place, schema, form);
                 Ok(written.map_err(Fatal)?)

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use crate::text::tools::hermes::{self, Hermes};
+use crate::text::tools::llama3_json::{self, Llama3Json};
 use crate::text::tools::mistral::{self, Mistral};
 
 use super::{ANY, CallGrammar, Form, Function, Lark, quoted};
@@ -24,6 +25,48 @@ impl CallGrammar for Hermes {
     }
 }
 
+impl CallGrammar for Llama3Json {
+    const BETWEEN: &'static str = "; ";
+    const AROUND: (&'static str, &'static str) = ("", "}");
+    const JSON: bool = true;
+
+    /// The rest of a string and what follows it, up to where that is no call any more.
+    fn other() -> Option<String> {
+        let behind = &llama3_json::PARAMETERS[1..];
+        Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(behind, "{")))
+    }
+
+    fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
+        if function.whole {
+            return written(lark, function, Some(call));
+        }
+        let open = quoted(&format!("{}{}", function.name, llama3_json::PARAMETERS));
+        Ok(format!("{open} {}", arguments(lark, function)?))
+    }
+}
+
+/// The schema of a call of `name`, whose arguments have `schema`.
+fn call(name: &str, mut schema: Value) -> Value {
+    let mut call = json!({"type": "object", "additionalProperties": false});
+    // The compiler looks for both at the root.
+    for root in ["$defs", "x-guidance"] {
+        let found = schema.as_object_mut().and_then(|map| map.remove(root));
+        if let Some(value) = found {
+            call[root] = value;
+        }
+    }
+    call["properties"] = json!({"name": {"const": name}, "parameters": schema});
+    call["required"] = json!(["name", "parameters"]);
+    call
+}
+
+/// An expression of the beginnings of `text` and `end`, each with a sign behind it that differs.
+fn differs(text: &str, end: &str) -> String {
+    let last = format!("[^{end}]");
+    let before = |rest: String, char: char| format!("([^{char}]|{char}{rest})");
+    text.chars().rev().fold(last, before)
+}
+
 impl CallGrammar for Mistral {
     const AROUND: (&'static str, &'static str) = ("", "");
 
@@ -34,6 +77,15 @@ impl CallGrammar for Mistral {
 }
 
 fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
+    written(lark, function, None)
+}
+
+/// The arguments of a function, in a `call` or alone.
+fn written(
+    lark: &mut Lark,
+    function: &Function<'_>,
+    call: Option<fn(&str, Value) -> Value>,
+) -> Result<String, String> {
     let schema = match function.root.value() {
         _ if function.free => &ANY,
         schema if schema.is_object() => schema,
@@ -42,6 +94,7 @@ fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>
     let form = Form {
         whitespace: true,
         of_types: &["object"],
+        call,
     };
     function.json(lark, "", schema, form)
 }

@@ -115,6 +115,7 @@ fn write_argument<'v, T: Tags>(
                     let form = Form {
                         whitespace: true,
                         of_types: &names,
+                        call: None,
                     };
                     Some(function.json(lark, &place, schema, form)?)
                 }

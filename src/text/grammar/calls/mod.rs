@@ -45,6 +45,15 @@ pub trait CallGrammar: Syntax {
     /// Whether a function may follow another in one call.
     const SEVERAL: bool = false;
 
+    /// Whether a call is an object of JSON, which begins like an answer that is one.
+    const JSON: bool = false;
+
+    /// Text that may follow an opening which opens no call, as an expression; none where the
+    /// opening is a mark of calls alone.
+    fn other() -> Option<String> {
+        None
+    }
+
     /// Writes the rules of a function; returns what it is made of.
     ///
     /// # Errors
@@ -72,9 +81,13 @@ pub fn grammar<S: CallGrammar>(
         problem: format!("the schemas of the tools: {error}"),
     })?;
     let mut lark = Lark::default();
+    let whole = S::JSON && answer.is_some();
     let mut functions = Vec::with_capacity(tools.len());
     for (at, tool) in tools.iter().enumerate() {
-        let function = Function::read(at, &tool["function"], loose);
+        let function = Function {
+            whole,
+            ..Function::read(at, &tool["function"], loose)
+        };
         let written = function.write::<S>(&mut lark).map_err(|problem| Refused {
             tool: Some(function.name.to_string()),
             problem,
@@ -84,7 +97,13 @@ pub fn grammar<S: CallGrammar>(
     }
     let several = format!("call ({} call)*", literal(S::BETWEEN));
     let forced = match calls {
-        Calls::BehindTag => "body".to_string(),
+        Calls::BehindTag => match S::other() {
+            Some(other) => {
+                lark.line(&format!("other: /{}/", regex_to_lark(&other, "")));
+                "body | other".to_string()
+            }
+            None => "body".to_string(),
+        },
         Calls::One => "call".to_string(),
         Calls::Several => several,
     };
@@ -99,13 +118,17 @@ pub fn grammar<S: CallGrammar>(
         None => forced,
     };
     lark.line(&format!("start: {start}"));
-    lark.line(&format!("call: {} body", literal(S::OPEN)));
+    let (open, (before, behind)) = match whole {
+        true => ("", ("", "")),
+        false => (S::FORMAL, S::AROUND),
+    };
+    lark.line(&format!("call: {} body", literal(open)));
     let repeats = if S::SEVERAL && calls != Calls::One {
         "+"
     } else {
         ""
     };
-    let (before, behind) = (literal(S::AROUND.0), literal(S::AROUND.1));
+    let (before, behind) = (literal(before), literal(behind));
     lark.line(&format!("body: {before} function{repeats} {behind}"));
     lark.line(&format!("function: {}", functions.join(" | ")));
     Ok(Grammar::Calls {
@@ -154,6 +177,8 @@ pub struct Function<'v> {
     /// Nothing is known of the arguments.
     free: bool,
     strict: bool,
+    /// A call is written as one value of JSON.
+    whole: bool,
 }
 
 /// One argument of a function.
@@ -189,6 +214,9 @@ struct Form<'f> {
     whitespace: bool,
     /// The types that it has in any case; none where nothing more is said.
     of_types: &'f [&'f str],
+    /// The schema of a call around that of its arguments, by the function's name; none where the
+    /// value stands alone.
+    call: Option<fn(&str, Value) -> Value>,
 }
 
 /// The schema of a value that none describes.
@@ -207,6 +235,7 @@ impl<'v> Function<'v> {
             root,
             free: loose && !strict,
             strict,
+            whole: false,
         }
     }
 
@@ -333,6 +362,10 @@ impl<'v> Function<'v> {
         for problem in problems {
             self.tolerate(lark, problem)?;
         }
+        let [json, any] = [json, any].map(|schema| match form.call {
+            Some(call) => call(self.name, schema),
+            None => schema,
+        });
         let written = lark.json(&json)?;
         lark.schemas.push(CallSchema {
             place: match place {

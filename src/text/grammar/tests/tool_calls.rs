@@ -3,6 +3,8 @@
 use super::super::calls::{CallGrammar, Calls, grammar};
 use super::*;
 use crate::text::reply::Delta;
+use crate::text::tools::Syntax;
+use crate::text::tools::llama3_json::Llama3Json;
 use crate::text::tools::qwen3_coder::Qwen3Coder;
 use crate::text::tools::tests::{Written, for_each_syntax};
 use crate::text::tools::{ToolParser, ToolSchemas};
@@ -338,7 +340,7 @@ fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
             let refused = forced::<S>(grammars, &parameters, true).unwrap_err();
             assert!(refused.contains(told), "{}: {schema}: {refused}", S::NAME);
             let places = refused.matches("properties.v").count();
-            let free = S::NAME == "mistral" || S::NAME == "hermes";
+            let free = matches!(S::NAME, "hermes" | "llama3_json" | "mistral");
             assert!(
                 places == 1 || (free && places == 0),
                 "{}: {refused}",
@@ -451,6 +453,66 @@ fn an_answer_beside_calls_keeps_to_the_limits() {
     for_each_syntax!(run());
 }
 
+/// Whatever an answer has in common with the beginning of a call, it may be either.
+#[test]
+fn an_answer_of_json_may_stand_where_calls_do() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let parameters = json!({"type": "object", "$defs": {"seven": {"enum": [7]}},
+            "properties": {"v": {"$ref": "#/$defs/seven"}}, "additionalProperties": false});
+        let tools = tool(&parameters, true);
+        for answer in [
+            json!({"name": "f", "n": 1}),
+            json!({"name": {"a": null}}),
+            json!({"n": [1]}),
+            json!({}),
+        ] {
+            let answers = [json!({"type": "object"}), json!({"const": answer})];
+            for (schema, any) in answers.into_iter().zip([true, false]) {
+                let schema = json_grammar(schema);
+                let grammar = grammar::<S>(&tools, Calls::Several, true, Some(&schema)).unwrap();
+                let compiled = grammars.compile(&grammar).unwrap();
+                let [call, wrong] = [7, 8].map(|v| written::<S>(&json!({"v": v})));
+                assert!(!accepts(&compiled, &wrong) || any, "{}: {wrong}", S::NAME);
+                let two = format!("{call}{}{call}", S::BETWEEN);
+                for reply in [answer.to_string(), format!("{answer:#}"), call, two] {
+                    assert!(accepts(&compiled, &reply), "{}: {reply}", S::NAME);
+                }
+            }
+        }
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// Text that begins like a call is told from calls where they differ.
+#[test]
+fn what_opens_a_call_without_a_mark_may_be_text() {
+    let tools = tool(&json!({"type": "object"}), true);
+    let behind = grammar::<Llama3Json>(&tools, Calls::BehindTag, true, None).unwrap();
+    let behind = grammars().compile(&behind).unwrap();
+    for (text, taken) in [
+        (r#"f", "parameters": {}}"#, true),
+        (r#"g", "parameters": {"#, false),
+        (r#"g", "parameters": []"#, false),
+        (r#"g", "parameters": ["#, true),
+        (r#"f", "parameters": ["#, true),
+        (r#"Bob"}"#, true),
+        (r#"Bob \"B\" \\", "a"#, true),
+        (r#"f"}"#, true),
+        ("f\"\n", true),
+        (r#"f", "param:"#, true),
+    ] {
+        assert_eq!(accepts(&behind, text), taken, "{text}");
+        let text = format!("{}{text}", Llama3Json::FORMAL);
+        let mut parser = ToolParser::<Llama3Json>::new(ToolSchemas::new(&tools), false);
+        parser = parser.forgiving(false);
+        let mut told = Vec::new();
+        parser.push(&text, &mut told);
+        parser.finish(false, &mut told);
+        let called = told.iter().any(|delta| !matches!(delta, Delta::Content(_)));
+        assert_eq!(called, text.ends_with("{}}"), "{told:?}");
+    }
+}
+
 /// The grammar and the reader know of a member by the same places, and types that differ between
 /// alternatives are told apart.
 #[test]
@@ -496,7 +558,7 @@ fn a_member_is_written_as_it_is_read_wherever_the_schema_speaks_of_it() {
         ] {
             let compiled = forced::<S>(grammars, &parameters, true);
             let Ok(compiled) = compiled else {
-                let json = matches!(S::NAME, "hermes" | "mistral");
+                let json = matches!(S::NAME, "hermes" | "llama3_json" | "mistral");
                 assert!(
                     json || S::NAME == "gemma",
                     "{}: {parameters}: {compiled:?}",

@@ -1,0 +1,391 @@
+//! The form of Llama 3.1 and later, whose reply is the call itself:
+//!
+//! ```text
+//! {"name": "NAME", "parameters": {JSON}}
+//! ```
+//!
+//! Several stand behind each other, between them `;`, a line break or a blank. `<|python_tag|>`,
+//! which the model may put before them, is a control token and never part of the text.
+//!
+//! Nothing but its name tells a call from other JSON, so that functions of the request alone are
+//! called; and an object that is no call holds none. Arguments behind the name are passed on as
+//! they come, `arguments` as well as `parameters`; an object in another order is read whole.
+
+use serde_json::{Map, Value};
+
+use super::json::{Arguments, Rest, Scan, arguments_of, parts};
+use super::markup::{Named, either, named, next};
+use super::{BLANK_BYTES_MAX, End, Head, Opening, Sink, Step, Syntax, head, is_name};
+
+/// Up to the name, as the template writes it.
+pub const NAME: &str = "{\"name\": \"";
+/// Between the name and the object of the arguments, as the template writes it.
+pub const PARAMETERS: &str = "\", \"parameters\": ";
+/// Between the head of an object and its name, where the model says what kind of tool it is.
+const KIND: &[&str] = &["\"type\"", ":", "\"function\"", ","];
+/// Members that hold arguments.
+const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Arguments,
+    /// Behind the arguments, in the object around them.
+    Rest,
+    /// Behind that object.
+    Behind,
+    /// Behind what separates it from the next.
+    Separated,
+}
+
+/// The reader of this form.
+#[derive(Debug, Default)]
+pub struct Llama3Json {
+    state: State,
+    arguments: Arguments,
+    rest: Rest,
+    /// Follows an object that is read whole; `scanned` bytes behind its head so far.
+    whole: Option<Scan>,
+    scanned: usize,
+}
+
+impl Syntax for Llama3Json {
+    const OPEN: &'static str = "{";
+    const FORMAL: &'static str = NAME;
+    const FORBIDDEN: &'static str = "";
+    const END: &'static str = "}";
+    const MARKS: &'static [&'static str] = &[];
+
+    fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
+        let found = match sink.forgives() {
+            true => name_first(text),
+            false => formal(text),
+        };
+        let opening = match found {
+            Named::Found { name, length } if sink.knows(name) => {
+                sink.announce(name);
+                self.state = State::Arguments;
+                Opening::Call { length }
+            }
+            Named::Unfinished => Opening::Unfinished,
+            Named::Found { .. } | Named::Other => self.other(text, sink),
+        };
+        if opening != Opening::Unfinished {
+            let state = std::mem::take(&mut self.state);
+            *self = Llama3Json {
+                state,
+                ..Llama3Json::default()
+            };
+        }
+        opening
+    }
+
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
+        match self.state {
+            State::Arguments => {
+                let done = self.arguments.read(held, sink);
+                self.goes_on(done, State::Rest)
+            }
+            State::Rest => {
+                let done = self.rest.read(held);
+                self.goes_on(done, State::Behind)
+            }
+            State::Behind => self.behind(held),
+            State::Separated => {
+                held.drain(..held.len() - held.trim_start().len());
+                match held.is_empty() {
+                    true => Step::Wait,
+                    false => Step::Closed,
+                }
+            }
+        }
+    }
+}
+
+impl Llama3Json {
+    fn goes_on(&mut self, done: bool, state: State) -> Step {
+        if !done {
+            return Step::Wait;
+        }
+        self.state = state;
+        Step::Again
+    }
+
+    /// Reads what does not begin like a call: it may be one in another order.
+    fn other(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
+        match begins(text, sink) {
+            Opening::Call { .. } if sink.forgives() => self.whole(text, sink),
+            Opening::Call { .. } => Opening::Object,
+            other => other,
+        }
+    }
+
+    /// Reads an object once it is complete.
+    fn whole(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
+        let scan = self.whole.get_or_insert_with(Scan::inside);
+        let Some(end) = scan.push(&text[self.scanned..]) else {
+            self.scanned = text.len();
+            return Opening::Unfinished;
+        };
+        let length = self.scanned + end;
+        let call = call_in(&format!("{{{}", &text[..length]));
+        let Some((name, arguments)) = call.filter(|(name, _)| sink.knows(name)) else {
+            return Opening::Object;
+        };
+        sink.announce(&name);
+        sink.arguments(arguments);
+        sink.complete();
+        self.state = State::Behind;
+        Opening::Call { length }
+    }
+
+    /// Drops what separates a call from the next.
+    fn behind(&mut self, held: &mut String) -> Step {
+        let blank = held.len() - held.trim_start().len();
+        if blank > BLANK_BYTES_MAX {
+            return Step::Closed;
+        }
+        match held[blank..].chars().next() {
+            Some(';') => {
+                held.drain(..=blank);
+                self.goes_on(true, State::Separated)
+            }
+            Some('{') => {
+                held.drain(..blank);
+                Step::Closed
+            }
+            Some(_) => Step::Closed,
+            None => Step::Wait,
+        }
+    }
+}
+
+/// Looks for a call as a grammar keeps it, behind its brace.
+fn formal(text: &str) -> Named<'_> {
+    let start = match next(text, &NAME[Llama3Json::OPEN.len()..]) {
+        Head::Found(start) => start,
+        Head::Unfinished => return Named::Unfinished,
+        Head::Other => return Named::Other,
+    };
+    let rest = &text[start..];
+    moved(
+        named(rest, "", PARAMETERS).and(rest, |rest| next(rest, "{")),
+        start,
+    )
+}
+
+/// Looks for `"name": "NAME", "parameters":` before an object.
+fn name_first(text: &str) -> Named<'_> {
+    let start = match parts(text, KIND) {
+        Head::Found(start) => start,
+        Head::Unfinished => return Named::Unfinished,
+        Head::Other => 0,
+    };
+    let start = match parts(&text[start..], &["\"name\"", ":"]) {
+        Head::Found(length) => start + length,
+        Head::Unfinished => return Named::Unfinished,
+        Head::Other => return Named::Other,
+    };
+    let rest = &text[start..];
+    moved(named(rest, "\"", "\"").and(rest, before_arguments), start)
+}
+
+fn before_arguments(text: &str) -> Head {
+    let parameters = parts(text, &[",", "\"parameters\"", ":", "{"]);
+    either(parameters, || {
+        parts(text, &[",", "\"arguments\"", ":", "{"])
+    })
+}
+
+/// What was found `start` bytes further on, up to the brace at its end.
+fn moved(found: Named<'_>, start: usize) -> Named<'_> {
+    match found {
+        Named::Found { name, length } => Named::Found {
+            name,
+            length: start + length - 1,
+        },
+        other => other,
+    }
+}
+
+/// What an object may be by its first member: a call of a function that there is, in some order, an
+/// object that is none, or no object at all.
+fn begins(text: &str, sink: &Sink<'_>) -> Opening {
+    let (key, length) = match named(text, "\"", "\"") {
+        Named::Found { name, length } => (name, length),
+        Named::Unfinished => return Opening::Unfinished,
+        Named::Other => return quoted_or_not(text),
+    };
+    let value = &text[length..];
+    match key {
+        "name" => match parts(value, &[":"]) {
+            Head::Found(colon) => named_call(&value[colon..], sink),
+            found => as_call(found),
+        },
+        "type" => as_call(parts(value, &KIND[1..3])),
+        key if ARGUMENTS.contains(&key) => as_call(parts(value, &[":"])),
+        _ => Opening::Object,
+    }
+}
+
+fn quoted_or_not(text: &str) -> Opening {
+    match head(text, "\"") {
+        Head::Found(_) => Opening::Object,
+        Head::Unfinished => Opening::Unfinished,
+        Head::Other => Opening::Other,
+    }
+}
+
+fn named_call(value: &str, sink: &Sink<'_>) -> Opening {
+    match named(value, "\"", "\"") {
+        Named::Found { name, length } if sink.knows(name) => Opening::Call { length },
+        Named::Unfinished => Opening::Unfinished,
+        Named::Found { .. } | Named::Other => Opening::Object,
+    }
+}
+
+fn as_call(found: Head) -> Opening {
+    match found {
+        Head::Found(length) => Opening::Call { length },
+        Head::Unfinished => Opening::Unfinished,
+        Head::Other => Opening::Object,
+    }
+}
+
+/// The name and the arguments of an object that is a call.
+fn call_in(text: &str) -> Option<(String, String)> {
+    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
+    let name = call.get("name")?.as_str()?.to_string();
+    let arguments = ARGUMENTS.iter().find_map(|key| call.remove(*key))?;
+    let arguments = Value::Object(arguments_of(arguments)?).to_string();
+    is_name(&name).then_some((name, arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::reply::Delta;
+    use crate::text::tools::ToolParser;
+    use crate::text::tools::tests::{calls, content, schemas, streamed};
+    use serde_json::json;
+
+    const CALL: &str = r#"{"name": "edit", "parameters": {"path": "a"}}"#;
+
+    /// Arguments of the calls of `edit` in a text, and what else it says.
+    fn read(text: &str) -> (Vec<Option<Value>>, String) {
+        let (deltas, completed) = streamed::<Llama3Json>(&[text]);
+        let found = calls(&deltas);
+        let whole = found.iter().filter(|(_, arguments)| arguments.is_some());
+        assert_eq!(whole.count(), completed, "{deltas:?}");
+        assert!(found.iter().all(|(name, _)| name == "edit"), "{deltas:?}");
+        let said = deltas.into_iter().map(|delta| match delta {
+            Delta::Content(text) => text,
+            _ => String::new(),
+        });
+        let arguments = found.into_iter().map(|(_, arguments)| arguments);
+        (arguments.collect(), said.collect())
+    }
+
+    fn one() -> Vec<Option<Value>> {
+        vec![Some(json!({"path": "a"}))]
+    }
+
+    #[test]
+    fn a_call_may_be_written_in_several_ways() {
+        for text in [
+            CALL,
+            r#"{"name":"edit","arguments":{"path":"a"}}"#,
+            "{\n    \"name\": \"edit\",\n    \"parameters\": {\n        \"path\": \"a\"\n    }\n}",
+            r#"{"type": "function", "name": "edit", "parameters": {"path": "a"}}"#,
+            r#"{"name": "edit", "type": "function", "parameters": {"path": "a"}}"#,
+            r#"{"parameters": {"path": "a"}, "name": "edit"}"#,
+            r#"{"name": "edit", "parameters": {"path": "a"}, "id": "}"}"#,
+            r#"{"name": "edit", "parameters": "{\"path\": \"a\"}"}"#,
+            r#"{"name": "edit", "parameters": {"path": "a"}"#,
+        ] {
+            assert_eq!(read(text), (one(), String::new()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_separates_calls_is_not_told() {
+        for between in ["", ";", "; ", " ; ", "\n", ";\n", " ", "\n\n"] {
+            let text = format!("{CALL}{between}{CALL}");
+            let twice = [one(), one()].concat();
+            assert_eq!(read(&text), (twice, String::new()), "{between:?}");
+        }
+        assert_eq!(read(&format!("{CALL};\n")), (one(), String::new()));
+        assert_eq!(read(&format!("{CALL}. So.")), (one(), ". So.".to_string()));
+    }
+
+    #[test]
+    fn json_that_is_no_call_stays_text() {
+        for text in [
+            r#"{"name": "Bob", "parameters": {"path": "a"}}"#,
+            r#"{"name": "Bob Smith", "age": 3}"#,
+            r#"{"name": "edit"}"#,
+            r#"{"name": "edit", "parameters": [1]}"#,
+            r#"{"name": 7, "parameters": {}}"#,
+            r#"{"type": "function", "function": {"name": "edit", "parameters": {}}}"#,
+            r#"{"type": "object", "name": "edit", "parameters": {}}"#,
+            r#"{"calls": [{"name": "edit", "parameters": {"path": "a"}}]}"#,
+            r#"{"a b": {"name": "edit", "parameters": {}}}"#,
+            r#"{"parameters": {"name": "edit", "parameters": {}}}"#,
+            "fn main() { println!(\"{x}\") }",
+            "{}",
+            "{",
+            "{\"name\": \"edit\", \"param",
+        ] {
+            assert_eq!(streamed::<Llama3Json>(&[text]), (vec![content(text)], 0));
+        }
+    }
+
+    #[test]
+    fn text_that_is_no_call_is_not_held_back() {
+        for text in [
+            r#"{"items": [{"n"#,
+            r#"{"name": "Bob", "x"#,
+            r#"{"type": "object","#,
+            "{ x",
+        ] {
+            let mut parser = ToolParser::<Llama3Json>::new(schemas(), false);
+            let mut told = Vec::new();
+            parser.push(text, &mut told);
+            assert_eq!(told, [content(text)]);
+        }
+    }
+
+    #[test]
+    fn a_call_behind_json_that_is_none_is_read() {
+        let text = format!("As {{\"a\": \"}}\"}}:\n{CALL}");
+        assert_eq!(read(&text), (one(), "As {\"a\": \"}\"}:".to_string()));
+    }
+
+    #[test]
+    fn without_slips_the_form_of_the_template_counts_alone() {
+        for (text, calls) in [
+            (CALL, 1),
+            (r#"{"name":"edit","parameters":{"path":"a"}}"#, 0),
+            (r#"{"name": "edit", "arguments": {"path": "a"}}"#, 0),
+            (r#"{"name": "edit", "parameters":  {"path": "a"}}"#, 0),
+            (r#"{"parameters": {"path": "a"}, "name": "edit"}"#, 0),
+            (r#"{"calls": [{"name": "edit", "parameters": {}}]}"#, 0),
+        ] {
+            let mut parser = ToolParser::<Llama3Json>::new(schemas(), false).forgiving(false);
+            let mut told = Vec::new();
+            parser.push(text, &mut told);
+            parser.finish(false, &mut told);
+            assert_eq!(parser.completed(), calls, "{text}");
+            assert!(calls == 1 || told == [content(text)], "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_reply_keeps_a_brace_at_its_end() {
+        let mut parser = ToolParser::<Llama3Json>::new(schemas(), false);
+        let mut told = Vec::new();
+        parser.push("fn main() {", &mut told);
+        parser.finish(true, &mut told);
+        assert_eq!(told, [content("fn main() {")]);
+    }
+}
