@@ -22,6 +22,7 @@ use crate::text::grammar::Grammars;
 use crate::text::identity;
 use crate::text::template::Template;
 use crate::text::template::special::{self, SpecialTokens};
+use crate::text::template::stated;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
 use crate::weights::{self, Checkpoint, Folder, Progress, Stage, WeightsError};
@@ -163,6 +164,21 @@ fn special_tokens(files: &Files) -> Result<SpecialTokens, Failure> {
     SpecialTokens::parse(&file).map_err(|error| config(special::FILE, &error))
 }
 
+/// The chat template and the file that has it: one of its own, or where there is none the one of
+/// [`stated`].
+fn template_source(files: &Files) -> Result<(&'static str, String), Failure> {
+    let file = target::TEMPLATE_FILE;
+    if !files.has(file) && files.has(stated::FILE) {
+        let stated = stated::template(&files.read(stated::FILE)?);
+        let stated = stated.map_err(|error| config(stated::FILE, &error))?;
+        if let Some(source) = stated {
+            return Ok((stated::FILE, source));
+        }
+    }
+    let source = String::from_utf8(files.read(file)?).map_err(|error| config(file, &error))?;
+    Ok((file, source))
+}
+
 /// Loads tokenizer and template.
 ///
 /// # Errors
@@ -171,13 +187,10 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     let mut tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     identity::check_tokenizer(&tokenizer).map_err(|why| foreign(target::TOKENIZER_FILE, &why))?;
-    let source = files.read(target::TEMPLATE_FILE)?;
-    let source =
-        std::str::from_utf8(&source).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
+    let (file, source) = template_source(files)?;
     let special = special_tokens(files)?;
-    let template =
-        Template::load(source, special).map_err(|error| config(target::TEMPLATE_FILE, &error))?;
-    identity::check_template(&template).map_err(|why| foreign(target::TEMPLATE_FILE, &why))?;
+    let template = Template::load(&source, special).map_err(|error| config(file, &error))?;
+    identity::check_template(&template).map_err(|why| foreign(file, &why))?;
     framing::apply(&mut tokenizer, &template)
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     let tags = (target::THINK_OPEN, target::THINK_CLOSE);

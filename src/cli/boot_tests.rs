@@ -144,6 +144,28 @@ fn a_checkpoint_need_not_name_special_tokens() {
 }
 
 #[test]
+fn a_template_without_a_file_is_where_the_special_tokens_are() {
+    let file = target::TEMPLATE_FILE;
+    if file.is_empty() {
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("stated_template_{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let files = Files::Directory(directory.clone());
+    let put = |name: &str, content: &str| fs::write(directory.join(name), content).unwrap();
+    put(stated::FILE, r#"{"eos_token": "</s>"}"#);
+    let missing = template_source(&files).unwrap_err();
+    assert!(missing.message.contains(file), "{}", missing.message);
+    put(stated::FILE, r#"{"chat_template": "stated"}"#);
+    let stated = (stated::FILE, "stated".to_string());
+    assert_eq!(template_source(&files).unwrap(), stated);
+    put(file, "own");
+    let own = (file, "own".to_string());
+    assert_eq!(template_source(&files).unwrap(), own);
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_slow_host_is_no_fault() {
     assert_eq!(<Runner<Cpu> as Executor>::PATIENCE, None);
 }

@@ -4,6 +4,8 @@
 //! token per byte: there are no merges, and the tokens in between are filler that only replies of
 //! noise have.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value, json};
 
 use super::spelling::byte_symbol;
@@ -11,10 +13,14 @@ use crate::target;
 
 /// Conversations framed as ChatML, tools and reasoning included.
 const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
+/// Mark of that frame behind each turn, for which the model's own stands.
+const END_OF_TURN: &str = "<|im_end|>";
 const GENERATION: &str = "generation_config.json";
 /// Blank before a filler, as byte-level tokenizers write it.
 const BLANK: char = 'Ġ';
 const LETTERS: u32 = 26;
+/// Tokens of bytes.
+const BYTES: usize = u8::MAX as usize + 1;
 
 /// Name and content of a file.
 type Named = (&'static str, String);
@@ -23,7 +29,7 @@ type Named = (&'static str, String);
 pub fn files() -> Vec<Named> {
     named([
         (target::TOKENIZER_FILE, tokenizer().to_string()),
-        (target::TEMPLATE_FILE, TEMPLATE.to_string()),
+        (target::TEMPLATE_FILE, template()),
         (GENERATION, format!("{:#}\n", generation())),
     ])
 }
@@ -34,6 +40,13 @@ fn named(files: [Named; 3]) -> Vec<Named> {
         .into_iter()
         .filter(|(name, _)| !name.is_empty())
         .collect()
+}
+
+/// The template with a token behind each turn that ends it.
+fn template() -> String {
+    let mut added = target::ADDED_TOKENS.iter();
+    let stop = added.find(|(id, _)| target::STOP_TOKENS.first() == Some(id));
+    TEMPLATE.replace(END_OF_TURN, stop.map_or(END_OF_TURN, |(_, text)| text))
 }
 
 fn generation() -> Value {
@@ -62,7 +75,7 @@ fn tokenizer() -> Value {
             "lstrip": false,
             "rstrip": false,
             "normalized": false,
-            "special": content.starts_with("<|"),
+            "special": content.starts_with("<|") || target::STOP_TOKENS.contains(&id),
         })
     });
     let byte_level = json!({
@@ -94,14 +107,21 @@ fn tokenizer() -> Value {
     })
 }
 
-/// Bytes first, then fillers up to the added tokens.
+/// Bytes first, then fillers.
 fn vocabulary() -> Map<String, Value> {
-    let bytes = (0..=u8::MAX).map(|byte| (byte_symbol(byte).to_string(), u32::from(byte).into()));
-    let end = target::ADDED_TOKENS
-        .first()
-        .map_or(target::VOCAB as u32, |&(id, _)| id);
-    let fillers = (u32::from(u8::MAX) + 1..end).map(|id| (filler(id), id.into()));
+    let bytes = (0..=u8::MAX).map(|byte| byte_symbol(byte).to_string());
+    let bytes = bytes.zip(free_ids()).map(|(word, id)| (word, id.into()));
+    let fillers = free_ids().skip(BYTES).map(|id| (filler(id), id.into()));
     bytes.chain(fillers).collect()
+}
+
+/// Ids of the vocabulary: those before the added tokens, or behind where these are the first.
+fn free_ids() -> Range<u32> {
+    let added = target::ADDED_TOKENS.len() as u32;
+    match target::ADDED_TOKENS.first() {
+        Some((0, _)) | None => added..target::VOCAB as u32,
+        Some(&(first, _)) => 0..first,
+    }
 }
 
 /// A word of its own for each id: the id's digits in letters.
@@ -153,14 +173,13 @@ mod tests {
 
     #[test]
     fn the_template_loads() {
-        Template::load(TEMPLATE, SpecialTokens::default()).unwrap();
+        let template = Template::load(&template(), SpecialTokens::default()).unwrap();
+        assert!(crate::text::identity::check_template(&template).is_ok());
     }
 
     #[test]
     fn fillers_are_distinct_words() {
-        let count = vocabulary().len();
-        let added = target::ADDED_TOKENS.first().unwrap().0;
-        assert_eq!(count, added as usize);
+        assert_eq!(vocabulary().len(), free_ids().len());
         assert_eq!(filler(256 + 26), "Ġwk");
     }
 }

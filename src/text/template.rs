@@ -26,6 +26,7 @@ mod methods;
 mod python;
 mod source;
 pub mod special;
+pub mod stated;
 mod trial;
 
 /// Template instructions that one rendering may take, some seconds' worth. Published templates that

@@ -345,6 +345,52 @@ fn calls_and_their_ids_are_tried_at_load() {
     assert_eq!(found(PLAIN), (false, CallIds::Any), "tools are not shown");
 }
 
+/// Calls as Llama 3 writes them, of which a turn may have one.
+#[test]
+fn a_template_may_put_tools_before_the_first_question_and_take_one_call_a_turn() {
+    const ONE: &str = "{% if tools %}{% for t in tools %}{{ t | tojson(indent=4) }}{% endfor %}\
+        {{ messages[0].content | trim }}{% set messages = messages[1:] %}{% endif %}\
+        {% for m in messages %}{% if 'tool_calls' in m %}\
+        {% if m.tool_calls | length != 1 %}{{ raise_exception('one') }}{% endif %}\
+        {% set call = m.tool_calls[0].function %}{{ '{\"name\": \"' + call.name + '\", ' }}\
+        {{ '\"parameters\": ' }}{{ call.arguments | tojson }}{{ '}' }}\
+        {% elif m.role == 'tool' %}{{ m.content | tojson }}{% else %}{{ m.content | trim }}\
+        {% endif %}{% endfor %}";
+    let template = loaded(ONE).unwrap();
+    assert!(template.abilities().tools && template.abilities().system);
+    let call = json!({"function": {"name": "f", "arguments": {"a": [1, "b"]}}});
+    let turn = |calls: &[&Json]| {
+        let asked = json!({"role": "user", "content": "Q"});
+        template.render(&conversation(
+            json!([asked, {"role": "assistant", "tool_calls": calls}]),
+        ))
+    };
+    let written = r#"Q{"name": "f", "parameters": {"a": [1, "b"]}}"#;
+    assert_eq!(turn(&[&call]).unwrap(), written);
+    assert!(matches!(turn(&[&call, &call]), Err(TemplateError::Refused(why)) if why == "one"));
+}
+
+/// Turns as Mixtral's first template frames them.
+#[test]
+fn a_template_of_turns_that_alternate_knows_no_system_and_no_tools() {
+    const TURNS: &str = "{{ bos_token }}{% for m in messages %}\
+        {% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}\
+        {% endif %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}\
+        {% elif m.role == 'assistant' %}{{ m.content + eos_token }}\
+        {% else %}{{ raise_exception('role') }}{% endif %}{% endfor %}";
+    let special = br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}}"#;
+    let template = Template::load(TURNS, SpecialTokens::parse(special).unwrap()).unwrap();
+    let found = template.abilities();
+    assert_eq!(
+        (found.system, found.late_system, found.tools),
+        (false, false, false)
+    );
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let talk = json!([said("user", "a"), said("assistant", "b"), said("user", "c")]);
+    let text = template.render(&conversation(talk)).unwrap();
+    assert_eq!(text, "<s>[INST] a [/INST]b</s>[INST] c [/INST]");
+}
+
 #[test]
 fn ids_of_calls_have_the_form_that_the_template_takes() {
     let source = "{% for m in messages %}{% for c in m.tool_calls or [] %}\
