@@ -123,10 +123,11 @@ impl Plan {
         self.buffers.iter().map(|entry| entry.bytes).sum()
     }
 
-    /// The ledger for people, the sum last, then what was free.
+    /// The ledger for people, of what takes memory, the sum last, then what was free.
     pub fn lines(&self) -> Vec<String> {
         let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
-        let entries = self.entries().map(|entry| line(entry.name, entry.bytes));
+        let entries = self.entries().filter(|entry| entry.bytes > 0);
+        let entries = entries.map(|entry| line(entry.name, entry.bytes));
         let mut lines: Vec<String> = entries.collect();
         lines.push(line("sum", self.bytes()));
         lines.push(self.room_words());
@@ -288,7 +289,7 @@ mod tests {
         let lines = plan.lines().join("\n");
         assert!(lines.contains(&mebibytes(plan.bytes())), "{lines}");
         for entry in plan.entries() {
-            assert!(lines.contains(entry.name), "{lines}");
+            assert_eq!(lines.contains(entry.name), entry.bytes > 0, "{lines}");
         }
         for entry in &plan.buffers {
             let keeps = family::states(model(), 1).next().is_some();

@@ -200,11 +200,6 @@ kernel = "pages_bf16"
 threads = 128
 why = "a warp per head, four heads a block"
 
-[hardware.op.swiglu]
-kernel = "vectors_f32"
-threads = 256
-why = "a 16-byte vector of gate and of up a thread"
-
 [hardware.op.top_k]
 kernel = "chunks_f32"
 threads = 256

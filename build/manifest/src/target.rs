@@ -87,7 +87,7 @@ fn entries(root: &Path, folder: &str) -> Result<Vec<String>, ManifestError> {
 /// digest is not the one stated.
 pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     let [hardware, model, quant] = parts(root, leaf)?;
-    let target = Target {
+    let mut target = Target {
         name: leaf.into(),
         quant: quant.into(),
         hardware: read_hardware(root, hardware)?,
@@ -97,6 +97,7 @@ pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     };
     check(&target)?;
     files::verify(&target)?;
+    target.forget_idle_ops();
     Ok(target)
 }
 
@@ -146,6 +147,13 @@ impl Target {
             FeedForward::Mlp => "mlp",
             FeedForward::Experts | FeedForward::SharedExpert => "experts",
         }
+    }
+
+    /// Leaves the hardware the kernels of the model's operations alone.
+    fn forget_idle_ops(&mut self) {
+        let launched: Vec<_> = self.launchers().into_iter().map(|each| each.op).collect();
+        let ops = &mut self.hardware.op;
+        ops.retain(|op, _| launched.contains(&op.as_str()));
     }
 
     /// Name of the binary.
@@ -300,6 +308,14 @@ mod tests {
             shown.contains("serves = false\nops_missing = []"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn a_target_has_no_kernel_of_an_operation_that_its_model_lacks() {
+        let has = |leaf: &str, op: &str| repository(leaf).hardware.op.contains_key(op);
+        assert!(has("h200/tiny/nvfp4", "delta_net") && !has("h200/tiny/nvfp4", "swiglu"));
+        let llama = "h200/llama-3.1-8b/bf16";
+        assert!(has(llama, "swiglu") && has(llama, "pack") && !has(llama, "delta_net"));
     }
 
     #[test]
