@@ -25,6 +25,7 @@ mod forbidden;
 mod handle;
 mod kv;
 mod limits;
+mod pace;
 pub mod request;
 pub mod rng;
 pub(crate) mod sampler;
@@ -64,12 +65,14 @@ use self::constraint::MaskThreads;
 use self::end::Counted;
 use self::handle::{Queued, Shared};
 use self::kv::{Kv, pages_for};
+use self::pace::Pace;
 use self::request::{Event, FinishReason};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
 use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
 use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
+use crate::target;
 
 /// What clients are told whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
@@ -224,6 +227,9 @@ struct Engine<E> {
     /// Of this round, kept for their memory.
     lanes: Vec<Lane>,
     plan: Plan,
+    pace: Pace,
+    /// Prompt tokens that the planned step may have.
+    prompt_tokens: usize,
     rows: Vec<Rows<'static>>,
     /// Rows of the step whose prompt is scored, and their logits; empty until a request asks.
     scored_rows: Vec<usize>,
@@ -259,6 +265,8 @@ impl<E: Executor> Engine<E> {
             left_out: false,
             lanes: Vec::with_capacity(limits.sequences),
             plan: Plan::new(limits.sequences),
+            prompt_tokens: limits.prefill_tokens,
+            pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
             rows: Vec::with_capacity(limits.sequences),
             scored_rows: Vec::new(),
             scored_logits: Vec::new(),
@@ -292,9 +300,11 @@ impl<E: Executor> Engine<E> {
         if self.plan.work.is_empty() {
             return Ok(self.without_work());
         }
+        let begun = Instant::now();
         self.step()?;
         self.score()?;
         self.emit()?;
+        self.note_pace(begun.elapsed());
         self.free();
         Ok(Round::Stepped)
     }
@@ -400,11 +410,31 @@ impl<E: Executor> Engine<E> {
         self.lanes.clear();
         self.lanes.extend(self.running.iter().map(Sequence::lane));
         self.left_out = !self.left_out && self.leave_out();
+        let most = self.limits.prefill_tokens;
+        self.prompt_tokens = match self.replies() {
+            true => self.pace.tokens(most),
+            false => most,
+        };
         let state = State {
             lanes: &self.lanes,
-            prefill_tokens: self.limits.prefill_tokens,
+            prefill_tokens: self.prompt_tokens,
         };
         scheduler::plan(&state, &mut self.plan);
+    }
+
+    /// Whether a reply goes on in the next step.
+    fn replies(&self) -> bool {
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.ready && !lane.is_prompt())
+    }
+
+    /// Notes how long the last step took, where it held up a reply.
+    fn note_pace(&mut self, took: Duration) {
+        if self.replies() {
+            let work = self.plan.work.iter();
+            let prompts = work.filter(|work| self.lanes[work.lane].is_prompt());
+            self.pace.note(prompts.map(|work| work.tokens).sum(), took);
+        }
     }
 
     /// Leaves out the prompts of who holds other slots, where one is of someone who holds none: a

@@ -1,11 +1,11 @@
 //! Which rows make the next step: a pure function of the sequences, without clock or I/O.
 //!
 //! - Every sequence that is replying gets its next row in every step.
-//! - Prompts share `prefill_tokens` per step. Half of that goes to the oldest prompt, what is left
-//!   to the prompts with the fewest tokens to go, older first on a tie. So a short prompt does not
-//!   wait for a long one that came before it, and no flood of short ones holds the oldest back: it
-//!   ends within `tokens / (prefill_tokens / 2)` steps, rounded up, of those that it takes part in:
-//!   at least every other one, while its reader keeps up.
+//! - Prompts share `prefill_tokens` per step, fewer beside replies (`pace`). Half of that goes to
+//!   the oldest prompt, what is left to the prompts with the fewest tokens to go, older first on a
+//!   tie. So a short prompt does not wait for a long one that came before it, and no flood of short
+//!   ones holds the oldest back: it ends within `tokens / (prefill_tokens / 2)` steps, rounded
+//!   up, of those that it takes part in: at least every other one, while its reader keeps up.
 //! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
 //!   that replies beside it would wait for.
 //! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else.

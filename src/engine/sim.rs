@@ -662,6 +662,7 @@ impl Simulation {
             kv,
             running,
             limits,
+            prompt_tokens,
             ..
         } = &self.engine;
         assert!(lanes.len() <= limits.sequences);
@@ -694,7 +695,7 @@ impl Simulation {
                 let left = lane.prompt - lane.computed;
                 let share = match lane.scored {
                     true => scheduler::SCORED_TOKENS,
-                    false => (limits.prefill_tokens / 2).max(PAGE) / PAGE * PAGE,
+                    false => (prompt_tokens / 2).max(PAGE) / PAGE * PAGE,
                 };
                 assert!(
                     rows.is_some_and(|rows| rows >= left.min(share)),

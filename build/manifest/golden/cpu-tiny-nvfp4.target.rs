@@ -69,6 +69,7 @@ prefill = 256
 title = "any CPU"
 backend = "cpu"
 host_reserve_bytes = 268435456
+reply_gap_ms = 100
 
 [model]
 title = "Tiny"
@@ -253,6 +254,8 @@ pub const MAX_SEQUENCES: usize = 16;
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
 pub const PREFILL_TOKENS: usize = 256;
+/// Longest time between two tokens of a reply that prompts are cut to, ms.
+pub const REPLY_GAP_MS: usize = 100;
 /// KV pages of the whole server, at most: memory may have room for fewer.
 pub const KV_PAGES: usize = 512;
 /// Largest logits of a row that `top_k` ranks.

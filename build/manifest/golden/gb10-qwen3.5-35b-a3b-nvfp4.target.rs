@@ -70,6 +70,7 @@ title = "NVIDIA GB10 (DGX Spark)"
 backend = "cuda"
 host = "aarch64-unknown-linux-gnu"
 host_reserve_bytes = 8589934592
+reply_gap_ms = 120
 
 [hardware.gpu]
 arch = "sm_121a"
@@ -349,6 +350,8 @@ pub const MAX_SEQUENCES: usize = 64;
 pub const MAX_QUEUED: usize = 256;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
 pub const PREFILL_TOKENS: usize = 8192;
+/// Longest time between two tokens of a reply that prompts are cut to, ms.
+pub const REPLY_GAP_MS: usize = 120;
 /// KV pages of the whole server, at most: memory may have room for fewer.
 pub const KV_PAGES: usize = 16384;
 /// Largest logits of a row that `top_k` ranks.

@@ -78,6 +78,7 @@ impl File {
         let reserve = hardware.host_reserve_bytes;
         self.text("title", &hardware.title)?;
         self.count("host_reserve_bytes", reserve.unwrap_or(1), largest::BYTES)?;
+        self.count("reply_gap_ms", hardware.reply_gap_ms, largest::MILLISECONDS)?;
         if hardware.backend == Backend::Cpu {
             let rule = "a cpu leaves a part of the host's memory to others";
             self.rule(reserve.is_some(), "host_reserve_bytes", "absent", rule)?;

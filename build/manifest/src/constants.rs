@@ -172,6 +172,11 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
             "Prompt tokens that one step may prefill; a multiple of `PAGE`.",
         ),
         size(
+            "REPLY_GAP_MS",
+            target.hardware.reply_gap_ms,
+            "Longest time between two tokens of a reply that prompts are cut to, ms.",
+        ),
+        size(
             "KV_PAGES",
             target.kv_pages(),
             "KV pages of the whole server, at most: memory may have room for fewer.",

@@ -1,6 +1,8 @@
 //! Largest values of facts: generous by far, and so small that no figure of a target leaves 64 bits
 //! and no constant of device code leaves 32. A test takes all of them at once.
 
+/// Time between two tokens: a minute.
+pub(crate) const MILLISECONDS: u64 = 60_000;
 /// `hidden` and inner widths, elements.
 pub(crate) const WIDTH: u64 = 1 << 17;
 /// Heads of a kind.

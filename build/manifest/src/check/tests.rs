@@ -40,7 +40,7 @@ fn the_manifests_are_right_before_they_are_broken() {
 }
 
 refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncores = 1",
-    "line 8: `cores = 1`: unknown field `cores`, expected one of `arch`, `sms`, \
+    "line 9: `cores = 1`: unknown field `cores`, expected one of `arch`, `sms`, \
      `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
      `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",

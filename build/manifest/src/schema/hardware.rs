@@ -30,6 +30,8 @@ pub struct Hardware {
     /// What is left to others of the host's memory, bytes, where the model lies in it: on a CPU, or
     /// where a GPU shares it.
     pub host_reserve_bytes: Option<u64>,
+    /// Longest time between two tokens of a reply that prompts beside it are cut to, milliseconds.
+    pub reply_gap_ms: u64,
     /// The accelerator.
     pub gpu: Option<Gpu>,
     /// Name of the hardware whose `op` tables are taken; absent: its own.

@@ -1,0 +1,146 @@
+//! Prompt tokens that may join replies: as many as keep the time between two tokens of a reply
+//! within a bound, by the time that steps have taken.
+//!
+//! A step beside replies takes what one of replies alone does and more for its prompt tokens. That
+//! more is measured, and the next prompt gets the tokens that fit into the rest of the bound. No
+//! result depends on it: prompts have the same bits however they are cut.
+
+use std::time::Duration;
+
+use crate::target::{PAGE, PREFILL_TOKENS};
+
+/// Least tokens: the oldest prompt has a page of them, and another one the next.
+const LEAST: usize = 2 * PAGE;
+/// Weight of the last step among all of replies alone.
+const WEIGHT: f64 = 0.1;
+/// Least share of the bound that prompts get, where replies alone take nearly all of it.
+const SHARE: f64 = 0.25;
+
+/// Follows the steps of one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Longest step that is aimed at, seconds.
+    bound: f64,
+    /// Mean time of a step of replies alone, seconds.
+    alone: Option<f64>,
+    /// Prompt tokens that fit beside replies.
+    tokens: usize,
+}
+
+impl Pace {
+    /// A pace that knows no step yet.
+    pub fn new(bound: Duration) -> Pace {
+        Pace {
+            bound: bound.as_secs_f64(),
+            alone: None,
+            tokens: LEAST,
+        }
+    }
+
+    /// Prompt tokens of a step beside replies, whole pages, `most` at most.
+    pub fn tokens(&self, most: usize) -> usize {
+        (self.tokens / PAGE * PAGE).min(most)
+    }
+
+    /// Notes a step in which there were replies, and so many prompt tokens.
+    pub fn note(&mut self, prompt_tokens: usize, took: Duration) {
+        let took = took.as_secs_f64();
+        match prompt_tokens {
+            0 => {
+                let alone = self.alone.unwrap_or(took);
+                self.alone = Some(alone + WEIGHT * (took - alone));
+            }
+            tokens => self.fit(tokens, took),
+        }
+    }
+
+    /// Moves to the tokens that would have taken the bound, by half or to the double at most: one
+    /// step may have been held up. A prompt of few tokens says nothing about many.
+    fn fit(&mut self, tokens: usize, took: f64) {
+        let alone = self.alone.unwrap_or(0.0);
+        let room = (self.bound - alone).max(SHARE * self.bound);
+        let fits = tokens as f64 * room / (took - alone).max(f64::MIN_POSITIVE);
+        let fits = fits.min((2 * self.tokens) as f64) as usize;
+        if 2 * tokens >= self.tokens || fits < tokens {
+            let most = PREFILL_TOKENS.max(LEAST);
+            self.tokens = fits.max(self.tokens / 2).clamp(LEAST, most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: Duration = Duration::from_millis(20);
+    const MOST: usize = 64 * PAGE;
+
+    /// Runs steps of `cost` a prompt of `PAGE` tokens beside replies of 3 ms; the longest of the
+    /// last ones.
+    fn settled(pace: &mut Pace, cost: Duration, steps: usize) -> Duration {
+        let alone = Duration::from_millis(3);
+        let mut longest = Duration::ZERO;
+        for step in 0..steps {
+            pace.note(0, alone);
+            let tokens = pace.tokens(PREFILL_TOKENS);
+            let took = alone + cost * (tokens / PAGE) as u32;
+            pace.note(tokens, took);
+            longest = if step + 4 > steps {
+                longest.max(took)
+            } else {
+                longest
+            };
+        }
+        longest
+    }
+
+    #[test]
+    fn prompts_begin_with_two_pages() {
+        assert_eq!(Pace::new(BOUND).tokens(MOST), 2 * PAGE);
+        assert_eq!(Pace::new(BOUND).tokens(PAGE), PAGE);
+    }
+
+    #[test]
+    fn steps_come_to_take_the_bound_and_no_more() {
+        for cost in [6, 4, 1].map(Duration::from_millis) {
+            let longest = settled(&mut Pace::new(BOUND), cost, 40);
+            assert!(longest <= BOUND, "{cost:?} a page: {longest:?}");
+        }
+    }
+
+    #[test]
+    fn prompts_that_cost_nothing_get_all() {
+        let mut pace = Pace::new(BOUND);
+        settled(&mut pace, Duration::ZERO, 40);
+        assert_eq!(pace.tokens(usize::MAX), PREFILL_TOKENS);
+    }
+
+    #[test]
+    fn a_step_that_was_held_up_halves_them_at_most() {
+        let mut pace = Pace::new(BOUND);
+        settled(&mut pace, Duration::ZERO, 40);
+        let before = pace.tokens(usize::MAX);
+        pace.note(before, Duration::from_secs(60));
+        assert_eq!(
+            pace.tokens(usize::MAX),
+            (before / 2 / PAGE * PAGE).max(LEAST)
+        );
+    }
+
+    #[test]
+    fn replies_that_take_the_bound_alone_leave_two_pages() {
+        let mut pace = Pace::new(BOUND);
+        for _ in 0..100 {
+            pace.note(0, 2 * BOUND);
+            pace.note(2 * PAGE, 3 * BOUND);
+        }
+        assert_eq!(pace.tokens(MOST), 2 * PAGE);
+    }
+
+    #[test]
+    fn a_short_prompt_says_nothing_about_long_ones() {
+        let mut pace = Pace::new(BOUND);
+        pace.note(3, Duration::ZERO);
+        assert_eq!(pace.tokens(MOST), 2 * PAGE);
+    }
+}
