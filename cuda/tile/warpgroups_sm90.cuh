@@ -312,7 +312,7 @@ struct Warpgroups {
   // Tiles that are there or under way.
   static constexpr int kKnown = known_tiles(kStorage, kK / kParts);
 
-  // What those that multiply know of a tile.
+  // A tile, its scales and the barriers by which its readers hear of both.
   struct Known {
     alignas(16) unsigned char scales[kTilePanels][kScaleBytes > 0 ? kScaleBytes : 16];
     alignas(16) float row_scales[kTilePanels][W::kNvfp4 ? kPanelRows : 4];

@@ -13,12 +13,14 @@
 
 namespace atlas::linear_add {
 
-// More rows than this are operands of warpgroup instructions: of few panels, whose K `linear`
-// splits over the SMs, and of more, whose rows it would read again for each.
+// Rows that `linear` takes, at most, where panels are few and it splits K over the SMs; more are
+// operands of warpgroup instructions.
 inline constexpr int kFewRowsMax = 64;
+// The same bound where panels are many: `linear` would read their weights again for each tile of
+// rows.
 inline constexpr int kFewRowsOfManyPanels = tile::kTileRows;
 
-// Whether the few rows of a product are best as `linear` has them.
+// Whether a product has so few rows that they are faster as `linear` has them.
 inline bool is_few(const linear::Params& params) {
   const bool splits = linear::has_few_panels(params.n, params.k);
   return params.rows <= (splits ? kFewRowsMax : kFewRowsOfManyPanels);

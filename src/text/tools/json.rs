@@ -91,7 +91,7 @@ impl Arguments {
     }
 }
 
-/// What stands behind the arguments, in the object around them.
+/// Reader of the members behind the arguments, in the object around them.
 #[derive(Debug, Default)]
 pub struct Rest {
     scan: Option<Scan>,

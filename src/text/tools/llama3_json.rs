@@ -197,7 +197,7 @@ fn before_arguments(text: &str) -> Head {
     })
 }
 
-/// What was found `start` bytes further on, up to the brace at its end.
+/// A name that was found `start` bytes further on, up to the brace at its end.
 fn moved(found: Named<'_>, start: usize) -> Named<'_> {
     match found {
         Named::Found { name, length } => Named::Found {
@@ -208,7 +208,7 @@ fn moved(found: Named<'_>, start: usize) -> Named<'_> {
     }
 }
 
-/// What an object may be by its first member: a call of a function that there is, in some order, an
+/// Kind of an object by its first member: a call of a function that there is, in some order, an
 /// object that is none, or no object at all.
 fn begins(text: &str, sink: &Sink<'_>) -> Opening {
     let (key, length) = match named(text, "\"", "\"") {

@@ -50,9 +50,9 @@ pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
     /// What a call begins with where that was forgotten, and [`Syntax::open`] looks at; empty where
     /// no call can be told from text then.
     const BARE: &'static str = "";
-    /// What a call begins with where a grammar keeps it to its form.
+    /// Opening of a call where a grammar keeps it to its form.
     const FORMAL: &'static str = Self::OPEN;
-    /// What a reply that may hold no call never says; empty where it may say anything.
+    /// Text that a reply without calls must not hold; empty where it may hold anything.
     const FORBIDDEN: &'static str = Self::OPEN;
     /// What a call ends with.
     const END: &'static str;
@@ -175,7 +175,7 @@ enum State {
     /// Behind an opening tag; the held text starts with it and the blank before, `tag_end` bytes.
     /// `bare`: there is none, and the held text goes on with [`Syntax::BARE`].
     Opening { tag_end: usize, bare: bool },
-    /// In an object that is text.
+    /// Inside an object that is text.
     Object,
     /// In a call.
     Call,

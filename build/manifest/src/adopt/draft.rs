@@ -53,7 +53,7 @@ fn hardware_file(hw: &str) -> String {
     format!("targets/_hw/{hw}.toml")
 }
 
-/// How a backend keeps keys and values.
+/// Format of keys and values on a backend, as manifests write it.
 fn kv_of(backend: Backend) -> &'static str {
     match backend {
         Backend::Cpu => "f32",
@@ -149,7 +149,7 @@ fn beginning(model: &Model, index: &Index) -> Checkpoint {
     }
 }
 
-/// The same when they have been.
+/// The checkpoint with the facts that the names of its tensors state.
 fn looked_at(checkpoint: Checkpoint, stored: &Stored) -> Checkpoint {
     Checkpoint {
         input_scales: stored.input_scales,

@@ -20,7 +20,7 @@ const SAMPLING: Sampling = Sampling {
     top_k: 0,
     top_p: 1.0,
 };
-/// Where the kind of rotary positions may stand.
+/// Pointers to the kind of rotary positions, in both generations of configurations.
 const ROPE_KINDS: [&str; 4] = [
     "/rope_parameters/rope_type",
     "/rope_parameters/type",

@@ -82,7 +82,7 @@ const DEVICE_TARGETS: [&str; 2] = ["h200/tiny/nvfp4", "gb10/tiny/nvfp4"];
 /// Small models of drawn weights, each of another shape, for goldens.
 const RANDOM: &str = "cpu/random-";
 
-/// The same models for a GPU, one of each family.
+/// Small models of each family for a GPU, by hardware.
 const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
 /// A model with real weights, which a package holds.
