@@ -54,12 +54,12 @@ def a_small_window(browser, front):
               f"{field} cannot be reached")
     page.key(ESCAPE)
     page.wait("the end of the settings", "!$('settings').open")
-    check(page.value("document.activeElement.id") == "prompt", "the focus is lost")
+    page.wait("the focus", "document.activeElement.id === 'prompt'")
     page.press("Chats")
     check(page.value(FITS) and page.value("document.activeElement.dataset.chat"),
           "the list is not shown")
     page.key(ESCAPE)
-    check(page.value("document.activeElement.id") == "chats-open", "the focus is lost")
+    page.wait("the focus", "document.activeElement.id === 'chats-open'")
     page.close()
 
 

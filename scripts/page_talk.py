@@ -231,7 +231,7 @@ def stop(browser, front):
         page.key(ESCAPE) if how == "key" else page.press("Stop")
         page.wait("the stop", IDLE)
         check("Stopped." in page.value(f"{LAST}.innerText"), f"the {how} does not stop")
-        check(page.value("document.activeElement.id") == "prompt", "the focus is lost")
+        page.wait("the focus", "document.activeElement.id === 'prompt'")
         held.go.set()
     front.plays["held"] = Held("", "never")
     send(page, "held")

@@ -205,13 +205,13 @@ def turns_that_are_changed(browser, front):
     page.press("Edit", "article.assistant")
     page.fill("article textarea", "mended")
     page.press("Save")
-    check(page.value("document.activeElement.ariaLabel") == "Edit message 4", "the focus is lost")
+    page.wait("the focus", "document.activeElement.ariaLabel === 'Edit message 4'")
     say(page, "a")
     check(texts(front) == ["a", "reply a", "c", "mended", "a"], f"sent was {texts(front)}")
     page.value("document.querySelector('article.user [aria-label^=Delete]').click()")
     check(page.value("current.turns.map((turn) => turn.text).join()") == "c,mended,a,reply a",
           "deleted was something else")
-    check(page.value("document.activeElement.id") == "prompt", "the focus is lost")
+    page.wait("the focus", "document.activeElement.id === 'prompt'")
     page.close()
 
 
