@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Index into the vocabulary.
 pub type TokenId = u32;
 
-/// Index of a sequence's recurrent state and page-table row, below `target::MAX_SEQUENCES`.
+/// Index of a recurrent state, below `target::STATES`. Sequences own those below
+/// `target::MAX_SEQUENCES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 
@@ -14,11 +15,48 @@ pub struct Slot(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageId(pub u32);
 
+/// Recurrent states that a sequence's rows read and write. A state that nobody writes any more is a
+/// snapshot: any number of sequences may go on from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct States {
+    /// Read before the first row, unless that is at position 0, which starts from a zero state.
+    pub from: Slot,
+    /// Written behind the last row.
+    pub to: Slot,
+    /// Written beside that: a state in the middle of the rows.
+    pub kept: Option<Kept>,
+}
+
+/// A state behind some of a sequence's rows of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Rows that it is behind: whole cells of the prompt, which begin with the first row.
+    pub rows: usize,
+    pub slot: Slot,
+}
+
+impl States {
+    /// One that is read and written.
+    pub fn own(slot: Slot) -> States {
+        States {
+            from: slot,
+            to: slot,
+            kept: None,
+        }
+    }
+
+    /// Those that are written.
+    pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
+        [Some(self.to), self.kept.map(|kept| kept.slot)]
+            .into_iter()
+            .flatten()
+    }
+}
+
 /// The rows of one sequence in a step: consecutive tokens that continue it.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// Where the sequence's recurrent state lives. A row at position 0 starts from a zero state.
-    pub slot: Slot,
+    pub states: States,
     /// Position of the first row, counted from the start of the sequence.
     pub start: usize,
     /// Token ids, at least one.
@@ -91,6 +129,11 @@ pub trait Executor {
     const VOCAB: usize;
     /// None: calls may take any time.
     const PATIENCE: Option<Patience> = None;
+
+    /// Whether rows go on from a recurrent state, not from keys and values alone.
+    fn recurs(&self) -> bool {
+        true
+    }
 
     /// KV pages that it has; none if any number will do.
     fn pages(&self) -> Option<usize> {

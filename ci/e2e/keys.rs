@@ -12,10 +12,10 @@ const KEY: &str = "first-0123456789abcdef";
 const LATER: &str = "second-0123456789abcdef";
 
 /// A key file that goes with its owner.
-struct KeyFile(PathBuf);
+pub struct KeyFile(PathBuf);
 
 impl KeyFile {
-    fn new(name: &str, keys: &str) -> KeyFile {
+    pub fn new(name: &str, keys: &str) -> KeyFile {
         let name = format!("atlas-keys-{}-{name}", std::process::id());
         let file = KeyFile(std::env::temp_dir().join(name));
         file.write(keys);
@@ -26,7 +26,7 @@ impl KeyFile {
         fs::write(&self.0, keys).unwrap();
     }
 
-    fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         Path::to_str(&self.0).unwrap()
     }
 }

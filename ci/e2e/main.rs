@@ -22,6 +22,7 @@ mod life;
 mod malformed;
 mod messages;
 mod operator;
+mod prefix;
 mod probes;
 mod responses;
 mod schemas;

@@ -61,9 +61,25 @@ impl Play {
             step,
             tokenizer: model.tokenizer.clone(),
             end_of_turn: model.stop_tokens[0],
-            parts: vec![Part::default(); target::MAX_SEQUENCES],
+            parts: vec![Part::default(); target::STATES],
             rows: Vec::new(),
             logits: Vec::new(),
+        }
+    }
+
+    /// Has the states that a sequence's rows read and write hold what they are behind.
+    fn begin(&mut self, row: &Rows<'_>) {
+        let states = row.states;
+        let [from, to] = [states.from, states.to].map(|slot| slot.0 as usize);
+        if row.start == 0 {
+            self.parts[to] = Part::default();
+        } else if from != to {
+            self.parts[to] = self.parts[from].clone();
+        }
+        if let Some(kept) = states.kept {
+            let mut part = self.parts[to].clone();
+            part.prompt.extend(&row.tokens[..kept.rows]);
+            self.parts[kept.slot.0 as usize] = part;
         }
     }
 
@@ -100,10 +116,8 @@ impl Executor for Play {
         self.rows.clear();
         for row in rows {
             self.rows.extend(row.tokens);
-            let slot = row.slot.0 as usize;
-            if row.start == 0 {
-                self.parts[slot] = Part::default();
-            }
+            let slot = row.states.to.0 as usize;
+            self.begin(row);
             if self.parts[slot].reply.is_none() {
                 self.parts[slot].prompt.extend(row.tokens);
             }

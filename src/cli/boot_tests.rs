@@ -53,6 +53,7 @@ fn live(step: Duration) {
     let (events, mut told) = handle.channel(4);
     let request = Request {
         source: Source::default(),
+        domain: 0,
         prompt: vec![1],
         max_tokens: 1,
         stop_tokens: vec![],

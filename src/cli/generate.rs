@@ -111,6 +111,7 @@ fn request(
     let tokens = prompt.tokens;
     let request = Request {
         source: Source::default(),
+        domain: 0,
         prompt: tokens,
         max_tokens,
         stop_tokens,

@@ -10,7 +10,7 @@ use argh::{ArgsInfo, FromArgs};
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
 use crate::backend;
-use crate::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, TokenId};
+use crate::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId};
 use crate::model::ROUTER_LOGITS;
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::{self, Progress};
@@ -77,7 +77,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
     for chunk in tokens.chunks(if options.decode { 1 } else { PREFILL_TOKENS }) {
         let rows = Rows {
-            slot: Slot(0),
+            states: States::own(Slot(0)),
             start,
             tokens: chunk,
             pages: &pages,

@@ -1,9 +1,11 @@
-//! Who owns which slot and which KV page.
+//! Who owns which slot, which KV page and which kept state.
 //!
 //! A sequence gets all the pages it can ever need when it is admitted, so it never has to be
-//! evicted, recomputed or moved while it runs.
+//! evicted, recomputed or moved while it runs. What its prompt shares with one before it uses
+//! together with others; what it computed of its prompt is kept for others when it is sure.
 
-use crate::executor::{PageId, Slot};
+use super::prefix::{Hit, Keyed, Naming, NodeId, Prefixes};
+use crate::executor::{PageId, Slot, TokenId};
 use crate::target;
 
 /// Pages that hold `tokens` positions.
@@ -11,26 +13,65 @@ pub fn pages_for(tokens: usize) -> usize {
     tokens.div_ceil(target::PAGE)
 }
 
-/// Slots, and the pages behind them.
+/// Pages of a slot.
+#[derive(Debug, Default)]
+struct Held {
+    /// Pages in the order of the positions they hold; empty for a free slot.
+    table: Vec<PageId>,
+    /// How many of them, from the first, are those of kept blocks.
+    shared: usize,
+    /// The last of those blocks.
+    node: Option<NodeId>,
+    /// The block whose state is still to be read.
+    reading: Option<NodeId>,
+}
+
+/// Where a sequence begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    pub slot: Slot,
+    /// Tokens that need not be computed.
+    pub cached: usize,
+    /// The state behind those, if the model has one.
+    pub from: Slot,
+    /// Tokens that a prompt before began with, too, `cached` at least.
+    pub known: usize,
+}
+
+/// Slots, the pages behind them, and kept prompts.
 #[derive(Debug)]
-pub struct Kv {
+pub struct Kv<N = Keyed> {
     pages_total: usize,
     pages_free: Vec<PageId>,
     slots_free: Vec<Slot>,
-    /// Pages of each slot, in the order of the positions they hold; empty for a free slot.
-    tables: Vec<Vec<PageId>>,
+    slots: Vec<Held>,
+    snapshots_total: usize,
+    prefixes: Prefixes<N>,
 }
 
-impl Kv {
+impl<N: Naming> Kv<N> {
     /// Everything free; no sequence has more than `context` tokens. The lowest ids are handed out
-    /// first.
-    pub fn new(slots: usize, pages: usize, context: usize) -> Self {
+    /// first. `snapshots` states behind those of `slots` are for kept prompts; a model that
+    /// `recurs` needs them.
+    pub fn new(
+        (slots, snapshots): (usize, usize),
+        pages: usize,
+        context: usize,
+        (recurs, naming): (bool, N),
+    ) -> Self {
         let table_len = pages.min(pages_for(context));
+        let states = (slots as u32..(slots + snapshots) as u32).rev().map(Slot);
+        let held = |_| Held {
+            table: Vec::with_capacity(table_len),
+            ..Held::default()
+        };
         Kv {
             pages_total: pages,
             pages_free: (0..pages as u32).rev().map(PageId).collect(),
             slots_free: (0..slots as u32).rev().map(Slot).collect(),
-            tables: (0..slots).map(|_| Vec::with_capacity(table_len)).collect(),
+            slots: (0..slots).map(held).collect(),
+            snapshots_total: snapshots,
+            prefixes: Prefixes::new(naming, recurs, states),
         }
     }
 
@@ -39,39 +80,159 @@ impl Kv {
         self.slots_free.len()
     }
 
-    /// Takes a slot and `pages` pages, or nothing at all when either is short.
-    pub fn reserve(&mut self, pages: usize) -> Option<Slot> {
-        assert!(pages > 0, "a sequence holds at least one token");
-        let left = self.pages_free.len().checked_sub(pages)?;
-        let slot = self.slots_free.pop()?;
-        let table = &mut self.tables[slot.0 as usize];
-        assert!(table.is_empty(), "{slot:?} was free but owns pages");
-        table.extend(self.pages_free.drain(left..).rev());
-        Some(slot)
+    /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. Where
+    /// `prompt` is looked up, it begins behind what is kept of it in its domain.
+    pub fn reserve(
+        &mut self,
+        tokens: usize,
+        (domain, prompt): (u128, &[TokenId]),
+    ) -> Option<Begin> {
+        assert!(tokens > 0, "a sequence holds at least one token");
+        let hit = self.prefixes.look_up(domain, prompt);
+        let wanted = pages_for(tokens) - hit.pages.len();
+        let slot = *self.slots_free.last()?;
+        if let Some(node) = hit.node {
+            self.prefixes.hold(node);
+        }
+        if self.pages_free.len() + self.prefixes.pages_unused() < wanted {
+            if let Some(node) = hit.node {
+                self.prefixes.release(node);
+            }
+            self.collect();
+            return None;
+        }
+        self.slots_free.pop();
+        self.take_pages(slot, wanted, &hit);
+        Some(Begin {
+            slot,
+            cached: hit.pages.len() * target::PAGE,
+            from: hit.state.unwrap_or(slot),
+            known: hit.known * target::PAGE,
+        })
     }
 
-    /// Gives back a slot and its pages.
+    fn take_pages(&mut self, slot: Slot, wanted: usize, hit: &Hit) {
+        let reading = hit.node.filter(|_| hit.state.is_some());
+        if let Some(node) = reading {
+            self.prefixes.will_read(node);
+        }
+        let short = wanted.saturating_sub(self.pages_free.len());
+        self.prefixes.free_pages(short, &mut self.pages_free);
+        let left = self.pages_free.len() - wanted;
+        let held = &mut self.slots[slot.0 as usize];
+        assert!(held.table.is_empty(), "{slot:?} was free but owns pages");
+        held.table.extend(&hit.pages);
+        held.table.extend(self.pages_free.drain(left..).rev());
+        held.shared = hit.pages.len();
+        (held.node, held.reading) = (hit.node, reading);
+    }
+
+    /// A sequence has read the state that it began with.
+    pub fn has_read(&mut self, slot: Slot) {
+        if let Some(node) = self.slots[slot.0 as usize].reading.take() {
+            self.prefixes.has_read(node);
+        }
+    }
+
+    /// A state for a prompt to come, if one may be had.
+    pub fn lend(&mut self) -> Option<Slot> {
+        let state = self.prefixes.lend();
+        self.collect();
+        state
+    }
+
+    /// Takes back a state that was lent.
+    pub fn give_back(&mut self, state: Slot) {
+        self.prefixes.give_back(state);
+    }
+
+    /// Keeps the beginning of a prompt whose rows have run: up to the last of `states`, which are
+    /// lent ones and the tokens that they are behind, ascending; all of its whole pages if the
+    /// model has no states.
+    pub fn keep(
+        &mut self,
+        slot: Slot,
+        (domain, prompt): (u128, &[TokenId]),
+        states: impl Iterator<Item = (usize, Slot)> + Clone,
+    ) {
+        let most = match self.prefixes.recurs() {
+            true => states.clone().last().map_or(0, |(tokens, _)| tokens),
+            false => prompt.len() / target::PAGE * target::PAGE,
+        };
+        let held = &mut self.slots[slot.0 as usize];
+        let table = &mut held.table;
+        let (last, count) = self.prefixes.insert(domain, &prompt[..most], table);
+        for (tokens, state) in states {
+            match last.filter(|_| tokens <= count * target::PAGE) {
+                None => self.prefixes.give_back(state),
+                Some(last) => {
+                    let blocks = tokens / target::PAGE;
+                    let node = self.prefixes.ancestor(last, blocks, count);
+                    self.prefixes.keep(node, state);
+                }
+            }
+        }
+        if count > held.shared {
+            let before = std::mem::replace(&mut held.node, last);
+            held.shared = count;
+            last.into_iter().for_each(|node| self.prefixes.hold(node));
+            before
+                .into_iter()
+                .for_each(|node| self.prefixes.release(node));
+        }
+        self.collect();
+    }
+
+    /// Gives back a slot and its pages; what is kept stays.
     pub fn release(&mut self, slot: Slot) {
-        let table = &mut self.tables[slot.0 as usize];
-        assert!(!table.is_empty(), "{slot:?} released twice");
-        self.pages_free.extend(table.drain(..).rev());
+        self.has_read(slot);
+        let held = &mut self.slots[slot.0 as usize];
+        assert!(!held.table.is_empty(), "{slot:?} released twice");
+        let own = held.table.drain(..).skip(held.shared);
+        self.pages_free
+            .extend(own.collect::<Vec<_>>().into_iter().rev());
+        held.shared = 0;
+        if let Some(node) = held.node.take() {
+            self.prefixes.release(node);
+        }
+        self.collect();
         self.slots_free.push(slot);
+    }
+
+    /// Takes the pages of blocks that went.
+    fn collect(&mut self) {
+        self.prefixes.free_pages(0, &mut self.pages_free);
     }
 
     /// The page table of a slot.
     pub fn pages(&self, slot: Slot) -> &[PageId] {
-        &self.tables[slot.0 as usize]
+        &self.slots[slot.0 as usize].table
     }
 
-    /// Pages that sequences own.
+    /// Pages that sequences own alone.
+    fn pages_owned(&self) -> usize {
+        let own = |held: &Held| held.table.len() - held.shared;
+        self.slots.iter().map(own).sum()
+    }
+
+    /// Pages that sequences use, alone or with others.
     pub fn pages_used(&self) -> usize {
-        self.tables.iter().map(Vec::len).sum()
+        self.pages_owned() + self.prefixes.pages() - self.prefixes.pages_unused()
     }
 
-    /// Whether no page and no slot was lost or made: cheap enough for every step.
-    pub fn is_conserved(&self, sequences: usize) -> bool {
-        self.pages_used() + self.pages_free.len() == self.pages_total
-            && sequences + self.slots_free.len() == self.tables.len()
+    /// Pages of kept prompts that no sequence uses.
+    pub fn pages_cached(&self) -> usize {
+        self.prefixes.pages_unused()
+    }
+
+    /// Whether no page, no state and no slot was lost or made, with so many sequences and lent
+    /// states: cheap enough for every step.
+    pub fn is_conserved(&self, sequences: usize, lent: usize) -> bool {
+        let pages = self.pages_owned() + self.prefixes.pages() + self.pages_free.len();
+        let states = self.prefixes.snapshots() + self.prefixes.snapshots_free() + lent;
+        pages == self.pages_total
+            && states == self.snapshots_total
+            && sequences + self.slots_free.len() == self.slots.len()
     }
 
     /// Looks at each page and slot: each has exactly one owner.
@@ -80,19 +241,22 @@ impl Kv {
     /// Names the first page or slot with none or several.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut page_owners = vec![0_u32; self.pages_total];
-        for page in self.pages_free.iter().chain(self.tables.iter().flatten()) {
+        let owned = |held: &Held| held.table[held.shared..].to_vec();
+        let owned = self.slots.iter().flat_map(owned);
+        let pages = self.pages_free.iter().copied().chain(owned);
+        for page in pages.chain(self.prefixes.all_pages()) {
             page_owners[page.0 as usize] += 1;
         }
         if let Some(page) = page_owners.iter().position(|&owners| owners != 1) {
             return Err(format!("KV page {page} has {} owners", page_owners[page]));
         }
-        for slot in 0..self.tables.len() {
+        for slot in 0..self.slots.len() {
             let free = self
                 .slots_free
                 .iter()
                 .filter(|free| free.0 as usize == slot)
                 .count();
-            let owns_pages = usize::from(!self.tables[slot].is_empty());
+            let owns_pages = usize::from(!self.slots[slot].table.is_empty());
             if free + owns_pages != 1 {
                 return Err(format!(
                     "slot {slot} is free {free} times, in use {owns_pages} times"
@@ -107,78 +271,231 @@ impl Kv {
 mod tests {
     use super::*;
 
+    const PAGE: usize = target::PAGE;
+
+    fn kv(slots: usize, pages: usize) -> Kv {
+        let naming = (true, Keyed::default());
+        Kv::new((slots, 2), pages, target::MAX_CONTEXT, naming)
+    }
+
+    /// A slot with pages for `pages` of tokens.
+    fn reserve<N: Naming>(kv: &mut Kv<N>, pages: usize) -> Option<Slot> {
+        let begin = kv.reserve(pages * PAGE, (0, &[]))?;
+        assert_eq!((begin.cached, begin.from), (0, begin.slot));
+        Some(begin.slot)
+    }
+
+    /// Runs a prompt of a domain to its end, keeping the state behind each of `kept` pages; tells
+    /// how many tokens were cached.
+    fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), kept: &[usize]) -> usize {
+        let begin = kv.reserve(asked.1.len() + 1, asked).unwrap();
+        kv.has_read(begin.slot);
+        let states = kept.iter().map(|pages| (pages * PAGE, kv.lend().unwrap()));
+        let states: Vec<_> = states.collect();
+        kv.keep(begin.slot, asked, states.into_iter());
+        kv.release(begin.slot);
+        assert_eq!(kv.check_integrity(), Ok(()));
+        let running = kv.slots.len() - kv.slots_free();
+        assert!(kv.is_conserved(running, 0));
+        begin.cached
+    }
+
+    fn prompt(first: TokenId, pages: usize) -> Vec<TokenId> {
+        let rest = 1..(pages * PAGE + 3) as TokenId;
+        std::iter::once(first).chain(rest).collect()
+    }
+
     #[test]
     fn pages_for_rounds_up() {
-        let page = target::PAGE;
-        assert_eq!([1, page, page + 1, 2 * page].map(pages_for), [1, 1, 2, 2]);
+        assert_eq!([1, PAGE, PAGE + 1, 2 * PAGE].map(pages_for), [1, 1, 2, 2]);
     }
 
     #[test]
     fn reserve_takes_all_or_nothing() {
-        let mut kv = Kv::new(2, 5, target::MAX_CONTEXT);
-        assert_eq!(kv.reserve(6), None);
+        let mut kv = kv(2, 5);
+        assert_eq!(reserve(&mut kv, 6), None);
         assert_eq!(kv.pages_used(), 0);
-        assert!(kv.reserve(3).is_some());
-        assert_eq!(kv.reserve(3), None);
-        assert!(kv.reserve(1).is_some());
-        assert_eq!(kv.reserve(1), None, "a page is left but no slot");
+        assert!(reserve(&mut kv, 3).is_some());
+        assert_eq!(reserve(&mut kv, 3), None);
+        assert!(reserve(&mut kv, 1).is_some());
+        assert_eq!(reserve(&mut kv, 1), None, "a page is left but no slot");
         assert_eq!(kv.check_integrity(), Ok(()));
     }
 
     #[test]
     fn released_pages_and_slots_return() {
-        let mut kv = Kv::new(1, 4, target::MAX_CONTEXT);
-        let slot = kv.reserve(4).unwrap();
+        let mut kv = kv(1, 4);
+        let slot = reserve(&mut kv, 4).unwrap();
         kv.release(slot);
         assert_eq!(kv.pages_used(), 0);
-        assert_eq!(kv.reserve(4), Some(slot));
+        assert_eq!(reserve(&mut kv, 4), Some(slot));
     }
 
     #[test]
     fn two_sequences_share_no_page() {
-        let mut kv = Kv::new(2, 6, target::MAX_CONTEXT);
-        let (a, b) = (kv.reserve(3).unwrap(), kv.reserve(3).unwrap());
+        let mut kv = kv(2, 6);
+        let [a, b] = [3, 3].map(|pages| reserve(&mut kv, pages).unwrap());
         assert!(kv.pages(a).iter().all(|page| !kv.pages(b).contains(page)));
     }
 
     #[test]
     #[should_panic(expected = "released twice")]
     fn a_double_release_is_caught() {
-        let mut kv = Kv::new(1, 1, target::MAX_CONTEXT);
-        let slot = kv.reserve(1).unwrap();
+        let mut kv = kv(1, 1);
+        let slot = reserve(&mut kv, 1).unwrap();
         kv.release(slot);
         kv.release(slot);
     }
 
     #[test]
-    fn conservation_sees_a_lost_page_and_a_lost_slot() {
-        let mut kv = Kv::new(2, 4, target::MAX_CONTEXT);
-        let slot = kv.reserve(2).unwrap();
-        assert!(kv.is_conserved(1));
-        assert!(!kv.is_conserved(0), "a slot without a sequence");
-        kv.tables[slot.0 as usize].pop();
-        assert!(!kv.is_conserved(1));
+    fn conservation_sees_a_lost_page_a_lost_slot_and_a_lost_state() {
+        let mut kv = kv(2, 4);
+        let slot = reserve(&mut kv, 2).unwrap();
+        assert!(kv.is_conserved(1, 0));
+        assert!(!kv.is_conserved(0, 0), "a slot without a sequence");
+        kv.lend().unwrap();
+        assert!(!kv.is_conserved(1, 0), "a state that nobody was lent");
+        assert!(kv.is_conserved(1, 1));
+        kv.slots[slot.0 as usize].table.pop();
+        assert!(!kv.is_conserved(1, 1));
     }
 
     #[test]
     fn integrity_sees_a_page_with_two_owners() {
-        let mut kv = Kv::new(2, 4, target::MAX_CONTEXT);
-        let slot = kv.reserve(2).unwrap();
+        let mut kv = kv(2, 4);
+        let slot = reserve(&mut kv, 2).unwrap();
         let page = kv.pages(slot)[0];
         kv.pages_free[0] = page;
-        assert!(kv.is_conserved(1), "the counts agree");
+        assert!(kv.is_conserved(1, 0), "the counts agree");
         assert!(kv.check_integrity().is_err());
     }
 
     #[test]
     fn integrity_sees_a_slot_that_nobody_has_and_one_that_is_free_twice() {
-        let mut kv = Kv::new(2, 4, target::MAX_CONTEXT);
-        kv.reserve(2).unwrap();
+        let mut kv = kv(2, 4);
+        reserve(&mut kv, 2).unwrap();
         let lost = kv.slots_free.pop().unwrap();
         let told = format!("slot {} is free 0 times, in use 0 times", lost.0);
         assert_eq!(kv.check_integrity(), Err(told));
         kv.slots_free.extend([lost, lost]);
         let told = format!("slot {} is free 2 times, in use 0 times", lost.0);
         assert_eq!(kv.check_integrity(), Err(told));
+    }
+
+    #[test]
+    fn a_prompt_goes_on_from_the_last_state_that_is_kept_of_it() {
+        let mut kv = kv(2, 20);
+        let asked = prompt(0, 4);
+        assert_eq!(run(&mut kv, (0, &asked), &[2, 4]), 0);
+        for (length, cached) in [
+            (4 * PAGE + 1, 4),
+            (4 * PAGE, 2),
+            (3 * PAGE, 2),
+            (2 * PAGE, 0),
+        ] {
+            let begin = kv.reserve(length + 1, (0, &asked[..length])).unwrap();
+            assert_eq!(begin.cached, cached * PAGE, "{length}");
+            assert_eq!(begin.known, (length - 1) / PAGE * PAGE);
+            assert_eq!(begin.from == begin.slot, cached == 0);
+            kv.release(begin.slot);
+        }
+    }
+
+    #[test]
+    fn without_states_it_goes_on_from_any_page() {
+        let naming = (false, Keyed::default());
+        let mut kv = Kv::new((2, 0), 20, target::MAX_CONTEXT, naming);
+        let asked = prompt(0, 4);
+        assert_eq!(run(&mut kv, (0, &asked), &[]), 0);
+        assert_eq!(run(&mut kv, (0, &asked[..3 * PAGE]), &[]), 2 * PAGE);
+        assert_eq!(run(&mut kv, (0, &asked), &[]), 4 * PAGE);
+    }
+
+    #[test]
+    fn domains_share_nothing() {
+        let mut kv = kv(2, 20);
+        let asked = prompt(0, 2);
+        run(&mut kv, (1, &asked), &[2]);
+        assert_eq!(run(&mut kv, (2, &asked), &[2]), 0);
+        assert_eq!(run(&mut kv, (1, &asked), &[2]), 2 * PAGE);
+    }
+
+    #[test]
+    fn two_that_computed_the_same_share_it_afterwards() {
+        let mut kv = kv(2, 20);
+        let asked = prompt(0, 2);
+        let begun = [(); 2].map(|()| kv.reserve(asked.len(), (0, &asked)).unwrap());
+        for begin in begun {
+            let state = kv.lend().unwrap();
+            kv.keep(begin.slot, (0, &asked), [(2 * PAGE, state)].into_iter());
+        }
+        let [a, b] = begun.map(|begin| kv.pages(begin.slot).to_vec());
+        assert_eq!(a[..2], b[..2]);
+        assert_ne!(a[2], b[2]);
+        assert!(kv.is_conserved(2, 0));
+        assert_eq!(kv.check_integrity(), Ok(()));
+        assert_eq!(kv.pages_used(), 4);
+    }
+
+    #[test]
+    fn what_sequences_use_stays_and_the_oldest_of_the_rest_goes() {
+        let mut kv = kv(2, 7);
+        let [a, b] = [prompt(1, 1), prompt(2, 1)];
+        run(&mut kv, (0, &a), &[1]);
+        run(&mut kv, (0, &b), &[1]);
+        let using = kv.reserve(a.len(), (0, &a)).unwrap();
+        assert_eq!(using.cached, PAGE);
+        assert_eq!(reserve(&mut kv, 6), None, "five pages may be had");
+        let other = reserve(&mut kv, 5).unwrap();
+        kv.release(other);
+        assert_eq!(run(&mut kv, (0, &b), &[1]), 0, "it went");
+        kv.release(using.slot);
+        assert_eq!(run(&mut kv, (0, &a), &[]), PAGE);
+    }
+
+    #[test]
+    fn a_flood_takes_nothing_from_who_has_less() {
+        let mut kv = kv(2, 20);
+        let mine = prompt(0, 1);
+        run(&mut kv, (1, &mine), &[1]);
+        for first in 1..40 {
+            run(&mut kv, (2, &prompt(first, 3)), &[3]);
+        }
+        assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);
+    }
+
+    #[test]
+    fn a_state_that_is_to_be_read_is_not_lent() {
+        let mut kv = kv(2, 20);
+        let asked = prompt(0, 2);
+        run(&mut kv, (0, &asked), &[1, 2]);
+        let begin = kv.reserve(asked.len(), (0, &asked)).unwrap();
+        assert_ne!(kv.lend(), Some(begin.from));
+        assert_eq!(kv.lend(), None);
+        kv.has_read(begin.slot);
+        assert_eq!(kv.lend(), Some(begin.from));
+    }
+
+    /// Names everything alike.
+    struct Collision;
+
+    impl Naming for Collision {
+        fn name(&self, _: u128, _: &[TokenId]) -> u128 {
+            7
+        }
+    }
+
+    #[test]
+    fn a_collision_of_names_is_never_reused() {
+        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, (true, Collision));
+        let [a, b] = [prompt(1, 2), prompt(2, 2)];
+        assert_eq!(run(&mut kv, (0, &a), &[1]), 0);
+        assert_eq!(run(&mut kv, (0, &b), &[1]), 0);
+        assert_eq!(run(&mut kv, (1, &a), &[1]), 0);
+        assert_eq!(
+            run(&mut kv, (0, &a), &[2]),
+            PAGE,
+            "the first block alone has its name"
+        );
     }
 }

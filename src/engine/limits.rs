@@ -26,6 +26,8 @@ const _: () = assert!(
 pub struct Limits {
     /// Sequences that hold a slot at once.
     pub sequences: usize,
+    /// Recurrent states behind those of sequences, for prompts to come.
+    pub snapshots: usize,
     /// Accepted requests of one flow that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
     /// KV pages of `target::PAGE` tokens.
@@ -40,6 +42,7 @@ impl Limits {
     /// What the target states.
     pub const TARGET: Limits = Limits {
         sequences: target::MAX_SEQUENCES,
+        snapshots: target::STATES - target::MAX_SEQUENCES,
         queued: target::MAX_QUEUED,
         pages: target::KV_PAGES,
         context: target::MAX_CONTEXT,

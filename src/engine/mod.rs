@@ -3,7 +3,8 @@
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`turns`), and then for a slot and for all pages that it can ever need.
+//! 3. It waits for its turn (`turns`), and then for a slot and for all pages that it can ever need;
+//!    it begins behind what is kept of its prompt (`prefix`).
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step. Prompts of who
 //!    holds least come first.
 //! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
@@ -26,6 +27,7 @@ mod handle;
 mod kv;
 mod limits;
 mod pace;
+mod prefix;
 pub mod request;
 pub mod rng;
 pub(crate) mod sampler;
@@ -64,9 +66,10 @@ pub use self::stats::{Figure, Stats};
 use self::constraint::MaskThreads;
 use self::end::Counted;
 use self::handle::{Queued, Shared};
-use self::kv::{Kv, pages_for};
+use self::kv::Kv;
 use self::pace::Pace;
-use self::request::{Event, FinishReason};
+use self::prefix::Keyed;
+use self::request::{Admission, Event, FinishReason};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State};
 use self::sequence::{End, Sequence};
@@ -222,6 +225,8 @@ struct Engine<E> {
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
+    /// Whether the executor goes on from recurrent states.
+    recurs: bool,
     /// Whether prompts were left out of the last step for that of someone else.
     left_out: bool,
     /// Of this round, kept for their memory.
@@ -248,6 +253,7 @@ impl<E: Executor> Engine<E> {
     ) -> Self {
         limits.pages = limits.pages.min(executor.pages().unwrap_or(usize::MAX));
         shared.stats.pages_total.set(limits.pages);
+        let recurs = executor.recurs();
         Engine {
             executor,
             runtime,
@@ -261,7 +267,13 @@ impl<E: Executor> Engine<E> {
             last_round: Instant::now(),
             contended: false,
             running: Vec::with_capacity(limits.sequences),
-            kv: Kv::new(limits.sequences, limits.pages, limits.context),
+            kv: Kv::new(
+                (limits.sequences, limits.snapshots),
+                limits.pages,
+                limits.context,
+                (recurs, Keyed::default()),
+            ),
+            recurs,
             left_out: false,
             lanes: Vec::with_capacity(limits.sequences),
             plan: Plan::new(limits.sequences),
@@ -373,16 +385,27 @@ impl<E: Executor> Engine<E> {
             && self.may_take(self.waiting[next].0.source)
         {
             let (request, _) = &self.waiting[next];
-            let pages = pages_for(request.prompt.len() + request.max_tokens);
-            let Some(slot) = self.kv.reserve(pages) else {
+            let tokens = request.prompt.len() + request.max_tokens;
+            // Rows that are scored have to be computed.
+            let looked_up = match request.prompt_logprobs {
+                Some(_) => &[],
+                None => &request.prompt[..],
+            };
+            let looked_up_tokens = looked_up.len();
+            let Some(begin) = self.kv.reserve(tokens, (request.domain, looked_up)) else {
                 break;
             };
             let (request, place) = self.waiting.remove(next).expect("it waits");
             drop(place);
             self.turns.take(request.source);
-            let _ = request.admitted.set(Instant::now());
-            self.running
-                .push(Sequence::new(request, slot, &self.mask_threads));
+            let _ = request.admitted.set(Admission {
+                at: Instant::now(),
+                cached: begin.cached,
+            });
+            self.shared.stats.looked_up_tokens.add(looked_up_tokens);
+            self.shared.stats.cached_tokens.add(begin.cached);
+            let sequence = Sequence::new(request, begin, self.recurs, &self.mask_threads);
+            self.running.push(sequence);
         }
         self.contended = !self.waiting.is_empty();
         assert!(
@@ -492,6 +515,7 @@ impl<E: Executor> Engine<E> {
 
     /// Runs the planned rows.
     fn step(&mut self) -> Result<(), DeviceError> {
+        self.lend_states();
         let mut rows = recycle(mem::take(&mut self.rows));
         let work = self.plan.work.iter();
         rows.extend(work.map(|work| self.running[work.lane].rows(work.tokens, &self.kv)));
@@ -506,6 +530,16 @@ impl<E: Executor> Engine<E> {
         let tokens = self.plan.work.iter().map(|work| work.tokens);
         stats.step_tokens.0.record_tokens(tokens.sum());
         Ok(())
+    }
+
+    /// Lends states to prompts that are to keep one of their planned rows.
+    fn lend_states(&mut self) {
+        for work in &self.plan.work {
+            let sequence = &mut self.running[work.lane];
+            if sequence.has_place(work.tokens) {
+                sequence.lend(self.kv.lend());
+            }
+        }
     }
 
     /// Scores the tokens of prompts that follow the rows of this step, where it is wanted: a few
@@ -542,6 +576,7 @@ impl<E: Executor> Engine<E> {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             let (from_prompt, has_logits) = sequence.advance(work.tokens);
+            self.kv.has_read(sequence.slot);
             prompt_tokens += from_prompt;
             if !has_logits {
                 continue;
@@ -564,7 +599,8 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Takes back slot and pages of the sequences that ended.
+    /// Keeps what sequences have computed of their prompts, and takes back slot and pages of those
+    /// that ended.
     fn free(&mut self) {
         let Engine {
             running,
@@ -572,15 +608,17 @@ impl<E: Executor> Engine<E> {
             shared,
             ..
         } = self;
-        running.retain(|sequence| {
+        running.retain_mut(|sequence| {
+            sequence.keep(kv);
             let Some(end) = sequence.end else { return true };
-            kv.release(sequence.slot);
+            sequence.release(kv);
             count_end(end, &shared.stats);
             false
         });
+        let lent = running.iter().map(Sequence::lent).sum();
         assert!(
-            self.kv.is_conserved(self.running.len()),
-            "slots or KV pages were lost"
+            kv.is_conserved(running.len(), lent),
+            "slots, KV pages or states were lost"
         );
         self.count_running();
     }
@@ -588,6 +626,7 @@ impl<E: Executor> Engine<E> {
     fn count_running(&self) {
         self.shared.stats.running.set(self.running.len());
         self.shared.stats.pages_used.set(self.kv.pages_used());
+        self.shared.stats.pages_cached.set(self.kv.pages_cached());
     }
 
     /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain;

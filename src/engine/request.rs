@@ -123,14 +123,24 @@ impl Default for Sampling {
     }
 }
 
-/// When a request got its slot; empty while it waits for one.
-pub type Admitted = Arc<OnceLock<Instant>>;
+/// How a request got its slot; empty while it waits for one.
+pub type Admitted = Arc<OnceLock<Admission>>;
+
+/// When a request got its slot, and where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    pub at: Instant,
+    /// Tokens of the prompt that were computed for one before.
+    pub cached: usize,
+}
 
 /// One reply to be generated.
 #[derive(Debug)]
 pub struct Request {
     /// Whose turn it takes.
     pub source: Source,
+    /// Whose prompts it may share computed beginnings with: those of the same number.
+    pub domain: u128,
     /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,
     /// Tokens to generate at most, at least one; 0 where only the prompt is scored.

@@ -8,7 +8,8 @@
 //!   up, of those that it takes part in: at least every other one, while its reader keeps up.
 //! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
 //!   that replies beside it would wait for.
-//! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else.
+//! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else; there
+//!   too where a state behind its tokens is to be kept and another one would be in the same rows.
 
 use crate::target;
 
@@ -22,6 +23,8 @@ pub struct Lane {
     pub prompt: usize,
     /// Tokens already in the cache.
     pub computed: usize,
+    /// Tokens of the prompt that it may have in this step: all, or whole pages.
+    pub most: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
     /// Whether it takes part: its reader keeps up, and nobody else's prompt comes first.
@@ -97,7 +100,7 @@ fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
         tokens: oldest_share(state.prefill_tokens),
         scored: SCORED_TOKENS,
     };
-    let share = budget.take(&state.lanes[oldest], state.lanes[oldest].remaining());
+    let share = budget.take(&state.lanes[oldest], 0);
     plan.prompts.sort_unstable_by_key(|&lane| {
         let served = if lane == oldest { share } else { 0 };
         (state.lanes[lane].remaining() - served, lane)
@@ -106,7 +109,7 @@ fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
     for &lane in &plan.prompts {
         let served = if lane == oldest { share } else { 0 };
         let view = &state.lanes[lane];
-        let more = budget.take(view, view.remaining() - served);
+        let more = budget.take(view, served);
         if served + more > 0 {
             plan.work.push(Work {
                 lane,
@@ -124,13 +127,13 @@ struct Budget {
 }
 
 impl Budget {
-    /// Takes the most of `remaining` tokens of `lane` that there is room for.
-    fn take(&mut self, lane: &Lane, remaining: usize) -> usize {
+    /// Takes the most of the tokens behind the `served` ones of `lane` that there is room for.
+    fn take(&mut self, lane: &Lane, served: usize) -> usize {
         let room = match lane.scored {
             true => self.tokens.min(self.scored),
             false => self.tokens,
         };
-        let taken = chunk(remaining, room);
+        let taken = chunk(lane.remaining() - served, room).min(lane.most - served);
         self.tokens -= taken;
         self.scored -= if lane.scored { taken } else { 0 };
         taken
@@ -161,6 +164,7 @@ mod tests {
         Lane {
             prompt,
             computed,
+            most: usize::MAX,
             scored: false,
             ready: true,
         }
@@ -177,6 +181,7 @@ mod tests {
         Lane {
             prompt: 1,
             computed,
+            most: usize::MAX,
             scored: false,
             ready: true,
         }
@@ -264,6 +269,17 @@ mod tests {
             ..scored(30)
         };
         assert_eq!(planned(&[replying], PAGE), [(0, 1)]);
+    }
+
+    #[test]
+    fn a_prompt_that_may_have_less_leaves_the_rest_to_others() {
+        let less = Lane {
+            most: PAGE,
+            ..prompt(1000, 0)
+        };
+        let lanes = [less, prompt(1000, 0)];
+        assert_eq!(planned(&lanes, 8 * PAGE), [(0, PAGE), (1, 7 * PAGE)]);
+        assert_eq!(planned(&lanes[..1], PAGE), [(0, PAGE)]);
     }
 
     #[test]

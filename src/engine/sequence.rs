@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::constraint::{Allowed, Guide, MaskThreads};
 use super::events::EventSender;
-use super::kv::Kv;
+use super::kv::{Begin, Kv};
+use super::prefix;
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
 use super::turns::Source;
-use crate::executor::{Ranked, Rows, Slot, TokenId};
+use crate::executor::{Kept, Ranked, Rows, Slot, States, TokenId};
 use crate::ranking;
+use crate::target;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
 /// the prompt where they are wanted, the token, and the end, so that a terminal event always fits.
@@ -35,6 +37,16 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub slot: Slot,
+    /// The state that the next row goes on from.
+    from: Slot,
+    /// Whose prompts it shares computed beginnings with.
+    domain: u128,
+    /// Tokens of the prompt behind which its state is still to be kept, ascending.
+    places: Vec<usize>,
+    /// Those behind which it is, and where, until it is known that all is well.
+    lent: Vec<(usize, Slot)>,
+    /// Whether the beginning of its prompt is kept for others.
+    prompt_kept: bool,
     /// Prompt, then reply.
     tokens: Vec<TokenId>,
     prompt: usize,
@@ -59,7 +71,8 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub fn new(request: Request, slot: Slot, threads: &MaskThreads) -> Self {
+    pub fn new(request: Request, begin: Begin, recurs: bool, threads: &MaskThreads) -> Self {
+        let slot = begin.slot;
         let prompt = request.prompt.len();
         let length_max = prompt + request.max_tokens;
         let stops = &request.stop_tokens;
@@ -68,11 +81,20 @@ impl Sequence {
         tokens.reserve_exact(request.max_tokens);
         let constraint = request.constraint;
         let guide = constraint.map(|constraint| Guide::new(constraint, slot, threads));
+        let places = match recurs {
+            true => prefix::places(prompt, begin.cached, begin.known),
+            false => Vec::new(),
+        };
         Sequence {
             slot,
+            from: begin.from,
+            domain: request.domain,
+            places,
+            lent: Vec::new(),
+            prompt_kept: false,
             tokens,
             prompt,
-            computed: 0,
+            computed: begin.cached,
             length_max,
             stop_tokens: request.stop_tokens,
             sampler,
@@ -92,8 +114,66 @@ impl Sequence {
         Lane {
             prompt: self.prompt,
             computed: self.computed,
+            most: self.most(),
             scored: self.prompt_logprobs.is_some(),
             ready: self.kept.is_none() && !self.waits_for_reader(),
+        }
+    }
+
+    /// Tokens that its next rows may have, so that one state at most is kept of them.
+    fn most(&self) -> usize {
+        let second = self.places.get(1);
+        second.map_or(usize::MAX, |place| place - target::PAGE - self.computed)
+    }
+
+    /// Whether a state is to be kept of the next `count` rows.
+    pub fn has_place(&self, count: usize) -> bool {
+        let next = self.places.first();
+        next.is_some_and(|place| *place <= self.computed + count)
+    }
+
+    /// Keeps the state of the next rows that is to be kept in `state`; nowhere if there is none.
+    pub fn lend(&mut self, state: Option<Slot>) {
+        let place = self.places.remove(0);
+        self.lent.extend(state.map(|state| (place, state)));
+    }
+
+    /// States that are lent to it.
+    pub fn lent(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Keeps the beginning of its prompt for others, once its last row has given a token.
+    pub fn keep(&mut self, kv: &mut Kv) {
+        if !self.prompt_kept && self.tokens.len() > self.prompt {
+            self.prompt_kept = true;
+            let prompt = (self.domain, &self.tokens[..self.prompt]);
+            kv.keep(
+                self.slot,
+                prompt,
+                self.lent.drain(..).collect::<Vec<_>>().into_iter(),
+            );
+        }
+    }
+
+    /// Gives back all that it has.
+    pub fn release(&mut self, kv: &mut Kv) {
+        self.lent
+            .drain(..)
+            .for_each(|(_, state)| kv.give_back(state));
+        kv.release(self.slot);
+    }
+
+    /// States that its next rows read and write.
+    fn states(&self) -> States {
+        let kept = self.lent.last().filter(|(place, _)| *place > self.computed);
+        States {
+            from: self.from,
+            to: self.slot,
+            kept: kept.map(|&(place, slot)| Kept {
+                rows: place - self.computed,
+                slot,
+            }),
         }
     }
 
@@ -154,11 +234,11 @@ impl Sequence {
             "rows beyond the known tokens"
         );
         assert!(
-            end <= pages.len() * crate::target::PAGE,
+            end <= pages.len() * target::PAGE,
             "rows beyond the reserved pages"
         );
         Rows {
-            slot: self.slot,
+            states: self.states(),
             start: self.computed,
             tokens: &self.tokens[self.computed..end],
             pages,
@@ -178,6 +258,7 @@ impl Sequence {
     pub fn advance(&mut self, count: usize) -> (usize, bool) {
         let from_prompt = self.prompt.saturating_sub(self.computed).min(count);
         self.computed += count;
+        self.from = self.slot;
         self.send_scores();
         if self.computed == self.length_max && self.end.is_none() {
             self.finish(FinishReason::Length);

@@ -15,10 +15,11 @@ use super::request::{
     Admitted, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
 use super::sampler::{self, Sampler, Scratch};
+use super::sequence::Sequence;
 use super::thinking::ThinkingBudget;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
-use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Ranked, Rows, TokenId};
+use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ranked, Rows, TokenId};
 use crate::ranking;
 use crate::target::{MAX_CONTEXT, PAGE};
 
@@ -73,6 +74,8 @@ fn mix(value: u64) -> u64 {
 #[derive(Debug)]
 pub struct HashModel<const VOCAB: usize> {
     states: Vec<Digest>,
+    /// Whether it goes on from states; else from what lies in pages.
+    recurs: bool,
     pages: Vec<[TokenId; PAGE]>,
     /// What was known after each row of the last step, and the token that its probe read.
     rows: Vec<(Digest, TokenId)>,
@@ -89,7 +92,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     /// Fails after `steps` steps.
     pub fn failing_after(limits: &Limits, steps: u64) -> Self {
         HashModel {
-            states: vec![Digest::default(); limits.sequences],
+            states: vec![Digest::default(); limits.sequences + limits.snapshots],
+            recurs: limits.snapshots > 0,
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
             rows: Vec::new(),
             logits: Vec::new(),
@@ -103,11 +107,23 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         Self::failing_after(limits, u64::MAX)
     }
 
-    fn run(&mut self, rows: &Rows<'_>, logits: &mut Vec<f32>) {
-        let state = &mut self.states[rows.slot.0 as usize];
-        if rows.start == 0 {
-            *state = Digest::default();
+    /// What is known after the first `length` tokens of the pages.
+    fn digest_of(&self, pages: &[PageId], length: usize) -> Digest {
+        let mut digest = Digest::default();
+        for position in 0..length {
+            let page = pages[position / PAGE].0 as usize;
+            digest.push(self.pages[page][position % PAGE]);
         }
+        digest
+    }
+
+    fn run(&mut self, rows: &Rows<'_>, logits: &mut Vec<f32>) {
+        let states = rows.states;
+        let mut state = match rows.start {
+            0 => Digest::default(),
+            start if !self.recurs => self.digest_of(rows.pages, start),
+            _ => self.states[states.from.0 as usize],
+        };
         assert_eq!(
             rows.start, state.length,
             "rows do not continue their sequence"
@@ -117,10 +133,16 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             let page = rows.pages[state.length / PAGE].0 as usize;
             self.pages[page][state.length % PAGE] = token;
             state.push(token);
+            if let Some(kept) = states.kept
+                && state.length == rows.start + kept.rows
+            {
+                self.states[kept.slot.0 as usize] = state;
+            }
             let probe = state.probe();
             let page = rows.pages[probe / PAGE].0 as usize;
-            self.rows.push((*state, self.pages[page][probe % PAGE]));
+            self.rows.push((state, self.pages[page][probe % PAGE]));
         }
+        self.states[states.to.0 as usize] = state;
         if rows.logits {
             let (digest, probed) = self.rows[self.rows.len() - 1];
             digest.logits::<VOCAB>(probed, logits);
@@ -131,6 +153,10 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
 impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     const VOCAB: usize = VOCAB;
 
+    fn recurs(&self) -> bool {
+        self.recurs
+    }
+
     fn pages(&self) -> Option<usize> {
         Some(self.pages.len())
     }
@@ -140,8 +166,13 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             return Err(DeviceError::Failed("it was told to fail".to_owned()));
         };
         self.steps_left = left;
-        let slots: HashSet<_> = rows.iter().map(|rows| rows.slot).collect();
-        assert_eq!(slots.len(), rows.len(), "a sequence is in the step twice");
+        let written: Vec<_> = rows.iter().flat_map(|rows| rows.states.written()).collect();
+        let slots: HashSet<_> = written.iter().collect();
+        assert_eq!(slots.len(), written.len(), "a state is written twice");
+        for states in rows.iter().map(|rows| rows.states) {
+            let read = states.from != states.to && slots.contains(&states.from);
+            assert!(!read, "a state is read that another sequence writes");
+        }
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
         self.rows.clear();
@@ -275,6 +306,7 @@ impl Spec {
         (
             Request {
                 source: Source::default(),
+                domain: 0,
                 prompt,
                 max_tokens,
                 stop_tokens,
@@ -429,9 +461,13 @@ impl Dice {
             1 => self.within(1, 6 * PAGE),
             _ => self.within(1, 40),
         };
-        let prompt = (0..prompt_len)
+        let mut prompt: Vec<TokenId> = (0..prompt_len)
             .map(|_| self.within(1, VOCAB - 1) as TokenId)
             .collect();
+        if self.chance(0.6) {
+            let stem = self.stem();
+            prompt.splice(0..0, stem);
+        }
         let mut spec = Spec {
             prompt,
             max_tokens: self.within(1, 50),
@@ -452,6 +488,18 @@ impl Dice {
             _ => {}
         }
         spec
+    }
+
+    /// A beginning that other prompts have, too.
+    fn stem(&mut self) -> Vec<TokenId> {
+        let whole = self.below(3) as u64;
+        let length = match self.below(3) {
+            0 => PAGE * self.within(1, 6),
+            1 => self.pick(&[PAGE - 1, PAGE + 1, 2 * PAGE - 1, 2 * PAGE + 1]),
+            _ => self.within(1, 6 * PAGE),
+        };
+        let token = |at| mix(whole << 32 | at) % (VOCAB as u64 - 1) + 1;
+        (0..length as u64).map(|at| token(at) as TokenId).collect()
     }
 
     fn toy(&mut self) -> Toy {
@@ -510,6 +558,7 @@ impl Dice {
     fn limits(&mut self) -> Limits {
         Limits {
             sequences: self.within(1, 8),
+            snapshots: self.pick(&[0, 1, 2, 8]),
             queued: self.within(1, 8),
             pages: self.within(2, 40),
             context: MAX_CONTEXT,
@@ -634,6 +683,7 @@ impl Simulation {
             connection: self.dice.below(2) as u64,
             call: (self.clients.len() / 2) as u64,
         };
+        request.domain = self.dice.below(2) as u128;
         let full = !self.handle.has_room(request.source, request.prompt.len());
         match self.handle.submit(request) {
             Ok(()) => assert!(!full, "the queue takes more than it may"),
@@ -666,7 +716,8 @@ impl Simulation {
             ..
         } = &self.engine;
         assert!(lanes.len() <= limits.sequences);
-        assert!(kv.is_conserved(running.len()));
+        let lent = running.iter().map(Sequence::lent).sum();
+        assert!(kv.is_conserved(running.len(), lent));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert!(
             running.iter().all(|sequence| !sequence.is_abandoned()),
@@ -698,7 +749,7 @@ impl Simulation {
                     false => (prompt_tokens / 2).max(PAGE) / PAGE * PAGE,
                 };
                 assert!(
-                    rows.is_some_and(|rows| rows >= left.min(share)),
+                    rows.is_some_and(|rows| rows >= left.min(share).min(lane.most)),
                     "the oldest prompt waits"
                 );
             }
@@ -801,6 +852,7 @@ struct Coverage {
     cancelled: u64,
     failed: u64,
     finished: u64,
+    cached: u64,
 }
 
 fn simulate(seed: u64, coverage: &mut Coverage) {
@@ -815,6 +867,7 @@ fn simulate(seed: u64, coverage: &mut Coverage) {
     coverage.rejected += simulation.rejected;
     coverage.cancelled += stats.cancelled.get();
     coverage.failed += stats.failed.get();
+    coverage.cached += stats.cached_tokens.get();
     coverage.finished += stats.finished_stop.get() + stats.finished_length.get();
 }
 
@@ -837,10 +890,11 @@ fn every_promise_holds_in_every_simulation() {
         cancelled,
         failed,
         finished,
+        cached,
     } = coverage;
     let reached = failed_devices > 0 && rejected > 0 && cancelled > 0 && failed > 0;
     assert!(
-        reached && finished > 1000,
+        reached && finished > 1000 && cached > 10_000,
         "the simulations no longer reach every case"
     );
 }
@@ -872,6 +926,7 @@ fn events_are_the_same_alone_and_in_any_company() {
     let specs: Vec<Spec> = (0..40).map(|_| dice.spec()).collect();
     let limits = |sequences, pages, prefill_pages| Limits {
         sequences,
+        snapshots: sequences / 2,
         queued: specs.len(),
         pages,
         context: MAX_CONTEXT,
@@ -897,6 +952,7 @@ fn the_scheduler_is_a_function_of_its_state() {
         .map(|i| scheduler::Lane {
             prompt: 37 * i,
             computed: 0,
+            most: usize::MAX,
             scored: i % 4 == 0,
             ready: i % 3 != 0,
         })

@@ -36,10 +36,16 @@ pub struct Stats {
     pub waiting: Figure,
     /// Gauge: KV pages that sequences own.
     pub pages_used: Figure,
+    /// Gauge: KV pages of kept prompts that no sequence uses.
+    pub pages_cached: Figure,
     /// Gauge: KV pages of the engine.
     pub pages_total: Figure,
     /// Counter: prompt tokens computed.
     pub prompt_tokens: Figure,
+    /// Counter: tokens of prompts that were looked up among kept ones.
+    pub looked_up_tokens: Figure,
+    /// Counter: those of them that were kept and not computed again.
+    pub cached_tokens: Figure,
     /// Counter: tokens generated.
     pub generated_tokens: Figure,
     /// Counter: replies that ended on a stop token.

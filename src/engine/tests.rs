@@ -15,6 +15,7 @@ use crate::executor::{DeviceError, Executor, Patience, Rows, TokenId};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const LIMITS: Limits = Limits {
+    snapshots: 2,
     sequences: 2,
     queued: 3,
     pages: 64,
@@ -550,6 +551,7 @@ fn rows_reuse_their_memory() {
 #[test]
 fn keeping_books_on_256_sequences_takes_little() {
     let limits = Limits {
+        snapshots: 2,
         sequences: 256,
         queued: 256,
         pages: 256 * 4,

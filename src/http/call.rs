@@ -55,9 +55,11 @@ pub struct Call {
 }
 
 /// Token counts of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt: usize,
+    /// Part of `prompt`: tokens that were computed for prompts before, and not again.
+    pub cached: usize,
     pub completion: usize,
     /// Part of `completion`.
     pub reasoning: usize,
@@ -144,6 +146,12 @@ impl Call {
             },
             call: self.number,
         }
+    }
+
+    /// Whose prompts its own may share computed beginnings with: those of its key, or of all where
+    /// there are no keys.
+    pub fn domain(&self) -> u128 {
+        self.key().map_or(0, |key| key.number())
     }
 
     /// Takes note of the answer's status.
@@ -233,6 +241,7 @@ struct Line<'c> {
     /// Null when the client left before there was one.
     status: Option<u16>,
     prompt_tokens: Option<usize>,
+    cached_tokens: Option<usize>,
     completion_tokens: Option<usize>,
     queue_ms: Option<f64>,
     ttft_ms: Option<f64>,
@@ -254,6 +263,7 @@ impl Line<'_> {
             route: call.route,
             status: Some(call.status.load(Ordering::Relaxed)).filter(|status| *status > 0),
             prompt_tokens: replies.map(|replies| replies.usage.prompt),
+            cached_tokens: replies.map(|replies| replies.usage.cached),
             completion_tokens: replies.map(|replies| replies.usage.completion),
             queue_ms: replies.and_then(|replies| replies.queued).map(millis),
             ttft_ms: first_token.map(|first| millis(first - call.began)),

@@ -41,6 +41,12 @@ type Sha256Digest = [u8; 32];
 pub struct KeyId(Sha256Digest);
 
 impl KeyId {
+    /// Number that no other key has.
+    pub fn number(&self) -> u128 {
+        let (first, _) = self.0.split_first_chunk().expect("a digest is longer");
+        u128::from_le_bytes(*first)
+    }
+
     /// Identity of `key`.
     pub fn of(key: &[u8]) -> KeyId {
         KeyId(Sha256::digest(key).into())

@@ -155,6 +155,11 @@ fn engine(page: &mut Page, stats: &Stats) {
             &stats.pages_used,
         ),
         (
+            "atlas_kv_pages_cached",
+            "KV pages of prompts that ended, kept for prompts to come.",
+            &stats.pages_cached,
+        ),
+        (
             "atlas_kv_pages",
             "KV pages of the engine.",
             &stats.pages_total,
@@ -167,6 +172,16 @@ fn engine(page: &mut Page, stats: &Stats) {
             "atlas_prompt_tokens_total",
             "Prompt tokens computed.",
             &stats.prompt_tokens,
+        ),
+        (
+            "atlas_prefix_cache_queries_total",
+            "Tokens of prompts that were looked up among those of prompts before.",
+            &stats.looked_up_tokens,
+        ),
+        (
+            "atlas_prefix_cache_hits_total",
+            "Tokens of prompts that were computed for a prompt before, and not again.",
+            &stats.cached_tokens,
         ),
         (
             "atlas_generation_tokens_total",

@@ -36,6 +36,7 @@ const TOLD_OF: usize = 4;
 const STOP: &str = "STOP";
 const USAGE: Usage = Usage {
     prompt: 3,
+    cached: 0,
     completion: 9,
     reasoning: 4,
 };

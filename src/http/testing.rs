@@ -85,8 +85,8 @@ impl Executor for Scripted {
         self.rows.clear();
         for row in rows {
             self.rows.extend(row.tokens);
-            let written = &mut self.written[row.slot.0 as usize];
-            if row.start == 0 {
+            let written = &mut self.written[row.states.to.0 as usize];
+            if row.start == 0 || row.states.from != row.states.to {
                 *written = 0;
             }
             if !row.logits {

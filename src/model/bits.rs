@@ -9,10 +9,12 @@ use std::fmt;
 
 use crate::backend::parity::{Random, Report};
 use crate::engine::sampler::argmax;
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
-use crate::ops::CELL;
+use crate::executor::{DeviceError, Executor, Kept, PageId, Rows, Slot, States, TokenId};
+use crate::ops::{CELL, ONE_BY_ONE};
 use crate::ranking::{all_finite, most_likely};
-use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, TOP_K, VOCAB};
+use crate::target::{
+    KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
+};
 
 use super::Runner;
 use super::Runs;
@@ -24,7 +26,7 @@ pub struct Extent {
     pub sequences: usize,
     /// Greedy tokens of each sequence of a batch.
     pub steps: usize,
-    /// Ways in which a long prompt is cut.
+    /// Ways in which a long prompt is cut, and prompts that go on from kept states.
     pub cuts: usize,
 }
 
@@ -51,6 +53,28 @@ struct Sequence {
     slot: Slot,
     pages: Vec<PageId>,
     prompt: Vec<TokenId>,
+    /// Tokens that are computed already, and the state behind them.
+    begin: Option<(usize, Slot)>,
+    /// Tokens whose state is kept, and where.
+    kept: Option<(usize, Slot)>,
+}
+
+impl Sequence {
+    /// States of the rows from `start` to `end`.
+    fn states(&self, start: usize, end: usize) -> States {
+        let begin = self.begin.filter(|(tokens, _)| *tokens == start);
+        let kept = self
+            .kept
+            .filter(|(tokens, _)| (start + 1..=end).contains(tokens));
+        States {
+            from: begin.map_or(self.slot, |(_, state)| state),
+            to: self.slot,
+            kept: kept.map(|(tokens, slot)| Kept {
+                rows: tokens - start,
+                slot,
+            }),
+        }
+    }
 }
 
 /// How the steps behind the prompts are run.
@@ -93,7 +117,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries the three rules and adds to `report`, on inputs of its seed, how many rows were compared
+/// Tries the four rules and adds to `report`, on inputs of its seed, how many rows were compared
 /// and how many differed. `trying` is told before each trial how many are done, and of how many.
 ///
 /// # Errors
@@ -106,13 +130,14 @@ pub fn bit_rules<B: Runs>(
 ) -> Result<Seen, DeviceError> {
     let (mut done, mut seen) = (0, Seen::nothing());
     let mut next = || {
-        trying(done, extent.sequences + extent.cuts);
+        trying(done, extent.sequences + 2 * extent.cuts);
         done += 1;
     };
     let mut random = Random::seeded(report.seed);
     let sequences = sequences(&mut random, extent);
     batches(runner, &sequences, extent, (report, &mut seen), &mut next)?;
     cuts(runner, &mut random, extent, (report, &mut seen), &mut next)?;
+    resumes(runner, &mut random, extent, report, &mut next)?;
     Ok(seen)
 }
 
@@ -125,6 +150,8 @@ fn sequences(random: &mut Random, extent: Extent) -> Vec<Sequence> {
             .map(|page| PageId(page as u32))
             .collect(),
         prompt: prompt(random, 1 + index * 37 % PROMPT_MAX),
+        begin: None,
+        kept: None,
     };
     (0..extent.sequences).map(sequence).collect()
 }
@@ -185,6 +212,8 @@ fn cuts<B: Runs>(
             .map(PageId)
             .collect(),
         prompt: prompt(random, length),
+        begin: None,
+        kept: None,
     };
     let mut compared = Compared::default();
     let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
@@ -204,6 +233,91 @@ fn cuts<B: Runs>(
     let case = format!("{length} tokens, {} cuts", extent.cuts);
     compared.tell(report, &case, "a prompt in chunks = whole");
     Ok(())
+}
+
+/// Prompts that go on from what another one has computed, from a page that both begin with.
+fn resumes<B: Runs>(
+    runner: &mut Runner<B>,
+    random: &mut Random,
+    extent: Extent,
+    report: &mut Report,
+    next: &mut impl FnMut(),
+) -> Result<(), DeviceError> {
+    const STEPS: usize = 2;
+    let longest = CUT_PROMPT_MAX.min(MAX_CONTEXT - STEPS);
+    let mut compared = Compared::default();
+    for trial in 0..extent.cuts {
+        next();
+        // A row alone behind the page, a few, and any rows.
+        let length = match trial % 3 {
+            0 => PAGE + 1,
+            1 => 2 * PAGE + ONE_BY_ONE,
+            _ => longest,
+        };
+        let whole = Sequence {
+            slot: Slot(0),
+            pages: pages(0, length + STEPS),
+            prompt: prompt(random, length.min(longest)),
+            begin: None,
+            kept: None,
+        };
+        let shared = whole.prompt.len().saturating_sub(1) / PAGE;
+        if shared == 0 {
+            continue;
+        }
+        let shared = (1 + random.below(shared)) * PAGE;
+        let mut chunk = |most: usize| (1 + random.below(most / CELL)) * CELL;
+        let wanted = in_chunks(runner, &whole, STEPS, || PREFILL_TOKENS)?;
+        let (donor, resumed) = resumption(&whole, shared, chunk(2 * CELL));
+        prefill(runner, &donor, || chunk(PREFILL_TOKENS))?;
+        let found = in_chunks(runner, &resumed, STEPS, || chunk(PREFILL_TOKENS))?;
+        compared.add(&found, &wanted);
+    }
+    let case = format!("{} resumptions", extent.cuts);
+    compared.tell(report, &case, "a prompt from a kept state = whole");
+    Ok(())
+}
+
+/// A prompt that has `shared` tokens of `whole` and `more` others, and `whole` from there on,
+/// elsewhere.
+fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequence) {
+    let state = Slot((STATES - 1) as u32);
+    let kept = (STATES > MAX_SEQUENCES).then_some((shared, state));
+    let end = (shared + more).min(MAX_CONTEXT);
+    let others = whole.prompt.iter().rev().cycle().take(end - shared);
+    let behind = whole.pages.len();
+    let donor = Sequence {
+        slot: Slot(1 % MAX_SEQUENCES as u32),
+        pages: pages(behind, end),
+        prompt: whole.prompt[..shared]
+            .iter()
+            .chain(others)
+            .copied()
+            .collect(),
+        begin: None,
+        kept,
+    };
+    let from = behind + donor.pages.len();
+    let own = pages(from, whole.pages.len() * PAGE - shared);
+    let resumed = Sequence {
+        slot: Slot(2 % MAX_SEQUENCES as u32),
+        pages: donor.pages[..shared / PAGE]
+            .iter()
+            .copied()
+            .chain(own)
+            .collect(),
+        prompt: whole.prompt.clone(),
+        begin: Some(kept.unwrap_or((shared, Slot(2 % MAX_SEQUENCES as u32)))),
+        kept: None,
+    };
+    (donor, resumed)
+}
+
+/// Pages from the `first` on for so many tokens.
+fn pages(first: usize, tokens: usize) -> Vec<PageId> {
+    let pages = first..first + tokens.div_ceil(PAGE);
+    assert!(pages.end <= KV_PAGES, "so many pages are there");
+    pages.map(|page| PageId(page as u32)).collect()
 }
 
 /// Rows that were compared.
@@ -238,7 +352,7 @@ fn replies<B: Runs>(
     for step in 0..steps {
         let tokens: Vec<_> = traces.iter().map(|trace| trace[step].0).collect();
         let rows = batch.iter().zip(&tokens).map(|(sequence, token)| Rows {
-            slot: sequence.slot,
+            states: States::own(sequence.slot),
             start: sequence.prompt.len() + step,
             tokens: std::slice::from_ref(token),
             pages: &sequence.pages,
@@ -270,7 +384,7 @@ fn prefill_all<B: Runs>(
         };
         let some = batch[traces.len()..].iter().take_while(fits);
         let rows = some.map(|sequence| Rows {
-            slot: sequence.slot,
+            states: States::own(sequence.slot),
             start: 0,
             tokens: &sequence.prompt,
             pages: &sequence.pages,
@@ -295,7 +409,7 @@ fn in_chunks<B: Runs>(
     let mut trace = vec![prefill(runner, sequence, chunk)?];
     for step in 0..steps {
         let rows = Rows {
-            slot: sequence.slot,
+            states: States::own(sequence.slot),
             start: sequence.prompt.len() + step,
             tokens: &[trace[step].0],
             pages: &sequence.pages,
@@ -314,11 +428,11 @@ fn prefill<B: Runs>(
     mut chunk: impl FnMut() -> usize,
 ) -> Result<(TokenId, u64), DeviceError> {
     let length = sequence.prompt.len();
-    let mut done = 0;
+    let mut done = sequence.begin.map_or(0, |(tokens, _)| tokens);
     while done < length {
         let end = (done + chunk().min(PREFILL_TOKENS)).min(length);
         let rows = Rows {
-            slot: sequence.slot,
+            states: sequence.states(done, end),
             start: done,
             tokens: &sequence.prompt[done..end],
             pages: &sequence.pages,

@@ -10,15 +10,14 @@ use super::{decoder, family};
 use crate::backend::{self, Backend, Bound};
 use crate::executor::LOGITS_ROWS_MAX;
 use crate::ops::{Device, RANKED};
-use crate::target::{self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, Site, VOCAB};
+use crate::target::{self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, STATES, Site, VOCAB};
 use crate::weights::Layout;
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
 
-/// Recurrent states kept beside those of running sequences: none, as every prompt is computed from
-/// its beginning.
-const SNAPSHOTS: usize = 0;
+/// Recurrent states kept beside those of running sequences.
+const SNAPSHOTS: usize = STATES - MAX_SEQUENCES;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 

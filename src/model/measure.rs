@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 
 /// Longest prompt that is measured.
@@ -57,7 +57,7 @@ fn prefill<E: Executor>(executor: &mut E, slot: usize, tokens: usize) -> Result<
     for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
         let end = index * PREFILL_TOKENS + chunk.len();
         let rows = Rows {
-            slot: Slot(slot as u32),
+            states: States::own(Slot(slot as u32)),
             start: index * PREFILL_TOKENS,
             tokens: chunk,
             pages: &pages,
@@ -83,7 +83,7 @@ fn decode<E: Executor>(
         let token = |slot: usize| ((step * 31 + slot * 7919) % VOCAB) as TokenId;
         let tokens: Vec<_> = (0..rows).map(token).collect();
         let step_rows = tables.iter().enumerate().map(|(slot, pages)| Rows {
-            slot: Slot(slot as u32),
+            states: States::own(Slot(slot as u32)),
             start: context + step,
             tokens: std::slice::from_ref(&tokens[slot]),
             pages,

@@ -10,7 +10,9 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::backend::cpu::{Cpu, Tensor};
-use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, TokenId};
+use crate::executor::{
+    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId,
+};
 use crate::ops::{Batch, Dense, Device};
 use crate::ranking::weight_of;
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
@@ -358,7 +360,7 @@ fn steps(
 
 fn rows<'a>(slot: u32, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> Rows<'a> {
     Rows {
-        slot: Slot(slot),
+        states: States::own(Slot(slot)),
         start,
         tokens,
         pages,

@@ -2,7 +2,7 @@
 
 use super::Runs;
 use crate::executor::{
-    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, TokenId,
+    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, States, TokenId,
 };
 use crate::ops::{Batch, Program, RANKED};
 use crate::target;
@@ -75,7 +75,7 @@ impl<B: Runs> Runner<B> {
     fn record(&mut self) -> Result<(), DeviceError> {
         for rows in 1..=target::MAX_SEQUENCES {
             let row = |index: usize| Rows {
-                slot: Slot(index as u32),
+                states: States::own(Slot(index as u32)),
                 start: 0,
                 tokens: &[0],
                 pages: &[PageId(0)],
@@ -258,6 +258,10 @@ impl<B: Runs> Taker<'_, B> {
 impl<B: Runs> Executor for Runner<B> {
     const VOCAB: usize = target::VOCAB;
     const PATIENCE: Option<Patience> = B::PATIENCE;
+
+    fn recurs(&self) -> bool {
+        target::STATES > target::MAX_SEQUENCES
+    }
 
     fn pages(&self) -> Option<usize> {
         Some(self.batch.page_count())

@@ -1,6 +1,6 @@
 //! Sequences driven straight through an executor: golden replay, checks and measurements.
 
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
@@ -31,7 +31,7 @@ impl Session {
     fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> Rows<'a> {
         let held = (self.len + tokens.len()).div_ceil(PAGE);
         Rows {
-            slot: self.slot,
+            states: States::own(self.slot),
             start: self.len,
             tokens,
             pages: &self.pages[..held.min(self.pages.len())],

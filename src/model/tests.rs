@@ -11,9 +11,11 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
 use crate::backend::parity::Report;
 use crate::backend::simulated::Host;
-use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, TokenId};
+use crate::executor::{
+    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId,
+};
 use crate::ops::{Batch, Dense, Device};
-use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, VOCAB};
+use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, STATES, VOCAB};
 use crate::weights::{self, LAYER_GROWTH, Progress, WeightsError};
 
 pub(super) fn folder() -> PathBuf {
@@ -76,7 +78,7 @@ impl Sequence {
     pub(super) fn rows(&self, count: usize) -> Rows<'_> {
         let tokens = &self.tokens[self.done..self.done + count];
         Rows {
-            slot: self.slot,
+            states: States::own(self.slot),
             start: self.done,
             tokens,
             pages: &self.pages,
@@ -149,13 +151,13 @@ fn the_rules_of_a_self_test_hold() {
     };
     let mut done = 0;
     let trying = |before, of| {
-        assert_eq!((before, of), (done, extent.sequences + extent.cuts));
+        assert_eq!((before, of), (done, extent.sequences + 2 * extent.cuts));
         done += 1;
     };
     bit_rules(&mut runner, extent, &mut report, trying).unwrap();
-    assert_eq!(done, extent.sequences + extent.cuts);
+    assert_eq!(done, extent.sequences + 2 * extent.cuts);
     assert!(report.passed(), "{report}");
-    assert_eq!(report.lines.len(), 3);
+    assert_eq!(report.lines.len(), 4);
 }
 
 /// Puts the texts on random slots and pages.
@@ -272,9 +274,9 @@ fn threads_do_not_change_bits() {
 fn rows_out_of_range_are_refused() {
     let Some(mut runner) = runner(1) else { return };
     let mut refuse = |rows: Rows<'_>| runner.step(&[rows]).unwrap_err().to_string();
-    let (slot, pages) = (Slot(0), &[PageId(0)][..]);
+    let pages = &[PageId(0)][..];
     let good = Rows {
-        slot,
+        states: States::own(Slot(0)),
         start: 0,
         tokens: &[0],
         pages,
@@ -317,7 +319,7 @@ fn rows_out_of_range_are_refused() {
     );
     assert!(
         refuse(Rows {
-            slot: Slot(MAX_SEQUENCES as u32),
+            states: States::own(Slot(STATES as u32)),
             ..good
         })
         .contains("slot")

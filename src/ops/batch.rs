@@ -1,16 +1,15 @@
 //! The rows of one step, flattened for the operations.
 
-use std::mem;
 use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
-use crate::executor::{DeviceError, PageId, Rows, Slot, TokenId};
-use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, VOCAB};
+use crate::executor::{DeviceError, Kept, PageId, Rows, States, TokenId};
+use crate::target::{MAX_CONTEXT, PAGE, STATES, VOCAB};
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
 pub struct Span {
-    pub slot: Slot,
+    pub states: States,
     /// Position of the first row in the sequence.
     pub start: usize,
     /// Rows of the step.
@@ -68,20 +67,16 @@ impl Batch {
     /// Replaces the content by `rows`.
     ///
     /// # Errors
-    /// `DeviceError` naming the field when a token, slot, page or length is out of range, or two
-    /// sequences have one slot. The batch has no rows then.
+    /// `DeviceError` naming the field when a token, slot, page or length is out of range, or a
+    /// state that a sequence writes is another's. The batch has no rows then.
     pub fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.clear();
-        let mut taken = [false; MAX_SEQUENCES];
         let filled = rows.iter().try_for_each(|sequence| {
             self.check(sequence)?;
-            let slot = sequence.slot.0;
-            if mem::replace(&mut taken[slot as usize], true) {
-                return fail(format!("slot {slot}: two sequences of a step have it"));
-            }
             self.push(sequence);
             Ok(())
         });
+        let filled = filled.and_then(|()| self.check_owners());
         if filled.is_err() {
             self.clear();
         }
@@ -110,7 +105,7 @@ impl Batch {
         if !ascend || rows.last().is_some_and(|&row| row >= self.rows()) {
             return fail(format!("logits of rows {rows:?} of {}", self.rows()));
         }
-        Ok(mem::replace(&mut self.wanted, rows))
+        Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
     /// Whether every sequence has one row, whose logits are wanted: a step of decoding.
@@ -133,7 +128,7 @@ impl Batch {
         &self.positions
     }
 
-    /// Each sequence's rows; no two have the same slot.
+    /// Each sequence's rows; a state that one of them writes no other one reads or writes.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
@@ -159,10 +154,20 @@ impl Batch {
     }
 
     fn check(&self, rows: &Rows<'_>) -> Result<(), DeviceError> {
-        let fail = |what: String| fail(format!("slot {}: {what}", rows.slot.0));
+        let states = rows.states;
+        let fail = |what: String| fail(format!("slot {}: {what}", states.to.0));
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
-        if rows.slot.0 as usize >= MAX_SEQUENCES {
-            return fail(format!("slots end at {MAX_SEQUENCES}"));
+        let used = || states.written().chain([states.from]);
+        if used().any(|slot| slot.0 as usize >= STATES) {
+            return fail(format!("{states:?}, slots end at {STATES}"));
+        }
+        if let Some(Kept { rows: kept, .. }) = states.kept
+            && !(is_on_grid(start) && kept > 0 && is_on_grid(kept) && kept <= rows.tokens.len())
+        {
+            return fail(format!(
+                "a state behind {kept} of {} rows from position {start} on is of no whole cells",
+                rows.tokens.len()
+            ));
         }
         if rows.tokens.is_empty() || end > MAX_CONTEXT {
             return fail(format!("rows {start}..{end} of a context of {MAX_CONTEXT}"));
@@ -175,6 +180,25 @@ impl Batch {
             return fail(format!("page {} of {count}", page.0));
         }
         check_tokens(rows.tokens).or_else(fail)
+    }
+
+    /// Each state that is written has one writer, and no reader but that.
+    fn check_owners(&self) -> Result<(), DeviceError> {
+        let mut users = [(0_usize, 0_usize); STATES];
+        for span in &self.spans {
+            let states = span.states;
+            states
+                .written()
+                .for_each(|slot| users[slot.0 as usize].0 += 1);
+            if states.from != states.to {
+                users[states.from.0 as usize].1 += 1;
+            }
+        }
+        let clash = |&(writers, readers): &(usize, usize)| writers > 1 || writers * readers > 0;
+        match users.iter().position(clash) {
+            Some(slot) => fail(format!("slot {slot}: two sequences of a step have it")),
+            None => Ok(()),
+        }
     }
 
     fn clear(&mut self) {
@@ -196,7 +220,7 @@ impl Batch {
         self.span_of.resize(end, self.spans.len());
         self.pages.extend_from_slice(sequence.pages);
         self.spans.push(Span {
-            slot: sequence.slot,
+            states: sequence.states,
             start: sequence.start,
             rows: first..end,
             pages: page..self.pages.len(),
@@ -211,6 +235,10 @@ fn fail<T>(what: String) -> Result<T, DeviceError> {
     Err(DeviceError::Failed(what))
 }
 
+fn is_on_grid(position: usize) -> bool {
+    position.is_multiple_of(CELL)
+}
+
 fn check_tokens(tokens: &[TokenId]) -> Result<(), String> {
     match tokens.iter().find(|&&token| token as usize >= VOCAB) {
         None => Ok(()),
@@ -221,12 +249,14 @@ fn check_tokens(tokens: &[TokenId]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::Slot;
+    use crate::target::MAX_SEQUENCES;
 
     const PAGES: usize = 2;
 
     fn rows(slot: u32, tokens: &[TokenId]) -> Rows<'_> {
         Rows {
-            slot: Slot(slot),
+            states: States::own(Slot(slot)),
             start: 0,
             tokens,
             pages: &[PageId(PAGES as u32 - 1)],
@@ -249,6 +279,46 @@ mod tests {
     }
 
     #[test]
+    fn a_state_that_is_written_is_nobody_elses() {
+        let reading = |slot, from| Rows {
+            states: States {
+                from: Slot(from),
+                ..States::own(Slot(slot))
+            },
+            ..rows(slot, &[1])
+        };
+        const { assert!(MAX_SEQUENCES > 2) };
+        filled(&[reading(0, 2), reading(1, 2)]).unwrap();
+        let read = filled(&[reading(0, 1), rows(1, &[1])]);
+        assert!(read.unwrap_err().contains("slot 1: two sequences"));
+    }
+
+    #[test]
+    fn a_kept_state_is_behind_whole_cells() {
+        let tokens = [1; CELL + 1];
+        let keeping = |start, rows, slot| Rows {
+            states: States {
+                kept: Some(Kept {
+                    rows,
+                    slot: Slot(slot),
+                }),
+                ..States::own(Slot(0))
+            },
+            start,
+            tokens: &tokens,
+            pages: &[PageId(0), PageId(1)],
+            logits: false,
+        };
+        filled(&[keeping(0, CELL, 1)]).unwrap();
+        for (start, rows) in [(0, 0), (0, CELL - 1), (0, 2 * CELL), (1, CELL)] {
+            let refused = filled(&[keeping(start, rows, 1)]).unwrap_err();
+            assert!(refused.contains("no whole cells"), "{refused}");
+        }
+        let own = filled(&[keeping(0, CELL, 0)]).unwrap_err();
+        assert!(own.contains("slot 0: two sequences"), "{own}");
+    }
+
+    #[test]
     fn what_is_out_of_range_is_named() {
         let none = VOCAB as TokenId;
         let beyond = |pages, start| Rows {
@@ -258,7 +328,7 @@ mod tests {
         };
         let page = [PageId(PAGES as u32)];
         for (rows, named) in [
-            (rows(MAX_SEQUENCES as u32, &[1]), "slots end"),
+            (rows(STATES as u32, &[1]), "slots end"),
             (rows(0, &[]), "rows 0..0"),
             (rows(0, &[1, none]), "token"),
             (beyond(&page, 0), "page 2 of 2"),

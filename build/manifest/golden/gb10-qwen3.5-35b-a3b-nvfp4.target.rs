@@ -36,7 +36,7 @@ kv_pages = 16384
 kv_bytes = 23622320128
 state_matrix_bytes_per_sequence = 62914560
 state_conv_bytes_per_sequence = 1474560
-resident_bytes = 51876072960
+resident_bytes = 55996976640
 
 [leaf]
 hw = "gb10"
@@ -58,6 +58,7 @@ kv = "bf16"
 sequences = 64
 context = 131072
 kv_tokens = 1048576
+snapshots = 64
 queued = 256
 page = 64
 
@@ -346,6 +347,8 @@ pub const PAGE: usize = 64;
 pub const MAX_CONTEXT: usize = 131072;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 64;
+/// Recurrent states: of sequences, then snapshots for prompts to come.
+pub const STATES: usize = 128;
 /// Requests that may wait for a slot.
 pub const MAX_QUEUED: usize = 256;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.

@@ -36,7 +36,7 @@ kv_pages = 512
 kv_bytes = 134217728
 state_matrix_bytes_per_sequence = 786432
 state_conv_bytes_per_sequence = 18432
-resident_bytes = 157387628
+resident_bytes = 170265452
 
 [leaf]
 hw = "h200"
@@ -58,6 +58,7 @@ kv = "bf16"
 sequences = 16
 context = 2048
 kv_tokens = 32768
+snapshots = 16
 queued = 64
 page = 64
 
@@ -385,6 +386,8 @@ pub const PAGE: usize = 64;
 pub const MAX_CONTEXT: usize = 2048;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
+/// Recurrent states: of sequences, then snapshots for prompts to come.
+pub const STATES: usize = 32;
 /// Requests that may wait for a slot.
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.

@@ -162,6 +162,11 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
             "Sequences that may hold a slot at once.",
         ),
         size(
+            "STATES",
+            limits.sequences + target.snapshots(),
+            "Recurrent states: of sequences, then snapshots for prompts to come.",
+        ),
+        size(
             "MAX_QUEUED",
             limits.queued,
             "Requests that may wait for a slot.",

@@ -58,6 +58,11 @@ impl Target {
         self.kv_pages() * self.leaf.limits.page * self.kv_bytes_of_layer() * self.kv_layers()
     }
 
+    /// Recurrent states beside those of sequences.
+    pub fn snapshots(&self) -> u64 {
+        self.leaf.limits.snapshots.unwrap_or(0)
+    }
+
     /// Bytes of the FP32 matrix states of one sequence.
     pub fn state_matrix_bytes(&self) -> u64 {
         let gdn = self.model.gdn();
@@ -122,7 +127,7 @@ impl Target {
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state_matrix_bytes() + self.state_conv_bytes();
         let weights = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp);
-        weights + self.kv_bytes() + state * self.leaf.limits.sequences
+        weights + self.kv_bytes() + state * (self.leaf.limits.sequences + self.snapshots())
     }
 
     /// Layers of multi-token prediction that the checkpoint has.

@@ -33,10 +33,13 @@ inline constexpr int kHeadVectors = Delta::kKeyDim / 4;
 struct Params {
   const float* x;             // (rows, kChannels)
   const float* weight;        // (kChannels, kConv)
-  float* tail;                // (slots, kRing, kChannels): the input of position p at p % kRing
+  float* tail;                // (states, kRing, kChannels): the input of position p at p % kRing
   const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
   const unsigned* positions;  // (rows)
-  const unsigned* slots;      // (rows)
+  const unsigned* from_slots;  // (rows)
+  const unsigned* slots;       // (rows)
+  const unsigned* kept_rows;   // (rows): 0 where no other tail is kept
+  const unsigned* kept_slots;  // (rows)
   const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };
@@ -61,33 +64,37 @@ struct Sequence {
   const int first;     // row of the step
   const int rows;      // of the step
   const int position;  // of the first row
-  const size_t slot;
+  const unsigned from_slot;
+  const unsigned slot;
   const int vector;  // of the thread
 
   __device__ float4 of_step(int index) const {
     return tile::vector_at(params.x, (first + index) * size_t{kVectors} + vector);
   }
 
-  __device__ float4& of_tail(int at) const {
-    return tile::vector_at(params.tail, (slot * kRing + at % kRing) * kVectors + vector);
+  __device__ float4& of_tail(unsigned of_slot, int at) const {
+    return tile::vector_at(params.tail, (size_t{of_slot} * kRing + at % kRing) * kVectors + vector);
   }
 
   // Input `index` of the step: negative ones are in the tail.
   __device__ float4 input(int index) const {
     if (index >= 0) return of_step(index);
-    return position + index < 0 ? float4{} : of_tail(position + index);
+    return position + index < 0 ? float4{} : of_tail(from_slot, position + index);
   }
 
-  // The block of a sequence's first chunk alone reads the old tail, so it writes the new one.
-  __device__ void keep_tail() const {
-    float4 newest[kTail];  // all asked for before the first is written
+  // Writes the tail behind `count` rows. The block of a sequence's first chunk alone reads the old
+  // one, so it writes the new ones.
+  __device__ void keep_tail(unsigned to_slot, int count) const {
+    const bool all = to_slot != from_slot;  // else older inputs are where they were
+    float4 newest[kTail];                   // all asked for before the first is written
 #pragma unroll
     for (int i = 0; i < kTail; ++i) {
-      if (i < rows) newest[i] = of_step(rows - 1 - i);
+      if (i < count || all) newest[i] = input(count - 1 - i);
     }
 #pragma unroll
     for (int i = 0; i < kTail; ++i) {
-      if (i < rows) of_tail(position + rows - 1 - i) = newest[i];  // older ones are where they were
+      const int at = position + count - 1 - i;
+      if ((i < count || all) && at >= 0) of_tail(to_slot, at) = newest[i];
     }
   }
 };
@@ -109,8 +116,10 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
                           static_cast<int>(chunk.z),
                           static_cast<int>(chunk.w),
                           static_cast<int>(params.positions[chunk.z]),
+                          params.from_slots[chunk.z],
                           params.slots[chunk.z],
                           vector};
+  const int kept = params.kept_rows[chunk.z];
   ptx::griddepcontrol_wait();  // weights and lists depend on nothing; everything below does
   if (vector >= kVectors) return;
   const int first = chunk.x - chunk.z, rows = chunk.y;
@@ -139,17 +148,22 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
       window[0] = window[1], window[1] = window[2], window[2] = window[3];
     }
   }
-  if (first == 0) sequence.keep_tail();
+  if (first != 0) return;
+  sequence.keep_tail(sequence.slot, sequence.rows);
+  if (kept != 0) sequence.keep_tail(params.kept_slots[chunk.z], kept);
 }
 
 template <class Tile, class D>
 struct ChannelsF32 {
   static cudaError_t launch(const float* x, const float* weight, float* tail,
                             const unsigned* chunks, const unsigned* positions,
-                            const unsigned* slots, const unsigned* in_cells, float* out, unsigned,
-                            unsigned count, cudaStream_t stream) {
-    const Params params{x,         weight, tail,     reinterpret_cast<const uint4*>(chunks),
-                        positions, slots,  in_cells, out};
+                            const unsigned* from_slots, const unsigned* slots,
+                            const unsigned* kept_rows, const unsigned* kept_slots,
+                            const unsigned* in_cells, float* out, unsigned, unsigned count,
+                            cudaStream_t stream) {
+    const auto* list = reinterpret_cast<const uint4*>(chunks);
+    const Params params{x,     weight,    tail,       list,     positions, from_slots,
+                        slots, kept_rows, kept_slots, in_cells, out};
     const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
     return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
   }

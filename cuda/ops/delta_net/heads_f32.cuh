@@ -41,10 +41,11 @@ struct Params {
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
   const float* norm;          // (kValueDim)
-  float* tail;                // (slots, kRing, kWidth)
-  float* state;               // (slots, kValueHeads, kValueDim, kKeyDim)
+  float* tail;                // (states, kRing, kWidth)
+  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
   const unsigned* positions;  // (rows)
-  const unsigned* slots;      // (rows)
+  const unsigned* from_slots;  // (rows)
+  const unsigned* slots;       // (rows)
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
@@ -68,8 +69,9 @@ struct Channel {
   float4 taps;
   float before[conv_silu::kTail];
   float* ring;  // of the channel, elements kWidth apart
+  bool moves;   // the inputs before are in another ring
 
-  __device__ void load(const Params& params, int of, int head, size_t slot, int position) {
+  __device__ void load(const Params& params, int of, int head, size_t row, int position) {
     index = of;
     const int here = min(index, kChannels - 1);
     const int part = here / Delta::kKeyDim, key_head = head / kHeadGroup;
@@ -77,20 +79,33 @@ struct Channel {
          : part == 1 ? kKeys + key_head * Delta::kKeyDim + here - Delta::kKeyDim
                      : 2 * kKeys + head * Delta::kValueDim + here - 2 * Delta::kKeyDim;
     keeps = part >= 2 || head % kHeadGroup == 0;
+    const size_t slot = params.slots[row], from_slot = params.from_slots[row];
+    const float* from_ring = params.tail + from_slot * conv_silu::kRing * kWidth + at;
     ring = params.tail + slot * conv_silu::kRing * kWidth + at;
+    moves = slot != from_slot;
     taps = tile::vector_at(params.conv, at);
 #pragma unroll
     for (int i = 0; i < conv_silu::kTail; ++i) {
       const int from = position - conv_silu::kTail + i;
-      before[i] = from < 0 ? 0.0f : __ldcg(ring + from % conv_silu::kRing * kWidth);
+      before[i] = from < 0 ? 0.0f : __ldcg(from_ring + from % conv_silu::kRing * kWidth);
     }
   }
 
   __device__ void apply(float x, int position, SharedStorage& shared) const {
     if (index >= kChannels) return;
     if (keeps) ring[position % conv_silu::kRing * kWidth] = x;
+    if (keeps && moves) move(position);
     shared.mixed[index] = tile::silu(
         fmaf(taps.w, x, fmaf(taps.z, before[2], fmaf(taps.y, before[1], taps.x * before[0]))));
+  }
+
+  // Brings the inputs before this one to the ring that is written.
+  __device__ void move(int position) const {
+#pragma unroll
+    for (int i = 0; i < conv_silu::kTail; ++i) {
+      const int at = position - conv_silu::kTail + i;
+      if (at >= 0) ring[at % conv_silu::kRing * kWidth] = before[i];
+    }
   }
 };
 
@@ -117,16 +132,17 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   const int head = blockIdx.x, warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
   const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
-  const size_t row = blockIdx.y, slot = params.slots[row];
+  const size_t row = blockIdx.y, slot = params.slots[row], from_slot = params.from_slots[row];
   const int position = static_cast<int>(params.positions[row]);
   const bool begun = position != 0;
   constexpr int kState = Delta::kValueDim * Delta::kKeyDim;
   float* state = params.state + (slot * Delta::kValueHeads + head) * kState;
-  if (threadIdx.x == 0 && begun) ask(shared, state);
+  const float* before = params.state + (from_slot * Delta::kValueHeads + head) * kState;
+  if (threadIdx.x == 0 && begun) ask(shared, before);
   Channel channel[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
-    channel[i].load(params, threadIdx.x + i * kThreads, head, slot, position);
+    channel[i].load(params, threadIdx.x + i * kThreads, head, row, position);
   }
   const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
   const float4 gain = tile::vector_at(params.norm, lane);
@@ -192,10 +208,11 @@ struct HeadsF32 {
   static cudaError_t launch(const float* qkv, const float* z, const float* b, const float* a,
                             const float* conv, const float* a_log, const float* dt_bias,
                             const float* norm, float* tail, float* state,
-                            const unsigned* positions, const unsigned* slots, float* out,
-                            unsigned rows, cudaStream_t stream) {
-    const Params params{qkv,  z,    b,     a,         conv,  a_log, dt_bias,
-                        norm, tail, state, positions, slots, out};
+                            const unsigned* positions, const unsigned* from_slots,
+                            const unsigned* slots, float* out, unsigned rows,
+                            cudaStream_t stream) {
+    const Params params{qkv,  z,    b,     a,         conv,       a_log, dt_bias,
+                        norm, tail, state, positions, from_slots, slots, out};
     const unsigned blocks = rows * Delta::kValueHeads;
     const Launch shape{Delta::kValueHeads, kThreads, shared_bytes(blocks), rows};
     return launch_chained(heads_f32<Tile>, shape, stream, params);

@@ -37,11 +37,14 @@ inline constexpr int kAhead = 2;
 
 struct CarryParams {
   const float* qkv;           // (rows, kWidth), heads F16
-  float* state;               // (slots, kValueHeads, kValueDim, kKeyDim)
+  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
   const uint2* cells;         // (cells): first row, rows
   const uint2* runs;          // (runs): first cell, cells of one sequence
   const unsigned* positions;  // (rows)
-  const unsigned* slots;      // (rows)
+  const unsigned* from_slots;  // (rows)
+  const unsigned* slots;       // (rows)
+  const unsigned* kept_rows;   // (rows): 0 where no other state is kept
+  const unsigned* kept_slots;  // (rows)
   const CellRecord* records;  // (cells)
   float* out;                 // (rows, kValueHeads, kValueDim), heads F16
 };
@@ -283,10 +286,10 @@ struct Carry {
     }
   }
 
-  // `body(two elements in memory, two of s)` of this lane's part of the state.
+  // `body(two elements in memory, two of s)` of this lane's part of a slot's state.
   template <class Body>
-  __device__ void for_each_state(Sums<kKeyTiles>& s, Body body) const {
-    const size_t of_head = params.slots[first] * size_t{Delta::kValueHeads} + head;
+  __device__ void for_each_state(size_t slot, Sums<kKeyTiles>& s, Body body) const {
+    const size_t of_head = slot * Delta::kValueHeads + head;
     float* state =
         params.state + (of_head * Delta::kValueDim + column + g) * Delta::kKeyDim + 2 * q;
 #pragma unroll
@@ -303,9 +306,11 @@ struct Carry {
   __device__ void carry() {
     Sums<kKeyTiles> s{};
     if (params.positions[first] != 0) {
-      for_each_state(s, [](const float2& from, float& x, float& y) { x = from.x, y = from.y; });
+      for_each_state(params.from_slots[first], s,
+                     [](const float2& from, float& x, float& y) { x = from.x, y = from.y; });
     }
     Scale scale;
+    const unsigned kept = params.kept_rows[first];
     for (unsigned cell = 0; cell < run.y; ++cell) {
       const float largest = largest_of_warp<kKeyTiles>(s) * scale.back;
       auto& brought = shared.values[pair][cell % kAhead];
@@ -328,9 +333,15 @@ struct Carry {
       update(wait_for(cell), s, state, values, scale.to, handed);
       ptx::mbarrier_arrive(&brought.taken);
       give_back(cell);
+      if ((cell + 1) * kCell == kept) store(params.kept_slots[first], s, scale);
     }
-    change(s, scale, Scale{});
-    for_each_state(s, [](float2& to, float x, float y) { to = {x, y}; });
+    store(params.slots[first], s, scale);
+  }
+
+  // Stores the state, times its scale, as it is.
+  __device__ void store(size_t slot, Sums<kKeyTiles>& s, const Scale& scale) const {
+    const float back = scale.back;
+    for_each_state(slot, s, [back](float2& to, float x, float y) { to = {x * back, y * back}; });
   }
 
   // Gives the state another scale. Step by step: there may be no number for both at once.
@@ -476,10 +487,11 @@ struct ChunksF16 {
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
                             const float* dt_bias, float* state, const unsigned* spans,
                             const unsigned* cells, const unsigned* runs,
-                            const unsigned* positions, const unsigned* slots,
-                            unsigned char* records, float* out, unsigned, unsigned span_count,
-                            unsigned cell_count, unsigned run_count, unsigned record_bytes,
-                            cudaStream_t stream) {
+                            const unsigned* positions, const unsigned* from_slots,
+                            const unsigned* slots, const unsigned* kept_rows,
+                            const unsigned* kept_slots, unsigned char* records, float* out,
+                            unsigned, unsigned span_count, unsigned cell_count, unsigned run_count,
+                            unsigned record_bytes, cudaStream_t stream) {
     if (record_bytes != sizeof(CellRecord)) return cudaErrorInvalidValue;
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
@@ -491,13 +503,14 @@ struct ChunksF16 {
                      cell_count, 1, early};
     const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
-    const CarryParams carried{qkv,       state, cell_list,    reinterpret_cast<const uint2*>(runs),
-                              positions, slots, cell_records, out};
+    const auto* run_list = reinterpret_cast<const uint2*>(runs);
+    const CarryParams carried{qkv,   state,     cell_list,  run_list,     positions, from_slots,
+                              slots, kept_rows, kept_slots, cell_records, out};
     const Launch shape{run_count, kCarryThreads, sizeof(CarryStorage), Delta::kValueHeads, kSplits};
     const cudaError_t not_carried = launch_chained(carry_f16<Tile>, shape, stream, carried);
     if (not_carried != cudaSuccess) return not_carried;
-    return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, spans, positions, slots, out,
-                              span_count, stream);
+    return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, spans, positions,
+                                    from_slots, slots, out, span_count, stream);
   }
 };
 

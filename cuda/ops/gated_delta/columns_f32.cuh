@@ -39,10 +39,11 @@ struct Params {
   const float* a;             // (rows, kValueHeads)
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
-  float* state;               // (slots, kValueHeads, kValueDim, kKeyDim)
+  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
   const uint2* spans;         // (spans): first row, rows
   const unsigned* positions;  // (rows)
-  const unsigned* slots;      // (rows)
+  const unsigned* from_slots;  // (rows)
+  const unsigned* slots;       // (rows)
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
@@ -164,14 +165,17 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
   ptx::griddepcontrol_wait();
   const uint2 span = params.spans[blockIdx.x];
   const int rows = span.y;
-  const size_t slot = params.slots[span.x];
-  const size_t columns = (slot * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
-  float* state = params.state + (columns + column) * Delta::kKeyDim;
+  const auto state_of = [&](size_t slot) {
+    const size_t columns = (slot * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
+    return params.state + (columns + column) * Delta::kKeyDim;
+  };
+  const float* before = state_of(params.from_slots[span.x]);
+  float* state = state_of(params.slots[span.x]);
   // Vector i of a lane is elements 32 i + 4 part .. of the column.
   float4 s[kParts] = {};
   if (params.positions[span.x] != 0) {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) s[i] = tile::vector_at(state, i * kColumnLanes + part);
+    for (int i = 0; i < kParts; ++i) s[i] = tile::vector_at(before, i * kColumnLanes + part);
   }
   Raw raw[kMine];
   const auto fetch = [&](int first) {
@@ -211,10 +215,12 @@ template <class Tile>
 struct ColumnsF32 {
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
                             const float* dt_bias, float* state, const unsigned* spans,
-                            const unsigned* positions, const unsigned* slots, float* out,
-                            unsigned count, cudaStream_t stream) {
+                            const unsigned* positions, const unsigned* from_slots,
+                            const unsigned* slots, float* out, unsigned count,
+                            cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
-    const Params params{qkv, b, a, a_log, dt_bias, state, list, positions, slots, out};
+    const Params params{qkv,  b,         a,          a_log, dt_bias, state,
+                        list, positions, from_slots, slots, out};
     const Launch shape{count, kThreads, 0, Delta::kValueHeads, kSplits};
     return launch_chained(columns_f32<Tile>, shape, stream, params);
   }

@@ -1,11 +1,12 @@
 //! Gated DeltaNet: convolution tail and recurrent state, row by row.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use crate::executor::DeviceError;
+use crate::executor::{DeviceError, Slot};
 use crate::ops::{Batch, Delta, GatedDelta, Span};
 use crate::shapes;
-use crate::target::MAX_SEQUENCES;
+use crate::target::STATES;
 
 use super::elementwise::gated_rms_norm;
 use super::lanes::{LANES, Lanes, exp, sigmoid, silu};
@@ -32,9 +33,9 @@ trait Lay: shapes::Delta {
     /// Elements of one head's matrix state.
     const HEAD_STATE: usize = Self::COLUMN_LANES * Self::GROUP_STATE;
     /// Elements of the tails of all slots.
-    const TAILS: usize = MAX_SEQUENCES * Self::TAIL * Self::QKV;
+    const TAILS: usize = STATES * Self::TAIL * Self::QKV;
     /// Elements of the matrices of all slots.
-    const MATRICES: usize = MAX_SEQUENCES * Self::VALUE_HEADS * Self::HEAD_STATE;
+    const MATRICES: usize = STATES * Self::VALUE_HEADS * Self::HEAD_STATE;
     /// Fails to compile where the convolution is longer than what is held.
     const FITS: () = assert!(Self::CONV <= CONV_MAX);
 }
@@ -159,18 +160,18 @@ struct Column<'a, D> {
     values: &'a Shared<'a, f32>,
     tails: &'a Shared<'a, f32>,
     span: &'a Span,
-    channels: std::ops::Range<usize>,
+    channels: Range<usize>,
     shape: PhantomData<D>,
 }
 
 impl<'a, D: shapes::Delta> Column<'a, D> {
     /// # Safety
-    /// No other thread touches these channels of the span's rows and of its slot's tail.
+    /// No other thread touches these channels of the span's rows and of the tails of its states.
     unsafe fn new(
         values: &'a Shared<'a, f32>,
         tails: &'a Shared<'a, f32>,
         span: &'a Span,
-        channels: std::ops::Range<usize>,
+        channels: Range<usize>,
     ) -> Column<'a, D> {
         Column {
             values,
@@ -183,18 +184,22 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
 
     fn convolve(&self, taps: &[Lanes; CONV_MAX]) {
         let rows = self.span.rows.len();
+        let states = self.span.states;
         let tail: [Lanes; TAIL_MAX] = std::array::from_fn(|index| match self.span.start {
             0 => Lanes::ZERO,
             _ if index >= D::TAIL => Lanes::ZERO,
-            _ => Lanes::load_part(self.tail(index)),
+            _ => Lanes::load_part(self.tail(states.from, index)),
         });
         // Input `index` counts from the tail's oldest entry.
         let input = |index: usize| match index < D::TAIL {
             true => tail[index],
             false => Lanes::load_part(self.row(index - D::TAIL)),
         };
-        for index in 0..D::TAIL {
-            input(rows + index).store(self.tail(index));
+        let kept = states.kept.map(|kept| (kept.rows, kept.slot));
+        for (behind, slot) in [(rows, states.to)].into_iter().chain(kept) {
+            for index in 0..D::TAIL {
+                input(behind + index).store(self.tail(slot, index));
+            }
         }
         // Backwards, because a row's output takes the place of its input.
         for row in (0..rows).rev() {
@@ -217,8 +222,8 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
     }
 
     #[allow(clippy::mut_from_ref)] // as above
-    fn tail(&self, index: usize) -> &mut [f32] {
-        let start = (self.span.slot.0 as usize * D::TAIL + index) * D::QKV;
+    fn tail(&self, slot: Slot, index: usize) -> &mut [f32] {
+        let start = (slot.0 as usize * D::TAIL + index) * D::QKV;
         // SAFETY: the contract of `new`.
         unsafe {
             self.tails
@@ -246,23 +251,68 @@ fn gated_delta<D: shapes::Delta>(
     split(pool, items, longest * D::HEAD_STATE * 2, |items| {
         for item in items {
             let (span, head) = (&spans[item / D::VALUE_HEADS], item % D::VALUE_HEADS);
-            let start = (span.slot.0 as usize * D::VALUE_HEADS + head) * D::HEAD_STATE;
-            // SAFETY: each sequence and head belongs to one task.
-            let state = unsafe { matrices.range(start..start + D::HEAD_STATE) };
-            if span.start == 0 {
-                state.fill(0.0);
+            // SAFETY: each sequence and head belongs to one task, and what several sequences read
+            // nobody writes.
+            let states = unsafe { HeadStates::of::<D>(&matrices, span, head) };
+            let run = |rows, state: &mut [f32]| {
+                widest(Recurrence {
+                    scratch,
+                    values,
+                    state,
+                    rows,
+                    head,
+                    out: &out,
+                    shape: PhantomData::<D>,
+                });
+            };
+            let mut rows = span.rows.clone();
+            if let Some((count, kept)) = states.kept {
+                run(rows.start..rows.start + count, states.to);
+                kept.copy_from_slice(states.to);
+                rows.start += count;
             }
-            widest(Recurrence {
-                scratch,
-                values,
-                state,
-                span,
-                head,
-                out: &out,
-                shape: PhantomData::<D>,
-            });
+            run(rows, states.to);
         }
     });
+}
+
+/// A head's matrices among the states of a sequence's rows.
+struct HeadStates<'a> {
+    /// Begins as the state before the first row.
+    to: &'a mut [f32],
+    /// Rows that it is behind, and where it goes.
+    kept: Option<(usize, &'a mut [f32])>,
+}
+
+impl<'a> HeadStates<'a> {
+    /// # Safety
+    /// No other thread touches the states that the span writes, or writes the one that it reads.
+    unsafe fn of<D: shapes::Delta>(
+        matrices: &'a Shared<'_, f32>,
+        span: &Span,
+        head: usize,
+    ) -> HeadStates<'a> {
+        let of_slot = |slot: Slot| {
+            let start = (slot.0 as usize * D::VALUE_HEADS + head) * D::HEAD_STATE;
+            start..start + D::HEAD_STATE
+        };
+        let states = span.states;
+        // SAFETY: the contract of this function; states that are written differ.
+        let (to, kept) = unsafe {
+            let kept = states.kept.map(|kept| (kept.rows, kept.slot));
+            (
+                matrices.range(of_slot(states.to)),
+                kept.map(|(rows, slot)| (rows, matrices.range(of_slot(slot)))),
+            )
+        };
+        match span.start {
+            0 => to.fill(0.0),
+            _ if states.from == states.to => {}
+            // SAFETY: as above.
+            _ => to.copy_from_slice(unsafe { matrices.read(of_slot(states.from)) }),
+        }
+        HeadStates { to, kept }
+    }
 }
 
 impl Scratch {
@@ -307,7 +357,8 @@ struct Recurrence<'a, D> {
     values: &'a [f32],
     /// `[column group][key dim][16 columns]`.
     state: &'a mut [f32],
-    span: &'a Span,
+    /// Of the step.
+    rows: Range<usize>,
     head: usize,
     out: &'a Shared<'a, f32>,
     shape: PhantomData<D>,
@@ -336,7 +387,7 @@ impl<D: shapes::Delta> Recurrence<'_, D> {
     #[inline(always)]
     fn columns<V: Vector, const G: usize>(&mut self, first: usize) {
         let state = &mut self.state[first * D::GROUP_STATE..][..G * D::GROUP_STATE];
-        for row in self.span.rows.clone() {
+        for row in self.rows.clone() {
             let key_start = row * D::KEYS + self.head / D::GROUP * D::KEY_DIM;
             let step = Step {
                 query: &self.scratch.queries[key_start..][..D::KEY_DIM],

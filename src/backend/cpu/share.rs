@@ -33,4 +33,15 @@ impl<'a, T> Shared<'a, T> {
         // SAFETY: in bounds by the assertion, unaliased by contract.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+
+    /// The elements of `range`, to be read.
+    ///
+    /// # Safety
+    /// No live slice of `range` overlaps it.
+    #[inline(always)]
+    pub unsafe fn read(&self, range: Range<usize>) -> &[T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: in bounds by the assertion, not written by contract.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
 }

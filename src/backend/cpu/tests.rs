@@ -3,7 +3,7 @@
 
 use super::random::Random;
 use super::*;
-use crate::executor::{PageId, Rows, Slot};
+use crate::executor::{PageId, Rows, Slot, States};
 use crate::ops::{Attend, Delta, GatedDelta, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
@@ -88,7 +88,7 @@ fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
     let tokens = vec![0; rows];
     let mut batch = Batch::new(KV_PAGES);
     let rows = Rows {
-        slot: Slot(slot),
+        states: States::own(Slot(slot)),
         start,
         tokens: &tokens,
         pages,

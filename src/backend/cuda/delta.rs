@@ -8,7 +8,7 @@ use crate::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
 use crate::shapes::Delta as _;
-use crate::target::{Gdn, HIDDEN, MAX_SEQUENCES};
+use crate::target::{Gdn, HIDDEN, STATES};
 
 /// Longest sum of its products beside the hidden size.
 pub const WIDEST: usize = Gdn::VALUES;
@@ -24,9 +24,9 @@ pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 
 /// State of one Gated DeltaNet layer.
 pub struct State {
-    /// `[MAX_SEQUENCES][CONV][QKV]`: the input of position `p` is at `p % CONV`.
+    /// `[STATES][CONV][QKV]`: the input of position `p` is at `p % CONV`.
     tails: DeviceBuf<f32>,
-    /// `[MAX_SEQUENCES][VALUE_HEADS][VALUE_DIM][KEY_DIM]`.
+    /// `[STATES][VALUE_HEADS][VALUE_DIM][KEY_DIM]`.
     matrices: DeviceBuf<f32>,
 }
 
@@ -38,8 +38,8 @@ impl Delta<Gdn> for Cuda {
     fn delta_state(&self) -> Result<State, DeviceError> {
         let matrix = Gdn::VALUE_HEADS * Gdn::VALUE_DIM * Gdn::KEY_DIM;
         Ok(State {
-            tails: self.zeroed(MAX_SEQUENCES * Gdn::CONV * Gdn::QKV)?,
-            matrices: self.zeroed(MAX_SEQUENCES * matrix)?,
+            tails: self.zeroed(STATES * Gdn::CONV * Gdn::QKV)?,
+            matrices: self.zeroed(STATES * matrix)?,
         })
     }
 
@@ -56,7 +56,8 @@ impl Delta<Gdn> for Cuda {
         let to = out.shape(x.rows, Gdn::QKV);
         out.cells_f16 = true;
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
+        // written by two sequences, or by one and read by another.
         self.queue.launch("conv_silu", |stream| unsafe {
             ops::atlas_conv_silu(
                 x.as_ptr(),
@@ -64,7 +65,10 @@ impl Delta<Gdn> for Cuda {
                 state.tails.as_mut_ptr(),
                 step.chunk_list(),
                 step.positions(),
+                step.from_slots(),
                 step.slots(),
+                step.kept_rows(),
+                step.kept_slots(),
                 step.in_cells(),
                 to,
                 count(x.rows),
@@ -98,7 +102,8 @@ impl Delta<Gdn> for Cuda {
         let to = out.shape(rows, Gdn::VALUES);
         out.cells_f16 = true;
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ;
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
+        // written by two sequences, or by one and read by another;
         // `records` has room for all cells of a step.
         self.queue.launch("gated_delta", |stream| unsafe {
             ops::atlas_gated_delta(
@@ -112,7 +117,10 @@ impl Delta<Gdn> for Cuda {
                 step.cell_list(),
                 step.run_list(),
                 step.positions(),
+                step.from_slots(),
                 step.slots(),
+                step.kept_rows(),
+                step.kept_slots(),
                 self.records.as_mut_ptr(),
                 to,
                 count(rows),
@@ -197,7 +205,8 @@ impl Delta<Gdn> for Cuda {
         assert_eq!(input.norm.0.len(), Gdn::VALUE_DIM);
         let out = out.shape(rows, Gdn::VALUES);
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and differ.
+        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
+        // written by two sequences, or by one and read by another.
         self.queue.launch("delta_net", |stream| unsafe {
             ops::atlas_delta_net(
                 qkv.as_ptr(),
@@ -211,6 +220,7 @@ impl Delta<Gdn> for Cuda {
                 state.tails.as_mut_ptr(),
                 state.matrices.as_mut_ptr(),
                 step.positions(),
+                step.from_slots(),
                 step.slots(),
                 out,
                 count(rows),

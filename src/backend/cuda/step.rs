@@ -5,7 +5,7 @@ use std::ops::Range;
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::{FEW_ROWS, memory};
-use crate::executor::DeviceError;
+use crate::executor::{DeviceError, Kept};
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;
@@ -47,7 +47,10 @@ impl Section {
 struct Layout {
     tokens: Section,
     positions: Section,
+    from_slots: Section,
     slots: Section,
+    kept_rows: Section,
+    kept_slots: Section,
     tables: Section,
     in_cells: Section,
     wanted: Section,
@@ -66,8 +69,11 @@ impl Layout {
     const fn of(rows: usize) -> Layout {
         let tokens = Section::after(Section { start: 0, len: 0 }, rows);
         let positions = Section::after(tokens, rows);
-        let slots = Section::after(positions, rows);
-        let tables = Section::after(slots, rows);
+        let from_slots = Section::after(positions, rows);
+        let slots = Section::after(from_slots, rows);
+        let kept_rows = Section::after(slots, rows);
+        let kept_slots = Section::after(kept_rows, rows);
+        let tables = Section::after(kept_slots, rows);
         let in_cells = Section::after(tables, rows);
         let wanted = Section::after(in_cells, MAX_SEQUENCES);
         let spans = Section::after(wanted, 2 * MAX_SEQUENCES);
@@ -81,7 +87,10 @@ impl Layout {
         Layout {
             tokens,
             positions,
+            from_slots,
             slots,
+            kept_rows,
+            kept_slots,
             tables,
             in_cells,
             wanted,
@@ -229,13 +238,30 @@ impl Step {
             room.iter_mut()
                 .zip(pages)
                 .for_each(|(to, page)| *to = page.0);
-            self.fill(self.layout.slots, &span.rows, span.slot.0);
+            self.put_states(span);
             self.fill(self.layout.tables, &span.rows, end as u32);
             self.fill(self.layout.in_cells, &span.in_cells(), 1);
             self.fill(self.layout.in_cells, &span.behind_cells(), 0);
             end += used;
         }
         end
+    }
+
+    /// Writes which states the rows of a sequence read and write. Those behind cells go on from
+    /// the state that the cells leave.
+    fn put_states(&mut self, span: &Span) {
+        let (layout, states, rows) = (self.layout, span.states, &span.rows);
+        self.fill(layout.slots, rows, states.to.0);
+        self.fill(layout.from_slots, rows, states.from.0);
+        if !span.in_cells().is_empty() {
+            self.fill(layout.from_slots, &span.behind_cells(), states.to.0);
+        }
+        let kept = states.kept.unwrap_or(Kept {
+            rows: 0,
+            slot: states.to,
+        });
+        self.fill(layout.kept_rows, rows, kept.rows as u32);
+        self.fill(layout.kept_slots, rows, kept.slot.0);
     }
 
     fn fill(&mut self, section: Section, rows: &Range<usize>, value: u32) {
@@ -254,8 +280,22 @@ impl Step {
         self.at(self.layout.positions)
     }
 
+    /// State that each row reads: of the rows of a cell, what the first one does.
+    pub fn from_slots(&self) -> *const u32 {
+        self.at(self.layout.from_slots)
+    }
+
     pub fn slots(&self) -> *const u32 {
         self.at(self.layout.slots)
+    }
+
+    /// Rows that the kept state of each row's sequence is behind; 0 if none is kept.
+    pub fn kept_rows(&self) -> *const u32 {
+        self.at(self.layout.kept_rows)
+    }
+
+    pub fn kept_slots(&self) -> *const u32 {
+        self.at(self.layout.kept_slots)
     }
 
     pub fn table_starts(&self) -> *const u32 {
@@ -371,12 +411,12 @@ fn tiles(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::Slot;
+    use crate::executor::{Slot, States};
     use crate::ops::ONE_BY_ONE;
 
     fn span(start: usize, rows: Range<usize>) -> Span {
         Span {
-            slot: Slot(0),
+            states: States::own(Slot(0)),
             start,
             rows,
             pages: 0..0,

@@ -10,7 +10,7 @@ use super::long::{STORED_ROWS, cut};
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, PageId, Rows, Slot, TokenId};
+use crate::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
 use crate::ops::{Batch, Qkv};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
@@ -199,7 +199,7 @@ impl<A: shapes::Attention> Decoding<A> {
         let tokens = [TokenId::default(); STORED_ROWS];
         let rows = parts.into_iter().enumerate();
         let rows = rows.map(|(slot, (sequence, start, rows))| Rows {
-            slot: Slot(slot as u32),
+            states: States::own(Slot(slot as u32)),
             start,
             tokens: &tokens[..rows],
             pages: &sequence.pages,

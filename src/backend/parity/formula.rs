@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::attention::Norms;
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor};
-use crate::executor::{PageId, Rows, Slot};
+use crate::executor::{PageId, Rows, Slot, States};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
 use crate::target::{HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
@@ -227,7 +227,7 @@ fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     let mut batch = Batch::new(pages);
     let rows = Rows {
-        slot: Slot(0),
+        states: States::own(Slot(0)),
         start: rows.start,
         tokens: &tokens,
         pages: &table,

@@ -17,7 +17,7 @@ use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, Rows, Slot, TokenId};
+use crate::executor::{DeviceError, Rows, Slot, States, TokenId};
 use crate::ops::{Batch, CELL, Qkv};
 use crate::shapes;
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
@@ -190,7 +190,7 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
         .collect();
     let tokens = vec![TokenId::default(); part.len()];
     let rows = tables.iter().enumerate().map(|(copy, pages)| Rows {
-        slot: Slot(copy as u32),
+        states: States::own(Slot(copy as u32)),
         start: part.start,
         tokens: &tokens,
         pages,

@@ -6,7 +6,7 @@
 use super::{F32_CHAIN, Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, PageId, Rows, Slot, TokenId};
+use crate::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
 use crate::ops::{Batch, Device};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 
@@ -174,7 +174,7 @@ impl<'a> Rowwise<'a> {
         let length = self.rows.div_ceil(MAX_SEQUENCES);
         let sequences = self.places.chunks(length).zip(tokens.chunks(length));
         let rows = sequences.enumerate().map(|(slot, (places, tokens))| Rows {
-            slot: Slot(slot as u32),
+            states: States::own(Slot(slot as u32)),
             start: places[0].1,
             tokens,
             pages: &pages,

@@ -3,7 +3,7 @@
 use super::{Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, PageId, Rows, Slot};
+use crate::executor::{DeviceError, PageId, Rows, Slot, States};
 use crate::ops::{Batch, Device, ONE_BY_ONE};
 use crate::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
 
@@ -203,7 +203,7 @@ impl<'a> Sequences<'a> {
         let tables: Vec<_> = (0..count).map(table).collect();
         let tokens = vec![0; parts.iter().map(|part| part.1).max().unwrap_or(0)];
         let rows = parts.iter().map(|&(sequence, rows)| Rows {
-            slot: Slot((MAX_SEQUENCES - 1 - sequence) as u32),
+            states: States::own(Slot((MAX_SEQUENCES - 1 - sequence) as u32)),
             start: done[sequence],
             tokens: &tokens[..rows],
             pages: &tables[sequence],

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, TokenId};
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
@@ -45,7 +45,7 @@ impl Decode {
             let token = |row: usize| ((step * self.rows + row) * STRIDE % VOCAB) as TokenId;
             let tokens: Vec<_> = (0..self.rows).map(token).collect();
             let row = |row: usize| Rows {
-                slot: Slot(row as u32),
+                states: States::own(Slot(row as u32)),
                 start: self.context + step,
                 tokens: &tokens[row..=row],
                 pages: &tables[row],
@@ -75,7 +75,7 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
     for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
         let first = index * PREFILL_TOKENS;
         let rows = Rows {
-            slot: Slot(0),
+            states: States::own(Slot(0)),
             start: first,
             tokens: chunk,
             pages: &pages,

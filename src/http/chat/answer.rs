@@ -510,6 +510,7 @@ mod tests {
         assert_eq!(more[0].get("warnings"), None, "they are told once");
         let usage = Usage {
             prompt: 1,
+            cached: 0,
             completion: 1,
             reasoning: 0,
         };
@@ -530,6 +531,7 @@ mod tests {
             vec![reply],
             Usage {
                 prompt: 1,
+                cached: 0,
                 completion: 2,
                 reasoning: 0,
             },

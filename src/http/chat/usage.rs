@@ -61,6 +61,7 @@ impl Tally {
     pub fn new(told: UsageTold, prompt: usize) -> Tally {
         let so_far = Usage {
             prompt,
+            cached: 0,
             completion: 0,
             reasoning: 0,
         };
@@ -109,6 +110,7 @@ pub fn usage_json(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     })
 }
@@ -169,6 +171,7 @@ mod tests {
         let of = |completion, reasoning| {
             usage_json(Usage {
                 prompt: 3,
+                cached: 0,
                 completion,
                 reasoning,
             })
@@ -181,6 +184,7 @@ mod tests {
         let end = |told| {
             let usage = Usage {
                 prompt: 3,
+                cached: 2,
                 completion: 4,
                 reasoning: 1,
             };

@@ -278,6 +278,8 @@ pub struct Generation {
     call: Arc<Call>,
     choices: Vec<Choice>,
     prompt_tokens: usize,
+    /// Replies to each prompt.
+    of_prompt: usize,
     submitted: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -291,7 +293,7 @@ impl Generation {
         service: Arc<Service>,
         call: Arc<Call>,
         submitted: Instant,
-        choices: Vec<Choice>,
+        (choices, of_prompt): (Vec<Choice>, usize),
         prompt_tokens: usize,
     ) -> Generation {
         Generation {
@@ -299,6 +301,7 @@ impl Generation {
             call,
             choices,
             prompt_tokens,
+            of_prompt,
             submitted,
             first_token: None,
             last_token: None,
@@ -334,9 +337,18 @@ impl Generation {
         let sum = |tokens: fn(&Choice) -> usize| self.choices.iter().map(tokens).sum();
         Usage {
             prompt: self.prompt_tokens,
+            cached: self.cached(),
             completion: sum(|choice| choice.tokens),
             reasoning: sum(|choice| choice.reasoning_tokens),
         }
+    }
+
+    /// Tokens of all prompts that were computed for none of the replies to them.
+    fn cached(&self) -> usize {
+        let cached = |choice: &Choice| choice.admitted.get().map_or(0, |slot| slot.cached);
+        let prompts = self.choices.chunks(self.of_prompt);
+        let least = prompts.map(|choices| choices.iter().map(cached).min());
+        least.flatten().sum()
     }
 
     /// Takes the events that are ready and hands what they settle to `each`, reply by reply.
@@ -421,7 +433,7 @@ impl Generation {
             .choices
             .iter()
             .filter_map(|choice| choice.admitted.get());
-        admitted.min().copied()
+        admitted.map(|admission| admission.at).min()
     }
 
     /// How long the first of the replies waited for its slot; None while all of them do.

@@ -240,6 +240,7 @@ pub fn submit_all(
             wanted.sampling.bad_words.clone_from(&words.bad);
             wanted.sampling.dry.breakers.clone_from(&words.breakers);
             wanted.source = call.source();
+            wanted.domain = call.domain();
             // Replies to one prompt differ, and so do those to equal prompts.
             let seed = ask.sampling.seed;
             wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);
@@ -265,7 +266,7 @@ pub fn submit_all(
         service,
         call,
         submitted,
-        choices,
+        (choices, ask.choices),
         prompt_tokens,
     ))
 }
@@ -354,6 +355,7 @@ fn engine_request(
 ) -> Request {
     Request {
         source: Source::default(),
+        domain: 0,
         prompt: prompt.tokens.clone(),
         max_tokens: tokens_max(ask, room),
         stop_tokens: format.stop_tokens.clone(),

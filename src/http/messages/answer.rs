@@ -84,20 +84,20 @@ fn call_id() -> String {
     format!("toolu_{}", &random::hex()[..24])
 }
 
-/// `written`: tokens of the reply. Nothing is read from or written to a cache that would be billed.
-fn usage_json(prompt: usize, written: usize) -> Value {
+/// Tokens of the prompt that a cache had count apart. Nothing written to one would be billed.
+fn usage_json(usage: Usage) -> Value {
     json!({
-        "input_tokens": prompt,
-        "cache_read_input_tokens": 0,
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_read_input_tokens": usage.cached,
         "cache_creation_input_tokens": 0,
-        "output_tokens": written,
+        "output_tokens": usage.completion,
     })
 }
 
 /// The answer to a request that does not stream.
 pub fn whole_answer(identity: &Identity, reply: Gathered, usage: Usage) -> Value {
     let finish = reply.finish.unwrap_or(Finish::Stop);
-    let usage = usage_json(usage.prompt, usage.completion);
+    let usage = usage_json(usage);
     identity.message(
         content(identity, reply.deltas),
         &identity.end(finish),
@@ -243,7 +243,11 @@ impl MessageWriter {
 
 impl Writer for MessageWriter {
     fn write_start(&mut self, out: &mut Vec<u8>) {
-        let usage = usage_json(self.prompt_tokens, 0);
+        // What a cache has of the prompt is known when it gets its slot: the end tells.
+        let usage = usage_json(Usage {
+            prompt: self.prompt_tokens,
+            ..Usage::default()
+        });
         let message = self.identity.message(Vec::new(), &Value::Null, &usage);
         event(
             out,
@@ -266,7 +270,7 @@ impl Writer for MessageWriter {
         let data = json!({
             "type": "message_delta",
             "delta": self.identity.end(self.finish),
-            "usage": usage_json(usage.prompt, usage.completion),
+            "usage": usage_json(usage),
         });
         event(out, "message_delta", &data);
         event(out, "message_stop", &json!({"type": "message_stop"}));

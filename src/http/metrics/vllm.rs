@@ -56,6 +56,16 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
             stats.generated_tokens.get(),
         ),
         (
+            "vllm:prefix_cache_queries_total",
+            "Tokens of prompts that were looked up.",
+            stats.looked_up_tokens.get(),
+        ),
+        (
+            "vllm:prefix_cache_hits_total",
+            "Those of them that were not computed again.",
+            stats.cached_tokens.get(),
+        ),
+        (
             "vllm:num_preemptions_total",
             "Sequences preempted: none ever is.",
             0,

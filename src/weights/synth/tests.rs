@@ -6,7 +6,7 @@ use super::super::tests::Folder;
 use super::super::{Checkpoint, Weight, WeightsError, open_layers, open_seeded};
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::executor::{Executor, PageId, Rows, Slot, TokenId};
+use crate::executor::{Executor, PageId, Rows, Slot, States, TokenId};
 use crate::model::{Plan, Runner};
 use crate::target::{LAYERS, PAGE, Site, VOCAB};
 
@@ -135,7 +135,7 @@ fn entropies(tokens: &[TokenId]) -> Vec<f64> {
     let mut found = Vec::new();
     for (start, token) in tokens.iter().enumerate() {
         let rows = Rows {
-            slot: Slot(0),
+            states: States::own(Slot(0)),
             start,
             tokens: std::slice::from_ref(token),
             pages: &pages,

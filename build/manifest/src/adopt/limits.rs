@@ -1,7 +1,7 @@
 //! Capacities of a new leaf: usual ones, cut to what the model and the memory have.
 
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::Model;
+use crate::schema::model::{Mixer, Model};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -51,6 +51,7 @@ impl Usual {
             sequences: self.sequences(),
             context,
             kv_tokens,
+            snapshots: recurs(model).then(|| self.sequences()),
             queued: self.queued,
             page: PAGE,
         };
@@ -60,6 +61,11 @@ impl Usual {
         };
         (limits, steps)
     }
+}
+
+/// Whether the model has recurrent states, of which some are kept.
+fn recurs(model: &Model) -> bool {
+    model.layers.period.contains(&Mixer::Gdn)
 }
 
 /// Tokens of whole pages.
@@ -77,7 +83,7 @@ pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
     let weights = target.part_bytes(Part::Text) + target.part_bytes(Part::Mtp);
     let state = target.state_matrix_bytes() + target.state_conv_bytes();
     let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
-    let taken = weights + state * GPU.sequences() + reserve;
+    let taken = weights + 2 * state * GPU.sequences() + reserve;
     let rest = memory.saturating_sub(taken) / 4 * PAGES_QUARTERS;
     let token = target.kv_bytes_of_layer() * target.kv_layers();
     let tokens = rest.checked_div(token)?;

@@ -211,6 +211,9 @@ pub(super) fn leaf(
     lines.count("sequences", limits.sequences);
     lines.count("context", limits.context);
     lines.count("kv_tokens", limits.kv_tokens);
+    if let Some(snapshots) = limits.snapshots {
+        lines.count("snapshots", snapshots);
+    }
     lines.count("queued", limits.queued);
     lines.count("page", limits.page);
     lines.table("steps");

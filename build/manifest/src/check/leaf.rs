@@ -6,6 +6,7 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
+use crate::schema::model::Mixer;
 use crate::table::{FP8_BLOCK, Format, Kind, NVFP4_GROUP, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
@@ -49,6 +50,7 @@ impl File {
         self.count("limits.sequences", limits.sequences, largest::REQUESTS)?;
         self.count("limits.queued", limits.queued, largest::REQUESTS)?;
         self.count("limits.kv_tokens", limits.kv_tokens, largest::KV_TOKENS)?;
+        self.snapshot_rules(target)?;
         let grid = page > 0 && page.is_multiple_of(GRID_TOKENS);
         self.rule(grid, "limits.page", page, "must be a multiple of 64")?;
         let context = limits.context;
@@ -70,6 +72,23 @@ impl File {
         self.rule(tokens >= context, "limits.kv_tokens", tokens, &rule)?;
         let rule = format!("must be at most limits.sequences * limits.context = {most}");
         self.rule(tokens <= most, "limits.kv_tokens", tokens, &rule)
+    }
+
+    fn snapshot_rules(&self, target: &Target) -> Rule {
+        let recurs = target.layers_of(Mixer::Gdn) > 0;
+        match target.leaf.limits.snapshots {
+            Some(snapshots) if recurs => {
+                self.count("limits.snapshots", snapshots, largest::REQUESTS)
+            }
+            Some(snapshots) => {
+                let rule = "the model has no recurrent states to keep";
+                self.rule(false, "limits.snapshots", snapshots, rule)
+            }
+            None => {
+                let rule = "must be stated, as the model has recurrent states";
+                self.rule(!recurs, "limits.snapshots", "none", rule)
+            }
+        }
     }
 
     fn step_rules(&self, target: &Target) -> Rule {

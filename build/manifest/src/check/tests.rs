@@ -139,7 +139,7 @@ fn memory_that_others_need_is_refused() {
         message(HARDWARE_FILE, "\"cuda\"", reserve),
         format!(
             "{LEAF_FILE}: limits.kv_tokens = 4194304: weights, KV pages, states and \
-             host_reserve_bytes need 152743033344 bytes, above gpu.memory_bytes = 150109880320"
+             host_reserve_bytes need 156863937024 bytes, above gpu.memory_bytes = 150109880320"
         )
     );
 }
@@ -256,6 +256,10 @@ refused!(context_above_the_models: LEAF_FILE, "context = 131_072" => "context = 
     "limits.context = 524288: must be at most the model's max_position = 262144");
 refused!(no_sequences: LEAF_FILE, "sequences = 64" => "sequences = 0",
     "limits.sequences = 0: must be 1 ..= 65536");
+refused!(recurrent_states_that_none_are_kept_of: LEAF_FILE, "snapshots = 64\n" => "",
+    "limits.snapshots = none: must be stated, as the model has recurrent states");
+refused!(no_snapshots: LEAF_FILE, "snapshots = 64" => "snapshots = 0",
+    "limits.snapshots = 0: must be 1 ..= 65536");
 refused!(no_queue: LEAF_FILE, "queued = 256" => "queued = 0",
     "limits.queued = 0: must be 1 ..= 65536");
 refused!(prefill_beyond_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4_194_368",
@@ -279,7 +283,7 @@ refused!(kv_tokens_that_no_sequence_takes: LEAF_FILE,
     "limits.kv_tokens = 8388672: must be at most limits.sequences * limits.context = 8388608");
 refused!(more_than_the_memory: LEAF_FILE, "kv_tokens = 4_194_304" => "kv_tokens = 8_388_608",
     "limits.kv_tokens = 8388608: weights, KV pages, states and host_reserve_bytes need \
-     217232313856 bytes, above gpu.memory_bytes = 150109880320");
+     221353217536 bytes, above gpu.memory_bytes = 150109880320");
 refused!(embedding_files_that_are_not_stated: LEAF_FILE, "\n[[format]]\nmatch = [" =>
     "embed = true\n[[format]]\nmatch = [",
     "embed = true: needs a [checkpoint] of the model that states its files");

@@ -161,6 +161,10 @@ pub struct Limits {
     /// Tokens that the KV pages of all sequences hold together; a multiple of `page`, `context` at
     /// least and `sequences * context` at most.
     pub kv_tokens: u64,
+    /// Recurrent states that are kept for prompts to come, beside those of sequences; only of
+    /// models that have such states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<u64>,
     /// Requests that may wait for a slot, at least 1.
     pub queued: u64,
     /// Tokens per KV page, a multiple of 64.

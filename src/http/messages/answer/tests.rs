@@ -45,6 +45,7 @@ fn settled(deltas: Vec<Delta>, finish: Option<Finish>) -> Settled {
 
 const USAGE: Usage = Usage {
     prompt: 3,
+    cached: 0,
     completion: 4,
     reasoning: 1,
 };

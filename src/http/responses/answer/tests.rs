@@ -8,6 +8,7 @@ use crate::text::testing::{Random, chat_model};
 
 const USAGE: Usage = Usage {
     prompt: 3,
+    cached: 0,
     completion: 9,
     reasoning: 4,
 };

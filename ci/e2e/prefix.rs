@@ -1,0 +1,119 @@
+//! Prompts that begin as one before: what is computed of them, and that no reply tells.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, with};
+use crate::keys::KeyFile;
+
+/// Turns of the conversation.
+const TURNS: usize = 10;
+/// Tokens of a page, and of a cell of a prompt.
+const PAGE: u64 = 64;
+/// Tokens before a prompt's end from which on the next turn may differ.
+const OPENING: u64 = 8;
+
+fn body(messages: &[Value]) -> Value {
+    json!({"messages": messages, "max_tokens": 24, "temperature": 0.8, "seed": 3,
+        "logprobs": true, "top_logprobs": 3, "enable_thinking": false})
+}
+
+/// A user's message of a turn, of about a page.
+fn question(turn: usize) -> Value {
+    let text = format!("In turn {turn}: {}", "what is 2 and 3? ".repeat(8));
+    json!({"role": "user", "content": text})
+}
+
+/// Tokens of the prompt and those that were cached, as an answer tells them.
+fn used(answer: &Value) -> (u64, u64) {
+    let usage = &answer["usage"];
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64();
+    (usage["prompt_tokens"].as_u64().unwrap(), cached.unwrap())
+}
+
+#[test]
+fn a_turn_pays_for_what_is_new_in_it() {
+    let (server, fresh) = (Server::start(), Server::start());
+    let mut messages = vec![json!({"role": "system", "content": "Answer briefly. ".repeat(20)})];
+    let mut before = 0;
+    for turn in 0..TURNS {
+        messages.push(question(turn));
+        let computed = server.metric("atlas_prompt_tokens_total") as u64;
+        let answer = server.chat(&body(&messages)).json();
+        let computed = server.metric("atlas_prompt_tokens_total") as u64 - computed;
+        let (prompt, cached) = used(&answer);
+        assert_eq!(cached + computed, prompt, "turn {turn}");
+        let new = prompt - before;
+        assert!(
+            computed <= new + PAGE + OPENING,
+            "turn {turn}: {computed} for {new}"
+        );
+        before = prompt;
+        let message = &answer["choices"][0]["message"];
+        messages.push(json!({"role": "assistant", "content": message["content"]}));
+    }
+    messages.pop();
+    let [warm, cold] = [&server, &fresh].map(|server| server.chat(&body(&messages)).json());
+    assert!(used(&warm).1 > 0 && used(&cold).1 == 0);
+    assert_eq!(
+        warm["choices"], cold["choices"],
+        "the same bits, cached or computed"
+    );
+}
+
+#[test]
+fn every_dialect_tells_what_was_cached() {
+    let server = Server::start();
+    let text = "Name the sum of 2 and 3. ".repeat(12);
+    let user = json!([{"role": "user", "content": text}]);
+    for (path, body, whole, cached) in [
+        (
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 2}),
+            "prompt_tokens",
+            "/usage/prompt_tokens_details/cached_tokens",
+        ),
+        (
+            "/v1/messages",
+            json!({"model": "m", "messages": user, "max_tokens": 2}),
+            "input_tokens",
+            "/usage/cache_read_input_tokens",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": text, "max_output_tokens": 2, "store": false}),
+            "input_tokens",
+            "/usage/input_tokens_details/cached_tokens",
+        ),
+    ] {
+        let [first, again] = [0; 2].map(|_| server.post_to(path, &body).json());
+        let told = |answer: &Value| answer.pointer(cached).and_then(Value::as_u64);
+        assert!(told(&again) > Some(0), "{path}: {}", again["usage"]);
+        let prompt = |answer: &Value| {
+            let apart = path == "/v1/messages";
+            let rest = answer["usage"][whole].as_u64().unwrap();
+            rest + if apart { told(answer).unwrap() } else { 0 }
+        };
+        assert_eq!(prompt(&first), prompt(&again), "{path}");
+    }
+}
+
+#[test]
+fn keys_share_no_prompts() {
+    let keys = ["one-0123456789abcdef", "two-0123456789abcdef"];
+    let file = KeyFile::new("prefix", &keys.join("\n"));
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    let ask = |key: &str| {
+        let body = with(body(&[question(0), question(1)]), json!({"max_tokens": 1}));
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\nauthorization: Bearer {key}\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        used(&server.send(head.as_bytes()).answer().json()).1
+    };
+    assert_eq!(ask(keys[0]), 0);
+    assert_eq!(ask(keys[1]), 0, "another key's prompt");
+    assert!(ask(keys[0]) > 0 && ask(keys[1]) > 0);
+}
