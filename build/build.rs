@@ -37,7 +37,7 @@ fn generate() -> Result<(), Box<dyn Error>> {
         fs::write(out.join(&file.name), &file.content)?;
     }
     fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
-    choose("model", &["hybrid", "plain"], target.decoder());
+    choose("model", &["hybrid", "plain", "sliding"], target.decoder());
     choose("feed_forward", &["experts", "mlp"], target.feed_forward());
     link(&target)
 }

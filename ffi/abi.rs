@@ -111,9 +111,14 @@ pub fn symbol(launcher: &str) -> String {
 
 /// A launcher's C declaration without the closing semicolon.
 pub fn declaration(launcher: &str, op: &Op) -> String {
+    signature(&symbol(launcher), op)
+}
+
+/// `name` as a function of the op's arguments.
+fn signature(name: &str, op: &Op) -> String {
     let mut parameters: Vec<String> = op.args.iter().map(Arg::parameter).collect();
     parameters.push("atlas_stream *stream".to_string());
-    format!("int {}({})", symbol(launcher), parameters.join(", "))
+    format!("int {name}({})", parameters.join(", "))
 }
 
 /// Parses and checks the table.
@@ -147,8 +152,9 @@ const TAIL: &str = "
 #endif
 ";
 
-/// The text of `ops.h`, which declares `launchers`: op and launcher of each. It includes nothing,
-/// so that it parses without any system's headers.
+/// The text of `ops.h`, which declares `launchers`: op and launcher of each, and for each op over a
+/// kind of block the type of its launchers. It includes nothing, so that it parses without any
+/// system's headers.
 ///
 /// # Errors
 /// A launcher of an op that the table does not have.
@@ -157,6 +163,15 @@ pub fn header<'a>(
     launchers: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<String, String> {
     let mut text = String::from(HEAD);
+    let over = table.iter().filter(|(_, row)| row.over.is_some());
+    for (op, row) in over {
+        let kind = signature(&format!("{}_launcher", symbol(op)), row);
+        write!(
+            text,
+            "\n// Launchers of `{op}`, one for each shape.\ntypedef {kind};\n"
+        )
+        .expect("writing to a String cannot fail");
+    }
     for (op, launcher) in launchers {
         let row = table.get(op);
         let row = row.ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;

@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bindings = bindgen::Builder::default()
         .header_contents("ops.h", &abi::header(&table, names)?)
         .allowlist_function("atlas_.*")
+        .allowlist_type("atlas_.*_launcher")
         .wrap_unsafe_ops(true)
         .layout_tests(false)
         .generate()?;

@@ -9,7 +9,8 @@
 compiled into the binary, which replays it before it serves. `golden/logits.safetensors`: logits of one longer sequence,
 and of the multi-token-prediction layer, at positions where pages, cells and splits begin and end. Weights are
 dequantised here, independently of the server's loader, and named and stacked as modules are by transformers itself.
-A model with recurrent layers caches nothing: it may lack the layers whose cache transformers measures. The format of
+A model with recurrent layers caches nothing: it may lack the layers whose cache transformers measures. The family
+`sliding`, which transformers has not, is that of `sliding_model.py`. The format of
 tokens.json is described in src/model/selfcheck.rs.
 
 Prompts are chats of a file in the model's folder (one JSON object with `messages` per line), taken at even distances
@@ -30,6 +31,8 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+import sliding_model
 
 LENGTH = 300  # tokens of the long sequence; crosses four pages of 64 and a split of 256
 BOUNDARIES = [64, 128, 192, 256, 512, 1024, 1536]  # of pages and recurrent cells; from 256 on of attention's splits
@@ -142,6 +145,8 @@ def class_of(config):
 def build(config, weights, **options):
     """A model of these weights, every one of them used and none missing but those of a tower for images. It takes their
     memory where it stacks nothing; `options` are those of transformers."""
+    if config.get("model_type") == sliding_model.TYPE:
+        return sliding_model.build(config, weights)
     kind, config = class_of(config)
     model, loaded = kind.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32,
                                          attn_implementation="eager", output_loading_info=True, **options)

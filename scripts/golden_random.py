@@ -96,13 +96,13 @@ class Checkpoint:
         self.tensors[f"{name}.gate_up_proj"] = self.normal(e, 2 * i, h, scale=2 / math.sqrt(h)).bfloat16()
         self.tensors[f"{name}.down_proj"] = self.normal(e, h, i, scale=1.5 / math.sqrt(i)).bfloat16()
 
-    def attention(self, name, group):
-        m = self.m
-        q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
-        self.matrix(f"{name}.q_proj", 2 * q if self.family.gated else q, m["hidden"], group, 1.5)
-        self.matrix(f"{name}.k_proj", kv, m["hidden"], group, 1.5)
-        self.matrix(f"{name}.v_proj", kv, m["hidden"], group)
-        self.matrix(f"{name}.o_proj", m["hidden"], q, group, 1.5)
+    def attention(self, name, group, m):
+        """Of the heads that `m` states."""
+        q, kv, hidden = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"], self.m["hidden"]
+        self.matrix(f"{name}.q_proj", 2 * q if self.family.gated else q, hidden, group, 1.5)
+        self.matrix(f"{name}.k_proj", kv, hidden, group, 1.5)
+        self.matrix(f"{name}.v_proj", kv, hidden, group)
+        self.matrix(f"{name}.o_proj", hidden, q, group, 1.5)
         if self.family.qk_norm:
             self.norm(f"{name}.q_norm.weight", m["head_dim"])
             self.norm(f"{name}.k_norm.weight", m["head_dim"])
@@ -136,7 +136,7 @@ class Checkpoint:
         if kind == "gdn":
             self.gdn(f"{name}.linear_attn")
         else:
-            self.attention(f"{name}.self_attn", groups[0])
+            self.attention(f"{name}.self_attn", groups[0], m["sliding"] if kind == "sliding" else m)
         if self.family.router:
             self.mixture(f"{name}.{self.family.router}", groups)
         else:
@@ -169,6 +169,9 @@ class Checkpoint:
 
 
 def rope(m):
+    if FAMILIES[m["family"]].slides:
+        each = dict(full_attention=m, sliding_attention=m["sliding"])
+        return {kind: {"rope_type": "default", "rope_theta": its["theta"]} for kind, its in each.items()}
     parameters = {"rope_type": "default", "rope_theta": m["theta"]}
     if FAMILIES[m["family"]].gdn:
         parameters |= {"partial_rotary_factor": m["rotary"] / m["head_dim"]}
@@ -195,9 +198,17 @@ def feed_forward(m):
 
 
 def order(m):
-    kinds = {"gdn": "linear_attention", "attention": "full_attention"}
-    return {"mtp_num_hidden_layers": m["mtp"],
-            "layer_types": [kinds[m["period"][i % len(m["period"])]] for i in range(m["layers"])]}
+    kinds = {"gdn": "linear_attention", "attention": "full_attention", "sliding": "sliding_attention"}
+    return {"layer_types": [kinds[m["period"][i % len(m["period"])]] for i in range(m["layers"])]}
+
+
+def heads(m):
+    """Heads of each kind of layer, in the words of Gemma 4 where there are two."""
+    words = lambda its: {"num_key_value_heads": its["kv_heads"], "head_dim": its["head_dim"]}
+    if not FAMILIES[m["family"]].slides:
+        return words(m)
+    return words(m["sliding"]) | {"num_global_key_value_heads": m["kv_heads"], "global_head_dim": m["head_dim"],
+                                  "sliding_window": m["sliding"]["window"], **order(m)}
 
 
 def config(m):
@@ -206,10 +217,11 @@ def config(m):
     text = {
         "architectures": [family.architecture], "model_type": family.model_type,
         "vocab_size": m["vocab"], "hidden_size": m["hidden"], "num_hidden_layers": m["layers"],
-        "num_attention_heads": m["heads"], "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"],
+        "num_attention_heads": m["heads"], **heads(m),
         "rms_norm_eps": m["eps"], "max_position_embeddings": 4096, "tie_word_embeddings": m["tied"],
         "rope_parameters": rope(m),
-        **(recurrence(m) if family.gdn else {}), **feed_forward(m), **(order(m) if family.gdn else {}),
+        **(recurrence(m) if family.gdn else {}), **feed_forward(m),
+        **({"mtp_num_hidden_layers": m["mtp"]} | order(m) if family.gdn else {}),
         **dict(family.words), **m["words"],
     }
     if not m["around"]:
@@ -245,11 +257,14 @@ def format_rules(m):
 
 def blocks(m):
     """The manifest's tables of what the model's family has."""
-    family, attention = FAMILIES[m["family"]], dict(
-        heads=m["heads"], kv_heads=m["kv_heads"], head_dim=m["head_dim"], rotary_dim=m["rotary"],
-        rope_theta=float(m["theta"]))
-    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn else {})
-    tables = [("layers", layers), ("attention", attention)]
+    family = FAMILIES[m["family"]]
+    attention = lambda its: dict(
+        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], rotary_dim=its["rotary"],
+        **({"window": its["window"]} if "window" in its else {}), rope_theta=float(its["theta"]))
+    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or family.slides else {})
+    tables = [("layers", layers), ("attention", attention(m))]
+    if family.slides:
+        tables += [("sliding", attention(m["sliding"]))]
     if "factor" in m["rope"]:
         words = dict(factor="factor", low_freq_factor="low_freq_factor", high_freq_factor="high_freq_factor",
                      original_max_position="original_max_position_embeddings")
@@ -287,6 +302,7 @@ def leaf(hardware, name, m):
         ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
+        *[(f"op.{json.dumps(op)}", choice) for op, choice in m["ops"].get(hardware, {}).items()],
     ]
     path = TARGETS / hardware / name / f"{m['quant']}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)

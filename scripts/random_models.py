@@ -12,6 +12,7 @@ class Family:
     norm: float = 1.0  # weights of norms lie around it: 0 where a norm multiplies by 1 + w
     gated: bool = False  # q_proj has a gate behind each query head
     qk_norm: bool = False  # a norm of each query and key head
+    slides: bool = False  # some layers attend to a window, in a shape of their own
     gdn: str = ""  # inputs of Gated DeltaNet: "split", or "fused" (interleaved by key head)
     router: str = ""  # the layer's mixture of experts; without one it has an MLP
     expert: tuple = ("gate_proj", "up_proj", "down_proj")
@@ -24,6 +25,7 @@ class Family:
 FAMILIES = {
     "llama": Family("LlamaForCausalLM", "llama", inner="intermediate_size"),
     "qwen3": Family("Qwen3ForCausalLM", "qwen3", qk_norm=True, inner="intermediate_size"),
+    "sliding": Family("SlidingForCausalLM", "sliding", qk_norm=True, slides=True, inner="intermediate_size"),
     "qwen3_moe": Family("Qwen3MoeForCausalLM", "qwen3_moe", qk_norm=True, router="mlp",
                         words=(("norm_topk_prob", True),)),
     "mixtral": Family("MixtralForCausalLM", "mixtral", router="block_sparse_moe", expert=("w1", "w3", "w2"),
@@ -36,9 +38,9 @@ FAMILIES = {
                          router="mlp", shared=True, words=(("norm_topk_prob", True),)),
 }
 
-# What a model need not say. `formats` name the groups that are not BF16.
+# What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, mtp=0, prefix="model.", stacked=False,
-                shards=1, formats={}, eps=1e-6, rope={}, words={}, around={}, hardware=["cpu"])
+                shards=1, formats={}, eps=1e-6, rope={}, words={}, around={}, hardware=["cpu"], ops={})
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128.
 GPU = dict(hardware=["cpu", "h200", "gb10"])
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -61,6 +63,10 @@ def recurrent(period, heads, ratio, key_dim, value_dim):
     return dict(period=period, layers=len(period), key_heads=heads, value_heads=heads * ratio, key_dim=key_dim,
                 value_dim=value_dim)
 
+
+# Prompts of heads that are wider than a warpgroup's sums.
+WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
+                            why="heads of 512: a warpgroup's sums are up to 256 columns")}
 
 MODELS = {
     "random-ratio1": model(
@@ -161,6 +167,12 @@ MODELS = {
         "qwen3_next", 63, "one value head per key head, five of six experts", vocab=151, hidden=44,
         heads=3, kv_heads=1, head_dim=128, rotary=48, theta=1e7, experts=6, top=5, inner=12, shared=44,
         **recurrent(["gdn", "attention"], 3, 1, 24, 16)),
+
+    "random-sliding-1": model(
+        "sliding", 71, "heads of 256 over a window, of 512 over all positions, for a GPU too", vocab=293, hidden=128,
+        heads=2, kv_heads=1, head_dim=512, rotary=512, theta=1e6, inner=160, layers=3,
+        period=["sliding", "sliding", "attention"],
+        sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), ops={"h200": WIDE}, **GPU),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128, eps=1e-5,

@@ -19,6 +19,8 @@ pub trait Attention: Send + Sync + 'static {
     const GATED: bool;
     /// Whether queries and keys have an RMS norm of each head.
     const NORMED: bool;
+    /// Positions that a query sees, its own the last; none: all up to its own.
+    const WINDOW: Option<usize>;
 
     /// Query heads of a key head.
     const GROUP: usize = Self::HEADS / Self::KV_HEADS;
@@ -36,7 +38,13 @@ pub trait Attention: Send + Sync + 'static {
     const CHECK: () = {
         assert!(Self::HEADS.is_multiple_of(Self::KV_HEADS));
         assert!(Self::ROTARY_DIM.is_multiple_of(2) && Self::ROTARY_DIM <= Self::HEAD_DIM);
+        assert!(!matches!(Self::WINDOW, Some(0)));
     };
+
+    /// First position that a query at `position` sees.
+    fn first_seen(position: usize) -> usize {
+        Self::WINDOW.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
 }
 
 /// Angles of rotary embedding: `position * frequency(pair)`.
@@ -156,6 +164,28 @@ pub trait Mlp: Send + Sync + 'static {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Windowed;
+
+    impl Attention for Windowed {
+        const HEADS: usize = 1;
+        const KV_HEADS: usize = 1;
+        const HEAD_DIM: usize = 2;
+        const ROTARY_DIM: usize = 2;
+        const ROPE: Rope = Rope {
+            theta: 1e4,
+            scaling: None,
+        };
+        const GATED: bool = false;
+        const NORMED: bool = false;
+        const WINDOW: Option<usize> = Some(3);
+    }
+
+    #[test]
+    fn a_window_ends_with_the_query_s_own_position() {
+        let seen = [0, 1, 2, 3, 9].map(|position| position + 1 - Windowed::first_seen(position));
+        assert_eq!(seen, [1, 2, 3, 3, 3]);
+    }
 
     #[test]
     fn a_scaled_frequency_is_kept_above_and_divided_below() {

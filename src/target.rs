@@ -21,8 +21,10 @@ pub use table::{
 pub enum Mixer {
     /// Gated DeltaNet: causal conv1d and a recurrent matrix state.
     Gdn,
-    /// Full attention with an output gate.
+    /// Attention over all positions.
     Attention,
+    /// Attention over a window of positions.
+    Sliding,
 }
 
 /// How keys and values are stored.

@@ -36,9 +36,10 @@ use ffi::{
 use crate::executor::{DeviceError, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::{Batch, Device, Program};
-use crate::shapes::Attention as _;
-use crate::target::{self, Format, Full, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
+use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
+
+pub use attend::Launchers;
 
 use failures::Failures;
 use jobs::Wanted;
@@ -101,7 +102,7 @@ const OPERAND_BYTES: usize = most(
 /// place, bytes.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
 /// Numbers of blocks that have stored theirs: a tile of few rows has one, of each KV head.
-const ARRIVED: usize = FEW_ROWS * Full::KV_HEADS;
+const ARRIVED: usize = FEW_ROWS * attend::KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Parts of the rows that `top_k` takes.
@@ -109,6 +110,15 @@ const PARTS: usize = MAX_SEQUENCES * TOP_K_CHUNKS * TOP_K_PARTS;
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
+}
+
+const fn largest(all: &[usize]) -> usize {
+    let (mut found, mut at) = (0, 0);
+    while at < all.len() {
+        found = most(found, all[at]);
+        at += 1;
+    }
+    found
 }
 
 const fn least(a: usize, b: usize) -> usize {

@@ -6,6 +6,7 @@ mod blocks;
 mod decoder;
 #[cfg_attr(model = "hybrid", path = "hybrid.rs")]
 #[cfg_attr(model = "plain", path = "plain.rs")]
+#[cfg_attr(model = "sliding", path = "sliding.rs")]
 mod family;
 mod feed_forward;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Decoders whose layers all attend: Llama, Mixtral, Qwen3.
+//! Decoders whose layers all attend alike: Llama, Mixtral, Qwen3.
 
 use std::iter;
 

@@ -33,10 +33,10 @@ pub trait Attend<A: shapes::Attention>: Device {
     );
 
     /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
-    /// over positions `j` up to the row's own, `g = h / GROUP`, then, where the shape is `GATED`,
-    /// `out[r, h] *= sigmoid(gate[r, h])`, element by element. `q [R, QUERIES]` as `store_kv`
-    /// leaves it; `out [R, MIXED]`. Rows are taken one by one, or in cells as [`super::ONE_BY_ONE`]
-    /// states.
+    /// over positions `j` up to the row's own, of a shape with a `WINDOW` the last so many of them;
+    /// `g = h / GROUP`. Then, where the shape is `GATED`, `out[r, h] *= sigmoid(gate[r, h])`,
+    /// element by element. `q [R, QUERIES]` as `store_kv` leaves it; `out [R, MIXED]`. Rows are
+    /// taken one by one, or in cells as [`super::ONE_BY_ONE`] states.
     fn attend(
         &mut self,
         q: &Self::Tensor,

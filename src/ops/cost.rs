@@ -28,7 +28,7 @@ impl Cost {
         }
     }
 
-    /// One query row of every head over `context` positions.
+    /// One query row of every head over the `context` positions that it sees.
     pub const fn attend<A: shapes::Attention>(context: usize, element_bytes: usize) -> Cost {
         let macs = 2 * context * A::MIXED;
         Cost {

@@ -273,6 +273,7 @@ impl crate::shapes::Attention for Full {
     const ROPE: crate::shapes::Rope = crate::shapes::Rope { theta: 10000000.0, scaling: None };
     const GATED: bool = true;
     const NORMED: bool = true;
+    const WINDOW: Option<usize> = None;
 }
 /// Gated DeltaNet.
 pub struct Gdn;
@@ -292,6 +293,15 @@ impl crate::shapes::Experts for Moe {
     const SHARED: usize = 128;
     const ROWS_NVFP4: bool = false;
 }
+/// Values of an expression for each attention shape of the model, which it calls `$shape`.
+macro_rules! each_attention {
+    ($shape:ident => $value:expr) => {
+        [
+            { type $shape = $crate::target::Full; $value },
+        ]
+    };
+}
+pub(crate) use each_attention;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.

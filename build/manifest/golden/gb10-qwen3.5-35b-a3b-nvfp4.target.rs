@@ -369,6 +369,7 @@ impl crate::shapes::Attention for Full {
     const ROPE: crate::shapes::Rope = crate::shapes::Rope { theta: 10000000.0, scaling: None };
     const GATED: bool = true;
     const NORMED: bool = true;
+    const WINDOW: Option<usize> = None;
 }
 /// Gated DeltaNet.
 pub struct Gdn;
@@ -387,6 +388,21 @@ impl crate::shapes::Experts for Moe {
     const INTERMEDIATE: usize = 512;
     const SHARED: usize = 512;
     const ROWS_NVFP4: bool = false;
+}
+/// Values of an expression for each attention shape of the model, which it calls `$shape`.
+macro_rules! each_attention {
+    ($shape:ident => $value:expr) => {
+        [
+            { type $shape = $crate::target::Full; $value },
+        ]
+    };
+}
+pub(crate) use each_attention;
+impl crate::backend::cuda::Launchers for Full {
+    const PLACE: usize = 0;
+    const ATTEND: ffi::ops::Launcher<ffi::ops::atlas_attend_launcher> = ffi::ops::atlas_attend;
+    const ATTENTION: ffi::ops::Launcher<ffi::ops::atlas_attention_launcher> = ffi::ops::atlas_attention;
+    const STORE_KV: ffi::ops::Launcher<ffi::ops::atlas_store_kv_launcher> = ffi::ops::atlas_store_kv;
 }
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];

@@ -65,6 +65,7 @@ struct Full {
   static constexpr int kRotaryDim = 64;
   static constexpr bool kGated = true;
   static constexpr bool kNormed = true;
+  static constexpr int kWindow = 0;
 };
 
 // Gated DeltaNet.

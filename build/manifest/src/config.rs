@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
-use crate::family::{FeedForward, Mixers, Traits};
+use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Traits, WINDOW, Word};
 use crate::schema::model::{AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling};
 use crate::table::Format;
 use crate::target::Target;
@@ -39,9 +39,11 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
     let mut facts = family_facts(target.traits());
-    facts.extend(rope(&model.attention));
+    let words = target.traits().mixers.attention();
+    facts.extend(rope(&model.attention, words));
     facts.extend(dims(model));
-    facts.extend(attention(target));
+    facts.extend(attention(target, &model.attention, words));
+    facts.extend(window(target));
     facts.extend(model.gdn.iter().flat_map(gdn));
     facts.extend(feed_forward(target));
     facts.extend(layers(target));
@@ -124,25 +126,33 @@ fn routing(traits: &Traits) -> Vec<Fact> {
 }
 
 /// Rotary positions, in the words of both generations of configurations.
-fn rope(attention: &Attention) -> Vec<Fact> {
-    let share = attention.rotary_dim as f64 / attention.head_dim as f64;
-    let (theta, dim) = ("attention.rope_theta", "attention.rotary_dim");
-    let share_of = |pointer| Fact {
-        required: share != 1.0,
-        ..fact(dim, share, pointer)
-    };
-    let mut facts = vec![
-        required(theta, attention.rope_theta, "/rope_parameters/rope_theta"),
-        fact(theta, attention.rope_theta, "/rope_theta"),
-        share_of("/rope_parameters/partial_rotary_factor"),
-        fact(dim, share, "/partial_rotary_factor"),
-        fact(FAMILY, false, "/rope_interleave"),
-    ];
+fn rope(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
+    let mut facts = turns(attention, words);
+    facts.push(fact(FAMILY, false, "/rope_interleave"));
     facts.extend(match &attention.rope_scaling {
         None => unscaled(),
         Some(scaling) => scaled(scaling),
     });
     facts
+}
+
+/// Base of the frequencies, and the part of a head that turns.
+fn turns(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
+    let share = attention.rotary_dim as f64 / attention.head_dim as f64;
+    let mut facts = stated(&words.rope_theta, attention.rope_theta, true);
+    facts.extend(stated(&words.rotary_dim, share, share != 1.0));
+    facts
+}
+
+/// A fact wherever configurations state it; `required`: they must.
+fn stated(word: &Word, value: impl Into<Value>, required: bool) -> Vec<Fact> {
+    let value = value.into();
+    let pointers = word.pointers.iter().enumerate();
+    let facts = pointers.map(|(at, pointer)| Fact {
+        required: required && at == 0,
+        ..fact(word.key, value.clone(), pointer)
+    });
+    facts.collect()
 }
 
 const SCALING: &str = "attention.rope_scaling";
@@ -213,6 +223,7 @@ fn layers(target: &Target) -> Vec<Fact> {
     let names = target.mixers().into_iter().map(|mixer| match mixer {
         Mixer::Gdn => "linear_attention",
         Mixer::Attention => "full_attention",
+        Mixer::Sliding => "sliding_attention",
     });
     let names = Value::from_iter(names);
     let period = &target.model.layers.period;
@@ -308,21 +319,38 @@ fn dims(model: &Model) -> Vec<Fact> {
     ]
 }
 
-fn attention(target: &Target) -> Vec<Fact> {
-    let (model, attention) = (&target.model, &target.model.attention);
-    let share = model.hidden == attention.heads * attention.head_dim;
-    let head_dim = fact("attention.head_dim", attention.head_dim, "/head_dim");
-    let kv_heads = attention.kv_heads;
-    vec![
-        required("attention.heads", attention.heads, "/num_attention_heads"),
-        required("attention.kv_heads", kv_heads, "/num_key_value_heads"),
-        Fact {
-            required: !(target.traits().default_head_dim && share),
-            ..head_dim
-        },
-        one_of(FAMILY, &[Value::Null], "/sliding_window"),
-    ]
+fn attention(target: &Target, attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
+    let share = target.model.hidden == attention.heads * attention.head_dim;
+    let by_default = target.traits().default_head_dim && share;
+    let mut facts = stated(&words.heads, attention.heads, true);
+    facts.extend(stated(&words.kv_heads, attention.kv_heads, true));
+    facts.extend(stated(&words.head_dim, attention.head_dim, !by_default));
+    facts
 }
+
+/// Layers that see a window of positions, or that there are none.
+fn window(target: &Target) -> Vec<Fact> {
+    let Some(sliding) = &target.model.sliding else {
+        let none = |pointer| one_of(FAMILY, &[Value::Null], pointer);
+        return WINDOW
+            .pointers
+            .iter()
+            .map(|pointer| none(pointer))
+            .collect();
+    };
+    let mut facts = stated(&WINDOW, sliding.window, true);
+    facts.extend(turns(sliding, &SLIDING));
+    facts.extend(attention(target, sliding, &SLIDING));
+    let unscaled = |pointer| one_of(FAMILY, &[json!("default")], pointer);
+    facts.extend(LAYER_ROPE_TYPES.map(unscaled));
+    facts
+}
+
+/// Scaling of frequencies, of each kind of layer.
+const LAYER_ROPE_TYPES: [&str; 2] = [
+    "/rope_parameters/full_attention/rope_type",
+    "/rope_parameters/sliding_attention/rope_type",
+];
 
 fn gdn(gdn: &Gdn) -> Vec<Fact> {
     vec![
@@ -735,6 +763,6 @@ mod tests {
                 assert!(found.is_some(), "{leaf}: nothing compares {path}");
             }
         }
-        assert_eq!(families.len(), 7, "{families:?}");
+        assert_eq!(families.len(), 8, "{families:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::schema::leaf::KvFormat;
-use crate::schema::model::Mixer;
+use crate::schema::model::{Attention, Mixer};
 use crate::table::Row;
 use crate::target::Target;
 use crate::weights::{Part, count, elements};
@@ -29,23 +29,27 @@ impl Target {
         self.mixers().iter().filter(|&&each| each == mixer).count() as u64
     }
 
-    /// Layers that keep keys and values: full attention and multi-token prediction.
-    pub(crate) fn kv_layers(&self) -> u64 {
-        self.layers_of(Mixer::Attention) + self.mtp_layers()
-    }
-
     /// Bytes of keys and values of one token, decoder layers.
     pub fn kv_bytes_per_token(&self) -> u64 {
-        self.kv_bytes_of_layer() * self.layers_of(Mixer::Attention)
+        let shapes = self.attentions().into_iter();
+        let of_layers =
+            shapes.map(|each| self.kv_bytes_in(each.facts) * self.layers_of(each.mixer));
+        of_layers.sum()
+    }
+
+    /// Bytes of keys and values of one token, the prediction layer's included.
+    pub(crate) fn kv_bytes_per_token_of_all(&self) -> u64 {
+        let prediction = self.kv_bytes_in(&self.model.attention) * self.mtp_layers();
+        self.kv_bytes_per_token() + prediction
     }
 
     /// Bytes of keys and values of one token in one layer.
-    pub(crate) fn kv_bytes_of_layer(&self) -> u64 {
+    fn kv_bytes_in(&self, attention: &Attention) -> u64 {
         let element = match self.leaf.numbers.kv {
             KvFormat::F32 => F32_BYTES,
             KvFormat::Bf16 => BF16_BYTES,
         };
-        2 * self.model.attention.kv_heads * self.model.attention.head_dim * element
+        2 * attention.kv_rows() * element
     }
 
     /// KV pages of the whole server.
@@ -55,7 +59,7 @@ impl Target {
 
     /// Bytes of all KV pages, the prediction layer's included.
     pub fn kv_bytes(&self) -> u64 {
-        self.kv_pages() * self.leaf.limits.page * self.kv_bytes_of_layer() * self.kv_layers()
+        self.kv_pages() * self.leaf.limits.page * self.kv_bytes_per_token_of_all()
     }
 
     /// Recurrent states beside those of sequences.

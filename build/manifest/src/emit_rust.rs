@@ -87,6 +87,7 @@ impl Target {
         let names = self.mixers().into_iter().map(|mixer| match mixer {
             Mixer::Gdn => "Mixer::Gdn",
             Mixer::Attention => "Mixer::Attention",
+            Mixer::Sliding => "Mixer::Sliding",
         });
         let names: Vec<_> = names.collect();
         let text = format!("MIXERS: [Mixer; LAYERS] = [{}]", names.join(", "));

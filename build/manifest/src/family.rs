@@ -9,6 +9,7 @@ mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
+mod sliding;
 
 use crate::schema::model::Family;
 use crate::table::Row;
@@ -50,6 +51,18 @@ pub(crate) enum Mixers {
     Attention,
     /// Gated DeltaNet in some layers, attention in others.
     Hybrid,
+    /// Attention over a window in some layers, over all positions in others.
+    Sliding,
+}
+
+impl Mixers {
+    /// Words for the attention over all positions.
+    pub(crate) const fn attention(self) -> &'static AttentionWords {
+        match self {
+            Mixers::Attention | Mixers::Hybrid => &ATTENTION,
+            Mixers::Sliding => &GLOBAL,
+        }
+    }
 }
 
 /// Part of a family's layers behind the mixer.
@@ -71,6 +84,77 @@ pub(crate) struct Words {
     pub intermediate: &'static str,
 }
 
+/// Key of a fact in manifests, and pointers to it in configurations, today's first.
+pub(crate) struct Word {
+    pub key: &'static str,
+    pub pointers: &'static [&'static str],
+}
+
+/// Words for the facts of an attention.
+pub(crate) struct AttentionWords {
+    pub heads: Word,
+    pub kv_heads: Word,
+    pub head_dim: Word,
+    /// Configurations state its share of the head's width.
+    pub rotary_dim: Word,
+    pub rope_theta: Word,
+}
+
+const fn word(key: &'static str, pointers: &'static [&'static str]) -> Word {
+    Word { key, pointers }
+}
+
+/// Of models whose layers attend in one shape.
+const ATTENTION: AttentionWords = AttentionWords {
+    heads: word("attention.heads", &["/num_attention_heads"]),
+    kv_heads: word("attention.kv_heads", &["/num_key_value_heads"]),
+    head_dim: word("attention.head_dim", &["/head_dim"]),
+    rotary_dim: word(
+        "attention.rotary_dim",
+        &[
+            "/rope_parameters/partial_rotary_factor",
+            "/partial_rotary_factor",
+        ],
+    ),
+    rope_theta: word(
+        "attention.rope_theta",
+        &["/rope_parameters/rope_theta", "/rope_theta"],
+    ),
+};
+
+/// Of the layers over all positions beside those with a window, as Gemma 4 has them.
+const GLOBAL: AttentionWords = AttentionWords {
+    heads: word("attention.heads", &["/num_attention_heads"]),
+    kv_heads: word("attention.kv_heads", &["/num_global_key_value_heads"]),
+    head_dim: word("attention.head_dim", &["/global_head_dim"]),
+    rotary_dim: word(
+        "attention.rotary_dim",
+        &["/rope_parameters/full_attention/partial_rotary_factor"],
+    ),
+    rope_theta: word(
+        "attention.rope_theta",
+        &["/rope_parameters/full_attention/rope_theta"],
+    ),
+};
+
+/// Of the layers with a window.
+pub(crate) const SLIDING: AttentionWords = AttentionWords {
+    heads: word("sliding.heads", &["/num_attention_heads"]),
+    kv_heads: word("sliding.kv_heads", &["/num_key_value_heads"]),
+    head_dim: word("sliding.head_dim", &["/head_dim"]),
+    rotary_dim: word(
+        "sliding.rotary_dim",
+        &["/rope_parameters/sliding_attention/partial_rotary_factor"],
+    ),
+    rope_theta: word(
+        "sliding.rope_theta",
+        &["/rope_parameters/sliding_attention/rope_theta"],
+    ),
+};
+
+/// Positions of a window.
+pub(crate) const WINDOW: Word = word("sliding.window", &["/sliding_window"]);
+
 const MLP: Words = Words {
     experts: "/num_experts",
     intermediate: "/intermediate_size",
@@ -83,7 +167,7 @@ const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 7] = [
+    pub(crate) const ALL: [Family; 8] = [
         Family::Llama,
         Family::Mixtral,
         Family::Qwen3,
@@ -91,6 +175,7 @@ impl Family {
         Family::Qwen3Next,
         Family::Qwen35,
         Family::Qwen35Moe,
+        Family::Sliding,
     ];
 
     pub(crate) const fn traits(self) -> &'static Traits {
@@ -102,6 +187,7 @@ impl Family {
             Family::Qwen3Next => &qwen3_next::TRAITS,
             Family::Qwen35 => &qwen3_5::TRAITS,
             Family::Qwen35Moe => &qwen3_5_moe::TRAITS,
+            Family::Sliding => &sliding::TRAITS,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`.
 
 use crate::schema::leaf::Op;
-use crate::schema::model::Model;
+use crate::schema::model::{Gdn, Model};
 use crate::shapes::Shape;
 use crate::table::{Format, Role, Row};
 use crate::target::Target;
@@ -109,6 +109,8 @@ struct Kernel {
     elements_per_thread: Option<u64>,
     /// Whether it lays rows out as operands of warpgroup instructions.
     operands: bool,
+    /// Elements of a head of attention, at most, where it takes fewer than others.
+    head_dim_max: Option<u64>,
 }
 
 impl Kernel {
@@ -118,6 +120,7 @@ impl Kernel {
             name,
             elements_per_thread: None,
             operands: false,
+            head_dim_max: None,
         }
     }
 
@@ -125,6 +128,14 @@ impl Kernel {
     const fn warpgroups(self) -> Kernel {
         Kernel {
             operands: true,
+            ..self
+        }
+    }
+
+    /// A warpgroup's sums are the columns of a head.
+    const fn heads(self, head_dim_max: u64) -> Kernel {
+        Kernel {
+            head_dim_max: Some(head_dim_max),
             ..self
         }
     }
@@ -157,7 +168,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("lm_head", "held_f16"),
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16"),
-    Kernel::new("attend", "tiles_bf16"),
+    Kernel::new("attend", "tiles_bf16").heads(256),
     Kernel::new("attention", "split_kv_bf16"),
     Kernel::new("conv_silu", "channels_f32"),
     Kernel::new("gated_delta", "chunks_f16"),
@@ -237,18 +248,13 @@ impl Target {
     pub(crate) fn product_widths(&self) -> [Vec<u64>; 2] {
         let model = &self.model;
         let pair = (model.mtp.layers > 0).then_some(2 * model.hidden);
-        let mixed = self
-            .shapes()
-            .into_iter()
-            .filter_map(|shape| match shape.kind {
-                Kind::Attention => Some(model.attention.heads * model.attention.head_dim),
-                Kind::Delta => Some(model.gdn().z_rows()),
-                Kind::Mlp => Some(model.mlp().intermediate),
-                Kind::Experts => None,
-            });
+        let attended = self.attentions().into_iter();
+        let attended = attended.map(|each| each.facts.o_columns());
+        let recurred = model.gdn.as_ref().map(Gdn::z_rows);
+        let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
         [
             [model.hidden].into_iter().chain(pair).collect(),
-            distinct(mixed),
+            distinct(attended.chain(recurred).chain(inner)),
         ]
     }
 
@@ -332,9 +338,13 @@ impl Target {
 
     /// Widest row that the threads of a kernel can hold, elements; `None` if they hold no row.
     pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
-        let is = |kernel: &&Kernel| kernel.op == choice.op && kernel.name == choice.kernel;
-        let elements = KERNELS.iter().find(is)?.elements_per_thread?;
+        let elements = kernel_of(choice)?.elements_per_thread?;
         Some(elements * choice.threads)
+    }
+
+    /// Widest head that a kernel of attention takes, elements; `None` if it takes all.
+    pub(crate) fn head_dim_max(choice: &KernelChoice<'_>) -> Option<u64> {
+        kernel_of(choice)?.head_dim_max
     }
 
     /// Launchers that this target names no kernel for.
@@ -343,6 +353,11 @@ impl Target {
         let launchers = self.launchers().into_iter().map(|launcher| launcher.name);
         launchers.filter(|name| !chosen.contains(name)).collect()
     }
+}
+
+fn kernel_of(choice: &KernelChoice<'_>) -> Option<&'static Kernel> {
+    let is = |kernel: &&Kernel| kernel.op == choice.op && kernel.name == choice.kernel;
+    KERNELS.iter().find(is)
 }
 
 /// Matrices of `linear`: all but the experts'.

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::kernels::Kind;
+use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
-use crate::schema::model::{Mixer, RopeScaling};
+use crate::schema::model::{Attention, Mixer, RopeScaling};
 use crate::target::Target;
 
 /// One block of the model.
@@ -24,6 +24,25 @@ enum Number {
     Bool(bool),
     /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling.
     Rope(f64, Option<RopeScaling>),
+    /// Positions of a window, if there is one; in device code 0 if there is none.
+    Window(Option<u64>),
+}
+
+/// One of the ways in which layers of a model attend.
+pub(crate) struct Attends<'a> {
+    /// Layers that attend so.
+    pub mixer: Mixer,
+    /// Name of the shape.
+    name: &'static str,
+    doc: &'static str,
+    pub facts: &'a Attention,
+}
+
+impl Attends<'_> {
+    /// Name in launchers of its own.
+    pub fn snake(&self) -> String {
+        self.name.to_lowercase()
+    }
 }
 
 impl Number {
@@ -37,6 +56,7 @@ impl Number {
                     format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}");
                 ("crate::shapes::Rope", rope)
             }
+            Number::Window(positions) => ("Option<usize>", format!("{positions:?}")),
         }
     }
 
@@ -45,6 +65,7 @@ impl Number {
             Number::Size(value) => Some(format!("int @ = {value}")),
             Number::Bool(value) => Some(format!("bool @ = {value}")),
             Number::Rope(..) => None,
+            Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
         }
     }
 }
@@ -62,17 +83,31 @@ impl Shape {
 }
 
 impl Target {
+    /// Ways in which layers of the model attend, each once.
+    pub(crate) fn attentions(&self) -> Vec<Attends<'_>> {
+        let predicts = self.model.mtp.layers > 0;
+        let full = self.mixers().contains(&Mixer::Attention) || predicts;
+        let full = full.then_some(Attends {
+            mixer: Mixer::Attention,
+            name: "Full",
+            doc: "Attention over all positions.",
+            facts: &self.model.attention,
+        });
+        let sliding = self.model.sliding.as_ref().map(|facts| Attends {
+            mixer: Mixer::Sliding,
+            name: "Sliding",
+            doc: "Attention over a window of positions.",
+            facts,
+        });
+        full.into_iter().chain(sliding).collect()
+    }
+
     /// Blocks of the model, each once.
     pub(crate) fn shapes(&self) -> Vec<Shape> {
-        let mixers = self.mixers();
-        let attends = mixers.contains(&Mixer::Attention) || self.model.mtp.layers > 0;
-        let blocks = [
-            attends.then(|| self.attention_shape()),
-            self.delta_shape(),
-            self.experts_shape(),
-            self.mlp_shape(),
-        ];
-        blocks.into_iter().flatten().collect()
+        let attentions = self.attentions().into_iter();
+        let others = [self.delta_shape(), self.experts_shape(), self.mlp_shape()];
+        let attentions = attentions.map(|each| self.attention_shape(&each));
+        attentions.chain(others.into_iter().flatten()).collect()
     }
 
     pub(crate) fn write_shapes(&self, out: &mut String) {
@@ -83,6 +118,42 @@ impl Target {
             for (name, number) in &shape.constants {
                 let (kind, value) = number.rust();
                 let _ = writeln!(out, "    const {name}: {kind} = {value};");
+            }
+            out.push_str("}\n");
+        }
+        self.write_each_attention(out);
+        if self.hardware.gpu.is_some() {
+            self.write_launchers(out);
+        }
+    }
+
+    fn write_each_attention(&self, out: &mut String) {
+        let doc = "Values of an expression for each attention shape of the model, which it calls \
+                   `$shape`.";
+        let _ = writeln!(out, "/// {doc}\nmacro_rules! each_attention {{");
+        out.push_str("    ($shape:ident => $value:expr) => {\n        [\n");
+        for each in self.attentions() {
+            let shape = format!("type $shape = $crate::target::{}", each.name);
+            let _ = writeln!(out, "            {{ {shape}; $value }},");
+        }
+        out.push_str("        ]\n    };\n}\npub(crate) use each_attention;\n");
+    }
+
+    /// What launches the operations of each attention shape: the linker finds it, or fails.
+    fn write_launchers(&self, out: &mut String) {
+        for (place, each) in self.attentions().iter().enumerate() {
+            let name = each.name;
+            let _ = writeln!(out, "impl crate::backend::cuda::Launchers for {name} {{");
+            let _ = writeln!(out, "    const PLACE: usize = {place};");
+            let mut launchers = self.launchers();
+            launchers.retain(|launcher| launcher.shape.as_deref() == Some(each.snake().as_str()));
+            for Launcher { op, name, .. } in launchers {
+                let kind = format!("ffi::ops::Launcher<ffi::ops::atlas_{op}_launcher>");
+                let constant = op.to_uppercase();
+                let _ = writeln!(
+                    out,
+                    "    const {constant}: {kind} = ffi::ops::atlas_{name};"
+                );
             }
             out.push_str("}\n");
         }
@@ -116,12 +187,12 @@ impl Target {
         out.push_str("\n} // namespace shapes\n");
     }
 
-    fn attention_shape(&self) -> Shape {
-        let (attention, traits) = (&self.model.attention, self.traits());
+    fn attention_shape(&self, each: &Attends<'_>) -> Shape {
+        let (attention, traits) = (each.facts, self.traits());
         let rope = Number::Rope(attention.rope_theta, attention.rope_scaling.clone());
         Shape {
-            doc: "Attention over all positions.",
-            name: "Full",
+            doc: each.doc,
+            name: each.name,
             kind: Kind::Attention,
             constants: vec![
                 ("HEADS", Number::Size(attention.heads)),
@@ -131,6 +202,7 @@ impl Target {
                 ("ROPE", rope),
                 ("GATED", Number::Bool(traits.gated)),
                 ("NORMED", Number::Bool(traits.normed)),
+                ("WINDOW", Number::Window(attention.window)),
             ],
         }
     }
@@ -199,4 +271,85 @@ pub(crate) fn camel(name: &str) -> String {
         .split('_')
         .map(|word| word[..1].to_uppercase() + &word[1..]);
     words.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::repository;
+
+    const TWO: &str = "h200/random-sliding-1/bf16";
+
+    #[test]
+    fn each_attention_shape_has_its_numbers_and_launchers() {
+        let rust = repository(TWO).emit_rust(&[]);
+        for (name, place, head_dim, window) in
+            [("Full", 0, 512, "None"), ("Sliding", 1, 256, "Some(100)")]
+        {
+            let of = |kind: &str| {
+                let head = format!("impl crate::{kind} for {name} {{");
+                let body = rust.split_once(&head).expect("an impl of each").1;
+                body.split_once("\n}").expect("it ends").0.to_string()
+            };
+            let shape = of("shapes::Attention");
+            assert!(
+                shape.contains(&format!("HEAD_DIM: usize = {head_dim};")),
+                "{shape}"
+            );
+            assert!(
+                shape.contains(&format!("WINDOW: Option<usize> = {window};")),
+                "{shape}"
+            );
+            let (launchers, snake) = (of("backend::cuda::Launchers"), name.to_lowercase());
+            assert!(
+                launchers.contains(&format!("PLACE: usize = {place};")),
+                "{launchers}"
+            );
+            for op in ["attend", "attention", "store_kv"] {
+                assert!(
+                    launchers.contains(&format!("ffi::ops::atlas_{op}_{snake};")),
+                    "{op}"
+                );
+            }
+            assert!(rust.contains(&format!("type $shape = $crate::target::{name};")));
+        }
+    }
+
+    #[test]
+    fn device_code_has_a_struct_of_each_attention_shape() {
+        let cuda = repository(TWO).emit_cuda();
+        let of = |name: &str| {
+            let body = cuda.split_once(&format!("struct {name} {{")).unwrap().1;
+            body.split_once("};").unwrap().0.to_string()
+        };
+        assert!(of("Full").contains("kHeadDim = 512;") && of("Full").contains("kWindow = 0;"));
+        let sliding = of("Sliding");
+        assert!(sliding.contains("kHeadDim = 256;") && sliding.contains("kWindow = 100;"));
+        assert!(cuda.contains("struct AttendFull {") && cuda.contains("struct AttendSliding {"));
+        assert!(
+            cuda.contains("using LinearAddWidths = Widths<1024, 512, 160>;"),
+            "{cuda}"
+        );
+    }
+
+    #[test]
+    fn keys_and_values_of_a_token_are_those_of_each_layer_s_shape() {
+        let target = repository(TWO);
+        let (full, sliding) = (2 * 512 * 2, 2 * 2 * 256 * 2);
+        assert_eq!(target.kv_bytes_per_token(), full + 2 * sliding);
+        assert_eq!(
+            target.kv_bytes(),
+            target.leaf.limits.kv_tokens * (full + 2 * sliding)
+        );
+    }
+
+    #[test]
+    fn layers_have_the_matrices_of_their_shape() {
+        let target = repository(TWO);
+        let rows = target.table().into_iter();
+        let queries = rows.filter(|row| row.role == crate::table::Role::Query);
+        let queries: Vec<_> = queries
+            .map(|row| (row.n(), row.sites.iter().count()))
+            .collect();
+        assert_eq!(queries, [(1024, 1), (512, 2)]);
+    }
 }

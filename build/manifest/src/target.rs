@@ -138,6 +138,7 @@ impl Target {
         match self.traits().mixers {
             Mixers::Attention => "plain",
             Mixers::Hybrid => "hybrid",
+            Mixers::Sliding => "sliding",
         }
     }
 

@@ -39,7 +39,8 @@ struct MergeStorage {
 
 // Which splits of a tile a block takes.
 struct Share {
-  int splits;  // of the tile
+  int first;   // split of the first position that the tile sees
+  int splits;  // from it on
   int blocks;  // that have some of them
   int block;   // this one
 
@@ -48,7 +49,7 @@ struct Share {
   // The first block merges its splits itself, and leaves them as its last one.
   __device__ int first_left() const { return begin_of(1) - 1; }
 
-  __device__ int begin_of(int of) const { return of * splits / blocks; }
+  __device__ int begin_of(int of) const { return first + of * splits / blocks; }
 };
 
 // Some dimensions of a head, in one warp.

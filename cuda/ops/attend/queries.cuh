@@ -41,10 +41,22 @@ struct Heads {
   static constexpr int kVectors = kHeadDim / Bf16x8::kElements;
   // Rows of shared memory are padded so that eight of them lie in different banks.
   static constexpr int kPadded = kHeadDim + 8;
+  static constexpr int kWindow = A::kWindow;  // positions that a row sees; 0: all up to its own
 
   static_assert(kHeads % kKvHeads == 0 && kGroup <= 16, "a KV head's query heads are rows of an M");
   static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 || kHeadDim == 512,
                 "a warp has whole tiles of dimensions, a page whole blocks");
+
+  // First position that a row at `position` sees.
+  __device__ static int first_seen(int position) {
+    if constexpr (kWindow == 0) return 0;
+    return max(0, position + 1 - kWindow);
+  }
+
+  // Whether a row at `position` sees that at `other`.
+  __device__ static bool sees(int position, int other) {
+    return other <= position && (kWindow == 0 || other > position - kWindow);
+  }
 
   __device__ static bool mixes() {
     return kMixers == kWarps || threadIdx.x / tile::kWarpLanes < kMixers;
@@ -65,6 +77,13 @@ struct Params {
   float* out;          // (rows, kHeads, kHeadDim)
   int places;          // rows of all tiles
 };
+
+// First position that `row` of the step sees.
+template <class A>
+__device__ inline int first_seen(const Params& params, int row) {
+  if constexpr (A::kWindow == 0) return 0;
+  return Heads<A>::first_seen(static_cast<int>(params.positions[row]));
+}
 
 // Rounds kRows query rows to operands: those from `begin` on of all heads of a KV head by tokens,
 // from row `first` of the step on. Rows behind the last token are zeros. `to(row, vector)` is where
@@ -291,7 +310,7 @@ struct Queries : Heads<A> {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int row = t * 16 + g + e / 2 * 8, column = position + 2 * q + e % 2;
-          const bool is_seen = start + block * kBlock + column <= seen[t][e / 2];
+          const bool is_seen = H::sees(seen[t][e / 2], start + block * kBlock + column);
           put(block, row, column, is_seen ? sums[block][t][e] * scale : -INFINITY);
         }
       }

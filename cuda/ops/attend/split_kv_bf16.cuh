@@ -8,25 +8,25 @@
 // Positions are cut into splits of kSplit. A split's softmax runs over blocks of 64 positions with
 // a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits
 // and, behind the last one, their merging; many rows: one block takes the splits in turn. Positions
-// behind a row's own change none of its bits: their weights are zero and its maximum stays.
+// that a row does not see change none of its bits: their weights are zero and its maximum stays.
+// Splits that end before a tile's window are left out.
 #pragma once
 
 #include "ops/attend/splits.cuh"
 
 namespace atlas::attend {
 
-// Query rows of a tile of many rows: of an instruction's M, this many times.
-inline constexpr int kMany = 2;
 inline constexpr int kScorePitch = kBlock + 4;
 inline constexpr int kWeightPitch = kBlock + 8;
 
-template <class A>
-struct SharedStorage {
-  static constexpr int kRows = Queries<A, kMany>::kRows;
+// Query rows of a tile of many rows: of an instruction's M, `kTiles` times. Keys and values of a
+// block lie in places of their own, or in turn in one.
+template <class A, int kTiles, int kPlaces>
+struct BlockStorage {
+  static constexpr int kRows = Queries<A, kTiles>::kRows;
   static constexpr int kPadded = Heads<A>::kPadded;
   bf16 query[kRows][kPadded];
-  bf16 key[kBlock][kPadded];
-  bf16 value[kBlock][kPadded];
+  bf16 place[kPlaces][kBlock][kPadded];
   float score[kRows][kScorePitch];
   bf16 weight[kRows][kWeightPitch];
   float largest[kRows];
@@ -34,17 +34,28 @@ struct SharedStorage {
   float rescale[kRows];
 };
 
+// Whether a block has room for two tiles of rows, and for keys beside values: of wide heads not
+// everywhere.
+template <class A>
+inline constexpr bool kRoomy = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
+template <class A>
+inline constexpr int kMany = kRoomy<A> ? 2 : 1;
+template <class A>
+using SharedStorage = BlockStorage<A, kMany<A>, kMany<A>>;
+
 // A split block by block.
 template <class A>
-struct Stage : Queries<A, kMany> {
-  using Base = Queries<A, kMany>;
+struct Stage : Queries<A, kMany<A>> {
+  using Base = Queries<A, kMany<A>>;
   using Shared = SharedStorage<A>;
   using Base::clear;
+  using Base::first;
   using Base::keys;
   using Base::kPadded;
   using Base::kRows;
   using Base::last;
   using Base::mix;
+  using Base::params;
   static constexpr int kVectors = Heads<A>::kVectors;
   static_assert(kFits<sizeof(Shared)>);
 
@@ -82,6 +93,12 @@ struct Stage : Queries<A, kMany> {
     shared.rescale[row] = rescale;
   }
 
+  // First position of the first block of a split that some row sees.
+  __device__ int first_block(int split) const {
+    if constexpr (A::kWindow == 0) return split * kSplit;
+    return max(split * kSplit, first_seen<A>(params, first) / kBlock * kBlock);
+  }
+
   // `part` and the shared statistics are the result.
   __device__ void run(int split) {
     for (int row = threadIdx.x; row < kRows; row += kThreads) {
@@ -89,24 +106,30 @@ struct Stage : Queries<A, kMany> {
       shared.sum[row] = 0.0f;
     }
     clear();
-    const auto key = [&](int, int position, int dim) { return &shared.key[position][dim]; };
-    const auto value = [&](int position, int dim) { return &shared.value[position][dim]; };
+    auto& keys_at = shared.place[0];
+    auto& values_at = shared.place[kRoomy<A> ? 1 : 0];
+    const auto key = [&](int, int position, int dim) { return &keys_at[position][dim]; };
+    const auto value = [&](int position, int dim) { return &values_at[position][dim]; };
     const auto weight = [&](int row, int position) { return &shared.weight[row][position]; };
     const auto put = [&](int, int row, int column, float score) {
       shared.score[row][column] = score;
     };
     const int end = min(last + 1, (split + 1) * kSplit);
-    for (int start = split * kSplit; start < end; start += kBlock) {
+    for (int start = first_block(split); start < end; start += kBlock) {
       const bf16* from = keys(start);
       const int live = min(kBlock, last + 1 - start);
-      bring(shared.key, from, live);
+      const auto bring_values = [&] {
+        bring(values_at, from + size_t{Heads<A>::kPage}, live);
+        ptx::copy_async_commit();
+      };
+      bring(keys_at, from, live);
       ptx::copy_async_commit();
-      bring(shared.value, from + size_t{Heads<A>::kPage}, live);
-      ptx::copy_async_commit();
-      ptx::copy_async_wait<1>();
+      if constexpr (kRoomy<A>) bring_values();
+      ptx::copy_async_wait<kRoomy<A> ? 1 : 0>();
       __syncthreads();  // keys, and at first queries and statistics, are written
       this->template score<1>(shared.query, start, 1, key, put);
-      __syncthreads();  // scores are written
+      __syncthreads();  // scores are written, keys read
+      if constexpr (!kRoomy<A>) bring_values();
       weigh();
       ptx::copy_async_wait<0>();
       __syncthreads();  // weights and values are written
@@ -132,8 +155,9 @@ __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned par
   if (tokens <= 0) return;
   Stage<A> stage(params, shared, tile.x + before, min(tokens, kTokens), blockIdx.y);
   stage.load(shared.query);
-  Totals<A, kMany> totals;
-  for (int split = 0; split * kSplit <= stage.last; ++split) {
+  Totals<A, kMany<A>> totals;
+  const int begin = first_seen<A>(params, stage.first) / kSplit;
+  for (int split = begin; split * kSplit <= stage.last; ++split) {
     stage.run(split);
     totals.take(stage);
     __syncthreads();  // statistics are read before the next split resets them

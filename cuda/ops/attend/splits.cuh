@@ -36,7 +36,7 @@ struct RingStorage {
 template <class A>
 inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
 template <class A>
-inline constexpr int kFewSlots = A::kHeadDim <= 256 ? 2 * 256 / A::kHeadDim : 2;
+inline constexpr int kFewSlots = 2 * 256 / A::kHeadDim;
 template <class A>
 inline constexpr int kSlots =
     sizeof(RingStorage<A, kManySlots<A>>) <= target::SHARED_BYTES_PER_BLOCK ? kManySlots<A>
@@ -311,6 +311,15 @@ struct Stored {
 
 extern __shared__ __align__(128) unsigned char ring_shared[];
 
+// Splits that a tile of few rows has, at most: those of the positions that it sees, wherever these
+// begin.
+template <class A>
+inline constexpr int kWindowSplits =
+    (A::kWindow + Queries<A, 1>::kTokens + kSplit - 3) / kSplit + 1;
+template <class A>
+inline constexpr int kSplitsSeen =
+    A::kWindow != 0 && kWindowSplits<A> < kSplits ? kWindowSplits<A> : kSplits;
+
 // Blocks per tile and KV head that share splits. If there are several they wait for each other, and
 // the grid has at most one an SM.
 template <class Tile, class A, class Source>
@@ -320,8 +329,11 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
   auto& shared = *reinterpret_cast<typename Stage::Shared*>(ring_shared);
   ptx::griddepcontrol_launch_dependents();
   const uint4 tile = params.tiles[blockIdx.x];
-  const int count = static_cast<int>(params.positions[tile.x + tile.y - 1]) / kSplit + 1;
-  const Share share{count, min(static_cast<int>(gridDim.z), count), static_cast<int>(blockIdx.z)};
+  // Of a split all is asked for: what no row sees of it changes no bits.
+  const int begin = first_seen<A>(params, tile.x) / kSplit;
+  const int count = static_cast<int>(params.positions[tile.x + tile.y - 1]) / kSplit + 1 - begin;
+  const Share share{begin, count, min(static_cast<int>(gridDim.z), count),
+                    static_cast<int>(blockIdx.z)};
   // A block without a split need not wait: that of the first one does.
   if (share.block >= share.blocks) return;
   Stage stage(params, shared, tile, share);
@@ -372,7 +384,8 @@ template <class Tile, class A, class Source>
 cudaError_t launch_splits(const Params& params, const typename Source::Constants& constants,
                           unsigned tiles, cudaStream_t stream) {
   // The same blocks whatever the context, so that a recorded step can be replayed.
-  const unsigned turns = max(1u, min(unsigned{kSplits}, target::SMS / (tiles * A::kKvHeads)));
+  const unsigned most = kSplitsSeen<A>;
+  const unsigned turns = max(1u, min(most, target::SMS / (tiles * A::kKvHeads)));
   const Launch shape{tiles, kThreads, sizeof(RingStorage<A, kSlots<A>>), A::kKvHeads, turns};
   const unsigned blocks = tiles * A::kKvHeads * turns;
   const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks);

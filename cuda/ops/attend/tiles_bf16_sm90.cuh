@@ -7,9 +7,9 @@
 // Rows that a prompt has of a cell go in tiles of 128: all query heads of a KV head, by tokens. A
 // warp fetches blocks of 64 positions, each a page, in one copy: single vectors come too slowly
 // beside tensor instructions that read shared memory. Two warpgroups have 64 rows each and meet
-// nowhere, so that one computes weights while the other multiplies. Blocks start at position 0, so
-// that a row's sums are added in one order; positions behind a row's own change none of its bits.
-// Other rows go by splits, as in decode.
+// nowhere, so that one computes weights while the other multiplies. Blocks start at position 0, or
+// with the first one that the tile sees, so that a row's sums are added in one order. Positions
+// that a row does not see change none of its bits. Other rows go by splits, as in decode.
 #pragma once
 
 #include "ops/attend/split_kv_bf16.cuh"
@@ -68,7 +68,10 @@ struct WideTile : Heads<A> {
         tokens(tile.y),
         start(params.positions[tile.x]) {}
 
+  __device__ int first_block() const { return H::first_seen(start) / kBlock; }
   __device__ int last_block() const { return (start + tokens - 1) / kBlock; }
+  // Blocks before this one, each of which has taken a turn of a stage.
+  __device__ int turn(int block) const { return block - first_block(); }
 };
 
 // The warp that fetches.
@@ -76,6 +79,7 @@ template <class A>
 struct WideProducer : WideTile<A> {
   using Base = WideTile<A>;
   using Base::first;
+  using Base::first_block;
   using Base::kv_head;
   using Base::kVectors;
   using Base::last_block;
@@ -83,6 +87,7 @@ struct WideProducer : WideTile<A> {
   using Base::shared;
   using Base::start;
   using Base::tokens;
+  using Base::turn;
   static constexpr int kBlockElements = Heads<A>::kPage;
 
   __device__ explicit WideProducer(const Base& tile) : Base(tile) {}
@@ -91,13 +96,13 @@ struct WideProducer : WideTile<A> {
   // Positions behind the tile's last one are zeros: a weight of zero times memory that nobody wrote
   // is not always zero.
   __device__ void bring(int part, int block) const {
-    const int stage = block % kWideStages, lane = threadIdx.x;
+    const int stage = turn(block) % kWideStages, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
     const size_t page = (static_cast<size_t>(pages[block]) * A::kKvHeads + kv_head) * 2 + part;
     const bf16* from = params.cache + page * kBlockElements;
     bf16* to = shared.part[part][stage];
     unsigned long long* full = &shared.full[part][stage];
-    ptx::mbarrier_wait(&shared.empty[part][stage], block / kWideStages % 2 ^ 1);
+    ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages % 2 ^ 1);
     const int live = start + tokens - block * kBlock;
     if (live >= kBlock) {
       constexpr unsigned kBytes = kBlockElements * sizeof(bf16);
@@ -125,8 +130,8 @@ struct WideProducer : WideTile<A> {
   // Keys go a block ahead of values.
   __device__ void go() const {
     const int last = last_block();
-    bring(kKeys, 0);
-    for (int block = 0; block <= last; ++block) {
+    bring(kKeys, first_block());
+    for (int block = first_block(); block <= last; ++block) {
       if (block < last) bring(kKeys, block + 1);
       bring(kValues, block);
     }
@@ -138,14 +143,17 @@ template <class A>
 struct WideConsumer : WideTile<A> {
   using Base = WideTile<A>;
   using Base::first;
+  using Base::first_block;
   using Base::kGroup;
   using Base::kHeadDim;
   using Base::kv_head;
+  using Base::kWindow;
   using Base::last_block;
   using Base::params;
   using Base::shared;
   using Base::start;
   using Base::tokens;
+  using Base::turn;
   using Mixed = attend::Mixed<A>;
 
   const int group = threadIdx.x / wgmma::kThreads - 1;
@@ -174,20 +182,21 @@ struct WideConsumer : WideTile<A> {
 
   // Waits for a block's keys or values.
   __device__ void await(int part, int block) const {
-    ptx::mbarrier_wait(&shared.full[part][block % kWideStages], block / kWideStages % 2);
+    const int at = turn(block);
+    ptx::mbarrier_wait(&shared.full[part][at % kWideStages], at / kWideStages % 2);
   }
 
   // Frees their place; their instructions are done, for all four warps together.
   __device__ void release(int part, int block) const {
     if (threadIdx.x % wgmma::kThreads == 0) {
-      ptx::mbarrier_arrive(&shared.empty[part][block % kWideStages]);
+      ptx::mbarrier_arrive(&shared.empty[part][turn(block) % kWideStages]);
     }
   }
 
   // Starts the scores of a block.
   __device__ void score(Scores& scores, int block) const {
     const bf16* query = shared.query[group];
-    const bf16* key = shared.part[kKeys][block % kWideStages];
+    const bf16* key = shared.part[kKeys][turn(block) % kWideStages];
     wgmma::fence();
 #pragma unroll
     for (int dim = 0; dim < kHeadDim; dim += 16) {
@@ -201,7 +210,7 @@ struct WideConsumer : WideTile<A> {
 
   // Starts the mix of a block's values.
   __device__ void mix(Mixed& mixed, const unsigned (&weights)[kBlock / 16][4], int block) const {
-    const bf16* value = shared.part[kValues][block % kWideStages];
+    const bf16* value = shared.part[kValues][turn(block) % kWideStages];
     wgmma::fence();
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
@@ -217,6 +226,8 @@ struct WideConsumer : WideTile<A> {
     const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
     const int column = block * kBlock + lane % 4 * 2;
     const bool is_last = (block + 1) * kBlock > start;  // some row does not see all of it
+    // Nor here: the window of the tile's last row begins in this block or behind it.
+    const bool is_left = kWindow != 0 && block * kBlock <= start + tokens - 1 - kWindow;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int position = start + token(half);
@@ -227,13 +238,16 @@ struct WideConsumer : WideTile<A> {
         for (int e = 0; e < 2; ++e) {
           float& score = scores[t][2 * half + e];
           if (is_last && column + t * 8 + e > position) score = -INFINITY;
+          if (is_left && column + t * 8 + e <= position - kWindow) score = -INFINITY;
           largest = fmaxf(largest, score);
         }
       }
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 2));
-      rescale[half] = ptx::exp2_fast((stats[half].largest - largest) * scale);
-      const float base = -largest * scale;
+      // In a window's first block a row may see nothing yet.
+      const float top = kWindow == 0 ? largest : base_of(largest);
+      rescale[half] = ptx::exp2_fast((stats[half].largest - top) * scale);
+      const float base = -top * scale;
       float sum = 0.0f;
 #pragma unroll
       for (int t = 0; t < kBlock / 8; ++t) {
@@ -266,14 +280,15 @@ struct WideConsumer : WideTile<A> {
     Stats stats[2] = {{-INFINITY, 0.0f}, {-INFINITY, 0.0f}};
     float rescale[2];
     unsigned weights[kBlock / 16][4];
-    await(kKeys, 0);
-    score(scores, 0);
+    const int begin = first_block();
+    await(kKeys, begin);
+    score(scores, begin);
     wgmma::wait<0>();
-    release(kKeys, 0);
-    weigh(scores, 0, stats, rescale);
+    release(kKeys, begin);
+    weigh(scores, begin, stats, rescale);
     pack(weights, scores);
     const int last = last_block();
-    for (int block = 0; block < last; ++block) {
+    for (int block = begin; block < last; ++block) {
       await(kKeys, block + 1);
       score(scores, block + 1);
       await(kValues, block);

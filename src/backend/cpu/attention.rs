@@ -219,7 +219,8 @@ fn block<A: shapes::Attention>(page: PageId, kv_head: usize) -> usize {
     (page.0 as usize * A::KV_HEADS + kv_head) * PAGE
 }
 
-/// `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions `j <= position`.
+/// `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions `j <= position` from
+/// the first one that it sees on.
 ///
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
 fn attend<A: shapes::Attention>(
@@ -258,12 +259,15 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
         let mut sum = 0.0;
         let mut mixed = [V::splat(0.0); HEAD_LANES_MAX];
         let mixed = &mut mixed[..A::HEAD_LANES];
-        for (index, &page) in self.pages[..self.position / PAGE + 1].iter().enumerate() {
+        let first = A::first_seen(self.position);
+        let pages = self.pages[..self.position / PAGE + 1].iter().enumerate();
+        for (index, &page) in pages.skip(first / PAGE) {
             let live = PAGE.min(self.position + 1 - index * PAGE);
+            let unseen = first.saturating_sub(index * PAGE);
             let block = block::<A>(page, self.kv_head);
             let mut scores =
                 self.scores::<V>(&self.cache.keys[block * A::HEAD_DIM..][..A::HEAD_DIM * PAGE]);
-            let page_max = scores[..live]
+            let page_max = scores[unseen..live]
                 .iter()
                 .fold(max, |max, &score| max.max(score));
             let scale = exp(max - page_max);
@@ -274,7 +278,8 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
                 .iter_mut()
                 .for_each(|lanes| *lanes = lanes.mul(V::splat(scale)));
             let values = &self.cache.values[block * A::VALUE_STRIDE..][..live * A::VALUE_STRIDE];
-            for (value, &weight) in values.chunks_exact(A::VALUE_STRIDE).zip(&scores) {
+            let values = values.chunks_exact(A::VALUE_STRIDE);
+            for (value, &weight) in values.zip(&scores).skip(unseen) {
                 sum += weight;
                 for (lanes, value) in mixed.iter_mut().zip(value.as_chunks().0) {
                     *lanes = lanes.add(V::load(value).mul(V::splat(weight)));

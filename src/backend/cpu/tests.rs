@@ -24,6 +24,7 @@ impl shapes::Attention for Full {
     };
     const GATED: bool = true;
     const NORMED: bool = true;
+    const WINDOW: Option<usize> = None;
 }
 
 /// Three values of a key, no width a multiple of what is computed together.

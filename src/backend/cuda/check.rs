@@ -13,7 +13,7 @@ use std::time::Instant;
 use ffi::Event;
 use ffi::ops::atlas_bf16;
 
-use super::attend::KvCache;
+use super::attend::{KvCache, Launchers};
 use super::panels::Panels;
 use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
 use crate::backend::clock::{Clock, Timed};
@@ -21,7 +21,7 @@ use crate::backend::parity::{self, Probe, ProbeAttention, Random, Report, stored
 use crate::executor::DeviceError;
 use crate::model::{self, Plan, Runner};
 use crate::ops::{Batch, Dense, Device, Ends};
-use crate::target::{self, DECODE_STEPS, Full, PREFILL_TOKENS};
+use crate::target::{self, DECODE_STEPS, PREFILL_TOKENS};
 use crate::weights::{self, Stored};
 
 /// What Gated DeltaNet's checks take of a model that has none.
@@ -131,10 +131,10 @@ impl Probe for Cuda {
     }
 }
 
-impl ProbeAttention<Full> for Cuda {
-    fn kept(&mut self, cache: &KvCache) -> Result<Vec<f32>, DeviceError> {
-        let mut all = vec![atlas_bf16 { bits: 0 }; cache.0.len()];
-        let read = cache.0.download(0, &mut all, &self.queue.stream);
+impl<A: Launchers> ProbeAttention<A> for Cuda {
+    fn kept(&mut self, cache: &KvCache<A>) -> Result<Vec<f32>, DeviceError> {
+        let mut all = vec![atlas_bf16 { bits: 0 }; cache.elements.len()];
+        let read = cache.elements.download(0, &mut all, &self.queue.stream);
         read.map_err(refused)?;
         let wide = all
             .iter()

@@ -21,10 +21,9 @@ pub fn workspace() -> impl Iterator<Item = usize> {
         PARTS * NUMBER,
         Step::BYTES,
     ];
-    let groups = attend::Room::BYTES.into_iter();
     shared
         .into_iter()
-        .chain(groups)
+        .chain(attend::Room::bytes())
         .chain(feed_forward::Room::BYTES)
 }
 

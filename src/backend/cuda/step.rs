@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
+use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
 use crate::executor::{DeviceError, Kept};
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;
-use crate::target::{Full, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
@@ -21,10 +22,10 @@ pub const fn cells_of(rows: usize) -> usize {
 const TILE_ROWS: [usize; 2] = [16, 32];
 /// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
-/// Query heads of a KV head.
-const GROUP: usize = Full::GROUP;
-/// Tokens of a full tile of cells.
-pub const CELL_TILE_TOKENS: usize = CELL_TILE_ROWS / GROUP;
+/// Query heads of a KV head, of each attention shape.
+const GROUPS: [usize; SHAPES] = each_attention![A => A::GROUP];
+/// Tokens of a full tile of cells, of each attention shape.
+const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::GROUP];
 
 /// Where a list lies in the buffer, in numbers; 16-byte aligned.
 #[derive(Clone, Copy)]
@@ -38,6 +39,25 @@ impl Section {
         Section {
             start: previous.start + previous.len,
             len: len.next_multiple_of(4),
+        }
+    }
+}
+
+/// Where the tiles of an attention shape lie: of cells, and of other rows.
+#[derive(Clone, Copy)]
+struct TileSections {
+    cells: Section,
+    others: Section,
+}
+
+impl TileSections {
+    /// Of the shape at `place`, in steps of at most `rows` rows.
+    const fn after(previous: Section, rows: usize, place: usize) -> TileSections {
+        let cells = rows / CELL_TILE_TOKENS[place] + MAX_SEQUENCES;
+        let cells = Section::after(previous, 4 * cells);
+        TileSections {
+            cells,
+            others: Section::after(cells, 4 * rows),
         }
     }
 }
@@ -58,8 +78,8 @@ struct Layout {
     cells: Section,
     runs: Section,
     chunks: Section,
-    cell_tiles: Section,
-    tiles: Section,
+    /// Of each attention shape.
+    tiles: [TileSections; SHAPES],
     /// Last, because a copy ends with the pages in use.
     pages: Section,
 }
@@ -80,9 +100,11 @@ impl Layout {
         let cells = Section::after(spans, 2 * cells_of(rows));
         let runs = Section::after(cells, 2 * MAX_SEQUENCES);
         let chunks = Section::after(runs, 4 * (rows / CHUNK_ROWS + MAX_SEQUENCES));
-        let cell_tiles = 4 * (rows / CELL_TILE_TOKENS + MAX_SEQUENCES);
-        let cell_tiles = Section::after(chunks, cell_tiles);
-        let tiles = Section::after(cell_tiles, 4 * rows);
+        let (mut tiles, mut place) = ([TileSections::after(chunks, rows, 0); SHAPES], 1);
+        while place < SHAPES {
+            tiles[place] = TileSections::after(tiles[place - 1].others, rows, place);
+            place += 1;
+        }
         let tables_max = MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
         Layout {
             tokens,
@@ -98,9 +120,8 @@ impl Layout {
             cells,
             runs,
             chunks,
-            cell_tiles,
             tiles,
-            pages: Section::after(tiles, tables_max),
+            pages: Section::after(tiles[SHAPES - 1].others, tables_max),
         }
     }
 
@@ -125,6 +146,31 @@ fn shape_of(batch: &Batch) -> Shape {
     [batch.rows(), batch.spans().len(), batch.wanted().len()]
 }
 
+/// Numbers of the tiles of an attention shape.
+#[derive(Clone, Copy, Default)]
+struct TileCounts {
+    cells: usize,
+    others: usize,
+    /// Tokens of a full tile of other rows.
+    tokens: usize,
+}
+
+/// Tiles of a step, for an attention shape.
+pub struct Tiles {
+    /// Rows that cells take.
+    pub cells: TileList,
+    /// Other rows.
+    pub others: TileList,
+}
+
+/// Tiles of some rows.
+pub struct TileList {
+    pub list: *const u32,
+    pub count: usize,
+    /// Tokens of a full tile.
+    pub tokens: usize,
+}
+
 /// The batch that operations read.
 pub struct Step {
     device: DeviceBuf<u32>,
@@ -140,10 +186,7 @@ pub struct Step {
     /// Sequences that have cells.
     pub runs: usize,
     pub chunks: usize,
-    pub cell_tiles: usize,
-    pub tiles: usize,
-    /// Tokens of a full tile.
-    pub tile_tokens: usize,
+    tiles: [TileCounts; SHAPES],
     /// Rows that are in no cell.
     pub one_by_one: usize,
 }
@@ -163,9 +206,7 @@ impl Step {
             cells: 0,
             runs: 0,
             chunks: 0,
-            cell_tiles: 0,
-            tiles: 0,
-            tile_tokens: 0,
+            tiles: [TileCounts::default(); SHAPES],
             one_by_one: 0,
         })
     }
@@ -186,14 +227,10 @@ impl Step {
         self.cells = self.put(layout.cells, spans.clone().flat_map(cells)) / 2;
         self.runs = self.put(layout.runs, runs(batch.spans())) / 2;
         self.chunks = self.put(layout.chunks, spans.clone().flat_map(chunks)) / 4;
-        let in_cells = spans.clone().map(|span| (span.in_cells(), span.start));
-        let in_cells = tiles(in_cells, CELL_TILE_TOKENS);
-        self.cell_tiles = self.put(layout.cell_tiles, in_cells) / 4;
-        self.one_by_one = spans.clone().map(|span| span.behind_cells().len()).sum();
-        self.tile_tokens = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)] / GROUP;
-        let behind = spans.map(|span| (span.behind_cells(), span.start));
-        let behind = tiles(behind, self.tile_tokens);
-        self.tiles = self.put(layout.tiles, behind) / 4;
+        self.one_by_one = spans.map(|span| span.behind_cells().len()).sum();
+        for place in 0..SHAPES {
+            self.tiles[place] = self.put_tiles(place, batch.spans());
+        }
         let pages = self.put_pages(batch);
         // SAFETY: the host's numbers are next written when the stream has passed this copy.
         unsafe {
@@ -226,6 +263,21 @@ impl Step {
             count += 1;
         }
         count
+    }
+
+    /// Writes the tiles of an attention shape.
+    fn put_tiles(&mut self, place: usize, spans: &[Span]) -> TileCounts {
+        let TileSections { cells, others } = self.layout.tiles[place];
+        let rows = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)];
+        let tokens = rows / GROUPS[place];
+        let in_cells = spans.iter().map(|span| (span.in_cells(), span.start));
+        let in_cells = tiles(in_cells, CELL_TILE_TOKENS[place]);
+        let behind = spans.iter().map(|span| (span.behind_cells(), span.start));
+        TileCounts {
+            cells: self.put(cells, in_cells) / 4,
+            others: self.put(others, tiles(behind, tokens)) / 4,
+            tokens,
+        }
     }
 
     /// Writes the pages in use of every sequence, and what its rows have in common.
@@ -332,12 +384,21 @@ impl Step {
         self.at(self.layout.chunks)
     }
 
-    pub fn cell_tile_list(&self) -> *const u32 {
-        self.at(self.layout.cell_tiles)
-    }
-
-    pub fn tile_list(&self) -> *const u32 {
-        self.at(self.layout.tiles)
+    /// Tiles of the attention shape at `place`.
+    pub fn tiles(&self, place: usize) -> Tiles {
+        let (sections, counts) = (self.layout.tiles[place], self.tiles[place]);
+        Tiles {
+            cells: TileList {
+                list: self.at(sections.cells),
+                count: counts.cells,
+                tokens: CELL_TILE_TOKENS[place],
+            },
+            others: TileList {
+                list: self.at(sections.others),
+                count: counts.others,
+                tokens: counts.tokens,
+            },
+        }
     }
 
     pub fn pages(&self) -> *const u32 {
@@ -462,7 +523,8 @@ mod tests {
         let (decode, largest) = (Layout::least(MAX_SEQUENCES), Layout::least(ROWS_MAX));
         assert!(20 * decode.pages.start < largest.pages.start);
         assert!(decode.pages.start + decode.pages.len <= NUMBERS);
-        assert!(decode.tiles.len >= 4 * MAX_SEQUENCES);
+        let of_shapes = decode.tiles.iter();
+        assert!(of_shapes.map(|tiles| tiles.others.len).min() >= Some(4 * MAX_SEQUENCES));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::executor::DeviceError;
 use crate::ops::CELL;
-use crate::target::{Full, MAX_CONTEXT, PREFILL_TOKENS};
+use crate::target::{MAX_CONTEXT, PREFILL_TOKENS, each_attention};
 
 /// Compares every operation of the device with the CPU's on every case.
 pub fn compare(report: &mut Report, random: &mut Random, device: &mut Backend) {
@@ -22,8 +22,10 @@ pub fn compare(report: &mut Report, random: &mut Random, device: &mut Backend) {
         both.by_sequence(report, random, group);
     }
     if report.wants("attention") {
-        decode::compare::<Full>(report, random, (both.device, both.cpu));
-        long::compare::<Full>(report, random, (both.device, both.cpu));
+        each_attention![A => {
+            decode::compare::<A>(report, random, (both.device, both.cpu));
+            long::compare::<A>(report, random, (both.device, both.cpu));
+        }];
     }
 }
 
@@ -240,8 +242,8 @@ mod tests {
         let report = compared(|both, report, random| {
             for group in GROUPS {
                 let cases = (group.sequences)(random);
-                let drawn = cases.iter().map(|case| case.op());
-                assert!(drawn.eq(group.by_sequence.iter().copied()));
+                let drawn = once(cases.iter().map(|case| case.op()));
+                assert_eq!(drawn, group.by_sequence);
                 for case in &cases {
                     let case = Sequences::draw(random, case.as_ref(), steps.clone());
                     both.sequences(report, &case);

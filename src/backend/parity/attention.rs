@@ -11,23 +11,24 @@ use crate::backend::cpu::Cpu;
 use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes;
-use crate::target::{Full, KV_PAGES, Role};
+use crate::target::{KV_PAGES, Role, each_attention};
 
 pub(super) const GROUP: Group = Group {
     by_row: &["norm_linear", "linear", "linear_add"],
     by_sequence: &["attend", "attention"],
     formulas: |report, random| {
         if report.wants("attention") {
-            formula::attention::<Full>(report, random);
+            each_attention![A => formula::attention::<A>(report, random)];
         }
     },
     matrices,
     rows,
     sequences: |random| {
         let calls = [Calls::Apart, Calls::Together];
-        let attending = calls.map(|calls| Attending::<Full>::draw(random, calls));
-        let cases = attending.map(|case| Box::new(case) as Box<dyn SequenceCase>);
-        cases.into()
+        let cases = each_attention![A => calls.map(|calls| {
+            Box::new(Attending::<A>::draw(random, calls)) as Box<dyn SequenceCase>
+        })];
+        cases.into_iter().flatten().collect()
     },
 };
 

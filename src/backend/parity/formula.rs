@@ -190,10 +190,12 @@ impl<A: shapes::Attention> Sequence<A> {
         heads.map(turn).collect()
     }
 
-    /// `sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head, times `sigmoid(gate)` where
-    /// the shape has gates.
+    /// `sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head over what `position` sees,
+    /// times `sigmoid(gate)` where the shape has gates.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
         let of_q = self.norms.each().map(|norms| norms[0]);
+        let seen =
+            (0..=position).skip(A::WINDOW.map_or(0, |window| (position + 1).max(window) - window));
         let mut out = Vec::new();
         for (head, query) in self.query.chunks_exact(A::QUERY).enumerate() {
             let (query, gate) = query.split_at(A::HEAD_DIM);
@@ -203,12 +205,12 @@ impl<A: shapes::Attention> Sequence<A> {
                 let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();
                 (dot / (A::HEAD_DIM as f64).sqrt()).exp()
             };
-            let weights: Vec<f64> = (0..=position).map(weight).collect();
+            let weights: Vec<f64> = seen.clone().map(weight).collect();
             let sum: f64 = weights.iter().sum();
             for dim in 0..A::HEAD_DIM {
                 let value = |j| f64::from(self.values[at(j) * A::HEAD_DIM + dim]);
-                let parts = weights.iter().enumerate();
-                let mixed: f64 = parts.map(|(j, weight)| weight * value(j)).sum();
+                let parts = weights.iter().zip(seen.clone());
+                let mixed: f64 = parts.map(|(weight, j)| weight * value(j)).sum();
                 let gate = gate.get(dim).map_or(1.0, |&gate| sigmoid(gate));
                 out.push((mixed / sum * gate) as f32);
             }

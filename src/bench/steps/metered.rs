@@ -602,8 +602,14 @@ fn kv_element_bytes() -> usize {
 /// Keys and values of every sequence once, products of every row.
 fn attend_cost<A: shapes::Attention>(batch: &Batch) -> Cost {
     let element = kv_element_bytes();
-    let of_span = |span: &Span| Cost::attend::<A>(span.start + span.rows.len(), element).bytes;
-    let of_row = |position: &usize| Cost::attend::<A>(position + 1, element).flops;
+    let of_span = |span: &Span| {
+        let end = span.start + span.rows.len();
+        Cost::attend::<A>(end - A::first_seen(span.start), element).bytes
+    };
+    let of_row = |&position: &usize| {
+        let seen = position + 1 - A::first_seen(position);
+        Cost::attend::<A>(seen, element).flops
+    };
     Cost {
         bytes: batch.spans().iter().map(of_span).sum(),
         flops: batch.positions().iter().map(of_row).sum(),

@@ -85,7 +85,7 @@ pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
     let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
     let taken = weights + 2 * state * GPU.sequences() + reserve;
     let rest = memory.saturating_sub(taken) / 4 * PAGES_QUARTERS;
-    let token = target.kv_bytes_of_layer() * target.kv_layers();
+    let token = target.kv_bytes_per_token_of_all();
     let tokens = rest.checked_div(token)?;
     let tokens = match tokens / POOL_STEP {
         0 => tokens,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
-use crate::family::{FeedForward, Mixers, Traits};
+use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Traits, WINDOW};
 use crate::schema::model::{
     Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling,
 };
@@ -81,7 +81,8 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     let norm_eps = words.number(&["/rms_norm_eps"]);
     let positions = words.between("/max_position_embeddings", PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
-    let attention = attention(words, traits, hidden);
+    let full = attention(words, traits, traits.mixers.attention(), hidden);
+    let sliding = sliding(words, traits, hidden);
     let gdn = gdn(words, traits);
     let (mlp, moe) = (mlp(words, traits), moe(words, traits));
     let mtp = mtp(words, traits, predicts);
@@ -96,7 +97,8 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         norm_eps: norm_eps?,
         max_position: positions?,
         layers: layers?,
-        attention: attention?,
+        attention: full?,
+        sliding: sliding?,
         gdn: gdn?,
         moe: moe?,
         mlp: mlp?,
@@ -112,7 +114,7 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
     let count = words.count("/num_hidden_layers", largest::LAYERS);
     let mixers = match traits.mixers {
         Mixers::Attention => Ok(vec![Mixer::Attention]),
-        Mixers::Hybrid => mixers(words, count),
+        Mixers::Hybrid | Mixers::Sliding => mixers(words, count),
     };
     let (count, mixers) = (count? as usize, mixers?);
     Ok(Layers {
@@ -123,7 +125,8 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
 
 /// The mixer of each layer: listed, or attention behind every so many.
 fn mixers(words: &mut Words, count: Read<u64>) -> Read<Vec<Mixer>> {
-    let rule = "must list \"linear_attention\" or \"full_attention\" for each layer";
+    let rule = "must list \"linear_attention\", \"full_attention\" or \"sliding_attention\" for \
+                each layer";
     let listed = words.optional(&["/layer_types"], rule, |value| {
         let names = value.as_array()?.iter();
         let mixers: Option<Vec<Mixer>> = names.map(mixer).collect();
@@ -149,6 +152,7 @@ fn mixer(name: &Value) -> Option<Mixer> {
     match name.as_str()? {
         "linear_attention" => Some(Mixer::Gdn),
         "full_attention" => Some(Mixer::Attention),
+        "sliding_attention" => Some(Mixer::Sliding),
         _ => None,
     }
 }
@@ -163,15 +167,23 @@ fn shortest(mixers: &[Mixer], count: usize) -> Vec<Mixer> {
     mixers[..period.unwrap_or(mixers.len())].to_vec()
 }
 
-fn attention(words: &mut Words, traits: &Traits, hidden: Read<u64>) -> Read<Attention> {
-    let heads = words.count("/num_attention_heads", largest::HEADS);
-    let kv_heads = words.count("/num_key_value_heads", largest::HEADS);
-    let stated = words.whole("/head_dim", 1..=largest::HEAD_DIM);
-    let head_dim = head_dim(words, traits, stated, [hidden, heads]);
-    let rotary_dim = rotary_dim(words, traits, head_dim);
-    let rope_theta = words.number(&["/rope_parameters/rope_theta", "/rope_theta"]);
+/// The attention that `its` words are of.
+fn attention(
+    words: &mut Words,
+    traits: &Traits,
+    its: &AttentionWords,
+    hidden: Read<u64>,
+) -> Read<Attention> {
+    let heads = words.count(its.heads.pointers[0], largest::HEADS);
+    let kv_heads = words.count(its.kv_heads.pointers[0], largest::HEADS);
+    let pointer = its.head_dim.pointers[0];
+    let stated = words.whole(pointer, 1..=largest::HEAD_DIM);
+    let head_dim = head_dim(words, traits, (pointer, stated), [hidden, heads]);
+    let rotary_dim = rotary_dim(words, traits, its, head_dim);
+    let rope_theta = words.number(its.rope_theta.pointers);
     let rope_scaling = rope_scaling(words);
     Ok(Attention {
+        window: None,
         heads: heads?,
         kv_heads: kv_heads?,
         head_dim: head_dim?,
@@ -181,11 +193,24 @@ fn attention(words: &mut Words, traits: &Traits, hidden: Read<u64>) -> Read<Atte
     })
 }
 
+/// The attention over a window, in families that have one.
+fn sliding(words: &mut Words, traits: &Traits, hidden: Read<u64>) -> Read<Option<Attention>> {
+    if traits.mixers != Mixers::Sliding {
+        return Ok(None);
+    }
+    let window = words.count(WINDOW.pointers[0], largest::POSITIONS);
+    let sliding = attention(words, traits, &SLIDING, hidden)?;
+    Ok(Some(Attention {
+        window: Some(window?),
+        ..sliding
+    }))
+}
+
 /// Width of a head: as stated, or a share of the hidden width where the family takes that.
 fn head_dim(
     words: &mut Words,
     traits: &Traits,
-    stated: Read<Option<u64>>,
+    (pointer, stated): (&str, Read<Option<u64>>),
     [hidden, heads]: [Read<u64>; 2],
 ) -> Read<u64> {
     if let Some(stated) = stated? {
@@ -196,22 +221,26 @@ fn head_dim(
         true => Ok(hidden / heads),
         false => {
             let rule = format!("must be stated; hidden_size = {hidden} says nothing of it");
-            Err(words.absent("/head_dim", &rule))
+            Err(words.absent(pointer, &rule))
         }
     }
 }
 
 /// Elements of a head that turn.
-fn rotary_dim(words: &mut Words, traits: &Traits, head_dim: Read<u64>) -> Read<u64> {
-    let pointers = [
-        "/rope_parameters/partial_rotary_factor",
-        "/partial_rotary_factor",
-    ];
+fn rotary_dim(
+    words: &mut Words,
+    traits: &Traits,
+    its: &AttentionWords,
+    head_dim: Read<u64>,
+) -> Read<u64> {
+    let pointers = its.rotary_dim.pointers;
     let rule = "must be above 0 and at most 1";
     let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
     let share = match traits.mixers {
-        Mixers::Attention => words.optional(&pointers, rule, share)?.unwrap_or(1.0),
-        Mixers::Hybrid => words.required(&pointers, rule, share)?,
+        Mixers::Hybrid => words.required(pointers, rule, share)?,
+        Mixers::Attention | Mixers::Sliding => {
+            words.optional(pointers, rule, share)?.unwrap_or(1.0)
+        }
     };
     Ok((share * head_dim? as f64).round() as u64)
 }

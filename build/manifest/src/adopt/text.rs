@@ -80,7 +80,9 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.real("norm_eps", model.norm_eps);
     lines.count("max_position", model.max_position);
     layers(&mut lines, &model.layers);
-    attention(&mut lines, &model.attention);
+    attention(&mut lines, "attention", &model.attention);
+    let sliding = model.sliding.iter();
+    sliding.for_each(|each| attention(&mut lines, "sliding", each));
     model.gdn.iter().for_each(|each| gdn(&mut lines, each));
     model.moe.iter().for_each(|each| moe(&mut lines, each));
     model.mlp.iter().for_each(|each| mlp(&mut lines, each));
@@ -107,25 +109,30 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
 fn layers(lines: &mut Lines, layers: &Layers) {
     lines.table("layers");
     lines.count("count", layers.count as u64);
-    if layers.period.contains(&Mixer::Gdn) {
+    if layers.period != [Mixer::Attention] {
         let names = layers.period.iter().map(|mixer| match mixer {
             Mixer::Gdn => "\"gdn\"",
             Mixer::Attention => "\"attention\"",
+            Mixer::Sliding => "\"sliding\"",
         });
         let names: Vec<&str> = names.collect();
         lines.set("period", format!("[{}]", names.join(", ")));
     }
 }
 
-fn attention(lines: &mut Lines, attention: &Attention) {
-    lines.table("attention");
+fn attention(lines: &mut Lines, table: &str, attention: &Attention) {
+    lines.table(table);
     lines.count("heads", attention.heads);
     lines.count("kv_heads", attention.kv_heads);
     lines.count("head_dim", attention.head_dim);
     lines.count("rotary_dim", attention.rotary_dim);
+    attention
+        .window
+        .iter()
+        .for_each(|window| lines.count("window", *window));
     lines.real("rope_theta", attention.rope_theta);
     if let Some(scaling) = &attention.rope_scaling {
-        lines.table("attention.rope_scaling");
+        lines.table(&format!("{table}.rope_scaling"));
         lines.real("factor", scaling.factor);
         lines.real("low_freq_factor", scaling.low_freq_factor);
         lines.real("high_freq_factor", scaling.high_freq_factor);

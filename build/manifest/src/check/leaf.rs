@@ -256,6 +256,7 @@ impl File {
             self.rule(!shaped || target.has_launcher(op), "op", op, rule)?;
         }
         self.rows_rules(target)?;
+        self.head_rules(target)?;
         for choice in target.kernels() {
             let Some(row_max) = Target::row_max(&choice) else {
                 continue;
@@ -270,6 +271,26 @@ impl File {
             let holds = target.model.hidden <= row_max;
             let chooser = File(target.chooser_of(choice.op));
             chooser.rule(holds, &key, choice.threads, &rule)?;
+        }
+        Ok(())
+    }
+
+    /// Heads are no wider than the kernels of their attention take.
+    fn head_rules(&self, target: &Target) -> Rule {
+        for choice in target.kernels() {
+            let mut shapes = target.attentions().into_iter();
+            let its = shapes.find(|each| choice.shape == Some(each.snake()));
+            let (Some(its), Some(most)) = (its, Target::head_dim_max(&choice)) else {
+                continue;
+            };
+            let (op, shape, width) = (choice.op, its.snake(), its.facts.head_dim);
+            let rule = format!(
+                "takes heads of at most {most} elements, not {width}; name another kernel in \
+                 [op.\"{op}.{shape}\"]"
+            );
+            let chooser = File(target.chooser_of(op));
+            let key = format!("op.{op}.kernel");
+            chooser.rule(width <= most, &key, choice.kernel, &rule)?;
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ impl File {
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
         let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
         let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
+        let sliding = model.sliding.as_ref();
         let chat = model.chat.as_ref();
         vec![
             self.text("title", &model.title),
@@ -46,7 +47,9 @@ impl File {
             self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2"),
             self.family_rules(model),
             self.layer_rules(&model.layers),
-            self.attention_rules(&model.attention),
+            self.attention_rules("attention", &model.attention),
+            sliding.map_or(Ok(()), |sliding| self.attention_rules("sliding", sliding)),
+            self.rotary_rules(model),
             gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn)),
             moe.map_or(Ok(()), |moe| self.moe_rules(moe)),
             mlp.map_or(Ok(()), |mlp| {
@@ -63,10 +66,15 @@ impl File {
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
         let hybrid = traits.mixers == Mixers::Hybrid;
+        let sliding = traits.mixers == Mixers::Sliding;
         let mlp = traits.feed_forward == FeedForward::Mlp;
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
         let attends = model.layers.period.contains(&Mixer::Attention);
         let recurs = model.layers.period.contains(&Mixer::Gdn);
+        let slides = model.layers.period.contains(&Mixer::Sliding);
+        let window = model.sliding.as_ref().and_then(|sliding| sliding.window);
+        let scaling = |attention: &Attention| attention.rope_scaling.is_some();
+        let scaled = model.sliding.as_ref().is_some_and(scaling);
         let prediction = (model.mtp.layers > 0).then_some(());
         for (key, stated, has) in [
             ("gdn", model.gdn.is_some(), hybrid),
@@ -77,7 +85,17 @@ impl File {
                 shared.flatten().is_some(),
                 traits.feed_forward == FeedForward::SharedExpert,
             ),
+            ("sliding", model.sliding.is_some(), sliding),
+            ("sliding.window", window.is_some(), sliding),
+            ("sliding.rope_scaling", scaled, false),
+            ("attention.window", model.attention.window.is_some(), false),
+            (
+                "attention.rope_scaling",
+                scaling(&model.attention),
+                scaling(&model.attention) && !sliding,
+            ),
             ("layers.period", recurs, hybrid && recurs),
+            ("layers.period", slides, sliding),
             ("mtp", prediction.is_some(), hybrid && prediction.is_some()),
         ] {
             let (found, rule) = match has {
@@ -86,12 +104,30 @@ impl File {
             };
             self.rule(stated == has, key, found, &rule)?;
         }
-        let rule = format!("family = {:?} turns the whole head", traits.name);
-        let (turned, width) = (model.attention.rotary_dim, model.attention.head_dim);
-        let whole = hybrid || turned == width;
-        self.rule(whole, "attention.rotary_dim", turned, &rule)?;
         let rule = format!("family = {:?} attends in some layers", traits.name);
-        self.rule(attends, "layers.period", "[\"gdn\"]", &rule)
+        let period = format!("{:?}", model.layers.period);
+        self.rule(attends, "layers.period", period, &rule)
+    }
+
+    /// The part of a head that turns, which some families choose.
+    fn rotary_rules(&self, model: &Model) -> Rule {
+        let traits = model.family.traits();
+        if traits.mixers == Mixers::Hybrid {
+            return Ok(());
+        }
+        let rule = format!("family = {:?} turns the whole head", traits.name);
+        let whole = |table: &str, attention: &Attention| {
+            let (turned, width) = (attention.rotary_dim, attention.head_dim);
+            self.rule(
+                turned == width,
+                &format!("{table}.rotary_dim"),
+                turned,
+                &rule,
+            )
+        };
+        whole("attention", &model.attention)?;
+        let sliding = model.sliding.as_ref();
+        sliding.map_or(Ok(()), |sliding| whole("sliding", sliding))
     }
 
     fn layer_rules(&self, layers: &Layers) -> Rule {
@@ -110,38 +146,42 @@ impl File {
         )
     }
 
-    fn attention_rules(&self, attention: &Attention) -> Rule {
+    /// `table` states the attention.
+    fn attention_rules(&self, table: &str, attention: &Attention) -> Rule {
         let Attention {
             heads,
             kv_heads,
             head_dim,
             rotary_dim,
+            window,
             rope_theta,
             ref rope_scaling,
         } = *attention;
-        self.count("attention.heads", heads, largest::HEADS)?;
-        self.count("attention.head_dim", head_dim, largest::HEAD_DIM)?;
+        let key = |name: &str| format!("{table}.{name}");
+        self.count(&key("heads"), heads, largest::HEADS)?;
+        self.count(&key("head_dim"), head_dim, largest::HEAD_DIM)?;
         let groups = kv_heads > 0 && heads.is_multiple_of(kv_heads);
-        let rule = format!("must divide attention.heads = {heads}");
-        self.rule(groups, "attention.kv_heads", kv_heads, &rule)?;
+        let rule = format!("must divide {table}.heads = {heads}");
+        self.rule(groups, &key("kv_heads"), kv_heads, &rule)?;
         let even = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
-        let rule = format!("must be even, 2 ..= attention.head_dim = {head_dim}");
-        self.rule(even, "attention.rotary_dim", rotary_dim, &rule)?;
+        let rule = format!("must be even, 2 ..= {table}.head_dim = {head_dim}");
+        self.rule(even, &key("rotary_dim"), rotary_dim, &rule)?;
+        self.count(&key("window"), window.unwrap_or(1), largest::POSITIONS)?;
         let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
         let rule = "must be above 1 and at most 1e12";
-        self.rule(range, "attention.rope_theta", rope_theta, rule)?;
+        self.rule(range, &key("rope_theta"), rope_theta, rule)?;
         let scaling = rope_scaling.as_ref();
-        scaling.map_or(Ok(()), |scaling| self.scaling_rules(scaling))
+        scaling.map_or(Ok(()), |scaling| self.scaling_rules(table, scaling))
     }
 
-    fn scaling_rules(&self, scaling: &RopeScaling) -> Rule {
+    fn scaling_rules(&self, table: &str, scaling: &RopeScaling) -> Rule {
         let RopeScaling {
             factor,
             low_freq_factor: low,
             high_freq_factor: high,
             original_max_position: original,
         } = *scaling;
-        let key = |name: &str| format!("attention.rope_scaling.{name}");
+        let key = |name: &str| format!("{table}.rope_scaling.{name}");
         let most = largest::SCALING;
         let rule = format!("must be 1 ..= {most}");
         let range = (1.0..=most).contains(&factor);

@@ -160,7 +160,7 @@ refused!(no_rope_base: MODEL_FILE, "1e7" => "0.0",
     "attention.rope_theta = 0: must be above 1 and at most 1e12");
 refused!(a_projection_is_derived: MODEL_FILE, "kv_heads = 2" => "kv_heads = 2\nq_rows = 8192",
     "line 18: `q_rows = 8192`: unknown field `q_rows`, expected one of `heads`, `kv_heads`, \
-     `head_dim`, `rotary_dim`, `rope_theta`, `rope_scaling`");
+     `head_dim`, `rotary_dim`, `window`, `rope_theta`, `rope_scaling`");
 refused!(a_table_that_the_family_has: MODEL_FILE,
     "[moe]\nexperts = 256\nexperts_per_token = 8\nintermediate = 512\nshared_intermediate = 512\n"
     => "", "moe = absent: family = \"qwen3_5_moe\" has it");
@@ -171,10 +171,10 @@ refused!(a_shared_expert_that_the_family_has: MODEL_FILE, "shared_intermediate =
 refused!(a_shared_expert_that_the_family_has_not: MODEL_FILE, "\"qwen3_5_moe\"" => "\"qwen3_moe\"",
     "gdn = stated: family = \"qwen3_moe\" has none");
 refused!(layers_that_all_recur: MODEL_FILE, "\"gdn\", \"attention\"]" => "\"gdn\", \"gdn\"]",
-    "layers.period = [\"gdn\"]: family = \"qwen3_5_moe\" attends in some layers");
+    "layers.period = [Gdn, Gdn, Gdn, Gdn]: family = \"qwen3_5_moe\" attends in some layers");
 refused!(a_family_that_is_not_known: MODEL_FILE, "\"qwen3_5_moe\"" => "\"gpt2\"",
     "line 3: `family = \"gpt2\"`: unknown variant `gpt2`, expected one of `llama`, `mixtral`, \
-     `qwen3`, `qwen3_moe`, `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
+     `qwen3`, `sliding`, `qwen3_moe`, `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
 refused!(value_heads_no_multiple_of_key_heads: MODEL_FILE, "value_heads = 32" => "value_heads = 24",
     "gdn.value_heads = 24: must be a multiple of gdn.key_heads = 16");
 refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel = 1",
@@ -467,7 +467,7 @@ fn with_each_number(
 }
 
 /// Leaves that state every field of the schemas between them.
-const EDITED: [&str; 2] = [LEAF, CPU_LEAF];
+const EDITED: [&str; 3] = [LEAF, CPU_LEAF, SLIDING_LEAF];
 
 #[test]
 fn a_huge_number_is_refused_by_its_key() {
@@ -480,6 +480,75 @@ fn a_huge_number_is_refused_by_its_key() {
             assert!(error.contains(key), "{leaf}: {path} = {wrong}: {error}");
         });
     }
+}
+
+/// A model whose layers attend in two shapes.
+const SLIDING_LEAF: &str = "cpu/random-sliding-1/bf16";
+
+#[test]
+fn two_shapes_of_attention_are_refused_by_the_keys_of_each() {
+    let file = "targets/_model/random-sliding-1/model.toml";
+    for (from, to, problem) in [
+        (
+            "window = 100\n",
+            "",
+            "sliding.window = absent: family = \"sliding\" has it",
+        ),
+        (
+            "head_dim = 512\n",
+            "head_dim = 512\nwindow = 64\n",
+            "attention.window = stated: family = \"sliding\" has none",
+        ),
+        (
+            "period = [\"sliding\", \"sliding\", \"attention\"]\n",
+            "",
+            "layers.period = absent: family = \"sliding\" has it",
+        ),
+        (
+            "\"sliding\", \"attention\"]",
+            "\"sliding\", \"sliding\"]",
+            "layers.period = [Sliding, Sliding, Sliding]: family = \"sliding\" attends in some \
+             layers",
+        ),
+        (
+            "kv_heads = 2",
+            "kv_heads = 3",
+            "sliding.kv_heads = 3: must divide sliding.heads = 2",
+        ),
+        (
+            "rotary_dim = 256",
+            "rotary_dim = 128",
+            "sliding.rotary_dim = 128: family = \"sliding\" turns the whole head",
+        ),
+        (
+            "family = \"sliding\"",
+            "family = \"qwen3\"",
+            "sliding = stated: family = \"qwen3\" has none",
+        ),
+    ] {
+        let scratch = Scratch::of(SLIDING_LEAF);
+        scratch.edit(file, from, to);
+        let error = scratch
+            .load(SLIDING_LEAF)
+            .expect_err("the edit breaks a rule");
+        assert_eq!(error.to_string(), format!("{file}: {problem}"));
+    }
+}
+
+#[test]
+fn a_kernel_is_not_chosen_for_heads_that_it_does_not_take() {
+    let leaf = "h200/random-sliding-1/bf16";
+    let scratch = Scratch::of(leaf);
+    let file = format!("targets/{leaf}.toml");
+    let text = std::fs::read_to_string(root().join(&file)).unwrap();
+    let without = text.split("[op.").next().unwrap();
+    scratch.write(&file, without.as_bytes());
+    let error = scratch.load(leaf).expect_err("heads of 512 are too wide");
+    assert_eq!(
+        error.to_string(),
+        "targets/_hw/h200.toml: op.attend.kernel = tiles_bf16: takes heads of at most 256 \
+         elements, not 512; name another kernel in [op.\"attend.full\"]"
+    );
 }
 
 /// Numbers that may be 0.

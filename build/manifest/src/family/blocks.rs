@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::schema::model::Mixer;
+use crate::schema::model::{Attention, Mixer};
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
 
@@ -92,12 +92,15 @@ fn vector(role: Role, name: impl Into<String>, sites: Sites, shape: &[u64], plus
     }
 }
 
-/// Decoders of attention layers, each followed by what `feed_forward` says.
+/// Decoders whose layers all attend, each followed by what `feed_forward` says.
 pub(super) fn plain(target: &Target, feed_forward: impl Fn(&Place) -> Vec<Row>) -> Vec<Row> {
     let layers = Place::decoder(target, None);
     let mut rows = ends(target);
     rows.extend(norms(target, &layers));
-    rows.extend(attention(target, &layers));
+    for each in target.attentions() {
+        let layers = Place::decoder(target, Some(each.mixer));
+        rows.extend(attention(target, &layers, each.facts));
+    }
     rows.extend(feed_forward(&layers));
     rows
 }
@@ -112,13 +115,14 @@ pub(super) fn hybrid(
     let mut rows = ends(target);
     rows.extend(norms(target, &layers));
     let attending = Place::decoder(target, Some(Mixer::Attention));
-    rows.extend(attention(target, &attending));
+    let shape = &target.model.attention;
+    rows.extend(attention(target, &attending, shape));
     rows.extend(gdn(target, &Place::decoder(target, Some(Mixer::Gdn))));
     rows.extend(feed_forward(&layers));
     let layer = Place::prediction(target);
     rows.extend(prediction(target, &layer));
     rows.extend(norms(target, &layer));
-    rows.extend(attention(target, &layer));
+    rows.extend(attention(target, &layer, shape));
     rows.extend(feed_forward(&layer));
     rows
 }
@@ -160,9 +164,8 @@ fn norms(target: &Target, place: &Place) -> Vec<Row> {
 }
 
 /// Grouped-query attention, its queries with gates and with norms as the family has them.
-fn attention(target: &Target, place: &Place) -> Vec<Row> {
-    let (attention, hidden) = (&target.model.attention, target.model.hidden);
-    let traits = target.traits();
+fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> {
+    let (traits, hidden) = (target.traits(), target.model.hidden);
     let gates = if traits.gated { 2 } else { 1 };
     let (kv, o) = (attention.kv_rows(), attention.o_columns());
     let mut rows = vec![

@@ -17,6 +17,9 @@ pub enum Family {
     /// Attention with normed heads and an MLP.
     #[serde(rename = "qwen3")]
     Qwen3,
+    /// Blocks of `qwen3`, whose layers attend in two shapes.
+    #[serde(rename = "sliding")]
+    Sliding,
     /// Attention with normed heads and experts.
     #[serde(rename = "qwen3_moe")]
     Qwen3Moe,
@@ -37,8 +40,10 @@ pub enum Family {
 pub enum Mixer {
     /// Gated DeltaNet.
     Gdn,
-    /// Full attention with an output gate.
+    /// Attention over all positions.
     Attention,
+    /// Attention over a window of positions.
+    Sliding,
 }
 
 /// Syntax in which the model writes tool calls.
@@ -87,6 +92,8 @@ pub struct Model {
     pub layers: Layers,
     /// Full-attention layers.
     pub attention: Attention,
+    /// Sliding-window attention layers, in families that have them.
+    pub sliding: Option<Attention>,
     /// Gated DeltaNet layers, in families that have them.
     pub gdn: Option<Gdn>,
     /// Mixture of experts of every layer, in families that have one.
@@ -131,7 +138,7 @@ pub struct Layers {
     /// Decoder layers, at least 1.
     pub count: usize,
     /// Mixers of the first layers, repeated to `count`; its length divides `count`. Absent in
-    /// families whose layers all attend.
+    /// families whose layers all attend alike.
     #[serde(
         default = "attention_alone",
         skip_serializing_if = "is_attention_alone"
@@ -147,7 +154,7 @@ fn is_attention_alone(period: &[Mixer]) -> bool {
     period == [Mixer::Attention]
 }
 
-/// Grouped-query attention.
+/// Grouped-query attention of one shape.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attention {
@@ -159,6 +166,8 @@ pub struct Attention {
     pub head_dim: u64,
     /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most.
     pub rotary_dim: u64,
+    /// Positions that a query sees, its own the last, in `[sliding]`; absent: all up to its own.
+    pub window: Option<u64>,
     /// RoPE base, above 1.
     pub rope_theta: f64,
     /// Change of frequencies for long contexts; absent: none.
