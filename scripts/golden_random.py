@@ -275,12 +275,13 @@ def blocks(m):
     shared = dict(shared_intermediate=m["shared"]) if family.shared else {}
     experts = dict(experts=m.get("experts"), experts_per_token=m.get("top"), intermediate=m["inner"]) | shared
     tables += [("moe", experts) if family.router else ("mlp", dict(intermediate=m["inner"]))]
-    return tables + ([("mtp", dict(layers=m["mtp"]))] if family.gdn else [])
+    return tables + ([("mtp", dict(layers=m["mtp"]))] if m["mtp"] else [])
 
 
 def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
+    switches = dict(input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"])
     parts = [
         ("", dict(title=f"Random: {m['title']}", id=name, family=m["family"], licence="Apache-2.0", hidden=m["hidden"],
                   vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096)),
@@ -288,7 +289,7 @@ def manifest(name, m, folder, tensors):
         ("sampling", dict(temperature=0.0, top_k=0, top_p=1.0)),
         (f"checkpoint.{m['quant']}", dict(
             tensors=len(tensors), tensor_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
-            input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"], files=files)),
+            **{name: True for name, on in switches.items() if on}, files=files)),
     ]
     (folder / "model.toml").write_text("\n".join(table(*part) for part in parts))
     for hardware in m["hardware"]:

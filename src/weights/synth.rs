@@ -273,8 +273,7 @@ fn config(layers: usize) -> Value {
 }
 
 /// Whether a drawn checkpoint's configuration states a fact: none of those that the library
-/// assumes,
-/// and no formats, which it would want libraries of their own for.
+/// assumes, and no formats, which it would want libraries of their own for.
 fn is_written(fact: &Fact) -> bool {
     let named = ["/model_type", "/architectures"].contains(&fact.pointer);
     let assumed = fact.key == FAMILY && !fact.required && !named;

@@ -344,14 +344,15 @@ fn write_facts(out: &mut String, doc: &str, name: &str, facts: &[Fact]) {
     for Fact {
         key,
         pointer,
+        elsewhere,
         right,
         required,
     } in facts
     {
         let _ = writeln!(
             text,
-            "    Fact {{ key: {key:?}, pointer: {pointer:?}, right: Cow::Borrowed(r#\"{right}\"#), \
-             required: {required} }},"
+            "    Fact {{ key: {key:?}, pointer: {pointer:?}, elsewhere: &{elsewhere:?}, \
+             right: Cow::Borrowed(r#\"{right}\"#), required: {required} }},"
         );
     }
     item(out, doc, &(text + "]"));

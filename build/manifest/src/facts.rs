@@ -16,11 +16,22 @@ pub struct Fact {
     pub key: &'static str,
     /// JSON pointer; `*` stands for each member of an object.
     pub pointer: &'static str,
+    /// Pointers of older generations, where it may stand instead.
+    pub elsewhere: &'static [&'static str],
     /// JSON array of what is right, the usual first.
     pub right: Cow<'static, str>,
-    /// A configuration must state it, here or where another fact of the key stands: shapes do not
-    /// show it, and there is no default to trust.
+    /// A configuration must state it, here or elsewhere: shapes do not show it, and there is no
+    /// default to trust.
     pub required: bool,
+}
+
+impl Fact {
+    /// Every place where it may stand, the usual first.
+    pub fn places(&self) -> impl Iterator<Item = &'static str> {
+        [self.pointer]
+            .into_iter()
+            .chain(self.elsewhere.iter().copied())
+    }
 }
 
 /// A fact that a configuration states differently, in words.
@@ -40,30 +51,29 @@ pub const TEXT: &str = "text_config";
 /// The first of `facts` that `config` contradicts, as a whole or in its description of the text
 /// model. What is null counts as not stated.
 pub fn contradiction(config: &Value, facts: &[Fact]) -> Option<Contradiction> {
-    facts
-        .iter()
-        .find_map(|fact| contradicted(config, fact, facts))
+    facts.iter().find_map(|fact| contradicted(config, fact))
 }
 
 /// Everything that `config` states where the fact may stand, each with its whole pointer.
 fn stated<'a>(config: &'a Value, fact: &Fact) -> Vec<(String, &'a Value)> {
     let mut stated = Vec::new();
-    collect(config, fact.pointer, String::new(), &mut stated);
-    if let Some(text) = config.get(TEXT) {
-        collect(text, fact.pointer, format!("/{TEXT}"), &mut stated);
+    for pointer in fact.places() {
+        collect(config, pointer, String::new(), &mut stated);
+        if let Some(text) = config.get(TEXT) {
+            collect(text, pointer, format!("/{TEXT}"), &mut stated);
+        }
     }
     stated
 }
 
-fn contradicted(config: &Value, fact: &Fact, facts: &[Fact]) -> Option<Contradiction> {
+fn contradicted(config: &Value, fact: &Fact) -> Option<Contradiction> {
     let right: Vec<Value> = serde_json::from_str(&fact.right).unwrap_or_default();
     let found = stated(config, fact);
     let is_right = |value: &Value| right.iter().any(|right| same(right, value));
     let wrong = found.iter().find(|(_, value)| !is_right(value));
-    let of_key = |other: &&Fact| other.key == fact.key && !stated(config, other).is_empty();
     let stated = match wrong {
         Some((pointer, value)) => format!("states {value} at {pointer}"),
-        None if fact.required && !facts.iter().any(|other| of_key(&other)) => {
+        None if fact.required && found.is_empty() => {
             format!("does not state {}", fact.pointer)
         }
         None => return None,

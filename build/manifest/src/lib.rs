@@ -28,6 +28,8 @@ mod formats;
 #[cfg(test)]
 mod golden;
 mod kernels;
+#[cfg(test)]
+mod needed;
 mod safetensors;
 pub mod schema;
 mod shapes;

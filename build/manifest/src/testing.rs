@@ -20,14 +20,16 @@ pub(crate) fn repository(leaf: &str) -> Target {
     load(&root(), leaf).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A configuration that states the usual value of every fact.
+/// A configuration that states the usual value of every fact, in each of its places.
 pub(crate) fn usual(facts: &[Fact]) -> Value {
     let mut config = Value::Null;
-    for fact in facts.iter().filter(|fact| !fact.pointer.contains('*')) {
-        let mut right: Value = serde_json::from_str(&fact.right).unwrap();
-        let names = fact.pointer.split('/').skip(1);
-        let place = names.fold(&mut config, |place, name| &mut place[name]);
-        *place = right[0].take();
+    for fact in facts {
+        let right: Value = serde_json::from_str(&fact.right).unwrap();
+        for pointer in fact.places().filter(|place| !place.contains('*')) {
+            let names = pointer.split('/').skip(1);
+            let place = names.fold(&mut config, |place, name| &mut place[name]);
+            *place = right[0].clone();
+        }
     }
     config
 }

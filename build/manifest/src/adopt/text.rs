@@ -194,7 +194,7 @@ fn weights(lines: &mut Lines, quant: &str, checkpoint: &Checkpoint) {
     if let Some(bytes) = checkpoint.tensor_bytes {
         lines.count("tensor_bytes", bytes);
     }
-    lines.set("input_scales", checkpoint.input_scales);
+    lines.flag("input_scales", checkpoint.input_scales);
     lines.flag("stacked_experts", checkpoint.stacked_experts);
     lines.flag("kv_scales", checkpoint.kv_scales);
     lines.flag("tied_head_stored", checkpoint.tied_head_stored);

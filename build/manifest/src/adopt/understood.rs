@@ -77,8 +77,9 @@ pub(super) fn other_formats(
 
 /// A rule's problem, where a fact of its key stands in the configuration.
 fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestError {
-    let mut facts = facts.iter().filter(|fact| fact.key == problem.key);
-    match facts.find_map(|fact| words.stated(fact.pointer)) {
+    let facts = facts.iter().filter(|fact| fact.key == problem.key);
+    let mut places = facts.flat_map(Fact::places);
+    match places.find_map(|place| words.stated(place)) {
         None => problem,
         Some((key, _)) => ManifestError {
             file: words.file.to_string(),

@@ -8,6 +8,7 @@ use crate::schema::model::{
     AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, RopeScaling,
     Sampling, Vision,
 };
+use crate::table::Format;
 use crate::target::Target;
 
 const SHA256_DIGITS: usize = 64;
@@ -115,9 +116,11 @@ impl File {
         if traits.mixers == Mixers::Hybrid {
             return Ok(());
         }
-        let rule = format!("family = {:?} turns the whole head", traits.name);
         let whole = |table: &str, attention: &Attention| {
             let (turned, width) = (attention.rotary_dim, attention.head_dim);
+            let family = traits.name;
+            let rule =
+                format!("family = {family:?} turns the whole head, {table}.head_dim = {width}");
             self.rule(
                 turned == width,
                 &format!("{table}.rotary_dim"),
@@ -325,10 +328,48 @@ impl File {
             .map_or(&target.quant, |derive| &derive.from);
         let table = format!("checkpoint.{quant}");
         self.stated_file_rules(&table, checkpoint)?;
-        match target.leaf.derive {
-            Some(_) => Ok(()),
-            None => self.sum_rules(target, &table, checkpoint),
+        if target.leaf.derive.is_some() {
+            return Ok(());
         }
+        self.switch_rules(target, &table, checkpoint)?;
+        self.sum_rules(target, &table, checkpoint)
+    }
+
+    /// A switch of the checkpoint is about something that it has.
+    fn switch_rules(&self, target: &Target, table: &str, checkpoint: &Checkpoint) -> Rule {
+        let model = &target.model;
+        let rows = target.table();
+        let mut formats = rows.iter().filter_map(|row| row.format());
+        for (key, on, about, what) in [
+            (
+                "input_scales",
+                checkpoint.input_scales,
+                formats.any(Format::is_nvfp4),
+                "matrices of NVFP4",
+            ),
+            (
+                "stacked_experts",
+                checkpoint.stacked_experts,
+                model.moe.is_some(),
+                "experts",
+            ),
+            (
+                "tied_head_stored",
+                checkpoint.tied_head_stored,
+                model.tied_head,
+                "a tied head",
+            ),
+            (
+                "without_mtp",
+                checkpoint.without_mtp,
+                model.mtp.layers > 0,
+                "multi-token prediction",
+            ),
+        ] {
+            let rule = format!("is for checkpoints of models with {what}");
+            self.rule(!on || about, &format!("{table}.{key}"), on, &rule)?;
+        }
+        Ok(())
     }
 
     fn stated_file_rules(&self, table: &str, checkpoint: &Checkpoint) -> Rule {

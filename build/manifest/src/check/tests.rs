@@ -214,6 +214,29 @@ refused!(checkpoint_of_half_an_element: MODEL_FILE, "25_025_991_648" => "25_025_
      for each of their elements, 25028332768 at most");
 
 #[test]
+fn a_switch_about_what_the_model_lacks_is_refused() {
+    let (leaf, file) = (
+        "cpu/llama-3.1-8b/bf16",
+        "targets/_model/llama-3.1-8b/model.toml",
+    );
+    for (key, what) in [
+        ("input_scales", "matrices of NVFP4"),
+        ("stacked_experts", "experts"),
+        ("tied_head_stored", "a tied head"),
+        ("without_mtp", "multi-token prediction"),
+    ] {
+        let scratch = Scratch::of(leaf);
+        scratch.edit(file, "files = []", &format!("{key} = true\nfiles = []"));
+        assert_eq!(
+            scratch.load(leaf).unwrap_err().to_string(),
+            format!(
+                "{file}: checkpoint.bf16.{key} = true: is for checkpoints of models with {what}"
+            )
+        );
+    }
+}
+
+#[test]
 fn a_checkpoint_may_state_vectors_of_f32_or_no_sums() {
     for sums in ["25_025_991_650", "25_028_332_768"] {
         let scratch = Scratch::of(LEAF);
@@ -518,7 +541,8 @@ fn two_shapes_of_attention_are_refused_by_the_keys_of_each() {
         (
             "rotary_dim = 256",
             "rotary_dim = 128",
-            "sliding.rotary_dim = 128: family = \"sliding\" turns the whole head",
+            "sliding.rotary_dim = 128: family = \"sliding\" turns the whole head, \
+             sliding.head_dim = 256",
         ),
         (
             "family = \"sliding\"",

@@ -340,9 +340,10 @@ pub struct Checkpoint {
     /// from the facts. Vectors are BF16 or F32, each as the publisher likes.
     pub tensor_bytes: Option<u64>,
     /// Whether NVFP4 matrices carry a scale of their input as well.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub input_scales: bool,
     /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub stacked_experts: bool,
     /// Whether attention layers carry scales of stored keys and values, which are not used.
     #[serde(default, skip_serializing_if = "Not::not")]
