@@ -3,8 +3,9 @@
 //! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
 //! while a model loads, so what is free is asked anew before each part is taken.
 
-use super::host::{Bound, Files, Room};
+use super::host::{Files, Room};
 use crate::executor::DeviceError;
+use crate::ops::Bound;
 use crate::target;
 
 const MEBIBYTE: u64 = 1 << 20;

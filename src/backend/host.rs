@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::{fmt, thread};
+use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 
 use super::allocator;
+use crate::ops::{Bound, HostMemory};
 use crate::target;
 
 /// What the server takes of the host's memory beside the model, at most: requests on their way,
@@ -25,49 +26,6 @@ const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
 /// A group without a limit has the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
-
-/// What bounds the memory of this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bound {
-    /// What is free, less a reserve.
-    Free,
-    /// A control group with a limit of so many bytes.
-    Group(PathBuf, u64),
-    AddressSpace(u64),
-    Data(u64),
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mebibytes = |bytes: &u64| bytes / MEBIBYTE;
-        match self {
-            Bound::Free => write!(
-                f,
-                "{:.1} MiB are left to other programs",
-                target::HOST_RESERVE.unwrap_or(0) as f64 / MEBIBYTE as f64
-            ),
-            Bound::Group(path, limit) => write!(
-                f,
-                "the control group {} has a limit of {} MiB",
-                path.display(),
-                mebibytes(limit)
-            ),
-            Bound::AddressSpace(limit) => write!(
-                f,
-                "the address space has a limit of {} MiB (`ulimit -v`), of which threads and pools \
-                 reserve a part",
-                mebibytes(limit)
-            ),
-            Bound::Data(limit) => {
-                write!(
-                    f,
-                    "data has a limit of {} MiB (`ulimit -d`)",
-                    mebibytes(limit)
-                )
-            }
-        }
-    }
-}
 
 /// What may be taken, bytes, and what bounds it.
 pub type Room = (u64, Bound);
@@ -112,21 +70,20 @@ impl Files {
     }
 }
 
-/// What may be taken of the host's memory, bytes, beside what is left to others; none where the
-/// model does not lie in it, or the system does not tell. As it was when it was first asked for,
-/// before anything was taken.
+/// The host's memory beside what is left to others.
+pub fn memory() -> HostMemory {
+    let least = least().as_ref();
+    HostMemory {
+        bytes: least.map(|(bytes, _)| *bytes),
+        bound: least.map(|(_, bound)| bound),
+        server: SERVER_BYTES,
+    }
+}
+
+/// What a model may take of it, bytes; none where the model does not lie there, or the system does
+/// not tell.
 pub fn room() -> Option<u64> {
-    target::HOST_RESERVE.and_then(|_| bytes())
-}
-
-/// As [`room`], wherever the model lies.
-pub fn bytes() -> Option<u64> {
-    least().as_ref().map(|(bytes, _)| *bytes)
-}
-
-/// What bounds [`bytes`].
-pub fn bound() -> Option<&'static Bound> {
-    least().as_ref().map(|(_, bound)| bound)
+    memory().room()
 }
 
 fn least() -> &'static Option<Room> {

@@ -34,7 +34,6 @@ mod device {
     use super::cpu::Cpu;
     use crate::executor::DeviceError;
     use crate::model::{TOLERANCE_F32, Tolerance};
-    use crate::target;
 
     pub use super::parity::host::{describe, measure, parity, partition};
 
@@ -43,32 +42,12 @@ mod device {
     /// How near the self-check before serving must come to golden log-probabilities.
     pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
-    /// Buffers that operations take beside tensors, bytes; here they take them as they go.
-    pub fn workspace() -> impl Iterator<Item = usize> {
-        std::iter::empty()
-    }
-    /// What is left to others, bytes.
-    pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
-        Some(bytes) => bytes,
-        None => 0,
-    };
-    /// There is no driver that takes memory.
-    pub const CONTEXT_BYTES: u64 = 0;
-    pub const GRAPH_LAYER_BYTES: u64 = 0;
-    /// Nothing is locked for a device.
-    pub const LOCKED_BYTES: u64 = 0;
-
-    /// What a buffer of `bytes` takes of memory.
-    pub fn buffer_bytes(bytes: u64) -> u64 {
-        bytes
-    }
-
     /// What may be taken of the device's memory, bytes, if the system tells it.
     ///
     /// # Errors
     /// None.
     pub fn room() -> Result<Option<u64>, DeviceError> {
-        Ok(super::host_room())
+        Ok(super::host::room())
     }
 
     /// The host's processor.
@@ -88,10 +67,7 @@ mod device {
 
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, measure, parity, partition};
-    pub use super::cuda::memory::{
-        CONTEXT_BYTES, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES, buffer_bytes, room,
-        workspace,
-    };
+    pub use super::cuda::memory::room;
 
     /// What runs the model.
     pub type Backend = Cuda;
@@ -107,8 +83,5 @@ mod device {
 
 #[cfg(test)]
 pub use budget::simulated;
-pub use device::{
-    Backend, CONTEXT_BYTES, GOLDEN_TOLERANCE, GRAPH_LAYER_BYTES, LOCKED_BYTES, RESERVE_BYTES,
-    buffer_bytes, open, partition, room, workspace,
-};
-pub use host::{Bound, SERVER_BYTES, bound as host_bound, bytes as host_bytes, room as host_room};
+pub use device::{Backend, GOLDEN_TOLERANCE, open, partition, room};
+pub use host::SERVER_BYTES;

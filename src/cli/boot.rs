@@ -215,7 +215,7 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
 /// When there is too little memory, by what is known before the device is opened.
 pub fn preflight() -> Result<(), Failure> {
     log::line(about::version_line());
-    ledger::preflight().map_err(|error| start_failure(&error))?;
+    ledger::preflight::<Backend>().map_err(|error| start_failure(&error))?;
     if let Some(part) = backend::partition() {
         log::line(format_args!("kernels on {part}: a part of this GPU"));
     }
@@ -277,7 +277,7 @@ pub fn load<B: Runs>(
     device: B,
     checkpoint: &Checkpoint,
 ) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
-    let plan = Plan::within(device.room(), checkpoint.layout())?;
+    let plan = Plan::within::<Backend>(device.room(), checkpoint.layout())?;
     log::line("memory:");
     plan.lines().iter().for_each(log::line);
     Ok(Runner::load(device, checkpoint, &plan)?)

@@ -189,7 +189,7 @@ fn a_process_that_was_stopped_goes_on() {
 
 #[test]
 fn too_little_memory_ends_with_a_code_of_its_own() {
-    let refused = Plan::within(Some(1), weights::Layout::whole()).unwrap_err();
+    let refused = Plan::within::<Cpu>(Some(1), weights::Layout::whole()).unwrap_err();
     let full = || DeviceError::Memory(String::new());
     assert_eq!(start_failure(&refused).exit, Exit::Unavailable);
     assert_eq!(start_failure(&full()).exit, Exit::Unavailable);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::backend::{self, parity};
+use crate::backend::{self, Backend, parity};
 use crate::model::{Plan, ledger};
 use crate::target;
 use crate::weights::{Layout, Progress};
@@ -76,7 +76,7 @@ fn processor() -> Finding {
 /// Whether the model fits, and with how many KV pages.
 fn memory() -> Finding {
     let room = backend::room().map_err(|error| error.to_string())?;
-    let plan = Plan::within(room, Layout::whole().without_prediction())
+    let plan = Plan::within::<Backend>(room, Layout::whole().without_prediction())
         .map_err(|error| error.to_string())?;
     let needed = ledger::mebibytes(plan.bytes());
     Ok(format!(

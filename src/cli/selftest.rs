@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::backend::parity::{Choice, Line, Report};
+use crate::backend::parity::{Choice, Line, Random, Report};
 use crate::backend::{self, parity};
 use crate::log;
-use crate::model;
+use crate::model::{self, Tried};
 use crate::target;
 use crate::weights;
 
@@ -105,18 +105,48 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =
         boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
-    let mut told = Instant::now();
-    let trying = |done, of| {
-        if told.elapsed() >= meter::EVERY {
-            log::line(format!("comparing: {done} of {of} trials"));
-            told = Instant::now();
-        }
+    let report = Report::told(choice, tell);
+    let mut trial = Trial {
+        random: Random::seeded(report.seed),
+        report,
+        told: Instant::now(),
     };
-    let mut report = Report::told(choice, tell);
-    let seen =
-        model::bit_rules(&mut runner, model::WHOLE, &mut report, trying).map_err(internal)?;
+    let seen = model::bit_rules(&mut runner, model::WHOLE, &mut trial).map_err(internal)?;
     boot::print(&format!("{seen}\n"))?;
-    Ok(report)
+    Ok(trial.report)
+}
+
+/// Rules of bits as they are tried.
+struct Trial {
+    random: Random,
+    report: Report,
+    /// When it was last said how far the trials are.
+    told: Instant,
+}
+
+impl model::Trial for Trial {
+    fn below(&mut self, end: usize) -> usize {
+        self.random.below(end)
+    }
+
+    fn trying(&mut self, done: usize, of: usize) {
+        if self.told.elapsed() >= meter::EVERY {
+            log::line(format!("comparing: {done} of {of} trials"));
+            self.told = Instant::now();
+        }
+    }
+
+    fn tell(&mut self, tried: Tried) {
+        let passed = tried.passed();
+        let Tried {
+            case,
+            rule,
+            rows,
+            different,
+        } = tried;
+        let found = format!("{rows} rows of logits, {different} different");
+        self.report.push("model", &case, rule, found, passed);
+    }
 }
 
 /// Prints a line. Where nobody reads any more the comparisons go on: the total says so.

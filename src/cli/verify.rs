@@ -8,6 +8,7 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
 use crate::executor::TokenId;
 use crate::model::{self, LayerFinding, Runner};
 use crate::target;
@@ -209,7 +210,8 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
         // Where nobody reads any more the comparison goes on: the outcome says what was found.
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
     };
-    let report = model::oracle(runner, &checkpoint, tokens, tell);
+    let cpu = Cpu::new(std::thread::available_parallelism().map_or(1, usize::from));
+    let report = model::oracle(runner, cpu, &checkpoint, tokens, tell);
     let report = report.map_err(|error| boot::start_failure(&error))?;
     boot::print(&format!("{report}\n"))?;
     match report.passed() {

@@ -2,12 +2,10 @@
 //! on what is beside it, on how its prompt was cut, or on whether its step was recorded.
 //!
 //! Memory is never cleaned in between: slots, pages and rows of activations hold what other trials
-//! left. Rows beyond those of a step are tried op by op, where they are not numbers
-//! (`crate::backend::parity`).
+//! left. Rows beyond those of a step are tried op by op, where they are not numbers.
 
 use std::fmt;
 
-use crate::backend::parity::{Random, Report};
 use crate::engine::sampler::argmax;
 use crate::executor::{DeviceError, Executor, Kept, PageId, Rows, Slot, States, TokenId};
 use crate::ops::{CELL, ONE_BY_ONE};
@@ -28,6 +26,13 @@ pub struct Extent {
     pub steps: usize,
     /// Ways in which a long prompt is cut, and prompts that go on from kept states.
     pub cuts: usize,
+}
+
+impl Extent {
+    /// Batches, cuts and resumptions in all.
+    pub fn trials(&self) -> usize {
+        self.sequences + 2 * self.cuts
+    }
 }
 
 /// What `selftest --bits` tries.
@@ -77,6 +82,51 @@ impl Sequence {
     }
 }
 
+/// A rule that was tried.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// Inputs, as `1 to 8 rows`.
+    pub case: String,
+    /// Rule, as an equation.
+    pub rule: &'static str,
+    /// Rows of logits that were compared.
+    pub rows: usize,
+    /// Those of other bits.
+    pub different: usize,
+}
+
+impl Tried {
+    fn nothing(case: &str, rule: &'static str) -> Tried {
+        Tried {
+            case: case.to_string(),
+            rule,
+            rows: 0,
+            different: 0,
+        }
+    }
+
+    fn add(&mut self, found: &Trace, wanted: &Trace) {
+        assert_eq!(found.len(), wanted.len());
+        self.rows += wanted.len();
+        self.different += found.iter().zip(wanted).filter(|(a, b)| a != b).count();
+    }
+
+    /// Whether the rule holds; of no rows it does not.
+    pub fn passed(&self) -> bool {
+        self.different == 0 && self.rows > 0
+    }
+}
+
+/// Who draws the inputs of a trial and hears of it.
+pub trait Trial {
+    /// A drawn number below `end`.
+    fn below(&mut self, end: usize) -> usize;
+    /// Hears before each trial how many are done, and of how many.
+    fn trying(&mut self, done: usize, of: usize);
+    /// Takes what was found of a rule.
+    fn tell(&mut self, tried: Tried);
+}
+
 /// How the steps behind the prompts are run.
 #[derive(Clone, Copy)]
 enum Way {
@@ -117,31 +167,25 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries the four rules and adds to `report`, on inputs of its seed, how many rows were compared
-/// and how many differed. `trying` is told before each trial how many are done, and of how many.
+/// Tries the four rules on inputs that `trial` draws; it hears how many rows were compared and how
+/// many differed.
 ///
 /// # Errors
 /// `DeviceError` of a step.
 pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
-    report: &mut Report,
-    mut trying: impl FnMut(usize, usize),
+    trial: &mut impl Trial,
 ) -> Result<Seen, DeviceError> {
-    let (mut done, mut seen) = (0, Seen::nothing());
-    let mut next = || {
-        trying(done, extent.sequences + 2 * extent.cuts);
-        done += 1;
-    };
-    let mut random = Random::seeded(report.seed);
-    let sequences = sequences(&mut random, extent);
-    batches(runner, &sequences, extent, (report, &mut seen), &mut next)?;
-    cuts(runner, &mut random, extent, (report, &mut seen), &mut next)?;
-    resumes(runner, &mut random, extent, report, &mut next)?;
+    let mut seen = Seen::nothing();
+    let sequences = sequences(trial, extent);
+    batches(runner, &sequences, extent, (trial, &mut seen))?;
+    cuts(runner, extent, (trial, &mut seen))?;
+    resumes(runner, extent, trial)?;
     Ok(seen)
 }
 
-fn sequences(random: &mut Random, extent: Extent) -> Vec<Sequence> {
+fn sequences(trial: &mut impl Trial, extent: Extent) -> Vec<Sequence> {
     let each = (PROMPT_MAX + extent.steps).div_ceil(PAGE);
     assert!(extent.sequences <= MAX_SEQUENCES && extent.sequences * each <= KV_PAGES);
     let sequence = |index: usize| Sequence {
@@ -149,17 +193,15 @@ fn sequences(random: &mut Random, extent: Extent) -> Vec<Sequence> {
         pages: (index * each..(index + 1) * each)
             .map(|page| PageId(page as u32))
             .collect(),
-        prompt: prompt(random, 1 + index * 37 % PROMPT_MAX),
+        prompt: prompt(trial, 1 + index * 37 % PROMPT_MAX),
         begin: None,
         kept: None,
     };
     (0..extent.sequences).map(sequence).collect()
 }
 
-fn prompt(random: &mut Random, length: usize) -> Vec<TokenId> {
-    (0..length)
-        .map(|_| random.below(VOCAB) as TokenId)
-        .collect()
+fn prompt(trial: &mut impl Trial, length: usize) -> Vec<TokenId> {
+    (0..length).map(|_| trial.below(VOCAB) as TokenId).collect()
 }
 
 /// Every batch from one sequence to all, beginning with another one each time, against each
@@ -168,17 +210,21 @@ fn batches<B: Runs>(
     runner: &mut Runner<B>,
     sequences: &[Sequence],
     extent: Extent,
-    (report, seen): (&mut Report, &mut Seen),
-    next: &mut impl FnMut(),
+    (trial, seen): (&mut impl Trial, &mut Seen),
 ) -> Result<(), DeviceError> {
     let alone = sequences
         .iter()
         .map(|sequence| Ok(replies(runner, &[sequence], extent.steps, Way::Recorded)?.remove(0)))
         .collect::<Result<Vec<_>, DeviceError>>()?;
     alone.iter().for_each(|trace| seen.add(trace));
-    let mut compared = [Compared::default(), Compared::default()];
+    let case = format!("1 to {} rows", sequences.len());
+    let rules = [
+        "greedy alone = in every batch",
+        "recorded steps = eager ones",
+    ];
+    let mut compared = rules.map(|rule| Tried::nothing(&case, rule));
     for size in 1..=sequences.len() {
-        next();
+        trial.trying(size - 1, extent.trials());
         let members: Vec<usize> = (0..size).map(|at| (at + size) % sequences.len()).collect();
         let batch: Vec<_> = members.iter().map(|&member| &sequences[member]).collect();
         for (way, compared) in [Way::Recorded, Way::Eager].into_iter().zip(&mut compared) {
@@ -189,20 +235,15 @@ fn batches<B: Runs>(
             }
         }
     }
-    let [recorded, eager] = compared;
-    let case = format!("1 to {} rows", sequences.len());
-    recorded.tell(report, &case, "greedy alone = in every batch");
-    eager.tell(report, &case, "recorded steps = eager ones");
+    compared.into_iter().for_each(|tried| trial.tell(tried));
     Ok(())
 }
 
 /// A long prompt in random chunks of the grid, and two greedy tokens behind it.
 fn cuts<B: Runs>(
     runner: &mut Runner<B>,
-    random: &mut Random,
     extent: Extent,
-    (report, seen): (&mut Report, &mut Seen),
-    next: &mut impl FnMut(),
+    (trial, seen): (&mut impl Trial, &mut Seen),
 ) -> Result<(), DeviceError> {
     let steps = 2;
     let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - steps);
@@ -211,45 +252,45 @@ fn cuts<B: Runs>(
         pages: (0..(length + steps).div_ceil(PAGE) as u32)
             .map(PageId)
             .collect(),
-        prompt: prompt(random, length),
+        prompt: prompt(trial, length),
         begin: None,
         kept: None,
     };
-    let mut compared = Compared::default();
+    let case = format!("{length} tokens, {} cuts", extent.cuts);
+    let mut compared = Tried::nothing(&case, "a prompt in chunks = whole");
     let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
     let whole = in_chunks(runner, &sequence, steps, || most * CELL)?;
     seen.add(&whole);
     for cut in 0..extent.cuts {
-        next();
+        trial.trying(extent.sequences + cut, extent.trials());
         // First one cell at a time, then anything.
         let mut chunk = || match cut {
             0 => CELL,
-            _ => (1 + random.below(most)) * CELL,
+            _ => (1 + trial.below(most)) * CELL,
         };
         let found = in_chunks(runner, &sequence, steps, &mut chunk)?;
         compared.add(&found, &whole);
         seen.add(&found);
     }
-    let case = format!("{length} tokens, {} cuts", extent.cuts);
-    compared.tell(report, &case, "a prompt in chunks = whole");
+    trial.tell(compared);
     Ok(())
 }
 
 /// Prompts that go on from what another one has computed, from a page that both begin with.
 fn resumes<B: Runs>(
     runner: &mut Runner<B>,
-    random: &mut Random,
     extent: Extent,
-    report: &mut Report,
-    next: &mut impl FnMut(),
+    trial: &mut impl Trial,
 ) -> Result<(), DeviceError> {
     const STEPS: usize = 2;
     let longest = CUT_PROMPT_MAX.min(MAX_CONTEXT - STEPS);
-    let mut compared = Compared::default();
-    for trial in 0..extent.cuts {
-        next();
+    let longest = longest.min(KV_PAGES / 4 * PAGE);
+    let case = format!("{} resumptions", extent.cuts);
+    let mut compared = Tried::nothing(&case, "a prompt from a kept state = whole");
+    for at in 0..extent.cuts {
+        trial.trying(extent.sequences + extent.cuts + at, extent.trials());
         // A row alone behind the page, a few, and any rows.
-        let length = match trial % 3 {
+        let length = match at % 3 {
             0 => PAGE + 1,
             1 => 2 * PAGE + ONE_BY_ONE,
             _ => longest,
@@ -257,7 +298,7 @@ fn resumes<B: Runs>(
         let whole = Sequence {
             slot: Slot(0),
             pages: pages(0, length + STEPS),
-            prompt: prompt(random, length.min(longest)),
+            prompt: prompt(trial, length.min(longest)),
             begin: None,
             kept: None,
         };
@@ -265,16 +306,15 @@ fn resumes<B: Runs>(
         if shared == 0 {
             continue;
         }
-        let shared = (1 + random.below(shared)) * PAGE;
-        let mut chunk = |most: usize| (1 + random.below(most / CELL)) * CELL;
+        let shared = (1 + trial.below(shared)) * PAGE;
+        let mut chunk = |most: usize| (1 + trial.below(most / CELL)) * CELL;
         let wanted = in_chunks(runner, &whole, STEPS, || PREFILL_TOKENS)?;
         let (donor, resumed) = resumption(&whole, shared, chunk(2 * CELL));
         prefill(runner, &donor, || chunk(PREFILL_TOKENS))?;
         let found = in_chunks(runner, &resumed, STEPS, || chunk(PREFILL_TOKENS))?;
         compared.add(&found, &wanted);
     }
-    let case = format!("{} resumptions", extent.cuts);
-    compared.tell(report, &case, "a prompt from a kept state = whole");
+    trial.tell(compared);
     Ok(())
 }
 
@@ -318,27 +358,6 @@ fn pages(first: usize, tokens: usize) -> Vec<PageId> {
     let pages = first..first + tokens.div_ceil(PAGE);
     assert!(pages.end <= KV_PAGES, "so many pages are there");
     pages.map(|page| PageId(page as u32)).collect()
-}
-
-/// Rows that were compared.
-#[derive(Default)]
-struct Compared {
-    rows: usize,
-    different: usize,
-}
-
-impl Compared {
-    fn add(&mut self, found: &Trace, wanted: &Trace) {
-        assert_eq!(found.len(), wanted.len());
-        self.rows += wanted.len();
-        self.different += found.iter().zip(wanted).filter(|(a, b)| a != b).count();
-    }
-
-    fn tell(&self, report: &mut Report, case: &str, check: &'static str) {
-        let Compared { rows, different } = self;
-        let found = format!("{rows} rows of logits, {different} different");
-        report.push("model", case, check, found, *different == 0 && *rows > 0);
-    }
 }
 
 /// Prefills the sequences of a batch, as many at once as a step takes, then continues all together.
@@ -478,17 +497,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_of_other_bits_fails_the_report() {
+    fn a_row_of_other_bits_breaks_the_rule() {
         let row = |logit: f32| vec![digest(&[1.0, logit]).unwrap()];
-        let mut compared = Compared::default();
-        compared.add(&row(0.5), &row(0.5));
-        let mut report = Report::default();
-        compared.tell(&mut report, "", "equal");
-        assert!(report.passed());
-        compared.add(&row(0.5), &row(0.5f32.next_up()));
-        compared.tell(&mut report, "", "one bit");
-        assert!(!report.passed());
-        assert_eq!(report.lines[1].found, "2 rows of logits, 1 different");
+        let mut tried = Tried::nothing("", "one bit");
+        tried.add(&row(0.5), &row(0.5));
+        assert!(tried.passed());
+        tried.add(&row(0.5), &row(0.5f32.next_up()));
+        assert_eq!((tried.rows, tried.different), (2, 1));
+        assert!(!tried.passed());
     }
 
     #[test]
@@ -508,8 +524,6 @@ mod tests {
 
     #[test]
     fn nothing_compared_is_no_success() {
-        let mut report = Report::default();
-        Compared::default().tell(&mut report, "", "nothing");
-        assert!(!report.passed());
+        assert!(!Tried::nothing("", "nothing").passed());
     }
 }

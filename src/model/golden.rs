@@ -84,7 +84,7 @@ impl Golden {
 #[test]
 fn the_weights_take_no_more_than_the_ledger_says() {
     let Some(runner) = runner(1) else { return };
-    let plan = Plan::largest(Layout::whole());
+    let plan = Plan::largest::<Cpu>(Layout::whole());
     let most = plan.entries().next().unwrap().bytes;
     let taken = runner.matrix_bytes();
     assert!(taken > 0 && taken <= most, "{taken} of {most}");

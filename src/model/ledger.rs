@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 
-use super::{decoder, family};
-use crate::backend::{self, Backend, Bound};
+use super::{Runs, decoder, family};
 use crate::executor::LOGITS_ROWS_MAX;
-use crate::ops::{Device, RANKED};
+use crate::ops::{Bound, Footprint, HostMemory, RANKED};
 use crate::target::{self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, STATES, Site, VOCAB};
 use crate::weights::Layout;
 
@@ -37,8 +36,17 @@ pub struct Plan {
     /// What the device's driver takes beside buffers, at most, and the server where they lie in the
     /// same memory.
     others: [Entry; 4],
-    /// What may be taken, if the system tells it.
-    room: Option<u64>,
+    room: Room,
+}
+
+/// What may be taken, and why no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    /// None if the system does not tell.
+    bytes: Option<u64>,
+    host: HostMemory,
+    /// What is left to others.
+    reserve: u64,
 }
 
 /// A model that does not fit, or a server around it.
@@ -46,7 +54,7 @@ pub struct Plan {
 pub struct TooLittle {
     /// With `PAGES_MIN` pages, bytes.
     needed: u64,
-    room: u64,
+    room: Room,
     /// What the server takes of the host's memory does not fit; the model lies elsewhere.
     of_server: bool,
 }
@@ -58,50 +66,53 @@ const STOP_ON_GPU: &str =
     "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a smaller binary";
 
 impl Plan {
-    /// Of a model within `room`, which is what may be taken in all, bytes.
+    /// Of a model on a kind of device within `room`, which is what may be taken in all, bytes.
     ///
     /// # Errors
     /// When there is too little for the model and its longest sequence.
-    pub fn within(room: Option<u64>, model: Layout) -> Result<Plan, TooLittle> {
-        let least = Plan::of(model, PAGES_MIN, room);
-        let others = least.bytes() - taken(family::caches(model, PAGES_MIN));
+    pub fn within<B: Runs + Footprint>(
+        room: Option<u64>,
+        model: Layout,
+    ) -> Result<Plan, TooLittle> {
+        let room = Room::of::<B>(room);
+        let least = Plan::of::<B>(model, PAGES_MIN, room);
+        let others = least.bytes() - taken::<B>(family::caches(model, PAGES_MIN));
         let fits = |pages: &usize| {
-            room.is_none_or(|room| others + taken(family::caches(model, *pages)) <= room)
+            let caches = taken::<B>(family::caches(model, *pages));
+            room.bytes.is_none_or(|bytes| others + caches <= bytes)
         };
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
-            Some(pages) => Ok(Plan::of(model, pages, room)),
+            Some(pages) => Ok(Plan::of::<B>(model, pages, room)),
             None => Err(TooLittle {
                 needed: least.bytes(),
-                room: room.unwrap_or(0),
+                room,
                 of_server: false,
             }),
         }
     }
 
     /// With all pages of the target, whatever is free.
-    pub fn largest(model: Layout) -> Plan {
-        Plan::of(model, KV_PAGES, None)
+    pub fn largest<B: Runs + Footprint>(model: Layout) -> Plan {
+        Plan::of::<B>(model, KV_PAGES, Room::of::<B>(None))
     }
 
-    fn of(model: Layout, pages: usize, room: Option<u64>) -> Plan {
+    fn of<B: Runs + Footprint>(model: Layout, pages: usize, room: Room) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
+        let states = |sequences| taken::<B>(family::states(model, sequences));
         Plan {
             pages,
             buffers: [
-                entry("weights, at most", taken(weights(model))),
-                entry("KV pages", taken(family::caches(model, pages))),
-                entry(
-                    "recurrent states",
-                    taken(family::states(model, MAX_SEQUENCES)),
-                ),
-                entry("snapshots", taken(family::states(model, SNAPSHOTS))),
-                entry("activations", taken(activations(model))),
+                entry("weights, at most", taken::<B>(weights::<B>(model))),
+                entry("KV pages", taken::<B>(family::caches(model, pages))),
+                entry("recurrent states", states(MAX_SEQUENCES)),
+                entry("snapshots", states(SNAPSHOTS)),
+                entry("activations", taken::<B>(activations::<B>(model))),
             ],
             others: [
-                entry("graphs, at most", graphs(model)),
-                entry("context, at most", backend::CONTEXT_BYTES),
-                entry("locked, at most", locked()),
-                entry("server, at most", server()),
+                entry("graphs, at most", graphs::<B>(model)),
+                entry("context, at most", B::CONTEXT_BYTES),
+                entry("locked, at most", locked::<B>()),
+                entry("server, at most", server(&room.host)),
             ],
             room,
         }
@@ -141,24 +152,36 @@ impl Plan {
         };
         format!(
             "{}; {} KV pages for {} tokens{fewer}",
-            may_be_taken(self.room),
+            self.room,
             self.pages,
             self.pages * PAGE
         )
     }
 }
 
-/// What may be taken, in words.
-fn may_be_taken(room: Option<u64>) -> String {
-    let Some(room) = room else {
-        return "what is free is not known".to_string();
-    };
-    let room = mebibytes(room);
-    match (target::HOST_RESERVE, backend::host_bound()) {
-        (Some(_), Some(bound)) => format!("{room} may be taken, {bound}"),
-        _ => {
-            let reserve = mebibytes(backend::RESERVE_BYTES);
-            format!("{room} may be taken, {reserve} are left to the driver")
+impl Room {
+    fn of<B: Footprint>(bytes: Option<u64>) -> Room {
+        Room {
+            bytes,
+            host: B::host_memory(),
+            reserve: B::RESERVE_BYTES,
+        }
+    }
+
+    fn mebibytes(&self) -> String {
+        mebibytes(self.bytes.unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.bytes.is_none() {
+            return f.write_str("what is free is not known");
+        }
+        write!(f, "{} may be taken, ", self.mebibytes())?;
+        match (target::HOST_RESERVE, self.host.bound) {
+            (Some(_), Some(bound)) => bound.fmt(f),
+            _ => write!(f, "{} are left to the driver", mebibytes(self.reserve)),
         }
     }
 }
@@ -166,12 +189,13 @@ fn may_be_taken(room: Option<u64>) -> String {
 impl fmt::Display for TooLittle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let needed = self.needed.div_ceil(MEBIBYTE);
-        let bound = backend::host_bound().filter(|bound| **bound != Bound::Free);
+        let bound = self.room.host.bound.filter(|bound| **bound != Bound::Free);
+        let room = self.room.to_string();
         let (what, room, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
             (true, ..) => ("the server beside its GPU", self.host_words(), RAISE),
-            (_, None, _) => (MODEL, may_be_taken(Some(self.room)), STOP_ON_GPU),
-            (_, _, Some(_)) => (MODEL, may_be_taken(Some(self.room)), RAISE),
-            (_, _, None) => (MODEL, may_be_taken(Some(self.room)), STOP),
+            (_, None, _) => (MODEL, room, STOP_ON_GPU),
+            (_, _, Some(_)) => (MODEL, room, RAISE),
+            (_, _, None) => (MODEL, room, STOP),
         };
         write!(
             f,
@@ -182,9 +206,12 @@ impl fmt::Display for TooLittle {
 
 impl TooLittle {
     fn host_words(&self) -> String {
-        let bound = backend::host_bound();
+        let bound = self.room.host.bound;
         let bound = bound.map_or(String::new(), |bound| format!(", {bound}"));
-        format!("{} of the host's may be taken{bound}", mebibytes(self.room))
+        format!(
+            "{} of the host's may be taken{bound}",
+            self.room.mebibytes()
+        )
     }
 }
 
@@ -196,8 +223,8 @@ pub fn mebibytes(bytes: u64) -> String {
 }
 
 /// What buffers of these sizes take of the device.
-fn taken(buffers: impl IntoIterator<Item = u64>) -> u64 {
-    buffers.into_iter().map(backend::buffer_bytes).sum()
+fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
+    buffers.into_iter().map(B::buffer_bytes).sum()
 }
 
 /// The first of the roles whose matrices at a site are loaded into one buffer.
@@ -212,11 +239,11 @@ fn buffer_of(role: Role) -> Role {
 
 /// As the device holds them, at most: a device may hold values in fewer bytes when that loses
 /// nothing.
-fn weights(model: Layout) -> impl Iterator<Item = u64> {
+fn weights<B: Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let mut buffers: BTreeMap<(Site, Role), u64> = BTreeMap::new();
     for matrix in model.matrices() {
         let buffer = (matrix.site(), buffer_of(matrix.role()));
-        let bytes = Backend::matrix_bytes_max(matrix.n(), matrix.k(), matrix.format());
+        let bytes = B::matrix_bytes_max(matrix.n(), matrix.k(), matrix.format());
         *buffers.entry(buffer).or_default() += bytes;
     }
     let vectors = model.vectors();
@@ -225,31 +252,31 @@ fn weights(model: Layout) -> impl Iterator<Item = u64> {
 }
 
 /// Every activation of the largest step, its logits, and what the device's operations work in.
-fn activations(model: Layout) -> impl Iterator<Item = u64> {
-    let tensors = decoder::activations::<Backend>(model);
+fn activations<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
+    let tensors = decoder::activations::<B>(model);
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
-    let buffers = tensors.chain(backend::workspace());
+    let buffers = tensors.chain(B::workspace());
     buffers.map(|bytes| bytes as u64)
 }
 
-/// Page-locked memory of the host where the device uses the same: what the backend takes, and the
+/// Page-locked memory of the host where the device uses the same: what the device takes, and the
 /// rows that the host reads.
-fn locked() -> u64 {
+fn locked<B: Footprint>() -> u64 {
     let rows = MAX_SEQUENCES * RANKED + (1 + LOGITS_ROWS_MAX) * VOCAB;
-    match backend::LOCKED_BYTES {
+    match B::LOCKED_BYTES {
         0 => 0,
         bytes => bytes + (rows * size_of::<f32>()) as u64,
     }
 }
 
 /// Steps of decoding of every size.
-fn graphs(model: Layout) -> u64 {
-    (MAX_SEQUENCES * model.sites(Role::InputNorm).count()) as u64 * backend::GRAPH_LAYER_BYTES
+fn graphs<B: Footprint>(model: Layout) -> u64 {
+    (MAX_SEQUENCES * model.sites(Role::InputNorm).count()) as u64 * B::GRAPH_LAYER_BYTES
 }
 
 /// Memory that the server takes where the model lies, bytes.
-fn server() -> u64 {
-    target::HOST_RESERVE.map_or(0, |_| backend::SERVER_BYTES)
+fn server(host: &HostMemory) -> u64 {
+    target::HOST_RESERVE.map_or(0, |_| host.server)
 }
 
 /// Plans before a device is opened where the model lies in the host's memory: a machine that runs
@@ -257,21 +284,24 @@ fn server() -> u64 {
 ///
 /// # Errors
 /// When the target's model lies there and does not fit, or the server does not.
-pub fn preflight() -> Result<(), TooLittle> {
-    let room = backend::host_bytes().filter(|room| *room < backend::SERVER_BYTES);
-    if let (None, Some(room)) = (target::HOST_RESERVE, room) {
+pub fn preflight<B: Runs + Footprint>() -> Result<(), TooLittle> {
+    let host = B::host_memory();
+    let short = host.bytes.is_some_and(|bytes| bytes < host.server);
+    if target::HOST_RESERVE.is_none() && short {
         return Err(TooLittle {
-            needed: backend::SERVER_BYTES,
-            room,
+            needed: host.server,
+            room: Room::of::<B>(host.bytes),
             of_server: true,
         });
     }
-    Plan::within(backend::host_room(), Layout::whole().without_prediction()).map(drop)
+    let model = Layout::whole().without_prediction();
+    Plan::within::<B>(host.room(), model).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
 
     fn model() -> Layout {
         Layout::whole()
@@ -279,12 +309,12 @@ mod tests {
 
     /// What a plan with so many pages takes.
     fn bytes_with(pages: usize) -> u64 {
-        Plan::of(model(), pages, None).bytes()
+        Plan::of::<Backend>(model(), pages, Room::of::<Backend>(None)).bytes()
     }
 
     #[test]
     fn the_ledger_names_what_takes_memory_and_the_sum() {
-        let plan = Plan::largest(model());
+        let plan = Plan::largest::<Backend>(model());
         let lines = plan.lines().join("\n");
         assert!(lines.contains(&mebibytes(plan.bytes())), "{lines}");
         for entry in plan.entries() {
@@ -304,14 +334,14 @@ mod tests {
     #[test]
     fn what_is_free_decides_how_many_pages_there_are() {
         for pages in [PAGES_MIN, PAGES_MIN + 1, KV_PAGES - 1, KV_PAGES] {
-            let plan = Plan::within(Some(bytes_with(pages)), model()).unwrap();
+            let plan = Plan::within::<Backend>(Some(bytes_with(pages)), model()).unwrap();
             assert_eq!((plan.pages, plan.bytes()), (pages, bytes_with(pages)));
         }
     }
 
     #[test]
     fn a_byte_less_is_a_page_less() {
-        let plan = Plan::within(Some(bytes_with(KV_PAGES) - 1), model()).unwrap();
+        let plan = Plan::within::<Backend>(Some(bytes_with(KV_PAGES) - 1), model()).unwrap();
         assert_eq!(plan.pages, KV_PAGES - 1);
         assert!(plan.lines().last().unwrap().contains("as many as fit"));
     }
@@ -319,14 +349,17 @@ mod tests {
     #[test]
     fn there_are_never_more_pages_than_the_target_states() {
         for room in [Some(u64::MAX), None] {
-            assert_eq!(Plan::within(room, model()).unwrap().pages, KV_PAGES);
+            assert_eq!(
+                Plan::within::<Backend>(room, model()).unwrap().pages,
+                KV_PAGES
+            );
         }
     }
 
     #[test]
     fn less_than_one_sequence_fills_is_refused() {
         let needed = bytes_with(PAGES_MIN);
-        let refused = Plan::within(Some(needed - 1), model()).unwrap_err();
+        let refused = Plan::within::<Backend>(Some(needed - 1), model()).unwrap_err();
         let told = refused.to_string();
         assert!(told.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
         assert!(told.contains("Stop other programs"), "{told}");
@@ -335,7 +368,10 @@ mod tests {
     #[test]
     fn fewer_layers_take_less() {
         let less = Layout::cut(1);
-        let (one, all) = (Plan::largest(less), Plan::largest(model()));
+        let (one, all) = (
+            Plan::largest::<Backend>(less),
+            Plan::largest::<Backend>(model()),
+        );
         assert!(one.buffers[0].bytes < all.buffers[0].bytes);
     }
 }

@@ -23,13 +23,13 @@ mod tests;
 mod text_check;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
-pub use bits::{Extent, Seen, WHOLE, bit_rules};
+pub use bits::{Extent, Seen, Trial, Tried, WHOLE, bit_rules};
 pub use family::Runs;
 pub use feed_forward::{ROUTER_LOGITS, ROWS_NVFP4};
 pub use keep::keep_golden;
 pub use ledger::{Plan, TooLittle};
 pub use measure::measure;
-pub use oracle::{LayerFinding, OracleError, oracle};
+pub use oracle::{Fed, LayerFinding, OracleError, oracle};
 pub use runner::{ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
 pub use text_check::{

@@ -9,11 +9,10 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::backend::cpu::{Cpu, Tensor};
 use crate::executor::{
     DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId,
 };
-use crate::ops::{Batch, Dense, Device};
+use crate::ops::Batch;
 use crate::ranking::weight_of;
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
@@ -217,14 +216,15 @@ impl From<WeightsError> for OracleError {
     }
 }
 
-/// Compares the idle model of `runner` with the CPU's over the weights of `checkpoint` and the
-/// first [`ORACLE_TOKENS`] of `tokens`. `tell` hears of each layer when it is compared, and how
-/// long it took.
+/// Compares the idle model of `runner` with that of `reference`, which is right, over the weights
+/// of `checkpoint` and the first [`ORACLE_TOKENS`] of `tokens`. `tell` hears of each layer when it
+/// is compared, and how long it took.
 ///
 /// # Errors
 /// `OracleError`; what differs is in the report.
-pub fn oracle<B: Runs>(
+pub fn oracle<B: Runs, R: Fed>(
     runner: &mut Runner<B>,
+    reference: R,
     checkpoint: &Checkpoint,
     tokens: &[TokenId],
     mut tell: impl FnMut(&LayerFinding, f64),
@@ -233,7 +233,7 @@ pub fn oracle<B: Runs>(
     let tokens = &tokens[..tokens.len().min(ORACLE_TOKENS)];
     let device = Trace::of_device(runner, tokens)?;
     let far = Far::of_device(runner, far)?;
-    let mut cpu = Reference::new(tokens)?;
+    let mut cpu = Reference::new(reference, tokens)?;
     let embedding = cpu.embed(checkpoint, &device)?;
     let mut layers_failed = 0;
     for layer in 0..LAYERS {
@@ -374,21 +374,25 @@ fn pages(index: usize, tokens: usize) -> Vec<PageId> {
     pages.map(|page| PageId(page as u32)).collect()
 }
 
-/// The CPU's computation: its own chain in the first rows of each step, and behind them rows that
-/// are fed what the device had.
-struct Reference {
-    ops: Cpu,
-    s: Scratch<Cpu>,
+/// A reference whose hidden states can be given.
+pub trait Fed: Runs {
+    /// A tensor of rows of `width` elements.
+    fn fed(width: usize, values: Vec<f32>) -> Self::Tensor;
+}
+
+/// The reference's computation: its own chain in the first rows of each step, and behind them rows
+/// that are fed what the device had.
+struct Reference<R: Fed> {
+    ops: R,
+    s: Scratch<R>,
     batch: Batch,
     /// Hidden states of its own chain, `[tokens, HIDDEN]`.
     own: Vec<f32>,
-    host: Vec<f32>,
+    host: R::Host,
 }
 
-impl Reference {
-    fn new(tokens: &[TokenId]) -> Result<Reference, OracleError> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let ops = Cpu::new(threads);
+impl<R: Fed> Reference<R> {
+    fn new(ops: R, tokens: &[TokenId]) -> Result<Reference<R>, OracleError> {
         let [own, fed] = [0, 1].map(|index| pages(index, tokens.len()));
         let mut batch = Batch::new(own.len() + fed.len());
         batch.fill(&[rows(0, 0, tokens, &own), rows(1, 0, tokens, &fed)])?;
@@ -457,7 +461,7 @@ impl Reference {
     /// Compares the mixer of an attention layer over the longer text; nothing of another layer.
     fn far_mixer(
         &mut self,
-        layer: &mut Layer<Cpu>,
+        layer: &mut Layer<R>,
         far: &Far<'_>,
         index: usize,
     ) -> Result<Vec<f64>, OracleError> {
@@ -468,7 +472,7 @@ impl Reference {
         let table = pages(0, far.tokens.len());
         let mut batch = Batch::new(table.len());
         batch.fill(&[rows(0, 0, far.tokens, &table)])?;
-        self.s.stream.residual = Tensor::of(HIDDEN, before.clone());
+        self.s.stream.residual = R::fed(HIDDEN, before.clone());
         layer.mix(&mut self.ops, &mut self.s, &batch);
         self.ops
             .read(&self.s.stream.residual, 0..batch.rows(), &mut self.host)?;
@@ -478,7 +482,7 @@ impl Reference {
     /// Puts its own chain's hidden states and the device's into the step.
     fn feed(&mut self, device: &[f32]) {
         let states = [&self.own[..], device].concat();
-        self.s.stream.residual = Tensor::of(HIDDEN, states);
+        self.s.stream.residual = R::fed(HIDDEN, states);
     }
 
     /// Takes its own chain on, and compares by row what the fed rows and the device's have become
@@ -494,7 +498,7 @@ impl Reference {
         let rows = 0..self.batch.rows();
         self.ops
             .read(&self.s.stream.residual, rows, &mut self.host)?;
-        Ok(self.host.clone())
+        Ok(self.host.to_vec())
     }
 
     /// Compares the router's logits of the fed rows, and the experts that follow from them; without

@@ -9,7 +9,6 @@ use super::decoder::{self, Part};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
-use crate::backend::parity::Report;
 use crate::backend::simulated::Host;
 use crate::executor::{
     DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId,
@@ -42,7 +41,7 @@ pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
         return None;
     };
     let checkpoint = checkpoint.unwrap_or_else(|error| panic!("{error}"));
-    let plan = Plan::largest(checkpoint.layout());
+    let plan = Plan::largest::<Cpu>(checkpoint.layout());
     let runner = Runner::load(Cpu::new(threads), &checkpoint, &plan);
     Some(runner.unwrap_or_else(|error| panic!("{error}")))
 }
@@ -53,10 +52,10 @@ pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
 fn a_host_that_has_filled_up_meanwhile_is_refused() {
     const RESERVE: u64 = 1 << 20;
     let checkpoint = weights::open_seeded_layers(1, Arc::default());
-    let plan = Plan::largest(checkpoint.layout());
+    let plan = Plan::largest::<Cpu>(checkpoint.layout());
     let host = Host::new("load", RESERVE);
     host.caches(plan.bytes() + RESERVE);
-    Plan::within(host.budget.room(), checkpoint.layout()).unwrap();
+    Plan::within::<Cpu>(host.budget.room(), checkpoint.layout()).unwrap();
     Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
     host.caches(2 * RESERVE);
     let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();
@@ -145,19 +144,37 @@ fn the_rules_of_a_self_test_hold() {
         steps: 1,
         cuts: 2,
     };
-    let mut report = Report {
-        seed: 5,
-        ..Report::default()
+    let mut trial = Told {
+        random: Random::new(5),
+        done: 0,
+        found: Vec::new(),
     };
-    let mut done = 0;
-    let trying = |before, of| {
-        assert_eq!((before, of), (done, extent.sequences + 2 * extent.cuts));
-        done += 1;
-    };
-    bit_rules(&mut runner, extent, &mut report, trying).unwrap();
-    assert_eq!(done, extent.sequences + 2 * extent.cuts);
-    assert!(report.passed(), "{report}");
-    assert_eq!(report.lines.len(), 4);
+    bit_rules(&mut runner, extent, &mut trial).unwrap();
+    assert_eq!(trial.done, extent.trials());
+    assert!(trial.found.iter().all(Tried::passed), "{:?}", trial.found);
+    assert_eq!(trial.found.len(), 4);
+}
+
+/// What a trial of rules was told.
+struct Told {
+    random: Random,
+    done: usize,
+    found: Vec<Tried>,
+}
+
+impl Trial for Told {
+    fn below(&mut self, end: usize) -> usize {
+        self.random.below(end)
+    }
+
+    fn trying(&mut self, done: usize, of: usize) {
+        assert!(done == self.done && done < of);
+        self.done += 1;
+    }
+
+    fn tell(&mut self, tried: Tried) {
+        self.found.push(tried);
+    }
 }
 
 /// Puts the texts on random slots and pages.

@@ -1,8 +1,9 @@
 //! The operations that models are written in, each with its formula, shapes and effects.
 //!
-//! [`Device`] is storage and order; beside it stand groups of operations: [`Dense`], and for each
-//! kind of block [`Attend`], [`Delta`], [`Route`] and [`Gate`], generic over the block's shape
-//! (`crate::shapes`). A family of models states which groups it needs.
+//! [`Device`] is storage and order, [`Footprint`] the memory that it costs; beside them stand groups
+//! of operations: [`Dense`], and for each kind of block [`Attend`], [`Delta`], [`Route`] and
+//! [`Gate`], generic over the block's shape (`crate::shapes`). A family of models states which
+//! groups it needs.
 //!
 //! A backend implements the primitives. Fused operations have a default body that defines them by
 //! primitives; a backend may override any of them, and must then agree with the default.
@@ -18,6 +19,7 @@ mod cost;
 mod delta;
 mod dense;
 mod device;
+mod footprint;
 mod gate;
 mod route;
 
@@ -27,6 +29,7 @@ pub use cost::Cost;
 pub use delta::{Delta, DeltaNet, GatedDelta};
 pub use dense::{Dense, Ends, norm_and_rank};
 pub use device::{Device, Program};
+pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::Gate;
 pub use route::Route;
 

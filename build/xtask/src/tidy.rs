@@ -78,7 +78,13 @@ fn is_product(path: &str) -> bool {
     path.ends_with(".rs") && (path.starts_with("src/") || path.starts_with("ffi/src/"))
 }
 
-const RULES: [Rule; 6] = [
+/// Whether a file of the model is compiled into the product.
+fn is_model(path: &str) -> bool {
+    let tests = path.ends_with("tests.rs") || path == "src/model/golden.rs";
+    path.starts_with("src/model/") && !tests
+}
+
+const RULES: [Rule; 7] = [
     Rule {
         name: "a line has at most 100 characters",
         covers: is_code,
@@ -114,6 +120,14 @@ const RULES: [Rule; 6] = [
         name: "no test is ignored",
         covers: |path| path.ends_with(".rs"),
         breaks: |line| line.trim_start().starts_with(concat!("#[", "ignore")),
+    },
+    Rule {
+        name: "a model names no device: what it needs of one is in src/ops",
+        covers: is_model,
+        // A module's own tests are further in.
+        breaks: |line| {
+            !line.starts_with("    use ") && !is_comment(line) && line.contains("crate::backend")
+        },
     },
 ];
 
@@ -248,6 +262,10 @@ fn each_rule_finds_what_it_forbids() {
         ("src/a.rs", format!("let a = {} {{ f() }};", "unsafe")),
         ("cuda/a.cuh", format!("// {}: later", concat!("TO", "DO"))),
         ("src/a.rs", format!("    {}]", concat!("#[", "ignore"))),
+        (
+            "src/model/a.rs",
+            "use crate::backend::cpu::Cpu;".to_string(),
+        ),
     ];
     for ((path, line), rule) in lines.iter().zip(&RULES) {
         let hits = broken(path, line);

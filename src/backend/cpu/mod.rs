@@ -25,10 +25,11 @@ use std::ops::Range;
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::executor::{DeviceError, Patience};
-use crate::ops::{Batch, Dense, Device, Gate, RANKED};
+use crate::model::Fed;
+use crate::ops::{Batch, Dense, Device, Footprint, Gate, HostMemory, RANKED};
 use crate::ranking;
 use crate::shapes;
-use crate::target::{Format, TOP_K};
+use crate::target::{Format, HOST_RESERVE, TOP_K};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 
 use attention::Ropes;
@@ -218,6 +219,35 @@ impl Device for Cpu {
         out.clear();
         out.extend_from_slice(&x.values[rows.start * x.width..rows.end * x.width]);
         Ok(())
+    }
+}
+
+/// There is no driver that takes memory, and operations take buffers as they go.
+impl Footprint for Cpu {
+    const RESERVE_BYTES: u64 = match HOST_RESERVE {
+        Some(bytes) => bytes,
+        None => 0,
+    };
+    const CONTEXT_BYTES: u64 = 0;
+    const GRAPH_LAYER_BYTES: u64 = 0;
+    const LOCKED_BYTES: u64 = 0;
+
+    fn buffer_bytes(bytes: u64) -> u64 {
+        bytes
+    }
+
+    fn workspace() -> impl Iterator<Item = usize> {
+        std::iter::empty()
+    }
+
+    fn host_memory() -> HostMemory {
+        host::memory()
+    }
+}
+
+impl Fed for Cpu {
+    fn fed(width: usize, values: Vec<f32>) -> Tensor {
+        Tensor::of(width, values)
     }
 }
 

@@ -197,7 +197,8 @@ pub fn measure() -> Result<Vec<String>, DeviceError> {
 fn measure_model(cuda: Cuda) -> Result<Vec<String>, DeviceError> {
     let checkpoint = weights::open_seeded(Arc::default());
     let failed = |error: &dyn Error| DeviceError::Failed(error.to_string());
-    let plan = Plan::within(cuda.room(), checkpoint.layout()).map_err(|error| failed(&error))?;
+    let plan =
+        Plan::within::<Cuda>(cuda.room(), checkpoint.layout()).map_err(|error| failed(&error))?;
     let start = Instant::now();
     let runner = Runner::load(cuda, &checkpoint, &plan);
     let mut runner = runner.map_err(|error| failed(&error))?;

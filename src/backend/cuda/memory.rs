@@ -3,51 +3,54 @@
 use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
 use super::step::Step;
-use super::{ARRIVED, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused};
+use super::{
+    ARRIVED, Cuda, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused,
+};
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::executor::DeviceError;
+use crate::ops::{Footprint, HostMemory};
 use crate::target;
 
-/// Buffers that operations work in beside tensors, bytes: those of `Cuda`, of `Step` and of a
-/// `Routing`.
-pub fn workspace() -> impl Iterator<Item = usize> {
-    const NUMBER: usize = size_of::<f32>();
-    let shared = [
-        ARRIVED * NUMBER,
-        RECORDS,
-        OPERAND_BYTES,
-        PARTS * NUMBER,
-        PARTS * NUMBER,
-        Step::BYTES,
-    ];
-    shared
-        .into_iter()
-        .chain(attend::Room::bytes())
-        .chain(feed_forward::Room::BYTES)
-}
+impl Footprint for Cuda {
+    /// Of the host's memory what the target states, of a GPU's own a little, because only its
+    /// driver knows what it will want.
+    const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
+        Some(bytes) => bytes,
+        None => 256 << 20,
+    };
+    /// What `nvidia-smi` shows of a server, less the other lines of its ledger.
+    const CONTEXT_BYTES: u64 = 576 << 20;
+    const GRAPH_LAYER_BYTES: u64 = 24 << 10;
+    const LOCKED_BYTES: u64 = match target::HOST_RESERVE {
+        Some(_) => (load::LOCKED_BYTES_MAX + Step::BYTES) as u64,
+        None => 0,
+    };
 
-/// What the driver takes of an opened GPU for itself and for the kernels, at most: what
-/// `nvidia-smi` shows of a server, less the other lines of its ledger.
-pub const CONTEXT_BYTES: u64 = 576 << 20;
-/// What the driver takes for a layer of a recorded step, at most.
-pub const GRAPH_LAYER_BYTES: u64 = 24 << 10;
-/// Page-locked memory of the host that counts: what loading and steps take of it, bytes, at most,
-/// where the GPU uses the same.
-pub const LOCKED_BYTES: u64 = match target::HOST_RESERVE {
-    Some(_) => (load::LOCKED_BYTES_MAX + Step::BYTES) as u64,
-    None => 0,
-};
-/// What is left to others, bytes: of the host's memory what the target states, of a GPU's own a
-/// little, because only its driver knows what it will want.
-pub const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
-    Some(bytes) => bytes,
-    None => 256 << 20,
-};
+    fn buffer_bytes(bytes: u64) -> u64 {
+        ffi::buffer_bytes(usize::try_from(bytes).expect("64 bits"))
+    }
 
-/// What a buffer of `bytes` takes of the GPU's memory, at most.
-pub fn buffer_bytes(bytes: u64) -> u64 {
-    ffi::buffer_bytes(usize::try_from(bytes).expect("64 bits"))
+    /// Those of `Cuda`, of `Step` and of a `Routing`.
+    fn workspace() -> impl Iterator<Item = usize> {
+        const NUMBER: usize = size_of::<f32>();
+        let shared = [
+            ARRIVED * NUMBER,
+            RECORDS,
+            OPERAND_BYTES,
+            PARTS * NUMBER,
+            PARTS * NUMBER,
+            Step::BYTES,
+        ];
+        shared
+            .into_iter()
+            .chain(attend::Room::bytes())
+            .chain(feed_forward::Room::BYTES)
+    }
+
+    fn host_memory() -> HostMemory {
+        host::memory()
+    }
 }
 
 /// What may be taken of the memory that this binary's GPU uses, bytes, if the system tells it.
@@ -72,7 +75,9 @@ pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
         return Ok(host::room());
     }
     let free = device.free_bytes().map_err(refused)?;
-    Ok(Some(free.saturating_sub(RESERVE_BYTES) + CONTEXT_BYTES))
+    Ok(Some(
+        free.saturating_sub(Cuda::RESERVE_BYTES) + Cuda::CONTEXT_BYTES,
+    ))
 }
 
 /// Takes memory of the GPU for `len` elements.
@@ -80,7 +85,7 @@ pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
 /// # Errors
 /// `DeviceError::Memory` when there is too little, also of the host's where the GPU uses that.
 pub fn buffer<T: Element>(device: &Device, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
-    Budget::default().check(buffer_bytes((len * size_of::<T>()) as u64))?;
+    Budget::default().check(Cuda::buffer_bytes((len * size_of::<T>()) as u64))?;
     DeviceBuf::uninit(device, len).map_err(refused)
 }
 

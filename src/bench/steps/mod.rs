@@ -25,8 +25,8 @@ use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use super::{BenchError, chart, write};
-use crate::backend;
 use crate::backend::clock::Timed;
+use crate::backend::{self, Backend};
 use crate::cli::boot;
 use crate::executor::DeviceError;
 use crate::model::Runs;
@@ -198,7 +198,7 @@ impl Job {
         let sink = Sink::default();
         // Both copies of the model have what is left beside all that the second one needs.
         let metered = || Metered::new(backend::open()?, sink.clone());
-        let plan = Plan::within(metered()?.room(), checkpoint.layout())?;
+        let plan = Plan::within::<Backend>(metered()?.room(), checkpoint.layout())?;
         let device = backend::open()?;
         let start = Instant::now();
         let mut runner = Runner::load(device, &checkpoint, &plan)?;

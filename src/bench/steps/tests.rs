@@ -11,7 +11,7 @@ fn calls(case: Case, layers: usize) -> Vec<Call> {
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
     let sink = Sink::default();
     let metered = Metered::new(Cpu::new(1), sink.clone()).unwrap();
-    let plan = Plan::largest(checkpoint.layout());
+    let plan = Plan::largest::<Cpu>(checkpoint.layout());
     let mut runner = Runner::load(metered, &checkpoint, &plan).unwrap();
     case.meter(&mut runner, &sink).unwrap();
     sink.take()

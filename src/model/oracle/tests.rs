@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::backend::cpu::Cpu;
 #[cfg(feed_forward = "experts")]
 use crate::backend::cpu::Matrix;
 use crate::model::Plan;
@@ -30,12 +31,12 @@ fn scale(norm: &mut [f32]) {
 /// Compares a model one of whose layers `spoil` has changed.
 fn compared(spoil: impl FnOnce(&mut [Layer<Cpu>])) -> (OracleReport, Vec<LayerFinding>) {
     let checkpoint = weights::open_seeded(Arc::default());
-    let plan = Plan::largest(checkpoint.layout());
+    let plan = Plan::largest::<Cpu>(checkpoint.layout());
     let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     spoil(runner.layers());
     let mut layers = Vec::new();
     let tell = |layer: &LayerFinding, _| layers.push(*layer);
-    let report = oracle(&mut runner, &checkpoint, &tokens(24), tell).unwrap();
+    let report = oracle(&mut runner, Cpu::new(2), &checkpoint, &tokens(24), tell).unwrap();
     (report, layers)
 }
 

@@ -127,7 +127,7 @@ fn tensors_are_dealt_in_the_order_of_layers_under_the_releases_names() {
 /// Entropy of the distribution after each of some tokens, nats.
 fn entropies(tokens: &[TokenId]) -> Vec<f64> {
     let checkpoint = open_seeded(Arc::default());
-    let plan = Plan::largest(checkpoint.layout());
+    let plan = Plan::largest::<Cpu>(checkpoint.layout());
     let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE))
         .map(|page| PageId(page as u32))

@@ -1,0 +1,93 @@
+//! Memory that a kind of device takes beside the buffers that it is asked for, known before one is
+//! opened.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::Device;
+use crate::target;
+
+const MEBIBYTE: u64 = 1024 * 1024;
+
+/// What a kind of device takes and leaves, bytes.
+pub trait Footprint: Device {
+    /// Memory that is left to others where the model lies.
+    const RESERVE_BYTES: u64;
+    /// What the driver takes of an opened device, at most.
+    const CONTEXT_BYTES: u64;
+    /// What the driver takes for a layer of a recorded step, at most.
+    const GRAPH_LAYER_BYTES: u64;
+    /// Page-locked memory of the host that loading and steps take, at most, where the device uses
+    /// the same memory.
+    const LOCKED_BYTES: u64;
+
+    /// What a buffer of `bytes` takes, at most.
+    fn buffer_bytes(bytes: u64) -> u64;
+
+    /// Buffers that operations take beside tensors.
+    fn workspace() -> impl Iterator<Item = usize>;
+
+    /// The host's memory.
+    fn host_memory() -> HostMemory;
+}
+
+/// Memory of the host, as it was when it was first asked for, before anything was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostMemory {
+    /// What may be taken, bytes, if the system tells.
+    pub bytes: Option<u64>,
+    /// What bounds that.
+    pub bound: Option<&'static Bound>,
+    /// What the server takes of it beside the model, at most, bytes.
+    pub server: u64,
+}
+
+impl HostMemory {
+    /// What a model may take of it; none where the model does not lie in it.
+    pub fn room(&self) -> Option<u64> {
+        target::HOST_RESERVE.and(self.bytes)
+    }
+}
+
+/// What bounds the memory of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// What is free, less a reserve.
+    Free,
+    /// A control group with a limit of so many bytes.
+    Group(PathBuf, u64),
+    AddressSpace(u64),
+    Data(u64),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mebibytes = |bytes: &u64| bytes / MEBIBYTE;
+        match self {
+            Bound::Free => write!(
+                f,
+                "{:.1} MiB are left to other programs",
+                target::HOST_RESERVE.unwrap_or(0) as f64 / MEBIBYTE as f64
+            ),
+            Bound::Group(path, limit) => write!(
+                f,
+                "the control group {} has a limit of {} MiB",
+                path.display(),
+                mebibytes(limit)
+            ),
+            Bound::AddressSpace(limit) => write!(
+                f,
+                "the address space has a limit of {} MiB (`ulimit -v`), of which threads and pools \
+                 reserve a part",
+                mebibytes(limit)
+            ),
+            Bound::Data(limit) => {
+                write!(
+                    f,
+                    "data has a limit of {} MiB (`ulimit -d`)",
+                    mebibytes(limit)
+                )
+            }
+        }
+    }
+}
