@@ -35,7 +35,7 @@ mod device {
     use crate::executor::DeviceError;
     use crate::model::{TOLERANCE_F32, Tolerance};
 
-    pub use super::parity::host::{describe, measure, parity, partition};
+    pub use super::parity::host::{describe, parity, partition};
 
     /// What runs the model.
     pub type Backend = Cpu;
@@ -66,7 +66,7 @@ mod device {
     use crate::executor::DeviceError;
 
     pub use super::cuda::GOLDEN_TOLERANCE;
-    pub use super::cuda::check::{describe, measure, parity, partition};
+    pub use super::cuda::check::{describe, parity, partition};
     pub use super::cuda::memory::room;
 
     /// What runs the model.

@@ -26,7 +26,6 @@ use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::device;
-use crate::executor::DeviceError;
 use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
 pub use against::compare;
@@ -35,7 +34,7 @@ pub use attention::ProbeAttention;
 pub use delta::ProbeDelta;
 #[cfg(feed_forward = "experts")]
 pub use feed_forward::ProbeExperts;
-pub use matrices::{Shape, stored};
+pub use matrices::stored;
 pub use probe::Probe;
 
 use rows::RowCase;
@@ -88,8 +87,6 @@ struct Group {
     by_sequence: &'static [&'static str],
     /// Compares the CPU with formulas in F64.
     formulas: fn(&mut Report, &mut Random),
-    /// Matrices that `linear` meets.
-    matrices: fn() -> Vec<Shape>,
     /// Draws the cases by row.
     rows: fn(&mut Random) -> Vec<Box<dyn RowCase>>,
     /// Draws the operations that have cases by sequence.
@@ -124,11 +121,6 @@ fn names() -> Vec<&'static str> {
     let groups = GROUPS.iter();
     let names = groups.flat_map(|group| [group.by_row, group.by_sequence].concat());
     matrices::once(names.chain([PACK]))
-}
-
-/// Every matrix that `linear` meets in this target, each shape and format once.
-pub fn products() -> Vec<Shape> {
-    matrices::once(GROUPS.iter().flat_map(|group| (group.matrices)()))
 }
 
 /// What is compared, and on which inputs.
@@ -280,14 +272,6 @@ fn fill(mut report: Report) -> Report {
     report
 }
 
-/// Times the device's ops at sizes that fill it; nothing for a binary without a device.
-///
-/// # Errors
-/// The device failed.
-pub fn measure() -> Result<Vec<String>, DeviceError> {
-    device::measure()
-}
-
 /// What the device of this binary is, for people.
 ///
 /// # Errors
@@ -298,18 +282,10 @@ pub fn describe() -> Result<String, String> {
 
 /// A binary whose device is the host.
 pub mod host {
-    use super::{DeviceError, Random, Report};
+    use super::{Random, Report};
 
     /// Nothing: the CPU's ops are the reference.
     pub fn parity(_: &mut Report, _: &mut Random) {}
-
-    /// Nothing: measured figures are promised for devices alone.
-    ///
-    /// # Errors
-    /// None.
-    pub fn measure() -> Result<Vec<String>, DeviceError> {
-        Ok(Vec::new())
-    }
 
     /// None: the processor is used whole.
     pub fn partition() -> Option<String> {

@@ -21,10 +21,6 @@ use super::{Exit, Failure, boot, drafts, meter};
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "selftest", help_triggers("--help"))]
 pub struct Selftest {
-    /// measure the speed of the device's operations instead
-    #[argh(switch)]
-    speed: bool,
-
     /// run the whole model with drawn weights instead, and count the rows of logits that differ
     /// between a sequence alone and in every batch, recorded and eager steps, a prompt whole and in
     /// chunks; ends with a digest of them all, by which two builds can be compared
@@ -58,19 +54,13 @@ pub struct Selftest {
 const REFERENCE: &str = "the CPU's other operations are the reference that devices are compared \
                          with; `verify` compares all of them together with golden tokens\n";
 
-/// Prints a line per comparison, or per measurement.
+/// Prints a line per comparison.
 ///
 /// # Errors
 /// When a comparison fails or the device cannot be used.
 pub fn run(options: &Selftest) -> Result<(), Failure> {
     if let Some(file) = &options.drafts {
         return drafts::run(file, options.weights.as_deref());
-    }
-    if options.speed {
-        let lines = parity::measure().map_err(|error| Failure::new(Exit::Internal, error))?;
-        return lines
-            .iter()
-            .try_for_each(|line| boot::print(&format!("{line}\n")));
     }
     let choice = Choice {
         seed: options.seed,

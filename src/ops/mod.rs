@@ -1,7 +1,7 @@
 //! The operations that models are written in, each with its formula, shapes and effects.
 //!
-//! [`Device`] is storage and order, [`Footprint`] the memory that it costs; beside them stand groups
-//! of operations: [`Dense`], and for each kind of block [`Attend`], [`Delta`], [`Route`] and
+//! [`Device`] is storage and order, [`Footprint`] the memory that it costs. Beside them stand
+//! groups of operations: [`Dense`], and for each kind of block [`Attend`], [`Delta`], [`Route`] and
 //! [`Gate`], generic over the block's shape (`crate::shapes`). A family of models states which
 //! groups it needs.
 //!

@@ -1,4 +1,4 @@
-//! The GPU's ops against the CPU's, and their speed beside a plain read's.
+//! The GPU's ops against the CPU's.
 
 #[cfg(model = "hybrid")]
 mod delta;
@@ -6,23 +6,16 @@ mod delta;
 mod experts;
 mod pack;
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Instant;
-
-use ffi::Event;
 use ffi::ops::atlas_bf16;
 
 use super::attend::{KvCache, Launchers};
 use super::panels::Panels;
 use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
-use crate::backend::clock::{Clock, Timed};
-use crate::backend::parity::{self, Probe, ProbeAttention, Random, Report, stored};
+use crate::backend::parity::{self, Probe, ProbeAttention, Random, Report};
 use crate::executor::DeviceError;
-use crate::model::{self, Plan, Runner};
 use crate::ops::{Batch, Dense, Device, Ends};
-use crate::target::{self, DECODE_STEPS, PREFILL_TOKENS};
-use crate::weights::{self, Stored};
+use crate::target;
+use crate::weights::Stored;
 
 /// What Gated DeltaNet's checks take of a model that has none.
 #[cfg(not(model = "hybrid"))]
@@ -51,11 +44,6 @@ mod experts {
 const GUARD: usize = 4096;
 /// Fills guards and outputs: as an F32 it is not a number, so what was not written is found.
 const POISON: u8 = 0xff;
-
-/// Bytes that are read in a measurement: several times the largest second-level cache.
-const MEASURED_BYTES: usize = 256 << 20;
-/// Timed repetitions, after as many to warm up.
-const REPETITIONS: usize = 30;
 
 impl Probe for Cuda {
     fn given(&mut self, width: usize, values: &[f32]) -> Result<Tensor, DeviceError> {
@@ -164,118 +152,6 @@ pub fn parity(report: &mut Report, random: &mut Random) {
         pack::parity(report, random, &mut cuda);
     }
     parity::compare(report, random, &mut cuda);
-}
-
-/// A table of times: a plain read, every matrix of `linear` at the sizes of steps, the whole model.
-///
-/// # Errors
-/// The GPU cannot be used, or a call failed.
-pub fn measure() -> Result<Vec<String>, DeviceError> {
-    let mut cuda = Cuda::open()?;
-    let part = partition().map(|part| format!("kernels on {part}: figures of a part of this GPU"));
-    let mut lines: Vec<String> = part.into_iter().collect();
-    lines.push(measure_read(&cuda)?);
-    let mut random = Random::seeded(1);
-    for shape in parity::products() {
-        let (_, k, format) = shape;
-        let weights = Panels::stacked(&[stored(&mut random, shape)]);
-        // Copies of the matrix are taken in turn, so that none is in the cache.
-        let copies = (MEASURED_BYTES / weights.bytes.len()).clamp(1, 64);
-        let matrices = (0..copies).map(|_| cuda.matrix(&weights));
-        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
-        for rows in DECODE_STEPS.iter().copied().chain([PREFILL_TOKENS]) {
-            let x = random.bf16(rows * k, 1.0);
-            let line = measure_linear(&mut cuda, &matrices, rows, &x)?;
-            lines.push(format!("{line} {format:?}"));
-        }
-    }
-    lines.extend(measure_model(cuda)?);
-    Ok(lines)
-}
-
-/// The whole model with drawn weights: prefill and decode.
-fn measure_model(cuda: Cuda) -> Result<Vec<String>, DeviceError> {
-    let checkpoint = weights::open_seeded(Arc::default());
-    let failed = |error: &dyn Error| DeviceError::Failed(error.to_string());
-    let plan =
-        Plan::within::<Cuda>(cuda.room(), checkpoint.layout()).map_err(|error| failed(&error))?;
-    let start = Instant::now();
-    let runner = Runner::load(cuda, &checkpoint, &plan);
-    let mut runner = runner.map_err(|error| failed(&error))?;
-    let loaded = format!(
-        "load          {:.1} s, drawn weights",
-        start.elapsed().as_secs_f64()
-    );
-    let mut lines = vec![loaded];
-    lines.extend(model::measure(&mut runner)?);
-    Ok(lines)
-}
-
-fn measure_read(cuda: &Cuda) -> Result<String, DeviceError> {
-    let mut clock = cuda.clock()?;
-    let ms = median_ms(&cuda.device, &cuda.queue.stream, || {
-        clock.read_bytes(MEASURED_BYTES as u64)
-    })?;
-    let rate = MEASURED_BYTES as f64 / (ms * 1e6);
-    Ok(format!(
-        "read_bytes    {MEASURED_BYTES} bytes: {:.1} us, {rate:.0} GB/s",
-        ms * 1e3
-    ))
-}
-
-/// Median time of a product with each of some matrices.
-fn measure_linear(
-    cuda: &mut Cuda,
-    matrices: &[Matrix],
-    rows: usize,
-    x: &[f32],
-) -> Result<String, DeviceError> {
-    let Matrix {
-        n, k, ref bytes, ..
-    } = matrices[0];
-    let x = cuda.given(k, x)?;
-    let mut out = cuda.room(rows, n)?;
-    let (device, stream) = (cuda.device.clone(), cuda.queue.stream.clone());
-    let products = || {
-        for matrix in matrices {
-            cuda.linear(&x, matrix, &mut out);
-        }
-        Ok(())
-    };
-    let ms = median_ms(&device, &stream, products)? / matrices.len() as f64;
-    let mut host = cuda.host(rows * n)?;
-    cuda.read(&out, 0..rows, &mut host)?;
-    let moved = bytes.len() + rows * (n + k) * size_of::<f32>();
-    let (rate, work) = (
-        moved as f64 / (ms * 1e6),
-        (2 * rows * n * k) as f64 / (ms * 1e9),
-    );
-    Ok(format!(
-        "linear        {rows} x {n} x {k}: {:.2} us, {rate:.0} GB/s, {work:.1} TFLOP/s",
-        ms * 1e3
-    ))
-}
-
-/// Median time of `work` on the stream, milliseconds.
-fn median_ms(
-    device: &ffi::Device,
-    stream: &ffi::Stream,
-    mut work: impl FnMut() -> Result<(), DeviceError>,
-) -> Result<f64, DeviceError> {
-    let open = || Event::open(device).map_err(refused);
-    let (start, end) = (open()?, open()?);
-    let mut times = Vec::with_capacity(REPETITIONS);
-    for repetition in 0..2 * REPETITIONS {
-        start.record(stream).map_err(refused)?;
-        work()?;
-        end.record(stream).map_err(refused)?;
-        let ms = end.since_ms(&start).map_err(refused)?;
-        if repetition >= REPETITIONS {
-            times.push(f64::from(ms));
-        }
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
 }
 
 /// Of the GPU's SMs those that this binary runs on, if not on all.

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{Shape, blocks, once};
+use super::matrices::{blocks, once};
 use super::rows::RowCase;
 use super::sequences::{Opened, SequenceCase, SequenceOp, SequenceOpOn};
 use super::{BF16_STORED, Group, Probe, Random, formula};
@@ -21,7 +21,6 @@ pub(super) const GROUP: Group = Group {
             each_attention![A => formula::attention::<A>(report, random)];
         }
     },
-    matrices,
     rows,
     sequences: |random| {
         let calls = [Calls::Apart, Calls::Together];
@@ -37,10 +36,6 @@ pub(super) const GROUP: Group = Group {
 pub const LIMIT: f64 = 2.0 * BF16_STORED;
 
 const ROLES: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
-
-fn matrices() -> Vec<Shape> {
-    blocks(&ROLES).concat()
-}
 
 /// Products with the matrices of each kind of block.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {

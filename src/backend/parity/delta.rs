@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{Shape, blocks, name, once, stored};
+use super::matrices::{blocks, name, once, stored};
 use super::probe::rounded;
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::sequences::{Opened, SequenceOp, SequenceOpOn};
@@ -25,7 +25,6 @@ pub(super) const GROUP: Group = Group {
     ],
     by_sequence: &["conv_silu", "gated_delta", "delta_net", "gated_linear_add"],
     formulas: |_, _| {},
-    matrices,
     rows,
     sequences: |random| {
         vec![
@@ -47,10 +46,6 @@ const ROLES: [Role; 5] = [
     Role::GdnDecay,
     Role::GdnOutput,
 ];
-
-fn matrices() -> Vec<Shape> {
-    blocks(&ROLES).concat()
-}
 
 /// Row-wise operations, and products with the matrices of each kind of block.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {

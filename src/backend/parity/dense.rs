@@ -22,7 +22,6 @@ pub(super) const GROUP: Group = Group {
     ],
     by_sequence: &[],
     formulas,
-    matrices: fusion,
     rows,
     sequences: |_| Vec::new(),
 };

@@ -17,7 +17,6 @@ pub(super) const GROUP: Group = Group {
     by_row: &["moe", "norm_linear", "linear", "linear_add"],
     by_sequence: &[],
     formulas: |_, _| {},
-    matrices: routers,
     rows,
     sequences: |_| Vec::new(),
 };

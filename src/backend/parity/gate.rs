@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{Shape, blocks, once};
+use super::matrices::{blocks, once};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::backend::cpu::{Cpu, Tensor};
@@ -16,16 +16,11 @@ pub(super) const GROUP: Group = Group {
     by_row: &["swiglu", "norm_linear", "linear", "linear_add"],
     by_sequence: &[],
     formulas,
-    matrices,
     rows,
     sequences: |_| Vec::new(),
 };
 
 const ROLES: [Role; 3] = [Role::MlpGate, Role::MlpUp, Role::MlpDown];
-
-fn matrices() -> Vec<Shape> {
-    blocks(&ROLES).concat()
-}
 
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(Swiglu::<Mlp>(PhantomData))];
