@@ -18,6 +18,7 @@ use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::executor::{DeviceError, Rows, Slot, States, TokenId};
+use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Qkv};
 use crate::shapes;
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
@@ -101,7 +102,7 @@ impl<A: shapes::Attention> LongContext<A> {
                 b.store_kv(&mut q, &mut k, &v, norms.each(), &mut cache, &batch);
                 b.seen(&q)?;
             }
-            for part in cut(step.clone(), most) {
+            for part in cut(step.clone(), most.min(most_of_copy(copies))) {
                 let (own, rest) = queries.split_at(part.len() * A::QUERIES);
                 queries = rest;
                 let batch = batch(&part, copies)?;
@@ -174,6 +175,11 @@ fn steps_near(end: usize) -> [Range<usize>; 6] {
         end - 1..end,
         end..end + 1,
     ]
+}
+
+/// Rows of each copy that a step has room for, whole cells.
+fn most_of_copy(copies: usize) -> usize {
+    ROWS_MAX / copies / CELL * CELL
 }
 
 /// Parts of `rows`, each but the last of `most`.

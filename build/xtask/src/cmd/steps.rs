@@ -226,7 +226,7 @@ fn golden_step(leaf: &str) -> Step {
     let target = leaf.to_string();
     let tests = match leaf {
         DEFAULT_TARGET => "model::",
-        _ => "model::golden",
+        _ => "-- model::golden model::tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
         true => Optimised::No,
