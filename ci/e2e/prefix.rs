@@ -98,6 +98,22 @@ fn every_dialect_tells_what_was_cached() {
 }
 
 #[test]
+fn salts_keep_prompts_apart() {
+    let server = Server::start();
+    let ask = |salt: Value| {
+        let fields = json!({"max_tokens": 1, "cache_salt": salt});
+        used(
+            &server
+                .chat(&with(body(&[question(0), question(1)]), fields))
+                .json(),
+        )
+        .1
+    };
+    assert_eq!([ask(Value::Null), ask(json!("a")), ask(json!("b"))], [0; 3]);
+    assert!(ask(json!("a")) > 0 && ask(Value::Null) > 0);
+}
+
+#[test]
 fn keys_share_no_prompts() {
     let keys = ["one-0123456789abcdef", "two-0123456789abcdef"];
     let file = KeyFile::new("prefix", &keys.join("\n"));

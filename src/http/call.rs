@@ -16,7 +16,7 @@ use crate::engine::turns::Source;
 
 use super::body::WholeBody;
 use super::journal::Journal;
-use super::keys::KeyId;
+use super::keys::{self, KeyId};
 use super::limits::REQUEST_ID_BYTES_MAX;
 use super::peer::Asked;
 use super::random;
@@ -148,10 +148,10 @@ impl Call {
         }
     }
 
-    /// Whose prompts its own may share computed beginnings with: those of its key, or of all where
-    /// there are no keys.
-    pub fn domain(&self) -> u128 {
-        self.key().map_or(0, |key| key.number())
+    /// Whose prompts its own may share computed beginnings with: those of its key and of the same
+    /// salt, or of all where there are neither.
+    pub fn domain(&self, salt: &str) -> u128 {
+        keys::domain(self.key(), salt)
     }
 
     /// Takes note of the answer's status.

@@ -40,13 +40,22 @@ type Sha256Digest = [u8; 32];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(Sha256Digest);
 
-impl KeyId {
-    /// Number that no other key has.
-    pub fn number(&self) -> u128 {
-        let (first, _) = self.0.split_first_chunk().expect("a digest is longer");
-        u128::from_le_bytes(*first)
+/// Number of what has this key and this salt; 0 of what has neither.
+pub fn domain(key: Option<KeyId>, salt: &str) -> u128 {
+    if key.is_none() && salt.is_empty() {
+        return 0;
     }
+    let of_key = key.map_or(Sha256Digest::default(), |key| key.0);
+    let digest: Sha256Digest = Sha256::new()
+        .chain_update(of_key)
+        .chain_update(salt)
+        .finalize()
+        .into();
+    let (first, _) = digest.split_first_chunk().expect("a digest is longer");
+    u128::from_le_bytes(*first)
+}
 
+impl KeyId {
     /// Identity of `key`.
     pub fn of(key: &[u8]) -> KeyId {
         KeyId(Sha256::digest(key).into())

@@ -11,7 +11,7 @@ use crate::http::generate::Ask;
 use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::parameters::{
-    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops,
+    Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops,
 };
 use crate::http::generate::tool_policy::ToolChoice;
 use crate::http::generate::wordings::Wordings;
@@ -63,6 +63,7 @@ impl ChatRequest {
             thinking: thinking.on,
             thinking_budget: thinking.budget,
             wordings: Wordings::read(&object, &sampling.dry)?,
+            salt: salt(&object),
             sampling,
             max_tokens: Length::read(&object, LENGTHS, 1)?.most(),
             clip_to_context: false,

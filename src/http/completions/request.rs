@@ -11,7 +11,7 @@ use crate::http::generate::constraint::Rule;
 use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::parameters::{
-    Length, check_model, choices, prompt_logprobs, sampling, stop_tokens, stops, token,
+    Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops, token,
 };
 use crate::http::generate::response_format;
 use crate::http::generate::wordings::Wordings;
@@ -68,6 +68,7 @@ impl CompletionRequest {
             thinking: false,
             thinking_budget: None,
             wordings: Wordings::read(&object, &sampling.dry)?,
+            salt: salt(&object),
             sampling,
             max_tokens: length.most(),
             clip_to_context: false,

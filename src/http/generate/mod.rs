@@ -75,6 +75,8 @@ pub struct Ask {
     pub prompt_logprobs: Option<usize>,
     /// Replies to each prompt.
     pub choices: usize,
+    /// Prompts share computed beginnings with those of the same salt alone.
+    pub salt: String,
     /// The reply's text is told as it is: no reasoning, no tool calls, no turn of a conversation.
     pub raw: bool,
     /// What the replies must obey.
@@ -240,7 +242,7 @@ pub fn submit_all(
             wanted.sampling.bad_words.clone_from(&words.bad);
             wanted.sampling.dry.breakers.clone_from(&words.breakers);
             wanted.source = call.source();
-            wanted.domain = call.domain();
+            wanted.domain = call.domain(&ask.salt);
             // Replies to one prompt differ, and so do those to equal prompts.
             let seed = ask.sampling.seed;
             wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);

@@ -1,7 +1,7 @@
 //! Fields that several dialects share: how the next token is chosen, how long a reply may be and
 //! where it stops.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
 use crate::executor::TokenId;
@@ -24,6 +24,15 @@ const NO_LIMIT: i64 = -1;
 pub fn check_model(object: &Object<'_>) -> Result<(), ApiError> {
     let name = object.get("model").map(|model| model.string());
     name.transpose().map(drop)
+}
+
+/// Names by which clients keep their prompts apart from those of others: any value, as JSON.
+pub fn salt(object: &Object<'_>) -> String {
+    let names = ["cache_salt", "extra_key"].map(|name| object.get(name).map(|name| name.value));
+    match names {
+        [None, None] => String::new(),
+        names => json!(names).to_string(),
+    }
 }
 
 /// How the next token is chosen, with the defaults of the target.

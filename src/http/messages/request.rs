@@ -9,7 +9,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::parameters::{check_model, sampling};
+use crate::http::generate::parameters::{check_model, salt, sampling};
 use crate::http::generate::response_format::json_of;
 use crate::http::generate::tool_policy;
 use crate::http::generate::wordings::Wordings;
@@ -101,6 +101,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
         thinking: thinking.on,
         thinking_budget: thinking.budget,
         wordings: Wordings::read(object, &sampling.dry)?,
+        salt: salt(object),
         sampling,
         max_tokens: None,
         // Clients ask for the most that their model elsewhere can write; the stop reason tells

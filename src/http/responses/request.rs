@@ -11,7 +11,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
 use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::parameters::{Length, check_model, sampling, stop_tokens, stops};
+use crate::http::generate::parameters::{Length, check_model, salt, sampling, stop_tokens, stops};
 use crate::http::generate::response_format::{self, any_object, json_of};
 use crate::http::generate::tool_policy;
 use crate::http::generate::wordings::Wordings;
@@ -74,6 +74,7 @@ impl ResponsesRequest {
             thinking: thinking.on,
             thinking_budget: thinking.budget,
             wordings: Wordings::read(&object, &sampling.dry)?,
+            salt: salt(&object),
             sampling,
             max_tokens: Length::read(&object, &["max_output_tokens"], 1)?.most(),
             clip_to_context: false,
