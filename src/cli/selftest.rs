@@ -110,7 +110,7 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
 struct Trial {
     random: Random,
     report: Report,
-    /// When it was last said how far the trials are.
+    /// Time at which it was last said how far the trials are.
     told: Instant,
 }
 

@@ -18,7 +18,7 @@ pub fn pages_for(tokens: usize) -> usize {
 struct Held {
     /// Pages in the order of the positions they hold; empty for a free slot.
     table: Vec<PageId>,
-    /// How many of them, from the first, are those of kept blocks.
+    /// Number of them, from the first, that are those of kept blocks.
     shared: usize,
     /// The last of those blocks.
     node: Option<NodeId>,
@@ -26,7 +26,7 @@ struct Held {
     reading: Option<NodeId>,
 }
 
-/// Where a sequence begins.
+/// Beginning of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub slot: Slot,

@@ -66,7 +66,7 @@ struct Node {
     children: usize,
     /// Sequences that use its page.
     users: usize,
-    /// When a sequence last did, by a count of uses.
+    /// Last time that a sequence did, by a count of uses.
     used: u64,
     kept: Option<Kept>,
 }
@@ -85,9 +85,9 @@ struct Kept {
 struct Domain {
     pages: usize,
     snapshots: usize,
-    /// Whose page may go.
+    /// Blocks whose page may go.
     leaves: BTreeSet<(u64, NodeId)>,
-    /// Whose state may.
+    /// Blocks whose state may.
     idle: BTreeSet<(u64, NodeId)>,
 }
 

@@ -123,10 +123,10 @@ impl Default for Sampling {
     }
 }
 
-/// How a request got its slot; empty while it waits for one.
+/// Admission of a request; empty while it waits for a slot.
 pub type Admitted = Arc<OnceLock<Admission>>;
 
-/// When a request got its slot, and where it begins.
+/// Time at which a request got its slot, and where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     pub at: Instant,
@@ -139,7 +139,7 @@ pub struct Admission {
 pub struct Request {
     /// Whose turn it takes.
     pub source: Source,
-    /// Whose prompts it may share computed beginnings with: those of the same number.
+    /// Number of those whose prompts it may share computed beginnings with.
     pub domain: u128,
     /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,

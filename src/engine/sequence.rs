@@ -39,7 +39,7 @@ pub(super) struct Sequence {
     pub slot: Slot,
     /// The state that the next row goes on from.
     from: Slot,
-    /// Whose prompts it shares computed beginnings with.
+    /// Number of those whose prompts it shares computed beginnings with.
     domain: u128,
     /// Tokens of the prompt behind which its state is still to be kept, ascending.
     places: Vec<usize>,

@@ -107,7 +107,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         Self::failing_after(limits, u64::MAX)
     }
 
-    /// What is known after the first `length` tokens of the pages.
+    /// Digest of the first `length` tokens of the pages.
     fn digest_of(&self, pages: &[PageId], length: usize) -> Digest {
         let mut digest = Digest::default();
         for position in 0..length {

@@ -148,8 +148,8 @@ impl Call {
         }
     }
 
-    /// Whose prompts its own may share computed beginnings with: those of its key and of the same
-    /// salt, or of all where there are neither.
+    /// Number of those that its prompts may share beginnings with: who has its key and the same
+    /// salt, or everybody who has neither.
     pub fn domain(&self, salt: &str) -> u128 {
         keys::domain(self.key(), salt)
     }

@@ -39,13 +39,13 @@ pub struct Plan {
     room: Room,
 }
 
-/// What may be taken, and why no more.
+/// Memory that may be taken, and why no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     /// None if the system does not tell.
     bytes: Option<u64>,
     host: HostMemory,
-    /// What is left to others.
+    /// Memory that is left to others.
     reserve: u64,
 }
 

@@ -155,7 +155,7 @@ fn the_rules_of_a_self_test_hold() {
     assert_eq!(trial.found.len(), 4);
 }
 
-/// What a trial of rules was told.
+/// Findings of a trial of rules.
 struct Told {
     random: Random,
     done: usize,

@@ -9,19 +9,19 @@ use crate::target;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// What a kind of device takes and leaves, bytes.
+/// Memory that a kind of device takes and leaves, bytes.
 pub trait Footprint: Device {
     /// Memory that is left to others where the model lies.
     const RESERVE_BYTES: u64;
-    /// What the driver takes of an opened device, at most.
+    /// Memory that the driver takes of an opened device, at most.
     const CONTEXT_BYTES: u64;
-    /// What the driver takes for a layer of a recorded step, at most.
+    /// Memory that the driver takes for a layer of a recorded step, at most.
     const GRAPH_LAYER_BYTES: u64;
     /// Page-locked memory of the host that loading and steps take, at most, where the device uses
     /// the same memory.
     const LOCKED_BYTES: u64;
 
-    /// What a buffer of `bytes` takes, at most.
+    /// Memory that a buffer of `bytes` takes, at most.
     fn buffer_bytes(bytes: u64) -> u64;
 
     /// Buffers that operations take beside tensors.
@@ -34,9 +34,9 @@ pub trait Footprint: Device {
 /// Memory of the host, as it was when it was first asked for, before anything was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// What may be taken, bytes, if the system tells.
+    /// Memory that may be taken, bytes, if the system tells.
     pub bytes: Option<u64>,
-    /// What bounds that.
+    /// Bound of that.
     pub bound: Option<&'static Bound>,
     /// What the server takes of it beside the model, at most, bytes.
     pub server: u64,

@@ -302,7 +302,7 @@ pub(crate) fn check_config(
     compare(target, path, content, &config_checks(target))
 }
 
-/// What a build compares with `config.json`.
+/// Facts that a build compares with `config.json`.
 pub(crate) fn config_checks(target: &Target) -> Vec<Fact> {
     let mut facts = config_facts(target);
     let positions = target.model.max_position;
@@ -426,7 +426,7 @@ pub(crate) fn check_generation(
     compare(target, path, content, &generation_checks(&target.model))
 }
 
-/// What a build compares with `generation_config.json`.
+/// Facts that a build compares with `generation_config.json`.
 pub(crate) fn generation_checks(model: &Model) -> Vec<Fact> {
     let sampling = &model.sampling;
     let mut facts = generation_facts(model);

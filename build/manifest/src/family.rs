@@ -104,7 +104,7 @@ const fn word(key: &'static str, pointers: &'static [&'static str]) -> Word {
     Word { key, pointers }
 }
 
-/// Of models whose layers attend in one shape.
+/// Words of models whose layers attend in one shape.
 const ATTENTION: AttentionWords = AttentionWords {
     heads: word("attention.heads", &["/num_attention_heads"]),
     kv_heads: word("attention.kv_heads", &["/num_key_value_heads"]),
@@ -122,7 +122,7 @@ const ATTENTION: AttentionWords = AttentionWords {
     ),
 };
 
-/// Of the layers over all positions beside those with a window, as Gemma 4 has them.
+/// Words for layers over all positions beside those with a window, as Gemma 4 has them.
 const GLOBAL: AttentionWords = AttentionWords {
     heads: word("attention.heads", &["/num_attention_heads"]),
     kv_heads: word("attention.kv_heads", &["/num_global_key_value_heads"]),
@@ -137,7 +137,7 @@ const GLOBAL: AttentionWords = AttentionWords {
     ),
 };
 
-/// Of the layers with a window.
+/// Words for layers with a window.
 pub(crate) const SLIDING: AttentionWords = AttentionWords {
     heads: word("sliding.heads", &["/num_attention_heads"]),
     kv_heads: word("sliding.kv_heads", &["/num_key_value_heads"]),

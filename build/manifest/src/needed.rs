@@ -16,7 +16,7 @@ use crate::schema::parse;
 use crate::target::{Target, leaves};
 use crate::testing::{repository, root, usual};
 
-/// How a manifest without a fact, or with another one, stands; the best first.
+/// Standing of a manifest without a fact, or with another one; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     /// Refused by the name of the key.

@@ -139,7 +139,7 @@ impl Target {
         out.push_str("        ]\n    };\n}\npub(crate) use each_attention;\n");
     }
 
-    /// What launches the operations of each attention shape: the linker finds it, or fails.
+    /// Launchers of the operations of each attention shape: the linker finds them, or fails.
     fn write_launchers(&self, out: &mut String) {
         for (place, each) in self.attentions().iter().enumerate() {
             let name = each.name;

@@ -244,7 +244,7 @@ struct WideConsumer : WideTile<A> {
       }
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 2));
-      // In a window's first block a row may see nothing yet.
+      // A row may see nothing of its window's first block.
       const float top = kWindow == 0 ? largest : base_of(largest);
       rescale[half] = ptx::exp2_fast((stats[half].largest - top) * scale);
       const float base = -top * scale;

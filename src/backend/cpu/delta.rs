@@ -357,7 +357,7 @@ struct Recurrence<'a, D> {
     values: &'a [f32],
     /// `[column group][key dim][16 columns]`.
     state: &'a mut [f32],
-    /// Of the step.
+    /// Rows of the step.
     rows: Range<usize>,
     head: usize,
     out: &'a Shared<'a, f32>,

@@ -43,7 +43,7 @@ impl Section {
     }
 }
 
-/// Where the tiles of an attention shape lie: of cells, and of other rows.
+/// Places of the tiles of an attention shape: of cells, and of other rows.
 #[derive(Clone, Copy)]
 struct TileSections {
     cells: Section,
@@ -51,7 +51,7 @@ struct TileSections {
 }
 
 impl TileSections {
-    /// Of the shape at `place`, in steps of at most `rows` rows.
+    /// Lists of the shape at `place`, in steps of at most `rows` rows.
     const fn after(previous: Section, rows: usize, place: usize) -> TileSections {
         let cells = rows / CELL_TILE_TOKENS[place] + MAX_SEQUENCES;
         let cells = Section::after(previous, 4 * cells);
@@ -78,7 +78,7 @@ struct Layout {
     cells: Section,
     runs: Section,
     chunks: Section,
-    /// Of each attention shape.
+    /// Lists of each attention shape.
     tiles: [TileSections; SHAPES],
     /// Last, because a copy ends with the pages in use.
     pages: Section,

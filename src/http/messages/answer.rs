@@ -243,7 +243,7 @@ impl MessageWriter {
 
 impl Writer for MessageWriter {
     fn write_start(&mut self, out: &mut Vec<u8>) {
-        // What a cache has of the prompt is known when it gets its slot: the end tells.
+        // The end tells what was cached, which is known when the request gets its slot.
         let usage = usage_json(Usage {
             prompt: self.prompt_tokens,
             ..Usage::default()
