@@ -25,7 +25,7 @@ use crate::target::{MAX_CONTEXT, PAGE};
 
 pub const VOCAB: usize = 48;
 /// Sequences that begin with this token meet broken logits now and then.
-const POISON: TokenId = 0;
+pub const POISON: TokenId = 0;
 const STOP: TokenId = 7;
 
 /// What the hash model knows after some tokens of a sequence.

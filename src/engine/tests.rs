@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::constraint::{Constraint, Mask, Next};
 use super::events::EventReceiver;
 use super::request::{Event, FinishReason, Request, Sampling};
-use super::sim::{self, HashModel, Spec, VOCAB, engine};
+use super::sim::{self, HashModel, POISON, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
 use super::*;
 use crate::executor::{DeviceError, Executor, Patience, Rows, TokenId};
@@ -292,6 +292,25 @@ fn draining_completes_what_was_accepted_and_refuses_the_rest() {
     for receiver in accepted {
         assert_eq!(read_all(receiver), spec(2).expected(&LIMITS));
     }
+}
+
+/// A prompt whose last row is not finite leaves nothing to others.
+#[test]
+fn a_prompt_that_failed_is_kept_for_nobody() {
+    let mut seen = [0, 0];
+    for drawn in 1..40 {
+        let (handle, mut engine) = engine(LIMITS, HashModel::<VOCAB>::new(&LIMITS));
+        let mut poisoned = spec(1);
+        poisoned.prompt = vec![POISON; 2 * crate::target::PAGE + 9];
+        poisoned.prompt[1] = drawn;
+        let mut receiver = submit(&handle, &poisoned, 4);
+        handle.drain();
+        while engine.round().unwrap() != Round::Finished {}
+        let failed = matches!(receiver.try_recv(), Ok(Event::Failed(_)));
+        seen[usize::from(failed)] += 1;
+        assert_eq!(engine.kv.pages_cached(), if failed { 0 } else { 2 });
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
 #[test]
