@@ -455,13 +455,17 @@ mod tests {
 
     #[test]
     fn a_flood_takes_nothing_from_who_has_less() {
-        let mut kv = kv(2, 20);
-        let mine = prompt(0, 1);
-        run(&mut kv, (1, &mine), &[1]);
-        for first in 1..40 {
-            run(&mut kv, (2, &prompt(first, 3)), &[3]);
+        // Of few states, then of few pages.
+        for (states, pages) in [(2, 200), (60, 20)] {
+            let naming = (true, Keyed::default());
+            let mut kv = Kv::new((2, states), pages, target::MAX_CONTEXT, naming);
+            let mine = prompt(0, 1);
+            run(&mut kv, (1, &mine), &[1]);
+            for first in 1..40 {
+                run(&mut kv, (2, &prompt(first, 3)), &[3]);
+            }
+            assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);
         }
-        assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);
     }
 
     #[test]
@@ -483,6 +487,18 @@ mod tests {
         fn name(&self, _: u128, _: &[TokenId]) -> u128 {
             7
         }
+    }
+
+    #[test]
+    fn a_state_behind_a_block_that_has_no_name_is_not_kept() {
+        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, (true, Collision));
+        let asked = prompt(1, 2);
+        assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);
+        assert_eq!(
+            run(&mut kv, (0, &asked), &[1]),
+            0,
+            "the second block has none"
+        );
     }
 
     #[test]
