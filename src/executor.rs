@@ -45,7 +45,7 @@ impl States {
         }
     }
 
-    /// Those that are written.
+    /// States that are written.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
         [Some(self.to), self.kept.map(|kept| kept.slot)]
             .into_iter()
@@ -129,11 +129,6 @@ pub trait Executor {
     const VOCAB: usize;
     /// None: calls may take any time.
     const PATIENCE: Option<Patience> = None;
-
-    /// Whether rows go on from a recurrent state, not from keys and values alone.
-    fn recurs(&self) -> bool {
-        true
-    }
 
     /// KV pages that it has; none if any number will do.
     fn pages(&self) -> Option<usize> {

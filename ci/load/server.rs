@@ -65,7 +65,8 @@ impl Executor for Null {
         let (now, mut sent) = (nanos(), self.sent.lock().expect("no panic"));
         for row in rows.iter().filter(|row| row.logits) {
             let prompt = &mut self.prompts[row.states.to.0 as usize];
-            if row.start == 0 || row.tokens.len() > 1 {
+            let begins = row.start == 0 || row.states.from != row.states.to;
+            if begins || row.tokens.len() > 1 {
                 *prompt = row.start + row.tokens.len();
             }
             sent.push((*prompt, now));
@@ -98,7 +99,7 @@ pub fn serve(step: Duration, times: bool) {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let limits = Limits {
         sequences: SEQUENCES,
-        snapshots: 0,
+        snapshots: 1,
         queued: SEQUENCES,
         pages: SEQUENCES * target::MAX_CONTEXT / target::PAGE,
         prefill_tokens: SEQUENCES * target::PAGE,

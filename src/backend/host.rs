@@ -80,7 +80,7 @@ pub fn memory() -> HostMemory {
     }
 }
 
-/// What a model may take of it, bytes; none where the model does not lie there, or the system does
+/// Memory that a model may take of it, bytes; none where it does not lie there, or the system does
 /// not tell.
 pub fn room() -> Option<u64> {
     memory().room()

@@ -51,13 +51,13 @@ pub struct Kv<N = Keyed> {
 
 impl<N: Naming> Kv<N> {
     /// Everything free; no sequence has more than `context` tokens. The lowest ids are handed out
-    /// first. `snapshots` states behind those of `slots` are for kept prompts; a model that
-    /// `recurs` needs them.
+    /// first. `snapshots` states behind those of `slots` are for kept prompts; there are none if
+    /// the model has no recurrent states.
     pub fn new(
         (slots, snapshots): (usize, usize),
         pages: usize,
         context: usize,
-        (recurs, naming): (bool, N),
+        naming: N,
     ) -> Self {
         let table_len = pages.min(pages_for(context));
         let states = (slots as u32..(slots + snapshots) as u32).rev().map(Slot);
@@ -71,8 +71,13 @@ impl<N: Naming> Kv<N> {
             slots_free: (0..slots as u32).rev().map(Slot).collect(),
             slots: (0..slots).map(held).collect(),
             snapshots_total: snapshots,
-            prefixes: Prefixes::new(naming, recurs, states),
+            prefixes: Prefixes::new(naming, snapshots > 0, states),
         }
+    }
+
+    /// Whether a prompt goes on only from a kept state.
+    pub fn recurs(&self) -> bool {
+        self.prefixes.recurs()
     }
 
     /// Slots that nobody owns.
@@ -274,8 +279,7 @@ mod tests {
     const PAGE: usize = target::PAGE;
 
     fn kv(slots: usize, pages: usize) -> Kv {
-        let naming = (true, Keyed::default());
-        Kv::new((slots, 2), pages, target::MAX_CONTEXT, naming)
+        Kv::new((slots, 2), pages, target::MAX_CONTEXT, Keyed::default())
     }
 
     /// A slot with pages for `pages` of tokens.
@@ -403,8 +407,7 @@ mod tests {
 
     #[test]
     fn without_states_it_goes_on_from_any_page() {
-        let naming = (false, Keyed::default());
-        let mut kv = Kv::new((2, 0), 20, target::MAX_CONTEXT, naming);
+        let mut kv = Kv::new((2, 0), 20, target::MAX_CONTEXT, Keyed::default());
         let asked = prompt(0, 4);
         assert_eq!(run(&mut kv, (0, &asked), &[]), 0);
         assert_eq!(run(&mut kv, (0, &asked[..3 * PAGE]), &[]), 2 * PAGE);
@@ -455,9 +458,9 @@ mod tests {
 
     #[test]
     fn a_flood_takes_nothing_from_who_has_less() {
-        // Of few states, then of few pages.
+        // Few states, then few pages.
         for (states, pages) in [(2, 200), (60, 20)] {
-            let naming = (true, Keyed::default());
+            let naming = Keyed::default();
             let mut kv = Kv::new((2, states), pages, target::MAX_CONTEXT, naming);
             let mine = prompt(0, 1);
             run(&mut kv, (1, &mine), &[1]);
@@ -491,7 +494,7 @@ mod tests {
 
     #[test]
     fn a_state_behind_a_block_that_has_no_name_is_not_kept() {
-        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, (true, Collision));
+        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);
         assert_eq!(
@@ -503,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_collision_of_names_is_never_reused() {
-        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, (true, Collision));
+        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, Collision);
         let [a, b] = [prompt(1, 2), prompt(2, 2)];
         assert_eq!(run(&mut kv, (0, &a), &[1]), 0);
         assert_eq!(run(&mut kv, (0, &b), &[1]), 0);

@@ -26,7 +26,7 @@ const _: () = assert!(
 pub struct Limits {
     /// Sequences that hold a slot at once.
     pub sequences: usize,
-    /// Recurrent states behind those of sequences, for prompts to come.
+    /// Recurrent states behind those of sequences, for prompts to come; 0 if the model has none.
     pub snapshots: usize,
     /// Accepted requests of one flow that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,

@@ -225,8 +225,6 @@ struct Engine<E> {
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
-    /// Whether the executor goes on from recurrent states.
-    recurs: bool,
     /// Whether prompts were left out of the last step for that of someone else.
     left_out: bool,
     /// Of this round, kept for their memory.
@@ -253,7 +251,6 @@ impl<E: Executor> Engine<E> {
     ) -> Self {
         limits.pages = limits.pages.min(executor.pages().unwrap_or(usize::MAX));
         shared.stats.pages_total.set(limits.pages);
-        let recurs = executor.recurs();
         Engine {
             executor,
             runtime,
@@ -271,9 +268,8 @@ impl<E: Executor> Engine<E> {
                 (limits.sequences, limits.snapshots),
                 limits.pages,
                 limits.context,
-                (recurs, Keyed::default()),
+                Keyed::default(),
             ),
-            recurs,
             left_out: false,
             lanes: Vec::with_capacity(limits.sequences),
             plan: Plan::new(limits.sequences),
@@ -404,7 +400,7 @@ impl<E: Executor> Engine<E> {
             });
             self.shared.stats.looked_up_tokens.add(looked_up_tokens);
             self.shared.stats.cached_tokens.add(begin.cached);
-            let sequence = Sequence::new(request, begin, self.recurs, &self.mask_threads);
+            let sequence = Sequence::new(request, begin, self.kv.recurs(), &self.mask_threads);
             self.running.push(sequence);
         }
         self.contended = !self.waiting.is_empty();
@@ -537,7 +533,7 @@ impl<E: Executor> Engine<E> {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             if sequence.has_place(work.tokens) {
-                sequence.lend(self.kv.lend());
+                sequence.keep_next(self.kv.lend());
             }
         }
     }

@@ -43,7 +43,7 @@ pub(super) struct Sequence {
     domain: u128,
     /// Tokens of the prompt behind which its state is still to be kept, ascending.
     places: Vec<usize>,
-    /// Those behind which it is, and where, until it is known that all is well.
+    /// Tokens behind which it is, and where, until it is known that all is well.
     lent: Vec<(usize, Slot)>,
     /// Whether the beginning of its prompt is kept for others.
     prompt_kept: bool,
@@ -132,8 +132,8 @@ impl Sequence {
         next.is_some_and(|place| *place <= self.computed + count)
     }
 
-    /// Keeps the state of the next rows that is to be kept in `state`; nowhere if there is none.
-    pub fn lend(&mut self, state: Option<Slot>) {
+    /// Keeps the next state that is to be kept in `state`; nowhere if there is none.
+    pub fn keep_next(&mut self, state: Option<Slot>) {
         let place = self.places.remove(0);
         self.lent.extend(state.map(|state| (place, state)));
     }

@@ -153,10 +153,6 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
 impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     const VOCAB: usize = VOCAB;
 
-    fn recurs(&self) -> bool {
-        self.recurs
-    }
-
     fn pages(&self) -> Option<usize> {
         Some(self.pages.len())
     }

@@ -60,10 +60,10 @@ const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
 /// Elements of the tensors of the largest step, one after the other.
 pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
-    let blocks = [Mixer::<B>::WIDTHS, FeedForward::<B>::WIDTHS].into_iter();
+    let blocks = Mixer::<B>::widths().chain(FeedForward::<B>::widths());
     let pair = PAIR_WIDTHS.into_iter().filter(move |_| predicts(layout));
     let stream = Stream::<B>::widths(family::MIXED);
-    let rows = blocks.flatten().copied().chain(stream).chain(pair);
+    let rows = blocks.chain(stream).chain(pair);
     let ends = END_WIDTHS.map(|width| target::MAX_SEQUENCES * width);
     rows.map(|width| ROWS_MAX * width).chain(ends)
 }

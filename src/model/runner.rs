@@ -259,10 +259,6 @@ impl<B: Runs> Executor for Runner<B> {
     const VOCAB: usize = target::VOCAB;
     const PATIENCE: Option<Patience> = B::PATIENCE;
 
-    fn recurs(&self) -> bool {
-        target::STATES > target::MAX_SEQUENCES
-    }
-
     fn pages(&self) -> Option<usize> {
         Some(self.batch.page_count())
     }

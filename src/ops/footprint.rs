@@ -38,18 +38,18 @@ pub struct HostMemory {
     pub bytes: Option<u64>,
     /// Bound of that.
     pub bound: Option<&'static Bound>,
-    /// What the server takes of it beside the model, at most, bytes.
+    /// Memory that the server takes of it beside the model, at most, bytes.
     pub server: u64,
 }
 
 impl HostMemory {
-    /// What a model may take of it; none where the model does not lie in it.
+    /// Memory that a model may take of it; none where the model does not lie in it.
     pub fn room(&self) -> Option<u64> {
         target::HOST_RESERVE.and(self.bytes)
     }
 }
 
-/// What bounds the memory of this process.
+/// Bound of the memory of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// What is free, less a reserve.

@@ -25,7 +25,7 @@ enum Fate {
     Refused,
     /// Another program.
     Compiled,
-    /// The same program with another text of its manifest: a fact for people, or of how the files
+    /// A program that differs by the text of its manifest alone: a fact for people, or of how files
     /// are made.
     Shown,
     /// Nothing differs.

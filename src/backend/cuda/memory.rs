@@ -13,13 +13,13 @@ use crate::ops::{Footprint, HostMemory};
 use crate::target;
 
 impl Footprint for Cuda {
-    /// Of the host's memory what the target states, of a GPU's own a little, because only its
+    /// As much of the host's memory as the target states; a little of a GPU's own, because only its
     /// driver knows what it will want.
     const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
         Some(bytes) => bytes,
         None => 256 << 20,
     };
-    /// What `nvidia-smi` shows of a server, less the other lines of its ledger.
+    /// Figure of a server in `nvidia-smi`, less the other lines of its ledger.
     const CONTEXT_BYTES: u64 = 576 << 20;
     const GRAPH_LAYER_BYTES: u64 = 24 << 10;
     const LOCKED_BYTES: u64 = match target::HOST_RESERVE {
@@ -31,7 +31,7 @@ impl Footprint for Cuda {
         ffi::buffer_bytes(usize::try_from(bytes).expect("64 bits"))
     }
 
-    /// Those of `Cuda`, of `Step` and of a `Routing`.
+    /// Buffers of `Cuda`, of `Step` and of a `Routing`.
     fn workspace() -> impl Iterator<Item = usize> {
         const NUMBER: usize = size_of::<f32>();
         let shared = [

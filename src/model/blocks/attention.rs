@@ -28,7 +28,9 @@ pub struct Scratch<T> {
 impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     type Scratch = Scratch<B::Tensor>;
 
-    const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
+    fn widths() -> impl Iterator<Item = usize> {
+        [A::QUERIES, A::KEYS, A::KEYS].into_iter()
+    }
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Attention {

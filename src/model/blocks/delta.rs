@@ -33,7 +33,9 @@ pub struct Scratch<T> {
 impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
     type Scratch = Scratch<B::Tensor>;
 
-    const WIDTHS: &'static [usize] = &[D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS];
+    fn widths() -> impl Iterator<Item = usize> {
+        [D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS].into_iter()
+    }
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(DeltaNet {

@@ -25,7 +25,9 @@ pub struct Scratch<T> {
 impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
     type Scratch = Scratch<B::Tensor>;
 
-    const WIDTHS: &'static [usize] = &[M::INTERMEDIATE; 3];
+    fn widths() -> impl Iterator<Item = usize> {
+        [M::INTERMEDIATE; 3].into_iter()
+    }
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Mlp {

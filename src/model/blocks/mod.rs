@@ -4,6 +4,8 @@
 mod attention;
 #[cfg(model = "hybrid")]
 mod delta;
+#[cfg(any(model = "hybrid", model = "sliding"))]
+mod either;
 #[cfg(feed_forward = "experts")]
 mod experts;
 mod loader;
@@ -13,6 +15,8 @@ mod mlp;
 pub use attention::{Attention, page_bytes};
 #[cfg(model = "hybrid")]
 pub use delta::{DeltaNet, state_bytes};
+#[cfg(any(model = "hybrid", model = "sliding"))]
+pub use either::{Either, Sited};
 #[cfg(feed_forward = "experts")]
 pub use experts::Experts;
 pub use loader::Loader;
@@ -30,7 +34,7 @@ pub trait Block<B: Device>: Sized {
     type Scratch;
 
     /// Widths of the tensors of `Scratch`, in its order.
-    const WIDTHS: &'static [usize];
+    fn widths() -> impl Iterator<Item = usize>;
 
     /// Reads the weights of a site, and takes what the block keeps from step to step.
     ///
