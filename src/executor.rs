@@ -3,11 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::target::{DRAFTS, MAX_SEQUENCES};
+
 /// Index into the vocabulary.
 pub type TokenId = u32;
 
 /// Index of a recurrent state, below `target::STATES`. Sequences own those below
-/// `target::MAX_SEQUENCES`.
+/// `target::MAX_SEQUENCES`; behind them come snapshots of prompts, then those of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 
@@ -45,7 +47,7 @@ impl States {
         }
     }
 
-    /// States that are written.
+    /// States that are written, but those behind drafts.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
         [Some(self.to), self.kept.map(|kept| kept.slot)]
             .into_iter()
@@ -63,13 +65,19 @@ pub struct Rows<'a> {
     pub tokens: &'a [TokenId],
     /// Page table: page `i` holds positions `i * PAGE ..`. Covers `start + tokens.len()`.
     pub pages: &'a [PageId],
-    /// Whether the logits of the last row are wanted (false inside a prompt).
-    pub logits: bool,
+    /// States written behind each row but the last one, where the rows are drafts of which only the
+    /// first may hold: then the sequence goes on from the state behind the last that does. Empty
+    /// where all rows hold, or the model has no states. May have `states.from`.
+    pub behind: &'a [Slot],
+    /// Last rows whose logits are wanted: none inside a prompt, one at its end, all of drafts.
+    pub logits: usize,
 }
 
 /// Rows of logits that are computed at once: as many as a step of one row per sequence gives, so
 /// that memory for them is what a step needs anyway.
-pub const LOGITS_ROWS_MAX: usize = crate::target::MAX_SEQUENCES;
+pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
+/// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
+pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
 
 /// The largest logits of a row.
 #[derive(Clone, Copy, Debug)]
@@ -147,8 +155,8 @@ pub trait Executor {
         None
     }
 
-    /// The `VOCAB` logits that the last step computed for the entry `index` of its `rows` among
-    /// those whose `logits` was set.
+    /// The `VOCAB` logits of row `index` of the last step, counted among those whose logits were
+    /// wanted.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.

@@ -1,5 +1,6 @@
-//! Choices of drawn requests, computed alone and again in company: the same bits, whole and
-//! streamed. The company are the others of them, and clients that leave amid a reply.
+//! Choices of drawn requests, computed alone without drafts and again in company: the same bits,
+//! whole and streamed, with drafts of any depth, with prompts that are kept and such that are not.
+//! The company are the others of them, and clients that leave amid a reply.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +13,16 @@ use crate::harness::{Answer, Server, few_or_many, with};
 use crate::malformed::Random;
 
 /// Choices, few in the suite.
-const CHOICES: usize = few_or_many(80, 10_000);
+const CHOICES: usize = few_or_many(160, 10_000);
 /// Times that each request is asked in company.
-const TIMES: usize = 8;
+const TIMES: usize = 4;
 /// Clients that ask at once: more choices than there are slots.
 const CLIENTS: usize = 8;
 /// Between two asks where the queue is full.
 const RETRY: Duration = Duration::from_millis(50);
 const SEED: u64 = 42;
+const DRAFTS: &str = "atlas_draft_tokens_total";
+const HELD: &str = "atlas_draft_tokens_accepted_total";
 
 /// A request, and the choices that it got alone.
 struct Asked {
@@ -50,6 +53,11 @@ fn sampling(random: &mut Random) -> Value {
         json!({"structured_outputs": {"regex": "[a-z0-9 ]{30,60}"}}),
         json!({"structured_outputs": {"json": {"type": "array", "items": {"type": "integer"}}}}),
     ];
+    if random.below(2) == 0 {
+        // Said over and over again, mostly, so that drafts are found in it.
+        let said = json!({"regex": "((one|two) three four ){20}"});
+        fields = with(fields, json!({"structured_outputs": said}));
+    }
     for _ in 0..random.below(3) {
         fields = with(fields, random.of(&more).clone());
     }
@@ -57,7 +65,9 @@ fn sampling(random: &mut Random) -> Value {
 }
 
 fn drawn(random: &mut Random) -> (&'static str, Value) {
-    let shared = json!({"n": 1 + random.below(3), "max_tokens": 1 + random.below(16)});
+    let most = *random.of(&[16, 16, 60]);
+    let tokens = 1 + random.below(most);
+    let shared = json!({"n": 1 + random.below(3), "max_tokens": tokens});
     let fields = with(sampling(random), shared);
     if random.below(2) == 0 {
         let messages = json!([{"role": "user", "content": prompt(random)}]);
@@ -155,8 +165,9 @@ fn different(server: &Server, asked: &Asked, streamed: bool) -> Vec<String> {
         .collect()
 }
 
-fn compare(count: usize) {
-    let server = Server::start();
+/// Compares with the choices of a server whose replies have drafts as `speculate` says.
+fn compare(count: usize, speculate: &str) {
+    let alone = Server::start_with(&["--speculate", "off"]);
     let mut random = Random(SEED);
     let mut requests = Vec::new();
     while requests
@@ -167,13 +178,14 @@ fn compare(count: usize) {
         < count
     {
         let (path, body) = drawn(&mut random);
-        let choices = choices(&ask(&server, path, &body), false);
+        let choices = choices(&ask(&alone, path, &body), false);
         requests.push(Asked {
             path,
             body,
             choices,
         });
     }
+    let server = Server::start_with(&["--speculate", speculate]);
     let (next, compared) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let faults = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -198,15 +210,39 @@ fn compare(count: usize) {
     });
     let (compared, faults) = (compared.into_inner(), faults.into_inner().unwrap());
     println!(
-        "{compared} choices of {} requests compared, {} different",
+        "--speculate {speculate}: {compared} choices of {} requests compared, {} different, {} of \
+         {} drafts held",
         requests.len(),
-        faults.len()
+        faults.len(),
+        server.metric(HELD),
+        server.metric(DRAFTS),
     );
     assert!(faults.is_empty(), "{}", faults[0]);
+    assert_eq!(alone.metric(DRAFTS), 0.0);
+    let tried = server.metric(DRAFTS) > server.metric(HELD) && server.metric(HELD) > 0.0;
+    assert!(
+        tried || speculate == "auto",
+        "drafts of both kinds are tried"
+    );
     server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }
 
 #[test]
 fn choices_have_the_same_bits_in_company() {
-    compare(CHOICES);
+    compare(CHOICES, "auto");
+}
+
+#[test]
+fn choices_have_the_same_bits_with_one_draft() {
+    compare(CHOICES, "1");
+}
+
+#[test]
+fn choices_have_the_same_bits_with_three_drafts() {
+    compare(CHOICES, "3");
+}
+
+#[test]
+fn choices_have_the_same_bits_with_seven_drafts() {
+    compare(CHOICES, "7");
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atlas::cli::boot::{self, Files};
+use atlas::engine::speculate::Speculate;
 use atlas::engine::{self, Limits};
 use atlas::executor::{DeviceError, Executor, Ranked, Rows};
 use atlas::http::files;
@@ -63,7 +64,7 @@ impl Executor for Null {
             return Ok(());
         }
         let (now, mut sent) = (nanos(), self.sent.lock().expect("no panic"));
-        for row in rows.iter().filter(|row| row.logits) {
+        for row in rows.iter().filter(|row| row.logits > 0) {
             let prompt = &mut self.prompts[row.states.to.0 as usize];
             let begins = row.start == 0 || row.states.from != row.states.to;
             if begins || row.tokens.len() > 1 {
@@ -100,6 +101,8 @@ pub fn serve(step: Duration, times: bool) {
     let limits = Limits {
         sequences: SEQUENCES,
         snapshots: 1,
+        drafts: 0,
+        speculate: Speculate::Off,
         queued: SEQUENCES,
         pages: SEQUENCES * target::MAX_CONTEXT / target::PAGE,
         prefill_tokens: SEQUENCES * target::PAGE,

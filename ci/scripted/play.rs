@@ -121,7 +121,7 @@ impl Executor for Play {
             if self.parts[slot].reply.is_none() {
                 self.parts[slot].prompt.extend(row.tokens);
             }
-            if !row.logits {
+            if row.logits == 0 {
                 continue;
             }
             if self.parts[slot].reply.is_none() {

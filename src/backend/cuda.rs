@@ -105,6 +105,8 @@ const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
 const ARRIVED: usize = FEW_ROWS * attend::KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
+// Kernels write no state behind a draft, and have room for as many ends as there are sequences.
+const _: () = assert!(target::DRAFTS == 0);
 /// Parts of the rows that `top_k` takes.
 const PARTS: usize = MAX_SEQUENCES * TOP_K_CHUNKS * TOP_K_PARTS;
 

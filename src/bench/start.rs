@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{BenchError, STANDARD_OUTPUT, chart, write};
 use crate::cli::boot::{self, Engine, Files};
 use crate::cli::{Exit, Failure};
-use crate::engine::Phase;
+use crate::engine::{Limits, Phase};
 use crate::target;
 use crate::weights::{Progress, Stage};
 
@@ -136,7 +136,7 @@ fn here(
         handle: engine,
         thread,
         chat,
-    } = boot::engine(files, &progress, None);
+    } = boot::engine(files, &progress, None, Limits::TARGET);
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
     boot::chat_of(chat).map_err(BenchError::Start)?;
     let text_s = begun.elapsed().as_secs_f64();

@@ -294,7 +294,12 @@ pub fn tell_detour(checkpoint: &Checkpoint) {
 
 /// Starts the engine, whose thread loads and checks the model, and loads the text side beside it;
 /// `golden` is a file of golden tokens that the model is checked with too.
-pub fn engine(files: &Files, progress: &Arc<Progress>, golden: Option<&Path>) -> Engine {
+pub fn engine(
+    files: &Files,
+    progress: &Arc<Progress>,
+    golden: Option<&Path>,
+    limits: Limits,
+) -> Engine {
     check::tell_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
@@ -305,7 +310,7 @@ pub fn engine(files: &Files, progress: &Arc<Progress>, golden: Option<&Path>) ->
         Ok(chat)
     });
     let (files, progress) = (files.clone(), progress.clone());
-    let (handle, thread) = engine::spawn(Limits::TARGET, move || {
+    let (handle, thread) = engine::spawn(limits, move || {
         runner(&files, &progress, Drafting::No, || {
             given
                 .recv()

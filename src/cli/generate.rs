@@ -6,6 +6,7 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
+use crate::engine::Limits;
 use crate::engine::events::{self, AHEAD_MAX, EventReceiver};
 use crate::engine::request::{Admitted, Event, FinishReason, Request, Sampling};
 use crate::engine::turns::Source;
@@ -54,7 +55,7 @@ pub fn run(options: &Generate) -> Result<(), Failure> {
         handle: engine,
         thread,
         chat,
-    } = boot::engine(&files, &Arc::new(Progress::default()), None);
+    } = boot::engine(&files, &Arc::new(Progress::default()), None, Limits::TARGET);
     let chat = boot::chat_of(chat)?;
     let (request, format, events) = request(&chat, options)?;
     let submitted = engine

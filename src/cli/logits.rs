@@ -81,7 +81,8 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
             start,
             tokens: chunk,
             pages: &pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         };
         match &mut routers {
             None => runner.step(&[rows]).map_err(internal)?,

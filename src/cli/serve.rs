@@ -12,7 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use toml::Value;
 
-use crate::engine::{DEVICE_FAILED, Phase};
+use crate::engine::speculate::Speculate;
+use crate::engine::{DEVICE_FAILED, Limits, Phase};
 use crate::http::error::{ApiError, internal};
 use crate::http::files;
 use crate::http::host::{HostName, Hosts};
@@ -107,6 +108,11 @@ pub struct Serve {
     #[argh(option)]
     pub metrics_compat: Option<Compatibility>,
 
+    /// drafts of each reply that are tried in a step: off, auto, which is as many as pay, or 1 to 7
+    /// in every step, to measure; no answer depends on it (default auto)
+    #[argh(option, default = "Speculate::Auto")]
+    pub speculate: Speculate,
+
     /// model id that the API reports and answers to
     #[argh(option, default = "target::MODEL_ID.to_string()")]
     pub model_name: String,
@@ -158,6 +164,7 @@ impl Serve {
             ("access-log", path(&self.access_log)),
             ("dump", path(&self.dump)),
             ("metrics-compat", self.metrics_compat.map(|of| text(&of))),
+            ("speculate", Some(text(&self.speculate))),
             ("model-name", Some(text(&self.model_name))),
             ("notify-socket", path(&self.notify_socket)),
             ("log-level", Some(text(&self.log_level))),
@@ -171,6 +178,7 @@ impl Serve {
 /// What stopped it, with the fix where there is one.
 pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
+    require_drafts(options.speculate)?;
     log::set_level(options.log_level);
     let files = Files::locate(options.weights.as_deref())?;
     boot::preflight()?;
@@ -189,6 +197,18 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
         .build()
         .map_err(none)?;
     runtime.block_on(serve(options, files, threads.homes()))
+}
+
+/// Refuses a depth where a step has no room for a draft.
+fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
+    match speculate {
+        Speculate::Depth(depth) if target::DRAFTS < depth => {
+            let most = target::DRAFTS;
+            let message = format!("--speculate {depth}: a step of this target has {most} drafts");
+            Err(Failure::new(Exit::Usage, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What encrypts the connections to the port.
@@ -297,7 +317,11 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
         // An error means that the sender is gone, which is a stop too.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }));
-    let engine = boot::engine(&files, &progress, options.golden.as_deref());
+    let limits = Limits {
+        speculate: options.speculate,
+        ..Limits::TARGET
+    };
+    let engine = boot::engine(&files, &progress, options.golden.as_deref(), limits);
     let following = notifier.clone().follow(engine.handle.clone(), progress);
     tokio::spawn(following);
     let outcome = live(engine, &state, &place, &notifier).await;

@@ -46,21 +46,25 @@ pub struct Kv<N = Keyed> {
     slots_free: Vec<Slot>,
     slots: Vec<Held>,
     snapshots_total: usize,
+    /// States for drafts that nobody has; none if the model has no states.
+    drafts_free: Vec<Slot>,
+    drafts_total: usize,
     prefixes: Prefixes<N>,
 }
 
 impl<N: Naming> Kv<N> {
     /// Everything free; no sequence has more than `context` tokens. The lowest ids are handed out
-    /// first. `snapshots` states behind those of `slots` are for kept prompts; there are none if
-    /// the model has no recurrent states.
+    /// first. `snapshots` states behind those of `slots` are for kept prompts, and behind them
+    /// `drafts` for drafts; there are none if the model has no recurrent states.
     pub fn new(
-        (slots, snapshots): (usize, usize),
+        (slots, snapshots, drafts): (usize, usize, usize),
         pages: usize,
         context: usize,
         naming: N,
     ) -> Self {
         let table_len = pages.min(pages_for(context));
-        let states = (slots as u32..(slots + snapshots) as u32).rev().map(Slot);
+        let states = |from, count| (from as u32..(from + count) as u32).rev().map(Slot);
+        let drafts_total = if snapshots > 0 { drafts } else { 0 };
         let held = |_| Held {
             table: Vec::with_capacity(table_len),
             ..Held::default()
@@ -71,7 +75,9 @@ impl<N: Naming> Kv<N> {
             slots_free: (0..slots as u32).rev().map(Slot).collect(),
             slots: (0..slots).map(held).collect(),
             snapshots_total: snapshots,
-            prefixes: Prefixes::new(naming, snapshots > 0, states),
+            drafts_free: states(slots + snapshots, drafts_total).collect(),
+            drafts_total,
+            prefixes: Prefixes::new(naming, snapshots > 0, states(slots, snapshots)),
         }
     }
 
@@ -209,6 +215,24 @@ impl<N: Naming> Kv<N> {
         self.prefixes.free_pages(0, &mut self.pages_free);
     }
 
+    /// States for drafts that may be had.
+    pub fn drafts_free(&self) -> usize {
+        self.drafts_free.len()
+    }
+
+    /// A state for a draft.
+    ///
+    /// # Panics
+    /// If none may be had.
+    pub fn lend_draft(&mut self) -> Slot {
+        self.drafts_free.pop().expect("a state for a draft is free")
+    }
+
+    /// Takes back a state of a draft.
+    pub fn give_back_draft(&mut self, state: Slot) {
+        self.drafts_free.push(state);
+    }
+
     /// The page table of a slot.
     pub fn pages(&self, slot: Slot) -> &[PageId] {
         &self.slots[slot.0 as usize].table
@@ -230,13 +254,14 @@ impl<N: Naming> Kv<N> {
         self.prefixes.pages_unused()
     }
 
-    /// Whether no page, no state and no slot was lost or made, with so many sequences and lent
-    /// states: cheap enough for every step.
-    pub fn is_conserved(&self, sequences: usize, lent: usize) -> bool {
+    /// Whether no page, no state and no slot was lost or made, with so many sequences, lent states
+    /// and states of drafts: cheap enough for every step.
+    pub fn is_conserved(&self, sequences: usize, (lent, drafts): (usize, usize)) -> bool {
         let pages = self.pages_owned() + self.prefixes.pages() + self.pages_free.len();
         let states = self.prefixes.snapshots() + self.prefixes.snapshots_free() + lent;
         pages == self.pages_total
             && states == self.snapshots_total
+            && drafts + self.drafts_free.len() == self.drafts_total
             && sequences + self.slots_free.len() == self.slots.len()
     }
 
@@ -279,7 +304,7 @@ mod tests {
     const PAGE: usize = target::PAGE;
 
     fn kv(slots: usize, pages: usize) -> Kv {
-        Kv::new((slots, 2), pages, target::MAX_CONTEXT, Keyed::default())
+        Kv::new((slots, 2, 2), pages, target::MAX_CONTEXT, Keyed::default())
     }
 
     /// A slot with pages for `pages` of tokens.
@@ -300,7 +325,7 @@ mod tests {
         kv.release(begin.slot);
         assert_eq!(kv.check_integrity(), Ok(()));
         let running = kv.slots.len() - kv.slots_free();
-        assert!(kv.is_conserved(running, 0));
+        assert!(kv.is_conserved(running, (0, 0)));
         begin.cached
     }
 
@@ -355,13 +380,16 @@ mod tests {
     fn conservation_sees_a_lost_page_a_lost_slot_and_a_lost_state() {
         let mut kv = kv(2, 4);
         let slot = reserve(&mut kv, 2).unwrap();
-        assert!(kv.is_conserved(1, 0));
-        assert!(!kv.is_conserved(0, 0), "a slot without a sequence");
+        assert!(kv.is_conserved(1, (0, 0)));
+        assert!(!kv.is_conserved(0, (0, 0)), "a slot without a sequence");
         kv.lend().unwrap();
-        assert!(!kv.is_conserved(1, 0), "a state that nobody was lent");
-        assert!(kv.is_conserved(1, 1));
+        assert!(!kv.is_conserved(1, (0, 0)), "a state that nobody was lent");
+        assert!(kv.is_conserved(1, (1, 0)));
+        kv.lend_draft();
+        assert!(!kv.is_conserved(1, (1, 0)), "a state of a draft");
+        assert!(kv.is_conserved(1, (1, 1)));
         kv.slots[slot.0 as usize].table.pop();
-        assert!(!kv.is_conserved(1, 1));
+        assert!(!kv.is_conserved(1, (1, 1)));
     }
 
     #[test]
@@ -370,7 +398,7 @@ mod tests {
         let slot = reserve(&mut kv, 2).unwrap();
         let page = kv.pages(slot)[0];
         kv.pages_free[0] = page;
-        assert!(kv.is_conserved(1, 0), "the counts agree");
+        assert!(kv.is_conserved(1, (0, 0)), "the counts agree");
         assert!(kv.check_integrity().is_err());
     }
 
@@ -407,7 +435,7 @@ mod tests {
 
     #[test]
     fn without_states_it_goes_on_from_any_page() {
-        let mut kv = Kv::new((2, 0), 20, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((2, 0, 2), 20, target::MAX_CONTEXT, Keyed::default());
         let asked = prompt(0, 4);
         assert_eq!(run(&mut kv, (0, &asked), &[]), 0);
         assert_eq!(run(&mut kv, (0, &asked[..3 * PAGE]), &[]), 2 * PAGE);
@@ -435,7 +463,7 @@ mod tests {
         let [a, b] = begun.map(|begin| kv.pages(begin.slot).to_vec());
         assert_eq!(a[..2], b[..2]);
         assert_ne!(a[2], b[2]);
-        assert!(kv.is_conserved(2, 0));
+        assert!(kv.is_conserved(2, (0, 0)));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert_eq!(kv.pages_used(), 4);
     }
@@ -461,7 +489,7 @@ mod tests {
         // Few states, then few pages.
         for (states, pages) in [(2, 200), (60, 20)] {
             let naming = Keyed::default();
-            let mut kv = Kv::new((2, states), pages, target::MAX_CONTEXT, naming);
+            let mut kv = Kv::new((2, states, 2), pages, target::MAX_CONTEXT, naming);
             let mine = prompt(0, 1);
             run(&mut kv, (1, &mine), &[1]);
             for first in 1..40 {
@@ -494,7 +522,7 @@ mod tests {
 
     #[test]
     fn a_state_behind_a_block_that_has_no_name_is_not_kept() {
-        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, Collision);
+        let mut kv = Kv::new((2, 4, 2), 20, target::MAX_CONTEXT, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);
         assert_eq!(
@@ -506,7 +534,7 @@ mod tests {
 
     #[test]
     fn a_collision_of_names_is_never_reused() {
-        let mut kv = Kv::new((2, 4), 20, target::MAX_CONTEXT, Collision);
+        let mut kv = Kv::new((2, 4, 2), 20, target::MAX_CONTEXT, Collision);
         let [a, b] = [prompt(1, 2), prompt(2, 2)];
         assert_eq!(run(&mut kv, (0, &a), &[1]), 0);
         assert_eq!(run(&mut kv, (0, &b), &[1]), 0);

@@ -1,6 +1,7 @@
 //! What the engine may hold at once.
 
 use super::request::{MAX_TOP_LOGPROBS, Request, Sampling};
+use super::speculate::Speculate;
 use crate::target;
 
 const _: () = assert!(
@@ -28,6 +29,10 @@ pub struct Limits {
     pub sequences: usize,
     /// Recurrent states behind those of sequences, for prompts to come; 0 if the model has none.
     pub snapshots: usize,
+    /// Draft tokens of one step; a recurrent state for each, if the model has such.
+    pub drafts: usize,
+    /// How many of them each reply gets.
+    pub speculate: Speculate,
     /// Accepted requests of one flow that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
     /// KV pages of `target::PAGE` tokens.
@@ -42,7 +47,9 @@ impl Limits {
     /// What the target states.
     pub const TARGET: Limits = Limits {
         sequences: target::MAX_SEQUENCES,
-        snapshots: target::STATES - target::MAX_SEQUENCES,
+        snapshots: target::SNAPSHOTS,
+        drafts: target::DRAFTS,
+        speculate: Speculate::Auto,
         queued: target::MAX_QUEUED,
         pages: target::KV_PAGES,
         context: target::MAX_CONTEXT,

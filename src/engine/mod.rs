@@ -5,13 +5,14 @@
 //! 2. The engine checks it against the limits; what can never run fails at once.
 //! 3. It waits for its turn (`turns`), and then for a slot and for all pages that it can ever need;
 //!    it begins behind what is kept of its prompt (`prefix`).
-//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step. Prompts of who
-//!    holds least come first.
+//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step and those of
+//!    drafts (`speculate`). Prompts of who holds least come first.
 //! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
 //!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
 //!    its other tokens.
 //! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
-//!    out as an event, with the end after the last one.
+//!    out as an event, with the end after the last one. Where it is the draft of the next row, so
+//!    does the token behind that.
 //! 7. Slot and pages return, in the same round in which the request ended or its reader left. What
 //!    the reader has not read by then lies in the channel (`events`).
 //!
@@ -19,6 +20,7 @@
 //! any company.
 
 pub mod constraint;
+mod drafts;
 mod dry;
 mod end;
 pub mod events;
@@ -35,6 +37,7 @@ mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod sim;
+pub mod speculate;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -64,6 +67,7 @@ pub use self::limits::Limits;
 pub use self::stats::{Figure, Stats};
 
 use self::constraint::MaskThreads;
+use self::drafts::Drafter;
 use self::end::Counted;
 use self::handle::{Queued, Shared};
 use self::kv::Kv;
@@ -71,8 +75,9 @@ use self::pace::Pace;
 use self::prefix::Keyed;
 use self::request::{Admission, Event, FinishReason};
 use self::sampler::Scratch;
-use self::scheduler::{Lane, Plan, State};
+use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
+use self::speculate::{Costs, Reply, Speculate};
 use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
 use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
 use crate::target;
@@ -231,6 +236,10 @@ struct Engine<E> {
     lanes: Vec<Lane>,
     plan: Plan,
     pace: Pace,
+    drafter: Drafter,
+    costs: Costs,
+    /// Of replies in the order of their lanes.
+    replies: Vec<Reply>,
     /// Prompt tokens that the planned step may have.
     prompt_tokens: usize,
     rows: Vec<Rows<'static>>,
@@ -265,7 +274,7 @@ impl<E: Executor> Engine<E> {
             contended: false,
             running: Vec::with_capacity(limits.sequences),
             kv: Kv::new(
-                (limits.sequences, limits.snapshots),
+                (limits.sequences, limits.snapshots, limits.drafts),
                 limits.pages,
                 limits.context,
                 Keyed::default(),
@@ -274,6 +283,9 @@ impl<E: Executor> Engine<E> {
             lanes: Vec::with_capacity(limits.sequences),
             plan: Plan::new(limits.sequences),
             prompt_tokens: limits.prefill_tokens,
+            drafter: Drafter::Grams,
+            costs: Costs::default(),
+            replies: Vec::with_capacity(limits.sequences),
             pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
             rows: Vec::with_capacity(limits.sequences),
             scored_rows: Vec::new(),
@@ -434,11 +446,37 @@ impl<E: Executor> Engine<E> {
             true => self.pace.tokens(most),
             false => most,
         };
+        self.draft();
         let state = State {
             lanes: &self.lanes,
             prefill_tokens: self.prompt_tokens,
         };
         scheduler::plan(&state, &mut self.plan);
+    }
+
+    /// Drafts tokens of replies that go on in the next step, as many as pay.
+    fn draft(&mut self) {
+        let (limits, drafter) = (&self.limits, self.drafter);
+        if limits.drafts == 0 || limits.speculate == Speculate::Off {
+            return;
+        }
+        let most = match self.kv.recurs() {
+            true => self.kv.drafts_free(),
+            false => limits.drafts,
+        };
+        let lanes = self.lanes.iter_mut().zip(&mut self.running);
+        let replies = lanes.filter(|(lane, _)| lane.ready && !lane.is_prompt());
+        let mut replies: Vec<_> = replies.collect();
+        self.replies.clear();
+        let drafted = replies
+            .iter_mut()
+            .map(|(_, sequence)| sequence.draft(drafter));
+        self.replies.extend(drafted);
+        speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
+        for ((lane, sequence), chosen) in replies.into_iter().zip(&self.replies) {
+            sequence.choose(*chosen);
+            lane.drafts = chosen.drafts;
+        }
     }
 
     /// Whether a reply goes on in the next step.
@@ -449,10 +487,16 @@ impl<E: Executor> Engine<E> {
 
     /// Notes how long the last step took, where it held up a reply.
     fn note_pace(&mut self, took: Duration) {
-        if self.replies() {
-            let work = self.plan.work.iter();
-            let prompts = work.filter(|work| self.lanes[work.lane].is_prompt());
-            self.pace.note(prompts.map(|work| work.tokens).sum(), took);
+        if !self.replies() {
+            return;
+        }
+        let work = self.plan.work.iter();
+        let is_prompt = |work: &&Work| self.lanes[work.lane].is_prompt();
+        let prompts = work.clone().filter(is_prompt).map(|work| work.tokens);
+        let prompts = prompts.sum();
+        self.pace.note(prompts, took);
+        if prompts == 0 {
+            self.costs.note(work.map(|work| work.tokens).sum(), took);
         }
     }
 
@@ -528,13 +572,14 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Lends states to prompts that are to keep one of their planned rows.
+    /// Lends states to prompts that are to keep one of their planned rows, and to drafts.
     fn lend_states(&mut self) {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             if sequence.has_place(work.tokens) {
                 sequence.keep_next(self.kv.lend());
             }
+            sequence.lend_drafts(&mut self.kv);
         }
     }
 
@@ -568,28 +613,44 @@ impl<E: Executor> Engine<E> {
     /// Turns logits into tokens and events.
     fn emit(&mut self) -> Result<(), DeviceError> {
         let (mut prompt_tokens, mut generated, mut row) = (0, 0, 0);
+        let (mut drafted, mut accepted) = (0, 0);
         let deadline = Instant::now() + constraint::GRACE;
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
-            let (from_prompt, has_logits) = sequence.advance(work.tokens);
+            let drafts = self.lanes[work.lane].drafts;
+            let (from_prompt, has_logits) = sequence.advance(work.tokens - drafts);
             self.kv.has_read(sequence.slot);
             prompt_tokens += from_prompt;
             if !has_logits {
                 continue;
             }
             let (scratch, threads) = (&mut self.scratch, &self.mask_threads);
-            let ranked = self.executor.ranked(row);
-            let came = match ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads)) {
-                Some(came) => came,
-                None => {
-                    let logits = self.executor.logits(row)?;
-                    assert_eq!(logits.len(), E::VOCAB, "the executor returned another row");
-                    sequence.accept(logits, scratch, threads, deadline)
+            let mut held = 0;
+            loop {
+                let row = row + held;
+                let ranked = self.executor.ranked(row);
+                let ranked = ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads));
+                let came = match ranked {
+                    Some(came) => came,
+                    None => {
+                        let logits = self.executor.logits(row)?;
+                        assert_eq!(logits.len(), E::VOCAB, "the executor returned another row");
+                        sequence.accept(logits, scratch, threads, deadline)
+                    }
+                };
+                generated += usize::from(came);
+                if !came || !sequence.holds(held) {
+                    break;
                 }
-            };
-            generated += usize::from(came);
-            row += 1;
+                held += 1;
+            }
+            sequence.settle_drafts(held, &mut self.kv);
+            row += 1 + drafts;
+            drafted += drafts;
+            accepted += held;
         }
+        self.shared.stats.drafted_tokens.add(drafted);
+        self.shared.stats.accepted_tokens.add(accepted);
         self.shared.stats.prompt_tokens.add(prompt_tokens);
         self.shared.stats.generated_tokens.add(generated);
         Ok(())
@@ -611,7 +672,7 @@ impl<E: Executor> Engine<E> {
             count_end(end, &shared.stats);
             false
         });
-        let lent = running.iter().map(Sequence::lent).sum();
+        let lent = lent(running);
         assert!(
             kv.is_conserved(running.len(), lent),
             "slots, KV pages or states were lost"
@@ -696,6 +757,12 @@ fn count_end(end: End, stats: &Stats) {
         End::Failed => stats.failed.add(1),
         End::Cancelled => stats.cancelled.add(1),
     }
+}
+
+/// States that are lent to sequences, and those of drafts that they hold.
+fn lent(running: &[Sequence]) -> (usize, usize) {
+    let lent = running.iter().map(Sequence::lent);
+    lent.fold((0, 0), |sum, lent| (sum.0 + lent.0, sum.1 + lent.1))
 }
 
 /// An empty vector with the memory of `rows`, free to borrow from something else.

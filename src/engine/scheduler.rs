@@ -1,6 +1,6 @@
 //! Which rows make the next step: a pure function of the sequences, without clock or I/O.
 //!
-//! - Every sequence that is replying gets its next row in every step.
+//! - Every sequence that is replying gets its next row in every step, and those of its drafts.
 //! - Prompts share `prefill_tokens` per step, fewer beside replies (`pace`). Half of that goes to
 //!   the oldest prompt, what is left to the prompts with the fewest tokens to go, older first on a
 //!   tie. So a short prompt does not wait for a long one that came before it, and no flood of short
@@ -29,6 +29,8 @@ pub struct Lane {
     pub scored: bool,
     /// Whether it takes part: its reader keeps up, and nobody else's prompt comes first.
     pub ready: bool,
+    /// Drafts of a reply that are tried in this step.
+    pub drafts: usize,
 }
 
 impl Lane {
@@ -86,7 +88,10 @@ pub fn plan(state: &State<'_>, plan: &mut Plan) {
     {
         match view.is_prompt() {
             true => plan.prompts.push(lane),
-            false => plan.work.push(Work { lane, tokens: 1 }),
+            false => plan.work.push(Work {
+                lane,
+                tokens: 1 + view.drafts,
+            }),
         }
     }
     plan_prompts(state, plan);
@@ -167,6 +172,7 @@ mod tests {
             most: usize::MAX,
             scored: false,
             ready: true,
+            drafts: 0,
         }
     }
 
@@ -184,6 +190,7 @@ mod tests {
             most: usize::MAX,
             scored: false,
             ready: true,
+            drafts: 0,
         }
     }
 
@@ -206,6 +213,16 @@ mod tests {
     fn every_reply_runs_beside_a_prompt() {
         let lanes = [reply(5), prompt(10 * PAGE, 0), reply(9)];
         assert_eq!(planned(&lanes, PAGE), [(0, 1), (2, 1), (1, PAGE)]);
+    }
+
+    #[test]
+    fn drafts_are_rows_of_a_reply_and_take_none_from_prompts() {
+        let drafted = Lane {
+            drafts: 7,
+            ..reply(5)
+        };
+        let lanes = [drafted, prompt(10 * PAGE, 0)];
+        assert_eq!(planned(&lanes, PAGE), [(0, 8), (1, PAGE)]);
     }
 
     #[test]

@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use super::constraint::{Allowed, Guide, MaskThreads};
+use super::drafts::{Drafter, Drafts};
 use super::events::EventSender;
 use super::kv::{Begin, Kv};
 use super::prefix;
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
+use super::speculate::{DEPTH_MAX, Reply};
 use super::turns::Source;
 use crate::executor::{Kept, Ranked, Rows, Slot, States, TokenId};
 use crate::ranking;
@@ -52,6 +54,7 @@ pub(super) struct Sequence {
     prompt: usize,
     /// Tokens whose rows have run.
     computed: usize,
+    drafts: Drafts,
     /// Length at which the reply is complete.
     length_max: usize,
     stop_tokens: Vec<TokenId>,
@@ -95,6 +98,7 @@ impl Sequence {
             tokens,
             prompt,
             computed: begin.cached,
+            drafts: Drafts::default(),
             length_max,
             stop_tokens: request.stop_tokens,
             sampler,
@@ -117,6 +121,7 @@ impl Sequence {
             most: self.most(),
             scored: self.prompt_logprobs.is_some(),
             ready: self.kept.is_none() && !self.waits_for_reader(),
+            drafts: 0,
         }
     }
 
@@ -138,9 +143,41 @@ impl Sequence {
         self.lent.extend(state.map(|state| (place, state)));
     }
 
-    /// States that are lent to it.
-    pub fn lent(&self) -> usize {
-        self.lent.len()
+    /// Drafts its next tokens, as many as a step may have of a reply: the reply that it is then.
+    pub fn draft(&mut self, drafter: Drafter) -> Reply {
+        let known = self.tokens.len();
+        let left = (self.length_max - known).saturating_sub(1);
+        let room = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
+        let most = (0..=DEPTH_MAX.min(left)).rev().find(room).unwrap_or(0);
+        self.drafts.draft(drafter, &self.tokens, most)
+    }
+
+    /// Keeps as many of its drafts as `chosen` has.
+    pub fn choose(&mut self, chosen: Reply) {
+        self.drafts.choose(chosen);
+    }
+
+    /// Takes the states that its drafts need.
+    pub fn lend_drafts(&mut self, kv: &mut Kv) {
+        self.drafts.lend(kv);
+    }
+
+    /// Whether the token that came last is draft `index`; then the row behind that counts.
+    pub fn holds(&mut self, index: usize) -> bool {
+        let last = self.tokens[self.tokens.len() - 1];
+        let holds = self.end.is_none() && self.drafts.is(index, last);
+        self.computed += usize::from(holds);
+        holds
+    }
+
+    /// Goes on behind the last of its drafts that held, `count` in all.
+    pub fn settle_drafts(&mut self, count: usize, kv: &mut Kv) {
+        self.from = self.drafts.settle(count, kv).unwrap_or(self.slot);
+    }
+
+    /// States that are lent to it, and of drafts.
+    pub fn lent(&self) -> (usize, usize) {
+        (self.lent.len(), self.drafts.held())
     }
 
     /// Keeps the beginning of its prompt for others, once its last row has given a token.
@@ -161,6 +198,7 @@ impl Sequence {
         self.lent
             .drain(..)
             .for_each(|(_, state)| kv.give_back(state));
+        self.drafts.release(kv);
         kv.release(self.slot);
     }
 
@@ -229,9 +267,17 @@ impl Sequence {
     pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> Rows<'a> {
         let end = self.computed + count;
         let pages = kv.pages(self.slot);
+        let (drafts, behind) = self.drafts.rows();
+        let (tokens, logits) = match drafts.is_empty() {
+            true => {
+                let logits = usize::from(self.reaches_the_end(end));
+                (&self.tokens[self.computed..end], logits)
+            }
+            false => (drafts, count),
+        };
         assert!(
-            count > 0 && end <= self.tokens.len(),
-            "rows beyond the known tokens"
+            count > 0 && count == tokens.len(),
+            "rows beyond the known tokens and drafts"
         );
         assert!(
             end <= pages.len() * target::PAGE,
@@ -240,9 +286,10 @@ impl Sequence {
         Rows {
             states: self.states(),
             start: self.computed,
-            tokens: &self.tokens[self.computed..end],
+            tokens,
             pages,
-            logits: self.reaches_the_end(end),
+            behind,
+            logits,
         }
     }
 

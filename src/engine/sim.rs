@@ -4,18 +4,20 @@
 //! The model is a hash of a sequence's own tokens, read back through its slot and its pages, so
 //! any mix-up of rows, slots or pages changes the tokens of some reply.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
 use super::constraint::{self, Constraint, Mask, Next};
+use super::drafts::Drafter;
 use super::events::{self, EventReceiver};
 use super::request::{
     Admitted, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
 use super::sampler::{self, Sampler, Scratch};
-use super::sequence::Sequence;
+use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
@@ -92,7 +94,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     /// Fails after `steps` steps.
     pub fn failing_after(limits: &Limits, steps: u64) -> Self {
         HashModel {
-            states: vec![Digest::default(); limits.sequences + limits.snapshots],
+            states: vec![Digest::default(); limits.sequences + limits.snapshots + limits.drafts],
             recurs: limits.snapshots > 0,
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
             rows: Vec::new(),
@@ -129,7 +131,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             "rows do not continue their sequence"
         );
         assert!(!rows.tokens.is_empty());
-        for &token in rows.tokens {
+        for (row, &token) in rows.tokens.iter().enumerate() {
             let page = rows.pages[state.length / PAGE].0 as usize;
             self.pages[page][state.length % PAGE] = token;
             state.push(token);
@@ -138,13 +140,15 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             {
                 self.states[kept.slot.0 as usize] = state;
             }
+            if let Some(behind) = rows.behind.get(row) {
+                self.states[behind.0 as usize] = state;
+            }
             let probe = state.probe();
             let page = rows.pages[probe / PAGE].0 as usize;
             self.rows.push((state, self.pages[page][probe % PAGE]));
         }
         self.states[states.to.0 as usize] = state;
-        if rows.logits {
-            let (digest, probed) = self.rows[self.rows.len() - 1];
+        for &(digest, probed) in &self.rows[self.rows.len() - rows.logits..] {
             digest.logits::<VOCAB>(probed, logits);
         }
     }
@@ -162,11 +166,17 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             return Err(DeviceError::Failed("it was told to fail".to_owned()));
         };
         self.steps_left = left;
-        let written: Vec<_> = rows.iter().flat_map(|rows| rows.states.written()).collect();
+        let behind = |rows: &Rows<'_>| rows.behind.to_vec();
+        let written = rows
+            .iter()
+            .flat_map(|rows| rows.states.written().chain(behind(rows)));
+        let written: Vec<_> = written.collect();
         let slots: HashSet<_> = written.iter().collect();
         assert_eq!(slots.len(), written.len(), "a state is written twice");
-        for states in rows.iter().map(|rows| rows.states) {
-            let read = states.from != states.to && slots.contains(&states.from);
+        for rows in rows {
+            let states = rows.states;
+            let own = states.from == states.to || rows.behind.contains(&states.from);
+            let read = !own && slots.contains(&states.from);
             assert!(!read, "a state is read that another sequence writes");
         }
         let mut logits = std::mem::take(&mut self.logits);
@@ -555,6 +565,11 @@ impl Dice {
         Limits {
             sequences: self.within(1, 8),
             snapshots: self.pick(&[0, 1, 2, 8]),
+            drafts: self.pick(&[0, 1, 7, 7, 14]),
+            speculate: match self.below(3) {
+                0 => Speculate::Auto,
+                _ => Speculate::Depth(self.within(0, DEPTH_MAX)),
+            },
             queued: self.within(1, 8),
             pages: self.within(2, 40),
             context: MAX_CONTEXT,
@@ -572,6 +587,63 @@ pub fn engine<const VOCAB: usize>(
     let runtime = runtime().expect("a runtime without I/O starts");
     (handle, Engine::new(model, runtime, limits, inbox, shared))
 }
+
+thread_local! {
+    /// Prompts of this thread's test with the replies that they shall get.
+    static TOLD: RefCell<Vec<Vec<TokenId>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has drafters that know what comes know of a reply.
+fn tell(spec: &Spec, expected: &[Event]) {
+    let token = |event: &Event| match event {
+        Event::Token { id, .. } => Some(*id),
+        _ => None,
+    };
+    let reply = expected.iter().filter_map(token);
+    let whole = spec.prompt.iter().copied().chain(reply).collect();
+    TOLD.with_borrow_mut(|told| told.push(whole));
+}
+
+/// What comes behind `known`, mostly: another request may have the same prompt.
+fn oracle(known: &[TokenId], most: usize) -> Vec<TokenId> {
+    TOLD.with_borrow(|told| {
+        let whole = told.iter().find(|whole| whole.starts_with(known));
+        let rest = whole.map_or(&[][..], |whole| &whole[known.len()..]);
+        rest[..most.min(rest.len())].to_vec()
+    })
+}
+
+/// Never what comes.
+fn wrong(known: &[TokenId], most: usize) -> Vec<TokenId> {
+    let other = |id: TokenId| (id + 1) % VOCAB as TokenId;
+    oracle(known, most).into_iter().map(other).collect()
+}
+
+/// Anything, as many as it likes.
+fn random(known: &[TokenId], most: usize) -> Vec<TokenId> {
+    let mut dice = Dice::new(mix(known.len() as u64 ^ u64::from(known[0]) << 32));
+    (0..dice.within(0, most))
+        .map(|_| dice.below(VOCAB) as TokenId)
+        .collect()
+}
+
+/// What comes, up to some place.
+fn partly(known: &[TokenId], most: usize) -> Vec<TokenId> {
+    let mut drafts = oracle(known, most);
+    let place = mix(known.len() as u64) as usize % 8;
+    if let Some(draft) = drafts.get_mut(place) {
+        *draft = (*draft + 1) % VOCAB as TokenId;
+    }
+    drafts
+}
+
+const DRAFTERS: [Drafter; 5] = [
+    Drafter::Grams,
+    Drafter::Told(oracle),
+    Drafter::Told(wrong),
+    Drafter::Told(random),
+    Drafter::Told(partly),
+];
 
 struct Client {
     expected: Vec<Event>,
@@ -659,7 +731,9 @@ impl Simulation {
         };
         let mut model = HashModel::failing_after(&limits, steps);
         model.ranks = dice.below(2) * dice.within(1, VOCAB);
-        let (handle, engine) = engine(limits, model);
+        let (handle, mut engine) = engine(limits, model);
+        engine.drafter = dice.pick(&DRAFTERS);
+        TOLD.take();
         Simulation {
             dice,
             limits,
@@ -691,8 +765,10 @@ impl Simulation {
             Err(Rejected::Stopped(_)) => panic!("the engine runs"),
         }
         let stays = self.dice.chance(0.7);
+        let expected = spec.expected(&self.limits);
+        tell(&spec, &expected);
         self.clients.push(Client {
-            expected: spec.expected(&self.limits),
+            expected,
             read: 0,
             receiver: Some(receiver),
             pace: self.dice.pick(&[0, 1, 1, 2, 9]),
@@ -712,8 +788,7 @@ impl Simulation {
             ..
         } = &self.engine;
         assert!(lanes.len() <= limits.sequences);
-        let lent = running.iter().map(Sequence::lent).sum();
-        assert!(kv.is_conserved(running.len(), lent));
+        assert!(kv.is_conserved(running.len(), super::lent(running)));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert!(
             running.iter().all(|sequence| !sequence.is_abandoned()),
@@ -725,7 +800,7 @@ impl Simulation {
                 .find(|work| work.lane == lane)
                 .map(|work| work.tokens)
         };
-        let (mut prefill, mut scored) = (0, 0);
+        let (mut prefill, mut scored, mut drafts) = (0, 0, 0);
         let mut oldest_seen = false;
         for (index, lane) in lanes.iter().enumerate() {
             let rows = rows_of(index);
@@ -734,7 +809,9 @@ impl Simulation {
                 "a slow reader's sequence runs"
             );
             if lane.computed >= lane.prompt {
-                assert_eq!(rows, lane.ready.then_some(1), "a reply waits");
+                let wanted = lane.ready.then_some(1 + lane.drafts);
+                assert_eq!(rows, wanted, "a reply waits");
+                drafts += lane.drafts;
                 continue;
             }
             if lane.ready && !oldest_seen {
@@ -761,6 +838,7 @@ impl Simulation {
             scored <= scheduler::SCORED_TOKENS,
             "too many tokens are scored"
         );
+        assert!(drafts <= limits.drafts, "too many drafts");
         assert!(
             prefill <= limits.prefill_tokens,
             "the prompt budget is exceeded"
@@ -849,6 +927,8 @@ struct Coverage {
     failed: u64,
     finished: u64,
     cached: u64,
+    drafted: u64,
+    accepted: u64,
 }
 
 fn simulate(seed: u64, coverage: &mut Coverage) {
@@ -864,6 +944,8 @@ fn simulate(seed: u64, coverage: &mut Coverage) {
     coverage.cancelled += stats.cancelled.get();
     coverage.failed += stats.failed.get();
     coverage.cached += stats.cached_tokens.get();
+    coverage.drafted += stats.drafted_tokens.get();
+    coverage.accepted += stats.accepted_tokens.get();
     coverage.finished += stats.finished_stop.get() + stats.finished_length.get();
 }
 
@@ -887,10 +969,13 @@ fn every_promise_holds_in_every_simulation() {
         failed,
         finished,
         cached,
+        drafted,
+        accepted,
     } = coverage;
+    println!("drafts: {accepted} of {drafted} held");
     let reached = failed_devices > 0 && rejected > 0 && cancelled > 0 && failed > 0;
     assert!(
-        reached && finished > 1000 && cached > 10_000,
+        reached && finished > 1000 && cached > 10_000 && accepted > 1000 && drafted > accepted,
         "the simulations no longer reach every case"
     );
 }
@@ -923,6 +1008,8 @@ fn events_are_the_same_alone_and_in_any_company() {
     let limits = |sequences, pages, prefill_pages| Limits {
         sequences,
         snapshots: sequences / 2,
+        drafts: 2 * sequences,
+        speculate: Speculate::Depth(3),
         queued: specs.len(),
         pages,
         context: MAX_CONTEXT,
@@ -951,6 +1038,7 @@ fn the_scheduler_is_a_function_of_its_state() {
             most: usize::MAX,
             scored: i % 4 == 0,
             ready: i % 3 != 0,
+            drafts: 0,
         })
         .collect();
     let state = scheduler::State {

@@ -48,6 +48,10 @@ pub struct Stats {
     pub cached_tokens: Figure,
     /// Counter: tokens generated.
     pub generated_tokens: Figure,
+    /// Counter: drafts that were tried.
+    pub drafted_tokens: Figure,
+    /// Counter: those of them that held.
+    pub accepted_tokens: Figure,
     /// Counter: replies that ended on a stop token.
     pub finished_stop: Figure,
     /// Counter: replies that reached `max_tokens`.

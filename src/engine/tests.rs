@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const LIMITS: Limits = Limits {
     snapshots: 2,
+    drafts: 7,
+    speculate: Speculate::Auto,
     sequences: 2,
     queued: 3,
     pages: 64,
@@ -571,6 +573,8 @@ fn rows_reuse_their_memory() {
 fn keeping_books_on_256_sequences_takes_little() {
     let limits = Limits {
         snapshots: 2,
+        drafts: 7,
+        speculate: Speculate::Auto,
         sequences: 256,
         queued: 256,
         pages: 256 * 4,

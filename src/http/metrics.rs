@@ -189,6 +189,16 @@ fn engine(page: &mut Page, stats: &Stats) {
             &stats.generated_tokens,
         ),
         (
+            "atlas_draft_tokens_total",
+            "Drafts that were tried.",
+            &stats.drafted_tokens,
+        ),
+        (
+            "atlas_draft_tokens_accepted_total",
+            "Drafts that held: tokens that took no step of their own.",
+            &stats.accepted_tokens,
+        ),
+        (
             "atlas_requests_rejected_total",
             "Requests turned away.",
             &stats.rejected,

@@ -29,6 +29,12 @@ pub const CONNECTIONS: usize = 300;
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The script counts what was said, so there are no drafts.
+const LIMITS: Limits = Limits {
+    drafts: 0,
+    ..Limits::TARGET
+};
+
 /// What an executor does: each reply is the script's tokens, then the end of the turn.
 #[derive(Clone)]
 pub struct Script {
@@ -89,7 +95,7 @@ impl Executor for Scripted {
             if row.start == 0 || row.states.from != row.states.to {
                 *written = 0;
             }
-            if !row.logits {
+            if row.logits == 0 {
                 continue;
             }
             let length = self.script.tokens.len();
@@ -164,7 +170,7 @@ impl TestServer {
                     steps: 0,
                 })
             };
-            let (engine, _) = engine::spawn(Limits::TARGET, make);
+            let (engine, _) = engine::spawn(LIMITS, make);
             state.serve(chat_model(), engine);
         }
         let (stop, stopped) = oneshot::channel();

@@ -4,6 +4,8 @@
 //! Memory is never cleaned in between: slots, pages and rows of activations hold what other trials
 //! left. Rows beyond those of a step are tried op by op, where they are not numbers.
 
+mod drafts;
+
 use std::fmt;
 
 use crate::engine::sampler::argmax;
@@ -11,7 +13,7 @@ use crate::executor::{DeviceError, Executor, Kept, PageId, Rows, Slot, States, T
 use crate::ops::{CELL, ONE_BY_ONE};
 use crate::ranking::{all_finite, most_likely};
 use crate::target::{
-    KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
+    DRAFTS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
 };
 
 use super::Runner;
@@ -24,14 +26,16 @@ pub struct Extent {
     pub sequences: usize,
     /// Greedy tokens of each sequence of a batch.
     pub steps: usize,
-    /// Ways in which a long prompt is cut, and prompts that go on from kept states.
+    /// Ways in which a long prompt is cut, prompts that go on from kept states, and replies with
+    /// drafts.
     pub cuts: usize,
 }
 
 impl Extent {
-    /// Batches, cuts and resumptions in all.
+    /// Batches, cuts, resumptions and replies with drafts in all.
     pub fn trials(&self) -> usize {
-        self.sequences + 2 * self.cuts
+        let drafted = if DRAFTS > 0 { self.cuts } else { 0 };
+        self.sequences + 2 * self.cuts + drafted
     }
 }
 
@@ -167,7 +171,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries the four rules on inputs that `trial` draws; it hears how many rows were compared and how
+/// Tries the rules on inputs that `trial` draws; it hears how many rows were compared and how
 /// many differed.
 ///
 /// # Errors
@@ -182,6 +186,7 @@ pub fn bit_rules<B: Runs>(
     batches(runner, &sequences, extent, (trial, &mut seen))?;
     cuts(runner, extent, (trial, &mut seen))?;
     resumes(runner, extent, trial)?;
+    drafts::drafts(runner, extent, trial)?;
     Ok(seen)
 }
 
@@ -375,7 +380,8 @@ fn replies<B: Runs>(
             start: sequence.prompt.len() + step,
             tokens: std::slice::from_ref(token),
             pages: &sequence.pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         });
         let rows: Vec<_> = rows.collect();
         match way {
@@ -407,7 +413,8 @@ fn prefill_all<B: Runs>(
             start: 0,
             tokens: &sequence.prompt,
             pages: &sequence.pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         });
         let rows: Vec<_> = rows.collect();
         runner.step(&rows)?;
@@ -432,7 +439,8 @@ fn in_chunks<B: Runs>(
             start: sequence.prompt.len() + step,
             tokens: &[trace[step].0],
             pages: &sequence.pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         };
         runner.step(&[rows])?;
         trace.push(seen(runner, 0)?);
@@ -455,7 +463,8 @@ fn prefill<B: Runs>(
             start: done,
             tokens: &sequence.prompt[done..end],
             pages: &sequence.pages,
-            logits: end == length,
+            behind: &[],
+            logits: usize::from(end == length),
         };
         runner.step(&[rows])?;
         done = end;

@@ -4,9 +4,9 @@ use super::blocks::{Block, Loader, Stream};
 use super::family::{self, Mixer, Runs};
 use super::feed_forward::FeedForward;
 use super::runner::ROWS_MAX;
-use crate::executor::DeviceError;
+use crate::executor::{DeviceError, ENDS_MAX};
 use crate::ops::{Batch, Ends, RANKED};
-use crate::target::{self, HIDDEN, Role, Site, VOCAB};
+use crate::target::{HIDDEN, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 
 /// Weights, caches and states.
@@ -55,7 +55,7 @@ pub struct Scratch<B: Runs> {
 /// Widths of the tensors of every row that a prediction needs beside the others: normed embeddings,
 /// and those beside hidden states.
 const PAIR_WIDTHS: [usize; 2] = [HIDDEN, 2 * HIDDEN];
-/// Widths of tensors of every sequence's last row: `last`, `logits` and `ranked`.
+/// Widths of tensors of the rows whose logits are wanted: `last`, `logits` and `ranked`.
 const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
 /// Elements of the tensors of the largest step, one after the other.
@@ -64,7 +64,7 @@ pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
     let pair = PAIR_WIDTHS.into_iter().filter(move |_| predicts(layout));
     let stream = Stream::<B>::widths(family::MIXED);
     let rows = blocks.chain(stream).chain(pair);
-    let ends = END_WIDTHS.map(|width| target::MAX_SEQUENCES * width);
+    let ends = END_WIDTHS.map(|width| ENDS_MAX * width);
     rows.map(|width| ROWS_MAX * width).chain(ends)
 }
 
@@ -79,8 +79,7 @@ impl<B: Runs> Scratch<B> {
     /// # Errors
     /// Too little memory.
     pub fn new(ops: &B, layout: Layout) -> Result<Scratch<B>, DeviceError> {
-        let [last, logits, ranked] =
-            END_WIDTHS.map(|width| ops.tensor(target::MAX_SEQUENCES, width));
+        let [last, logits, ranked] = END_WIDTHS.map(|width| ops.tensor(ENDS_MAX, width));
         Ok(Scratch {
             stream: Stream::new(ops, ROWS_MAX, family::MIXED)?,
             mixer: Mixer::scratch(ops, ROWS_MAX)?,

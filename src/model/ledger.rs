@@ -7,16 +7,15 @@ use std::error::Error;
 use std::fmt;
 
 use super::{Runs, decoder, family};
-use crate::executor::LOGITS_ROWS_MAX;
+use crate::executor::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
-use crate::target::{self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, STATES, Site, VOCAB};
+use crate::target::{
+    self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Site, VOCAB,
+};
 use crate::weights::Layout;
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
-
-/// Recurrent states kept beside those of running sequences.
-const SNAPSHOTS: usize = STATES - MAX_SEQUENCES;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
@@ -32,7 +31,7 @@ pub struct Entry {
 pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
     pub pages: usize,
-    buffers: [Entry; 5],
+    buffers: [Entry; 6],
     /// What the device's driver takes beside buffers, at most, and the server where they lie in the
     /// same memory.
     others: [Entry; 4],
@@ -106,6 +105,10 @@ impl Plan {
                 entry("KV pages", taken::<B>(family::caches(model, pages))),
                 entry("recurrent states", states(MAX_SEQUENCES)),
                 entry("snapshots", states(SNAPSHOTS)),
+                entry(
+                    "states of drafts",
+                    states(STATES - MAX_SEQUENCES - SNAPSHOTS),
+                ),
                 entry("activations", taken::<B>(activations::<B>(model))),
             ],
             others: [
@@ -262,7 +265,7 @@ fn activations<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> 
 /// Page-locked memory of the host where the device uses the same: what the device takes, and the
 /// rows that the host reads.
 fn locked<B: Footprint>() -> u64 {
-    let rows = MAX_SEQUENCES * RANKED + (1 + LOGITS_ROWS_MAX) * VOCAB;
+    let rows = ENDS_MAX * RANKED + (1 + LOGITS_ROWS_MAX) * VOCAB;
     match B::LOCKED_BYTES {
         0 => 0,
         bytes => bytes + (rows * size_of::<f32>()) as u64,
@@ -324,6 +327,7 @@ mod tests {
             let keeps = family::states(model(), 1).next().is_some();
             let is_none = match entry.name {
                 "snapshots" => SNAPSHOTS == 0 || !keeps,
+                "states of drafts" => target::DRAFTS == 0 || !keeps,
                 "recurrent states" => !keeps,
                 _ => false,
             };

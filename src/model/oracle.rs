@@ -364,7 +364,8 @@ fn rows<'a>(slot: u32, start: usize, tokens: &'a [TokenId], pages: &'a [PageId])
         start,
         tokens,
         pages,
-        logits: true,
+        behind: &[],
+        logits: 1,
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::Runs;
 use crate::executor::{
-    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, States, TokenId,
+    DeviceError, ENDS_MAX, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, States,
+    TokenId,
 };
 use crate::ops::{Batch, Program, RANKED};
 use crate::target;
@@ -12,8 +13,8 @@ use super::decoder::{self, Model, Part, Scratch};
 use super::feed_forward::ROUTER_LOGITS;
 use super::ledger::Plan;
 
-/// Most rows of one step: a full prefill and one token of every sequence.
-pub const ROWS_MAX: usize = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
+/// Most rows of one step: a full prefill, one token of every sequence, and drafts.
+pub const ROWS_MAX: usize = target::PREFILL_TOKENS + ENDS_MAX;
 
 /// Elements that the host takes at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
@@ -53,7 +54,7 @@ impl<B: Runs> Runner<B> {
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops, checkpoint.layout())?;
         let mut runner = Runner {
-            ranked: ops.host(target::MAX_SEQUENCES * RANKED)?,
+            ranked: ops.host(ENDS_MAX * RANKED)?,
             logits: ops.host(target::VOCAB)?,
             others: ops.host(TAKEN)?,
             displaced: false,
@@ -79,7 +80,8 @@ impl<B: Runs> Runner<B> {
                 start: 0,
                 tokens: &[0],
                 pages: &[PageId(0)],
-                logits: true,
+                behind: &[],
+                logits: 1,
             };
             self.batch.fill(&(0..rows).map(row).collect::<Vec<_>>())?;
             let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);

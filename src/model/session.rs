@@ -35,7 +35,8 @@ impl Session {
             start: self.len,
             tokens,
             pages: &self.pages[..held.min(self.pages.len())],
-            logits: true,
+            behind: &[],
+            logits: 1,
         }
     }
 

@@ -81,7 +81,8 @@ impl Sequence {
             start: self.done,
             tokens,
             pages: &self.pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         }
     }
 }
@@ -297,7 +298,8 @@ fn rows_out_of_range_are_refused() {
         start: 0,
         tokens: &[0],
         pages,
-        logits: true,
+        behind: &[],
+        logits: 1,
     };
     assert!(
         refuse(Rows {

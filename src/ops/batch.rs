@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
-use crate::executor::{DeviceError, Kept, PageId, Rows, States, TokenId};
+use crate::executor::{DeviceError, ENDS_MAX, Kept, PageId, Rows, Slot, States, TokenId};
 use crate::target::{MAX_CONTEXT, PAGE, STATES, VOCAB};
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
 pub struct Span {
     pub states: States,
+    /// Where the states behind its drafts lie in `Batch::behind`.
+    behind: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,
     /// Rows of the step.
@@ -47,6 +49,7 @@ pub struct Batch {
     span_of: Vec<usize>,
     spans: Vec<Span>,
     pages: Vec<PageId>,
+    behind: Vec<Slot>,
     wanted: Vec<usize>,
 }
 
@@ -60,6 +63,7 @@ impl Batch {
             span_of: Vec::new(),
             spans: Vec::new(),
             pages: Vec::new(),
+            behind: Vec::new(),
             wanted: Vec::new(),
         }
     }
@@ -77,6 +81,10 @@ impl Batch {
             Ok(())
         });
         let filled = filled.and_then(|()| self.check_owners());
+        let filled = filled.and_then(|()| match self.wanted.len() {
+            ..=ENDS_MAX => Ok(()),
+            wanted => fail(format!("logits of {wanted} rows, at most {ENDS_MAX}")),
+        });
         if filled.is_err() {
             self.clear();
         }
@@ -143,6 +151,12 @@ impl Batch {
         &self.pages[span.pages.clone()]
     }
 
+    /// States written behind each row of a sequence but the last one, if its rows are drafts and
+    /// the model has states.
+    pub fn behind(&self, span: &Span) -> &[Slot] {
+        &self.behind[span.behind.clone()]
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.tokens.len()
@@ -157,7 +171,8 @@ impl Batch {
         let states = rows.states;
         let fail = |what: String| fail(format!("slot {}: {what}", states.to.0));
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
-        let used = || states.written().chain([states.from]);
+        let drafts = rows.behind.iter().copied();
+        let used = || states.written().chain([states.from]).chain(drafts.clone());
         if used().any(|slot| slot.0 as usize >= STATES) {
             return fail(format!("{states:?}, slots end at {STATES}"));
         }
@@ -171,6 +186,14 @@ impl Batch {
         }
         if rows.tokens.is_empty() || end > MAX_CONTEXT {
             return fail(format!("rows {start}..{end} of a context of {MAX_CONTEXT}"));
+        }
+        let count = rows.tokens.len();
+        if !rows.behind.is_empty() && (rows.behind.len() + 1 != count || count > ONE_BY_ONE) {
+            let behind = rows.behind.len();
+            return fail(format!("{behind} states behind the drafts of {count} rows"));
+        }
+        if rows.logits > count {
+            return fail(format!("logits of {} of {count} rows", rows.logits));
         }
         let (pages, count) = (rows.pages, self.page_count);
         if pages.len() * PAGE < end {
@@ -186,11 +209,10 @@ impl Batch {
     fn check_owners(&self) -> Result<(), DeviceError> {
         let mut users = [(0_usize, 0_usize); STATES];
         for span in &self.spans {
-            let states = span.states;
-            states
-                .written()
-                .for_each(|slot| users[slot.0 as usize].0 += 1);
-            if states.from != states.to {
+            let (states, behind) = (span.states, self.behind(span));
+            let written = states.written().chain(behind.iter().copied());
+            written.for_each(|slot| users[slot.0 as usize].0 += 1);
+            if states.from != states.to && !behind.contains(&states.from) {
                 users[states.from.0 as usize].1 += 1;
             }
         }
@@ -207,6 +229,7 @@ impl Batch {
         self.span_of.clear();
         self.spans.clear();
         self.pages.clear();
+        self.behind.clear();
         self.wanted.clear();
     }
 
@@ -219,15 +242,16 @@ impl Batch {
             .extend(sequence.start..sequence.start + sequence.tokens.len());
         self.span_of.resize(end, self.spans.len());
         self.pages.extend_from_slice(sequence.pages);
+        let behind = self.behind.len();
+        self.behind.extend_from_slice(sequence.behind);
         self.spans.push(Span {
             states: sequence.states,
+            behind: behind..self.behind.len(),
             start: sequence.start,
             rows: first..end,
             pages: page..self.pages.len(),
         });
-        if sequence.logits {
-            self.wanted.push(end - 1);
-        }
+        self.wanted.extend(end - sequence.logits..end);
     }
 }
 
@@ -260,7 +284,8 @@ mod tests {
             start: 0,
             tokens,
             pages: &[PageId(PAGES as u32 - 1)],
-            logits: true,
+            behind: &[],
+            logits: 1,
         }
     }
 
@@ -307,7 +332,8 @@ mod tests {
             start,
             tokens: &tokens,
             pages: &[PageId(0), PageId(1)],
-            logits: false,
+            behind: &[],
+            logits: 0,
         };
         filled(&[keeping(0, CELL, 1)]).unwrap();
         for (start, rows) in [(0, 0), (0, CELL - 1), (0, 2 * CELL), (1, CELL)] {
@@ -316,6 +342,34 @@ mod tests {
         }
         let own = filled(&[keeping(0, CELL, 0)]).unwrap_err();
         assert!(own.contains("slot 0: two sequences"), "{own}");
+    }
+
+    #[test]
+    fn states_behind_drafts_are_the_sequences_own() {
+        fn drafting(slot: u32, from: u32, behind: &[Slot]) -> Rows<'_> {
+            Rows {
+                states: States {
+                    from: Slot(from),
+                    ..States::own(Slot(slot))
+                },
+                behind,
+                logits: 3,
+                ..rows(slot, &[1, 2, 3])
+            }
+        }
+        let batch = filled(&[drafting(0, 3, &[Slot(2), Slot(3)]), rows(1, &[1])]).unwrap();
+        assert_eq!(batch.behind(&batch.spans()[0]), [Slot(2), Slot(3)]);
+        assert_eq!(batch.behind(&batch.spans()[1]), []);
+        assert_eq!(batch.wanted(), [0, 1, 2, 3]);
+        for behind in [[Slot(2), Slot(2)], [Slot(2), Slot(0)], [Slot(1), Slot(2)]] {
+            let clash = filled(&[drafting(0, 0, &behind), rows(1, &[1])]).unwrap_err();
+            assert!(clash.contains("two sequences"), "{clash}");
+        }
+        let short = filled(&[drafting(0, 0, &[Slot(2)])]).unwrap_err();
+        assert!(
+            short.contains("1 states behind the drafts of 3 rows"),
+            "{short}"
+        );
     }
 
     #[test]
@@ -331,6 +385,13 @@ mod tests {
             (rows(STATES as u32, &[1]), "slots end"),
             (rows(0, &[]), "rows 0..0"),
             (rows(0, &[1, none]), "token"),
+            (
+                Rows {
+                    logits: 2,
+                    ..rows(0, &[1])
+                },
+                "logits of 2 of 1 rows",
+            ),
             (beyond(&page, 0), "page 2 of 2"),
             (beyond(&[], 0), "0 pages do not hold 1 "),
             (beyond(&page, PAGE), "1 pages do not hold"),

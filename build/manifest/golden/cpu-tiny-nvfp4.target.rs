@@ -36,7 +36,7 @@ kv_pages = 512
 kv_bytes = 268435456
 state_matrix_bytes_per_sequence = 786432
 state_conv_bytes_per_sequence = 18432
-resident_bytes = 317361004
+resident_bytes = 328629100
 
 [leaf]
 hw = "cpu"
@@ -59,6 +59,7 @@ sequences = 16
 context = 2048
 kv_tokens = 32768
 snapshots = 32
+drafts = 14
 queued = 64
 page = 64
 
@@ -249,8 +250,12 @@ pub const PAGE: usize = 64;
 pub const MAX_CONTEXT: usize = 2048;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
-/// Recurrent states: of sequences, then snapshots for prompts to come.
-pub const STATES: usize = 48;
+/// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
+pub const STATES: usize = 62;
+/// Recurrent states kept for prompts to come.
+pub const SNAPSHOTS: usize = 32;
+/// Draft tokens of all sequences that one step may verify.
+pub const DRAFTS: usize = 14;
 /// Requests that may wait for a slot.
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.

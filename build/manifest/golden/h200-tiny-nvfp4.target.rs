@@ -384,8 +384,12 @@ pub const PAGE: usize = 64;
 pub const MAX_CONTEXT: usize = 2048;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
-/// Recurrent states: of sequences, then snapshots for prompts to come.
+/// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
 pub const STATES: usize = 32;
+/// Recurrent states kept for prompts to come.
+pub const SNAPSHOTS: usize = 16;
+/// Draft tokens of all sequences that one step may verify.
+pub const DRAFTS: usize = 0;
 /// Requests that may wait for a slot.
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.

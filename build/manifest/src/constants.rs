@@ -163,8 +163,18 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
         ),
         size(
             "STATES",
-            limits.sequences + target.snapshots(),
-            "Recurrent states: of sequences, then snapshots for prompts to come.",
+            target.states(),
+            "Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.",
+        ),
+        size(
+            "SNAPSHOTS",
+            target.snapshots(),
+            "Recurrent states kept for prompts to come.",
+        ),
+        size(
+            "DRAFTS",
+            target.drafts(),
+            "Draft tokens of all sequences that one step may verify.",
         ),
         size(
             "MAX_QUEUED",

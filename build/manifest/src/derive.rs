@@ -67,6 +67,20 @@ impl Target {
         self.leaf.limits.snapshots.unwrap_or(0)
     }
 
+    /// Draft tokens that one step may verify.
+    pub fn drafts(&self) -> u64 {
+        self.leaf.limits.drafts.unwrap_or(0)
+    }
+
+    /// Recurrent states: of sequences, snapshots, and one for each draft.
+    pub fn states(&self) -> u64 {
+        let drafts = match self.layers_of(Mixer::Gdn) {
+            0 => 0,
+            _ => self.drafts(),
+        };
+        self.leaf.limits.sequences + self.snapshots() + drafts
+    }
+
     /// Bytes of the FP32 matrix states of one sequence.
     pub fn state_matrix_bytes(&self) -> u64 {
         let gdn = self.model.gdn();
@@ -131,7 +145,7 @@ impl Target {
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state_matrix_bytes() + self.state_conv_bytes();
         let weights = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp);
-        weights + self.kv_bytes() + state * (self.leaf.limits.sequences + self.snapshots())
+        weights + self.kv_bytes() + state * self.states()
     }
 
     /// Layers of multi-token prediction that the checkpoint has.

@@ -136,8 +136,9 @@ fn conv_silu<D: shapes::Delta>(
             let channels = group * LANES..D::QKV.min((group + 1) * LANES);
             let taps = taps::<D>(w, channels.start, channels.len());
             for span in batch.spans() {
+                let channels = channels.clone();
                 // SAFETY: each group of channels belongs to one task.
-                let column = unsafe { Column::<D>::new(&values, &tails, span, channels.clone()) };
+                let column = unsafe { Column::<D>::new([&values, &tails], batch, span, channels) };
                 column.convolve(&taps);
             }
         }
@@ -160,6 +161,8 @@ struct Column<'a, D> {
     values: &'a Shared<'a, f32>,
     tails: &'a Shared<'a, f32>,
     span: &'a Span,
+    /// States behind its drafts.
+    behind: &'a [Slot],
     channels: Range<usize>,
     shape: PhantomData<D>,
 }
@@ -168,8 +171,8 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
     /// # Safety
     /// No other thread touches these channels of the span's rows and of the tails of its states.
     unsafe fn new(
-        values: &'a Shared<'a, f32>,
-        tails: &'a Shared<'a, f32>,
+        [values, tails]: [&'a Shared<'a, f32>; 2],
+        batch: &'a Batch,
         span: &'a Span,
         channels: Range<usize>,
     ) -> Column<'a, D> {
@@ -177,6 +180,7 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
             values,
             tails,
             span,
+            behind: batch.behind(span),
             channels,
             shape: PhantomData,
         }
@@ -196,7 +200,8 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
             false => Lanes::load_part(self.row(index - D::TAIL)),
         };
         let kept = states.kept.map(|kept| (kept.rows, kept.slot));
-        for (behind, slot) in [(rows, states.to)].into_iter().chain(kept) {
+        let drafts = (1..).zip(self.behind.iter().copied());
+        for (behind, slot) in [(rows, states.to)].into_iter().chain(kept).chain(drafts) {
             for index in 0..D::TAIL {
                 input(behind + index).store(self.tail(slot, index));
             }
@@ -253,7 +258,7 @@ fn gated_delta<D: shapes::Delta>(
             let (span, head) = (&spans[item / D::VALUE_HEADS], item % D::VALUE_HEADS);
             // SAFETY: each sequence and head belongs to one task, and what several sequences read
             // nobody writes.
-            let states = unsafe { HeadStates::of::<D>(&matrices, span, head) };
+            let states = unsafe { HeadStates::of::<D>(&matrices, batch, span, head) };
             let run = |rows, state: &mut [f32]| {
                 widest(Recurrence {
                     scratch,
@@ -266,9 +271,9 @@ fn gated_delta<D: shapes::Delta>(
                 });
             };
             let mut rows = span.rows.clone();
-            if let Some((count, kept)) = states.kept {
+            for (count, copy) in states.copies {
                 run(rows.start..rows.start + count, states.to);
-                kept.copy_from_slice(states.to);
+                copy.copy_from_slice(states.to);
                 rows.start += count;
             }
             run(rows, states.to);
@@ -280,8 +285,8 @@ fn gated_delta<D: shapes::Delta>(
 struct HeadStates<'a> {
     /// Begins as the state before the first row.
     to: &'a mut [f32],
-    /// Rows that it is behind, and where it goes.
-    kept: Option<(usize, &'a mut [f32])>,
+    /// Next rows that it is behind, and where it is copied to then.
+    copies: Vec<(usize, &'a mut [f32])>,
 }
 
 impl<'a> HeadStates<'a> {
@@ -289,6 +294,7 @@ impl<'a> HeadStates<'a> {
     /// No other thread touches the states that the span writes, or writes the one that it reads.
     unsafe fn of<D: shapes::Delta>(
         matrices: &'a Shared<'_, f32>,
+        batch: &Batch,
         span: &Span,
         head: usize,
     ) -> HeadStates<'a> {
@@ -297,21 +303,22 @@ impl<'a> HeadStates<'a> {
             start..start + D::HEAD_STATE
         };
         let states = span.states;
+        let kept = states.kept.map(|kept| (kept.rows, kept.slot));
+        let drafts = batch.behind(span).iter().map(|&slot| (1, slot));
         // SAFETY: the contract of this function; states that are written differ.
-        let (to, kept) = unsafe {
-            let kept = states.kept.map(|kept| (kept.rows, kept.slot));
-            (
-                matrices.range(of_slot(states.to)),
-                kept.map(|(rows, slot)| (rows, matrices.range(of_slot(slot)))),
-            )
-        };
+        let range = |slot: Slot| unsafe { matrices.range(of_slot(slot)) };
+        let to = range(states.to);
         match span.start {
             0 => to.fill(0.0),
             _ if states.from == states.to => {}
             // SAFETY: as above.
             _ => to.copy_from_slice(unsafe { matrices.read(of_slot(states.from)) }),
         }
-        HeadStates { to, kept }
+        let copies = kept.into_iter().chain(drafts);
+        HeadStates {
+            to,
+            copies: copies.map(|(rows, slot)| (rows, range(slot))).collect(),
+        }
     }
 }
 

@@ -93,7 +93,8 @@ fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
         start,
         tokens: &tokens,
         pages,
-        logits: true,
+        behind: &[],
+        logits: 1,
     };
     batch.fill(&[rows]).unwrap();
     batch

@@ -203,7 +203,8 @@ impl<A: shapes::Attention> Decoding<A> {
             start,
             tokens: &tokens[..rows],
             pages: &sequence.pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         });
         let mut batch = Batch::new(self.pages);
         batch.fill(&rows.collect::<Vec<_>>())?;

@@ -233,7 +233,8 @@ fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
         start: rows.start,
         tokens: &tokens,
         pages: &table,
-        logits: true,
+        behind: &[],
+        logits: 1,
     };
     batch.fill(&[rows]).expect("the rows fit");
     batch

@@ -200,7 +200,8 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
         start: part.start,
         tokens: &tokens,
         pages,
-        logits: true,
+        behind: &[],
+        logits: 1,
     });
     let mut batch = Batch::new(KV_PAGES);
     batch.fill(&rows.collect::<Vec<_>>())?;

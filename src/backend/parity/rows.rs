@@ -178,7 +178,8 @@ impl<'a> Rowwise<'a> {
             start: places[0].1,
             tokens,
             pages: &pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         });
         let rows: Vec<_> = rows.collect();
         let mut batch = Batch::new(KV_PAGES);

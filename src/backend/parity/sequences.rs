@@ -207,7 +207,8 @@ impl<'a> Sequences<'a> {
             start: done[sequence],
             tokens: &tokens[..rows],
             pages: &tables[sequence],
-            logits: true,
+            behind: &[],
+            logits: 1,
         });
         let mut batch = Batch::new(KV_PAGES);
         batch.fill(&rows.collect::<Vec<_>>())?;

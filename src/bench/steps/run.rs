@@ -49,7 +49,8 @@ impl Decode {
                 start: self.context + step,
                 tokens: &tokens[row..=row],
                 pages: &tables[row],
-                logits: true,
+                behind: &[],
+                logits: 1,
             };
             let rows: Vec<_> = (0..self.rows).map(row).collect();
             let start = Instant::now();
@@ -79,7 +80,8 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
             start: first,
             tokens: chunk,
             pages: &pages,
-            logits: first + chunk.len() == tokens,
+            behind: &[],
+            logits: usize::from(first + chunk.len() == tokens),
         };
         executor.step(&[rows])?;
     }

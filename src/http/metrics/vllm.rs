@@ -66,6 +66,16 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
             stats.cached_tokens.get(),
         ),
         (
+            "vllm:spec_decode_num_draft_tokens_total",
+            "Drafts that were tried.",
+            stats.drafted_tokens.get(),
+        ),
+        (
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "Drafts that held.",
+            stats.accepted_tokens.get(),
+        ),
+        (
             "vllm:num_preemptions_total",
             "Sequences preempted: none ever is.",
             0,

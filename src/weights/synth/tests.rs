@@ -139,7 +139,8 @@ fn entropies(tokens: &[TokenId]) -> Vec<f64> {
             start,
             tokens: std::slice::from_ref(token),
             pages: &pages,
-            logits: true,
+            behind: &[],
+            logits: 1,
         };
         runner.step(&[rows]).unwrap();
         let logits = runner.logits(0).unwrap();

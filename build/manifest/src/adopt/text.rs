@@ -221,6 +221,9 @@ pub(super) fn leaf(
     if let Some(snapshots) = limits.snapshots {
         lines.count("snapshots", snapshots);
     }
+    if let Some(drafts) = limits.drafts {
+        lines.count("drafts", drafts);
+    }
     lines.count("queued", limits.queued);
     lines.count("page", limits.page);
     lines.table("steps");

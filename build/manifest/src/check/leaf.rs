@@ -51,6 +51,7 @@ impl File {
         self.count("limits.queued", limits.queued, largest::REQUESTS)?;
         self.count("limits.kv_tokens", limits.kv_tokens, largest::KV_TOKENS)?;
         self.snapshot_rules(target)?;
+        self.draft_rules(target)?;
         let grid = page > 0 && page.is_multiple_of(GRID_TOKENS);
         self.rule(grid, "limits.page", page, "must be a multiple of 64")?;
         let context = limits.context;
@@ -89,6 +90,16 @@ impl File {
                 self.rule(!recurs, "limits.snapshots", "none", rule)
             }
         }
+    }
+
+    fn draft_rules(&self, target: &Target) -> Rule {
+        let Some(drafts) = target.leaf.limits.drafts else {
+            return Ok(());
+        };
+        self.count("limits.drafts", drafts, largest::REQUESTS)?;
+        let rule = "kernels of this hardware verify no drafts";
+        let able = target.hardware.backend == Backend::Cpu;
+        self.rule(able, "limits.drafts", drafts, rule)
     }
 
     fn step_rules(&self, target: &Target) -> Rule {

@@ -283,6 +283,11 @@ refused!(recurrent_states_that_none_are_kept_of: LEAF_FILE, "snapshots = 64\n" =
     "limits.snapshots = none: must be stated, as the model has recurrent states");
 refused!(no_snapshots: LEAF_FILE, "snapshots = 64" => "snapshots = 0",
     "limits.snapshots = 0: must be 1 ..= 65536");
+refused!(no_drafts: LEAF_FILE, "snapshots = 64" => "snapshots = 64\ndrafts = 0",
+    "limits.drafts = 0: must be 1 ..= 65536");
+refused!(drafts_that_no_kernel_verifies: LEAF_FILE,
+    "snapshots = 64" => "snapshots = 64\ndrafts = 7",
+    "limits.drafts = 7: kernels of this hardware verify no drafts");
 refused!(no_queue: LEAF_FILE, "queued = 256" => "queued = 0",
     "limits.queued = 0: must be 1 ..= 65536");
 refused!(prefill_beyond_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4_194_368",

@@ -165,6 +165,9 @@ pub struct Limits {
     /// models that have such states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<u64>,
+    /// Draft tokens of all sequences that one step may verify; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drafts: Option<u64>,
     /// Requests that may wait for a slot, at least 1.
     pub queued: u64,
     /// Tokens per KV page, a multiple of 64.

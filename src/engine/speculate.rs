@@ -1,0 +1,377 @@
+//! Speculation: tokens that a reply may go on with are tried in rows of one step.
+//!
+//! A draft holds when it is the token that the request's sampler chooses at its position, with the
+//! request's own random numbers, from the logits that plain decoding gives there. So a reply has
+//! the same tokens and log-probabilities with any drafts, and none of what decides here shows in
+//! it. How many drafts a step has follows from how often they held and from what steps of so many
+//! rows took.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::executor::TokenId;
+use crate::ops::ONE_BY_ONE;
+
+/// Drafts of a reply in one step, at most: rows of a cell are taken one by one up to
+/// [`ONE_BY_ONE`], and the first is of a token that is known.
+pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;
+
+/// How many drafts a reply gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speculate {
+    /// None.
+    Off,
+    /// As many as pay, by what was measured.
+    Auto,
+    /// So many in every step, if there are any: for measuring.
+    Depth(usize),
+}
+
+impl FromStr for Speculate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Speculate, String> {
+        let depth = text
+            .parse()
+            .ok()
+            .filter(|depth| (1..=DEPTH_MAX).contains(depth));
+        match (text, depth) {
+            ("off", _) => Ok(Speculate::Off),
+            ("auto", _) => Ok(Speculate::Auto),
+            (_, Some(depth)) => Ok(Speculate::Depth(depth)),
+            _ => Err(format!(
+                "`{text}` is none of off, auto and 1 to {DEPTH_MAX}"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Speculate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Speculate::Off => f.write_str("off"),
+            Speculate::Auto => f.write_str("auto"),
+            Speculate::Depth(depth) => depth.fmt(f),
+        }
+    }
+}
+
+/// Tokens before a draft that have to be found earlier in the sequence.
+const GRAM: usize = 3;
+
+/// Where runs of [`GRAM`] tokens of a sequence were followed by something, the last time.
+#[derive(Debug, Default)]
+pub struct Grams {
+    /// Position of the token behind each.
+    follows: HashMap<[TokenId; GRAM], u32>,
+    /// Tokens that are behind a run of the map.
+    learned: usize,
+}
+
+impl Grams {
+    /// Takes note of what `tokens`, the whole sequence, has behind what is known.
+    fn learn(&mut self, tokens: &[TokenId]) {
+        for follower in self.learned.max(GRAM)..tokens.len() {
+            if let Some(run) = tokens[..follower].last_chunk() {
+                self.follows.insert(*run, follower as u32);
+            }
+        }
+        self.learned = tokens.len();
+    }
+
+    /// Appends up to `most` tokens that followed the last ones of `tokens`, the whole sequence,
+    /// when they were there before.
+    pub fn draft(&mut self, tokens: &[TokenId], most: usize, drafts: &mut Vec<TokenId>) {
+        self.learn(tokens);
+        let follows = tokens.last_chunk().and_then(|run| self.follows.get(run));
+        if let Some(&follows) = follows {
+            let follows = &tokens[follows as usize..];
+            drafts.extend_from_slice(&follows[..most.min(follows.len())]);
+        }
+    }
+}
+
+/// Weight of what is older, at each look at how often drafts held.
+const FADING: f64 = 0.95;
+/// Drafts that are thought to have been tried, and to have held, before any was.
+const SUPPOSED: (f64, f64) = (2.0, 1.5);
+
+/// How often drafts of a sequence hold, each behind those that held.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trust {
+    tried: f64,
+    held: f64,
+}
+
+impl Trust {
+    /// Share of drafts that hold.
+    fn rate(self) -> f64 {
+        (self.held + SUPPOSED.1) / (self.tried + SUPPOSED.0)
+    }
+
+    /// Notes a step: of `drafts` the first `held` held, and none behind them was looked at.
+    pub fn note(&mut self, drafts: usize, held: usize) {
+        let tried = held + usize::from(held < drafts);
+        self.fade();
+        self.tried += tried as f64;
+        self.held += held as f64;
+    }
+
+    /// Forgets a little: drafts that are not tried for long are thought of as at first.
+    fn fade(&mut self) {
+        self.tried *= FADING;
+        self.held *= FADING;
+    }
+}
+
+/// Weight of the last step among those of as many rows.
+const WEIGHT: f64 = 0.1;
+/// Steps after which what was measured of other numbers of rows counts no more: contexts grow, and
+/// clocks change.
+const MEMORY: u64 = 1024;
+/// How much faster replies must be expected to come before there are drafts.
+const GAIN_MIN: f64 = 1.02;
+
+/// What steps of replies take, by their rows.
+#[derive(Debug, Default)]
+pub struct Costs {
+    /// Seconds, and the step that they were last measured at; index: rows.
+    measured: Vec<Option<(f64, u64)>>,
+    steps: u64,
+}
+
+impl Costs {
+    /// Notes a step of so many rows, none of them of a prompt.
+    pub fn note(&mut self, rows: usize, took: Duration) {
+        self.steps += 1;
+        let took = took.as_secs_f64();
+        if self.measured.len() <= rows {
+            self.measured.resize(rows + 1, None);
+        }
+        let mean = self.known(rows).unwrap_or(took);
+        self.measured[rows] = Some((mean + WEIGHT * (took - mean), self.steps));
+    }
+
+    fn known(&self, rows: usize) -> Option<f64> {
+        let (seconds, at) = (*self.measured.get(rows)?)?;
+        (self.steps - at < MEMORY).then_some(seconds)
+    }
+
+    /// Seconds that a step of so many rows takes, by the nearest ones that are known; beyond all of
+    /// them as long as the largest, so that more rows are tried. None if no smaller one is known.
+    fn of(&self, rows: usize) -> Option<f64> {
+        let known = |rows: usize| self.known(rows).map(|seconds| (rows, seconds));
+        let (below, least) = (1..=rows).rev().find_map(known)?;
+        let above = (rows..self.measured.len()).find_map(known);
+        Some(match above {
+            Some((above, most)) if above > below => {
+                let share = (rows - below) as f64 / (above - below) as f64;
+                least + share * (most - least)
+            }
+            _ => least,
+        })
+    }
+}
+
+/// A reply of a step to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply {
+    pub trust: Trust,
+    /// Drafts that it has, and then those that it gets.
+    pub drafts: usize,
+}
+
+/// Leaves each of `replies` as many drafts as pay, `most` in all.
+pub fn choose(speculate: Speculate, costs: &Costs, most: usize, replies: &mut [Reply]) {
+    match speculate {
+        Speculate::Off => replies.iter_mut().for_each(|reply| reply.drafts = 0),
+        Speculate::Auto => choose_by_cost(costs, most, replies),
+        Speculate::Depth(depth) => {
+            let mut left = most;
+            for reply in replies {
+                reply.drafts = reply.drafts.min(depth).min(left);
+                left -= reply.drafts;
+            }
+        }
+    }
+}
+
+/// Takes the drafts that are likeliest to hold, as long as tokens are expected to come faster.
+fn choose_by_cost(costs: &Costs, most: usize, replies: &mut [Reply]) {
+    let has: Vec<usize> = replies.iter().map(|reply| reply.drafts).collect();
+    replies.iter_mut().for_each(|reply| reply.drafts = 0);
+    let rows = replies.len();
+    let Some(plain) = costs.of(rows) else {
+        return;
+    };
+    let mut taken = vec![0; rows];
+    let (mut tokens, mut best) = (rows as f64, GAIN_MIN * rows as f64 / plain);
+    for drafts in 1..=most {
+        let hope = |reply: usize| replies[reply].trust.rate().powi(taken[reply] as i32 + 1);
+        let open = (0..rows).filter(|&reply| taken[reply] < has[reply]);
+        let Some(next) = open.max_by(|&a, &b| hope(a).total_cmp(&hope(b))) else {
+            break;
+        };
+        tokens += hope(next);
+        taken[next] += 1;
+        let Some(seconds) = costs.of(rows + drafts) else {
+            break;
+        };
+        if tokens / seconds > best {
+            best = tokens / seconds;
+            let chosen = replies.iter_mut().zip(&taken);
+            chosen.for_each(|(reply, &taken)| reply.drafts = taken);
+        }
+    }
+}
+
+impl Reply {
+    /// Fades the trust of a reply whose `had` drafts were not tried.
+    pub fn faded(self, had: usize) -> Trust {
+        let mut trust = self.trust;
+        if had > 0 && self.drafts == 0 {
+            trust.fade();
+        }
+        trust
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drafted(grams: &mut Grams, tokens: &[TokenId], most: usize) -> Vec<TokenId> {
+        let mut drafts = Vec::new();
+        grams.draft(tokens, most, &mut drafts);
+        drafts
+    }
+
+    #[test]
+    fn it_is_told_as_it_is_asked_for() {
+        for text in ["off", "auto", "1", "7"] {
+            assert_eq!(text.parse::<Speculate>().unwrap().to_string(), text);
+        }
+        for text in ["", "0", "8", "-1", "Off"] {
+            let refused = text.parse::<Speculate>().unwrap_err();
+            assert_eq!(refused, format!("`{text}` is none of off, auto and 1 to 7"));
+        }
+    }
+
+    #[test]
+    fn what_followed_before_is_drafted_again() {
+        let mut grams = Grams::default();
+        assert_eq!(drafted(&mut grams, &[1, 2, 3], 7), [0; 0]);
+        assert_eq!(drafted(&mut grams, &[1, 2, 3, 4, 5, 1, 2], 7), [0; 0]);
+        let tokens = [1, 2, 3, 4, 5, 1, 2, 3];
+        assert_eq!(drafted(&mut grams, &tokens, 7), [4, 5, 1, 2, 3]);
+        assert_eq!(drafted(&mut grams, &tokens, 2), [4, 5]);
+    }
+
+    #[test]
+    fn the_last_time_counts() {
+        let tokens = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3];
+        assert_eq!(drafted(&mut Grams::default(), &tokens, 1), [5]);
+    }
+
+    #[test]
+    fn a_run_that_is_there_once_is_not_behind_itself() {
+        let mut grams = Grams::default();
+        for length in 0..20 {
+            let tokens: Vec<TokenId> = (0..length).collect();
+            assert_eq!(drafted(&mut grams, &tokens, 7), [0; 0]);
+        }
+    }
+
+    /// What a reply gets whose drafts held so often of 100, where a row takes `row` of the time
+    /// that a step takes beside them.
+    fn depth(held: usize, row: f64) -> usize {
+        let mut trust = Trust::default();
+        for draft in 0..100 {
+            trust.note(
+                1,
+                usize::from(draft * held / 100 != (draft + 1) * held / 100),
+            );
+        }
+        let mut costs = Costs::default();
+        for rows in 1..=8 {
+            costs.note(rows, Duration::from_secs_f64(1.0 + row * rows as f64));
+        }
+        let mut replies = [Reply { trust, drafts: 7 }];
+        choose(Speculate::Auto, &costs, 7, &mut replies);
+        replies[0].drafts
+    }
+
+    #[test]
+    fn drafts_are_taken_as_long_as_they_pay() {
+        assert_eq!(depth(100, 0.0), 7);
+        assert_eq!(depth(100, 0.05), 7);
+        assert_eq!(depth(0, 0.05), 0);
+        // Rows that cost all that there is: a row for a token is plain decoding.
+        assert_eq!(depth(100, 1e6), 0);
+        let some = depth(60, 0.1);
+        assert!((1..5).contains(&some), "{some}");
+    }
+
+    #[test]
+    fn those_that_are_likeliest_to_hold_come_first() {
+        let (mut good, mut bad) = (Trust::default(), Trust::default());
+        (0..50).for_each(|_| good.note(1, 1));
+        (0..50).for_each(|_| bad.note(1, 0));
+        let mut replies = [bad, good].map(|trust| Reply { trust, drafts: 7 });
+        let mut costs = Costs::default();
+        costs.note(2, Duration::from_millis(10));
+        choose(Speculate::Auto, &costs, 5, &mut replies);
+        assert_eq!(replies.map(|reply| reply.drafts), [0, 5]);
+    }
+
+    #[test]
+    fn a_depth_that_is_asked_for_is_given_within_the_bounds() {
+        let trust = Trust::default();
+        let mut replies = [7, 1, 7].map(|drafts| Reply { trust, drafts });
+        choose(Speculate::Depth(3), &Costs::default(), 5, &mut replies);
+        assert_eq!(replies.map(|reply| reply.drafts), [3, 1, 1]);
+        choose(Speculate::Off, &Costs::default(), 5, &mut replies);
+        assert_eq!(replies.map(|reply| reply.drafts), [0, 0, 0]);
+    }
+
+    #[test]
+    fn nothing_is_drafted_before_a_step_was_measured() {
+        let mut replies = [Reply {
+            trust: Trust::default(),
+            drafts: 7,
+        }];
+        choose(Speculate::Auto, &Costs::default(), 7, &mut replies);
+        assert_eq!(replies[0].drafts, 0);
+    }
+
+    #[test]
+    fn what_was_not_measured_lies_between_its_neighbours() {
+        let mut costs = Costs::default();
+        costs.note(2, Duration::from_secs(2));
+        costs.note(6, Duration::from_secs(4));
+        let told = [1, 2, 3, 6, 9].map(|rows| costs.of(rows));
+        assert_eq!(told, [None, Some(2.0), Some(2.5), Some(4.0), Some(4.0)]);
+    }
+
+    #[test]
+    fn what_was_measured_long_ago_is_tried_again() {
+        let mut costs = Costs::default();
+        costs.note(8, Duration::from_secs(9));
+        costs.note(1, Duration::from_secs(1));
+        assert_eq!(costs.of(8), Some(9.0));
+        (0..MEMORY).for_each(|_| costs.note(1, Duration::from_secs(1)));
+        assert_eq!(costs.of(8), Some(1.0));
+    }
+
+    #[test]
+    fn trust_that_is_not_tried_comes_back() {
+        let mut trust = Trust::default();
+        (0..200).for_each(|_| trust.note(7, 0));
+        assert!(trust.rate() < 0.1);
+        let mut reply = Reply { trust, drafts: 0 };
+        (0..200).for_each(|_| reply.trust = reply.faded(7));
+        assert!(reply.trust.rate() > 0.7);
+    }
+}
