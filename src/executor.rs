@@ -79,6 +79,8 @@ pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
 /// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
 pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
 
+const NO_PREDICTION: &str = "there is no prediction layer";
+
 /// The largest logits of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranked<'a> {
@@ -161,6 +163,33 @@ pub trait Executor {
     /// # Errors
     /// `DeviceError` is fatal for the process.
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError>;
+
+    /// Whether it has a prediction layer, which drafts tokens.
+    fn predicts(&self) -> bool {
+        false
+    }
+
+    /// Runs the prediction layer on every row of the last step, when nothing more is asked of that.
+    /// `next` has the token behind each row. The logits are then those of the token behind that, of
+    /// the rows of `wanted`, ascending, at most `ENDS_MAX`.
+    ///
+    /// The layer keeps keys and values of its own in the same pages: it knows of a position what
+    /// was predicted there last.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn predict(&mut self, _next: &[TokenId], _wanted: &[usize]) -> Result<(), DeviceError> {
+        Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
+    }
+
+    /// Runs it once more behind the rows that the last prediction was wanted of: a row for each, in
+    /// their order, at the position behind, of the token that was drafted.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn predict_on(&mut self, _rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
+    }
 
     /// Computes the logits of other rows of the last step, with the bits that they have as the last
     /// row of a sequence. `rows` counts the rows of the step from 0, in the order in which its

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::backend::{self, Backend};
+use crate::engine::speculate::Speculate;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
 use crate::executor::DeviceError;
 use crate::http::state::Loading;
@@ -311,7 +312,11 @@ pub fn engine(
     });
     let (files, progress) = (files.clone(), progress.clone());
     let (handle, thread) = engine::spawn(limits, move || {
-        runner(&files, &progress, Drafting::No, || {
+        let drafting = match limits.drafts > 0 && limits.speculate != Speculate::Off {
+            true => Drafting::Yes,
+            false => Drafting::No,
+        };
+        runner(&files, &progress, drafting, || {
             given
                 .recv()
                 .map_err(|_| "there is nothing to check the model with".into())

@@ -9,6 +9,8 @@ use crate::executor::{Slot, TokenId};
 pub enum Drafter {
     /// Earlier tokens of the sequence.
     Grams,
+    /// Those; where they have none, the model's prediction layer.
+    Prediction,
     /// A function of the sequence, which appends to it.
     #[cfg(test)]
     Told(fn(&[TokenId], usize) -> Vec<TokenId>),
@@ -19,6 +21,8 @@ pub enum Drafter {
 pub struct Drafts {
     grams: Grams,
     trust: Trust,
+    /// What the prediction layer drafted behind so many tokens.
+    predicted: (usize, Vec<TokenId>),
     /// Tokens of the next rows, if there are drafts: the last known one, then those.
     rows: Vec<TokenId>,
     /// States behind those rows but the last, if the model has states.
@@ -35,13 +39,41 @@ impl Drafts {
         self.rows.extend(known.last());
         match drafter {
             Drafter::Grams => self.grams.draft(known, most, &mut self.rows),
+            Drafter::Prediction => {
+                self.grams.draft(known, most, &mut self.rows);
+                let (behind, predicted) = &self.predicted;
+                if self.rows.len() == 1 && *behind == known.len() {
+                    self.rows.extend(predicted.iter().take(most));
+                }
+            }
             #[cfg(test)]
             Drafter::Told(told) => self.rows.extend(told(known, most)),
         }
+        self.reply()
+    }
+
+    /// How many there are, and how often they held.
+    pub fn reply(&self) -> Reply {
         Reply {
             trust: self.trust,
-            drafts: self.rows.len() - 1,
+            drafts: self.rows.len().saturating_sub(1),
         }
+    }
+
+    /// Forgets what was predicted, for predictions behind so many tokens.
+    pub fn begin_prediction(&mut self, known: usize) {
+        self.predicted.0 = known;
+        self.predicted.1.clear();
+    }
+
+    /// Adds what the prediction layer drafts next.
+    pub fn add_predicted(&mut self, token: TokenId) {
+        self.predicted.1.push(token);
+    }
+
+    /// What it drafted.
+    pub fn predicted(&self) -> &[TokenId] {
+        &self.predicted.1
     }
 
     /// Keeps as many as `chosen` has.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
-use crate::executor::{DeviceError, Executor, Patience, Ranked, Rows};
+use crate::executor::{DeviceError, Executor, Patience, Ranked, Rows, TokenId};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.
@@ -74,6 +74,20 @@ impl<E: Executor> Executor for Counted<E> {
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
         let Counted { executor, shared } = self;
         shared.calls.around(1, move || executor.logits(index))
+    }
+
+    fn predicts(&self) -> bool {
+        self.executor.predicts()
+    }
+
+    fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
+        let calls = &self.shared.calls;
+        calls.around(1, || self.executor.predict(next, wanted))
+    }
+
+    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        let calls = &self.shared.calls;
+        calls.around(1, || self.executor.predict_on(rows))
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {

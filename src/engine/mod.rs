@@ -29,6 +29,7 @@ mod handle;
 mod kv;
 mod limits;
 mod pace;
+mod predict;
 mod prefix;
 pub mod request;
 pub mod rng;
@@ -297,6 +298,7 @@ impl<E: Executor> Engine<E> {
 
     /// Serves until drained.
     fn run(&mut self) -> Outcome {
+        self.choose_drafter().map_err(EngineError::Device)?;
         self.shared.enter(Phase::Serving);
         loop {
             self.shared.rounds.fetch_add(1, Ordering::Relaxed);
@@ -325,6 +327,7 @@ impl<E: Executor> Engine<E> {
         self.score()?;
         self.emit()?;
         self.note_pace(begun.elapsed());
+        self.predict()?;
         self.free();
         Ok(Round::Stepped)
     }
@@ -460,10 +463,7 @@ impl<E: Executor> Engine<E> {
         if limits.drafts == 0 || limits.speculate == Speculate::Off {
             return;
         }
-        let most = match self.kv.recurs() {
-            true => self.kv.drafts_free(),
-            false => limits.drafts,
-        };
+        let most = self.drafts_max();
         let lanes = self.lanes.iter_mut().zip(&mut self.running);
         let replies = lanes.filter(|(lane, _)| lane.ready && !lane.is_prompt());
         let mut replies: Vec<_> = replies.collect();
@@ -472,10 +472,20 @@ impl<E: Executor> Engine<E> {
             .iter_mut()
             .map(|(_, sequence)| sequence.draft(drafter));
         self.replies.extend(drafted);
+        // Those that there are have taken their time already.
+        let most = (most, 0.0);
         speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
         for ((lane, sequence), chosen) in replies.into_iter().zip(&self.replies) {
             sequence.choose(*chosen);
             lane.drafts = chosen.drafts;
+        }
+    }
+
+    /// Drafts that the next step may try.
+    fn drafts_max(&self) -> usize {
+        match self.kv.recurs() {
+            true => self.kv.drafts_free(),
+            false => self.limits.drafts,
         }
     }
 

@@ -17,7 +17,7 @@ use super::request::{Sampling, Scored, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
 use crate::executor::{Ranked, TokenId};
-use crate::ranking::{most_likely, weight_of};
+use crate::ranking::{all_finite, most_likely, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.
 const RANKED_FIRST: usize = 64;
@@ -160,6 +160,16 @@ impl Sampler {
         let count = candidates.len();
         rank(&mut candidates, count);
         Some(candidates)
+    }
+
+    /// What [`Sampler::next`] would choose of a row, if it were the next one: another row may come
+    /// before it. A row that is not finite has none.
+    pub fn guess(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
+        if !all_finite(logits) {
+            return None;
+        }
+        let forced = self.forced();
+        forced.or_else(|| self.choose(logits, position, scratch))
     }
 
     /// Remembers the token that was chosen.

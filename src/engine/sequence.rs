@@ -157,6 +157,49 @@ impl Sequence {
         self.drafts.choose(chosen);
     }
 
+    /// How often its drafts held.
+    pub fn reply(&self) -> Reply {
+        self.drafts.reply()
+    }
+
+    /// The token at a position, if it is known.
+    pub fn token(&self, position: usize) -> Option<TokenId> {
+        self.tokens.get(position).copied()
+    }
+
+    /// Where it is replying: begins to predict behind the last token; the position before that.
+    pub fn begin_prediction(&mut self) -> Option<usize> {
+        let known = self.tokens.len();
+        let replies = self.end.is_none() && known > self.prompt && known == self.computed + 1;
+        replies.then(|| {
+            self.drafts.begin_prediction(known);
+            known - 2
+        })
+    }
+
+    /// Drafts the next token by what is predicted of it.
+    pub fn take_predicted(&mut self, logits: &[f32], scratch: &mut Scratch) {
+        let position = self.tokens.len() + self.drafts.predicted().len();
+        let guess = self.sampler.guess(logits, position, scratch);
+        self.drafts.add_predicted(guess.unwrap_or_default());
+    }
+
+    /// The row of the last predicted token. Beyond its pages it is in their last place: the reply
+    /// has ended there, and nobody looks at what comes of it.
+    pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> Rows<'a> {
+        let predicted = self.drafts.predicted();
+        let start = self.tokens.len() + predicted.len() - 2;
+        let pages = kv.pages(self.slot);
+        Rows {
+            states: States::own(self.slot),
+            start: start.min(pages.len() * target::PAGE - 1),
+            tokens: &predicted[predicted.len() - 1..],
+            pages,
+            behind: &[],
+            logits: 1,
+        }
+    }
+
     /// Takes the states that its drafts need.
     pub fn lend_drafts(&mut self, kv: &mut Kv) {
         self.drafts.lend(kv);

@@ -81,6 +81,10 @@ pub struct HashModel<const VOCAB: usize> {
     pages: Vec<[TokenId; PAGE]>,
     /// What was known after each row of the last step, and the token that its probe read.
     rows: Vec<(Digest, TokenId)>,
+    /// What a prediction knows of the rows that were wanted, and the tokens behind their pages.
+    predicted: Vec<(Digest, Vec<TokenId>)>,
+    /// Page table of each row of the last step.
+    tables: Vec<Vec<PageId>>,
     /// Of the last step.
     logits: Vec<f32>,
     /// What each of its rows is ranked by.
@@ -98,6 +102,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             recurs: limits.snapshots > 0,
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
             rows: Vec::new(),
+            predicted: Vec::new(),
+            tables: Vec::new(),
             logits: Vec::new(),
             ranked: Vec::new(),
             ranks: 0,
@@ -117,6 +123,21 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             digest.push(self.pages[page][position % PAGE]);
         }
         digest
+    }
+
+    /// The logits behind the tokens that predictions know: those of the model.
+    fn predict_logits(&mut self) {
+        let mut logits = std::mem::take(&mut self.logits);
+        logits.clear();
+        for ((digest, behind), table) in self.predicted.iter().zip(&self.tables) {
+            let (probe, first) = (digest.probe(), digest.length - behind.len());
+            let probed = match probe.checked_sub(first) {
+                Some(at) => behind[at],
+                None => self.pages[table[probe / PAGE].0 as usize][probe % PAGE],
+            };
+            digest.logits::<VOCAB>(probed, &mut logits);
+        }
+        self.logits = logits;
     }
 
     fn run(&mut self, rows: &Rows<'_>, logits: &mut Vec<f32>) {
@@ -146,6 +167,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             let probe = state.probe();
             let page = rows.pages[probe / PAGE].0 as usize;
             self.rows.push((state, self.pages[page][probe % PAGE]));
+            self.tables.push(rows.pages.to_vec());
         }
         self.states[states.to.0 as usize] = state;
         for &(digest, probed) in &self.rows[self.rows.len() - rows.logits..] {
@@ -182,6 +204,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
         self.rows.clear();
+        self.tables.clear();
         rows.iter().for_each(|rows| self.run(rows, &mut logits));
         self.logits = logits;
         self.ranked.clear();
@@ -199,6 +222,40 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
 
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
         Ok(&self.logits[index * VOCAB..][..VOCAB])
+    }
+
+    fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
+        assert_eq!(next.len(), self.rows.len(), "a token behind each row");
+        let tables = wanted.iter().map(|&row| self.tables[row].clone());
+        self.tables = tables.collect();
+        self.predicted.clear();
+        for &row in wanted {
+            let mut digest = self.rows[row].0;
+            digest.push(next[row]);
+            self.predicted.push((digest, vec![next[row]]));
+        }
+        self.predict_logits();
+        Ok(())
+    }
+
+    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        assert_eq!(
+            rows.len(),
+            self.predicted.len(),
+            "a row for each that was wanted"
+        );
+        for (row, (digest, behind)) in rows.iter().zip(&mut self.predicted) {
+            let last = row.pages.len() * PAGE - 1;
+            assert_eq!(
+                row.start,
+                (digest.length - 1).min(last),
+                "a position is left out"
+            );
+            digest.push(row.tokens[0]);
+            behind.extend(row.tokens);
+        }
+        self.predict_logits();
+        Ok(())
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -637,8 +694,9 @@ fn partly(known: &[TokenId], most: usize) -> Vec<TokenId> {
     drafts
 }
 
-const DRAFTERS: [Drafter; 5] = [
+const DRAFTERS: [Drafter; 6] = [
     Drafter::Grams,
+    Drafter::Prediction,
     Drafter::Told(oracle),
     Drafter::Told(wrong),
     Drafter::Told(random),
@@ -1027,6 +1085,50 @@ fn events_are_the_same_alone_and_in_any_company() {
     ] {
         assert_eq!(run_together(&specs, company), alone, "{company:?}");
     }
+}
+
+#[test]
+fn what_the_model_itself_predicts_holds() {
+    let mut dice = Dice::new(12);
+    let limits = Limits {
+        sequences: 6,
+        snapshots: 2,
+        drafts: 42,
+        speculate: Speculate::Depth(5),
+        queued: 20,
+        pages: 80,
+        context: MAX_CONTEXT,
+        prefill_tokens: 2 * PAGE,
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    engine.drafter = Drafter::Prediction;
+    let mut receivers = Vec::new();
+    for first in 1..20 {
+        let prompt = (0..dice.within(1, 3 * PAGE)).map(|at| (first + at) as TokenId % 40 + 1);
+        let spec = Spec {
+            prompt: prompt.collect(),
+            max_tokens: 40,
+            stop_tokens: vec![],
+            sampling: Sampling {
+                temperature: dice.pick(&[0.0, 1.0]),
+                seed: first as u64,
+                ..Sampling::default()
+            },
+            logprobs: None,
+            prompt_logprobs: None,
+            constraint: None,
+        };
+        let (request, receiver) = spec.request(50);
+        handle.submit(request).expect("there is room");
+        receivers.push(receiver);
+    }
+    handle.drain();
+    while engine.round().expect("this device does not fail") != Round::Finished {}
+    let stats = handle.stats();
+    let [drafted, held] = [&stats.drafted_tokens, &stats.accepted_tokens].map(|of| of.get());
+    // What was there before is drafted first, and seldom comes again here.
+    let holds = held * 20 > drafted * 19;
+    assert!(drafted > 500 && holds, "{held} of {drafted} hold");
 }
 
 #[test]

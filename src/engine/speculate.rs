@@ -140,6 +140,8 @@ pub struct Costs {
     /// Seconds, and the step that they were last measured at; index: rows.
     measured: Vec<Option<(f64, u64)>>,
     steps: u64,
+    /// Seconds that a draft of every reply takes.
+    pass: f64,
 }
 
 impl Costs {
@@ -152,6 +154,29 @@ impl Costs {
         }
         let mean = self.known(rows).unwrap_or(took);
         self.measured[rows] = Some((mean + WEIGHT * (took - mean), self.steps));
+    }
+
+    /// Notes how long the prediction layer took for a draft of every reply.
+    pub fn note_pass(&mut self, took: Duration) {
+        let took = took.as_secs_f64();
+        let mean = if self.pass > 0.0 { self.pass } else { took };
+        self.pass = mean + WEIGHT * (took - mean);
+    }
+
+    /// Seconds of that.
+    pub fn pass(&self) -> f64 {
+        self.pass
+    }
+
+    /// Whether one reply would come faster with up to `most` drafts of the prediction layer if all
+    /// of them held.
+    pub fn may_pay(&self, most: usize) -> bool {
+        let seconds = |drafts: usize| {
+            let step = self.of(1 + drafts)?;
+            Some((step + drafts as f64 * self.pass) / (1 + drafts) as f64)
+        };
+        let plain = seconds(0);
+        (1..=most).any(|drafts| seconds(drafts).map(|with| with * GAIN_MIN) < plain)
     }
 
     fn known(&self, rows: usize) -> Option<f64> {
@@ -183,11 +208,17 @@ pub struct Reply {
     pub drafts: usize,
 }
 
-/// Leaves each of `replies` as many drafts as pay, `most` in all.
-pub fn choose(speculate: Speculate, costs: &Costs, most: usize, replies: &mut [Reply]) {
+/// Leaves each of `replies` as many drafts as pay, `most` in all, where one more of every reply
+/// takes `pass` seconds to make.
+pub fn choose(
+    speculate: Speculate,
+    costs: &Costs,
+    (most, pass): (usize, f64),
+    replies: &mut [Reply],
+) {
     match speculate {
         Speculate::Off => replies.iter_mut().for_each(|reply| reply.drafts = 0),
-        Speculate::Auto => choose_by_cost(costs, most, replies),
+        Speculate::Auto => choose_by_cost(costs, (most, pass), replies),
         Speculate::Depth(depth) => {
             let mut left = most;
             for reply in replies {
@@ -199,7 +230,7 @@ pub fn choose(speculate: Speculate, costs: &Costs, most: usize, replies: &mut [R
 }
 
 /// Takes the drafts that are likeliest to hold, as long as tokens are expected to come faster.
-fn choose_by_cost(costs: &Costs, most: usize, replies: &mut [Reply]) {
+fn choose_by_cost(costs: &Costs, (most, pass): (usize, f64), replies: &mut [Reply]) {
     let has: Vec<usize> = replies.iter().map(|reply| reply.drafts).collect();
     replies.iter_mut().for_each(|reply| reply.drafts = 0);
     let rows = replies.len();
@@ -216,9 +247,11 @@ fn choose_by_cost(costs: &Costs, most: usize, replies: &mut [Reply]) {
         };
         tokens += hope(next);
         taken[next] += 1;
-        let Some(seconds) = costs.of(rows + drafts) else {
+        let Some(step) = costs.of(rows + drafts) else {
             break;
         };
+        let passes = taken.iter().max().map_or(0.0, |&taken| taken as f64);
+        let seconds = step + passes * pass;
         if tokens / seconds > best {
             best = tokens / seconds;
             let chosen = replies.iter_mut().zip(&taken);
@@ -299,7 +332,7 @@ mod tests {
             costs.note(rows, Duration::from_secs_f64(1.0 + row * rows as f64));
         }
         let mut replies = [Reply { trust, drafts: 7 }];
-        choose(Speculate::Auto, &costs, 7, &mut replies);
+        choose(Speculate::Auto, &costs, (7, 0.0), &mut replies);
         replies[0].drafts
     }
 
@@ -315,6 +348,27 @@ mod tests {
     }
 
     #[test]
+    fn predictions_are_made_as_long_as_they_pay() {
+        let trust = Trust {
+            tried: 100.0,
+            held: 90.0,
+        };
+        let depth = |pass| {
+            let mut costs = Costs::default();
+            costs.note(1, Duration::from_millis(10));
+            costs.note(8, Duration::from_millis(11));
+            let mut replies = [Reply { trust, drafts: 7 }];
+            choose(Speculate::Auto, &costs, (7, pass), &mut replies);
+            costs.note_pass(Duration::from_secs_f64(pass));
+            (replies[0].drafts, costs.may_pay(7))
+        };
+        assert_eq!(depth(0.0001), (7, true));
+        let (some, pays) = depth(0.005);
+        assert!((1..7).contains(&some) && pays, "{some}");
+        assert_eq!(depth(0.01), (0, false));
+    }
+
+    #[test]
     fn those_that_are_likeliest_to_hold_come_first() {
         let (mut good, mut bad) = (Trust::default(), Trust::default());
         (0..50).for_each(|_| good.note(1, 1));
@@ -322,7 +376,7 @@ mod tests {
         let mut replies = [bad, good].map(|trust| Reply { trust, drafts: 7 });
         let mut costs = Costs::default();
         costs.note(2, Duration::from_millis(10));
-        choose(Speculate::Auto, &costs, 5, &mut replies);
+        choose(Speculate::Auto, &costs, (5, 0.0), &mut replies);
         assert_eq!(replies.map(|reply| reply.drafts), [0, 5]);
     }
 
@@ -330,9 +384,14 @@ mod tests {
     fn a_depth_that_is_asked_for_is_given_within_the_bounds() {
         let trust = Trust::default();
         let mut replies = [7, 1, 7].map(|drafts| Reply { trust, drafts });
-        choose(Speculate::Depth(3), &Costs::default(), 5, &mut replies);
+        choose(
+            Speculate::Depth(3),
+            &Costs::default(),
+            (5, 0.0),
+            &mut replies,
+        );
         assert_eq!(replies.map(|reply| reply.drafts), [3, 1, 1]);
-        choose(Speculate::Off, &Costs::default(), 5, &mut replies);
+        choose(Speculate::Off, &Costs::default(), (5, 0.0), &mut replies);
         assert_eq!(replies.map(|reply| reply.drafts), [0, 0, 0]);
     }
 
@@ -342,7 +401,7 @@ mod tests {
             trust: Trust::default(),
             drafts: 7,
         }];
-        choose(Speculate::Auto, &Costs::default(), 7, &mut replies);
+        choose(Speculate::Auto, &Costs::default(), (7, 0.0), &mut replies);
         assert_eq!(replies[0].drafts, 0);
     }
 

@@ -220,17 +220,36 @@ pub fn forward_watched<B: Runs>(
     ops.lm_head(&s.stream.residual, &model.norm, model.head(), batch, ends);
 }
 
-/// Runs the multi-token-prediction layer on `s.stream.x`, the hidden states that `forward` left,
-/// and the token after each row (`batch.tokens`). Leaves its own hidden states in `s.stream.x` and
-/// the logits of the token after next in `s.logits`.
-pub fn draft<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, batch: &Batch) {
+/// Hidden states that a prediction goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    /// Those that `forward` left of each row, in `s.stream.x`.
+    OfRows,
+    /// Those that a prediction left of the rows that were wanted, in `s.last`.
+    OfWanted,
+}
+
+/// Runs the multi-token-prediction layer on `hidden` and the token after each row
+/// (`batch.tokens`). Leaves its own hidden states in `s.stream.x`, and of the wanted rows those in
+/// `s.last` and the logits of the token after next in `s.logits`.
+pub fn draft<B: Runs>(
+    ops: &mut B,
+    model: &mut Model<B>,
+    s: &mut Scratch<B>,
+    batch: &Batch,
+    hidden: Hidden,
+) {
     let prediction = model.prediction.as_mut();
     let prediction = prediction.expect("the target has a multi-token-prediction layer");
     let [y, pair] = s.pair.as_mut().expect("a prediction has room");
     let Stream { residual, x, .. } = &mut s.stream;
     ops.embed(&model.embed, batch, residual);
     ops.rms_norm(residual, &prediction.norm_embedding, y);
-    ops.rms_norm(x, &prediction.norm_hidden, residual);
+    let hidden = match hidden {
+        Hidden::OfRows => &*x,
+        Hidden::OfWanted => &s.last,
+    };
+    ops.rms_norm(hidden, &prediction.norm_hidden, residual);
     ops.concat(y, residual, pair);
     ops.linear(pair, &prediction.fusion, residual);
     prediction.layer.mix(ops, s, batch);

@@ -9,7 +9,7 @@ use crate::ops::{Batch, Program, RANKED};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 
-use super::decoder::{self, Model, Part, Scratch};
+use super::decoder::{self, Hidden, Model, Part, Scratch};
 use super::feed_forward::ROUTER_LOGITS;
 use super::ledger::Plan;
 
@@ -90,7 +90,7 @@ impl<B: Runs> Runner<B> {
             })?;
             if model.prediction.is_some() {
                 self.ops.record(Program::Draft, batch, |ops| {
-                    decoder::draft(ops, model, s, batch);
+                    decoder::draft(ops, model, s, batch, Hidden::OfRows);
                 })?;
             }
         }
@@ -112,7 +112,7 @@ impl<B: Runs> Runner<B> {
         self.batch.replace_tokens(next)?;
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
         self.ops.run(Program::Draft, batch, |ops| {
-            decoder::draft(ops, model, s, batch);
+            decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
         self.displaced = false;
         Ok(())
@@ -287,6 +287,24 @@ impl<B: Runs> Executor for Runner<B> {
         let row = index..index + 1;
         self.ops.read(&self.scratch.logits, row, &mut self.logits)?;
         Ok(&self.logits)
+    }
+
+    fn predicts(&self) -> bool {
+        self.model.prediction.is_some()
+    }
+
+    fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
+        self.batch.want(wanted.to_vec())?;
+        self.draft(next)
+    }
+
+    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        self.fill(rows)?;
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+        self.ops.begin(batch);
+        decoder::draft(&mut self.ops, model, s, batch, Hidden::OfWanted);
+        self.displaced = false;
+        Ok(())
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {

@@ -1,0 +1,160 @@
+//! Drafts of the prediction layer, made behind a step for the next one.
+//!
+//! The layer runs over every row of a step, so that it knows prompts; then, for replies, once more
+//! for each further draft. It draws with the request's own random numbers, as the sampler will from
+//! the model's logits, so that drafts of sampled replies hold as often as greedy ones.
+
+use std::time::{Duration, Instant};
+
+use super::drafts::Drafter;
+use super::speculate::{self, DEPTH_MAX, Reply, Speculate};
+use super::{Engine, Limits};
+use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+
+/// Token of a row that no known one follows.
+const NONE: TokenId = 0;
+/// Steps of a kind that are measured at the start; the shortest counts.
+const MEASURED: usize = 3;
+
+impl<E: Executor> Engine<E> {
+    /// Whether the prediction layer drafts: it is there, and might pay. Measures what rows and
+    /// predictions take, before there is any sequence.
+    pub(super) fn choose_drafter(&mut self) -> Result<(), DeviceError> {
+        let speculate = self.limits.speculate;
+        let asked = self.limits.drafts > 0 && speculate != Speculate::Off;
+        if !asked || !self.executor.predicts() {
+            return Ok(());
+        }
+        let most = DEPTH_MAX.min(self.limits.drafts);
+        for rows in [1, 1 + most] {
+            let shortest = self.measure(|engine| engine.try_rows(rows))?;
+            self.costs.note(rows, shortest);
+        }
+        let pass =
+            self.measure(|engine| engine.executor.predict(&vec![NONE; 1 + most], &[most]))?;
+        self.costs.note_pass(pass);
+        if speculate != Speculate::Auto || self.costs.may_pay(most) {
+            self.drafter = Drafter::Prediction;
+        }
+        Ok(())
+    }
+
+    /// The shortest time that `run` takes.
+    fn measure(
+        &mut self,
+        mut run: impl FnMut(&mut Self) -> Result<(), DeviceError>,
+    ) -> Result<Duration, DeviceError> {
+        let mut shortest = Duration::MAX;
+        for _ in 0..MEASURED {
+            let begun = Instant::now();
+            run(self)?;
+            // A device may still be at work.
+            self.executor.logits(0)?;
+            shortest = shortest.min(begun.elapsed());
+        }
+        Ok(shortest)
+    }
+
+    /// A step of so many rows of a sequence that there is not.
+    fn try_rows(&mut self, rows: usize) -> Result<(), DeviceError> {
+        let first = self.limits.sequences + self.limits.snapshots;
+        let states = match self.kv.recurs() {
+            true => first..first + rows - 1,
+            false => 0..0,
+        };
+        let behind: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
+        self.executor.step(&[Rows {
+            states: States::own(Slot(0)),
+            start: 0,
+            tokens: &vec![NONE; rows],
+            pages: &[PageId(0)],
+            behind: &behind,
+            logits: rows,
+        }])
+    }
+
+    /// Drafts behind the rows of this step, for the next one.
+    pub(super) fn predict(&mut self) -> Result<(), DeviceError> {
+        if !matches!(self.drafter, Drafter::Prediction) {
+            return Ok(());
+        }
+        let (next, wanted, lanes) = self.predicted_rows();
+        let depth = self.depth(&lanes);
+        let mut work = self.plan.work.iter();
+        let prompts = work.any(|work| self.lanes[work.lane].is_prompt());
+        if depth == 0 && !prompts {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.executor.predict(&next, &wanted)?;
+        for pass in 1..=depth {
+            self.take_predicted(&lanes)?;
+            if pass < depth {
+                self.predict_on(&lanes)?;
+            }
+        }
+        if !prompts {
+            self.costs.note_pass(begun.elapsed() / depth as u32);
+        }
+        Ok(())
+    }
+
+    /// The token behind each row of this step; the last rows that hold of sequences that are
+    /// replying, and their lanes.
+    fn predicted_rows(&mut self) -> (Vec<TokenId>, Vec<usize>, Vec<usize>) {
+        let (mut next, mut wanted, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
+        for work in &self.plan.work {
+            let (first, start) = (next.len(), self.lanes[work.lane].computed);
+            let sequence = &mut self.running[work.lane];
+            let behind = start + 1..=start + work.tokens;
+            next.extend(behind.map(|position| sequence.token(position).unwrap_or(NONE)));
+            if let Some(last) = sequence.begin_prediction() {
+                wanted.push(first + last - start);
+                lanes.push(work.lane);
+            }
+        }
+        (next, wanted, lanes)
+    }
+
+    /// How many tokens to draft for each reply.
+    fn depth(&mut self, lanes: &[usize]) -> usize {
+        if lanes.is_empty() {
+            return 0;
+        }
+        let Limits {
+            speculate, drafts, ..
+        } = self.limits;
+        let most = self.drafts_max();
+        if let Speculate::Depth(depth) = speculate {
+            return depth.min(drafts);
+        }
+        let replies = lanes.iter().map(|&lane| Reply {
+            drafts: DEPTH_MAX,
+            ..self.running[lane].reply()
+        });
+        self.replies.clear();
+        self.replies.extend(replies);
+        let pass = self.costs.pass();
+        speculate::choose(speculate, &self.costs, (most, pass), &mut self.replies);
+        let chosen = self.replies.iter().map(|reply| reply.drafts);
+        chosen.max().unwrap_or(0)
+    }
+
+    /// Chooses the next draft of each reply, from the logits of the last prediction.
+    fn take_predicted(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
+        for (row, &lane) in lanes.iter().enumerate() {
+            let logits = self.executor.logits(row)?;
+            self.running[lane].take_predicted(logits, &mut self.scratch);
+        }
+        Ok(())
+    }
+
+    /// Predicts behind the last draft of each reply.
+    fn predict_on(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
+        let rows = lanes
+            .iter()
+            .map(|&lane| self.running[lane].predicted_row(&self.kv));
+        let rows: Vec<Rows<'_>> = rows.collect();
+        self.executor.predict_on(&rows)
+    }
+}
