@@ -41,6 +41,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Serve(options) => cli::serve::run(&options),
         Verb::Generate(options) => cli::generate::run(&options),
+        Verb::Batch(options) => cli::batch::run(&options),
         Verb::About(options) => cli::about::run(&options),
         Verb::Verify(options) => cli::verify::run(&options),
         Verb::Doctor(options) => cli::doctor::run(&options),

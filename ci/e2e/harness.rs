@@ -36,6 +36,39 @@ pub fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// A folder of a test, removed at its end.
+pub struct Place(PathBuf);
+
+impl Place {
+    /// One whose name is made of `name`, which one test has.
+    pub fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("atlas-e2e-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+
+    /// Path of a file in it.
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the binary to its end: exit code and what was said on standard error.
+pub fn outcome(arguments: &[&str]) -> (i32, String) {
+    let done = run(arguments);
+    (
+        done.status.code().unwrap(),
+        String::from_utf8(done.stderr).unwrap(),
+    )
+}
+
 /// The binary behind a line of the shell, which may set limits.
 fn under(line: &str) -> Command {
     let mut shell = Command::new("sh");

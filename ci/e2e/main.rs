@@ -4,6 +4,7 @@
 //! code is used here but its name and version, and in `clients` the server around a script.
 
 mod attack;
+mod batch;
 mod chat;
 mod check;
 mod cli;
@@ -24,6 +25,7 @@ mod messages;
 mod operator;
 mod prefix;
 mod probes;
+mod readme;
 mod responses;
 mod schemas;
 #[path = "../scripted/mod.rs"]

@@ -7,42 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Server, run};
+use crate::harness::{Place, Server, outcome, run};
 
 /// Longest wait for a message; a debug build loads for half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// A folder of a test, removed at its end.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Place {
-        let path =
-            std::env::temp_dir().join(format!("atlas-service-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Exit code and what was said on standard error.
-fn outcome(arguments: &[&str]) -> (i32, String) {
-    let done = run(arguments);
-    (
-        done.status.code().unwrap(),
-        String::from_utf8(done.stderr).unwrap(),
-    )
-}
 
 #[test]
 fn a_service_manager_is_told_of_loading_readiness_life_and_the_end() {

@@ -8,6 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
+
 use crate::backend::{self, Backend};
 use crate::engine::speculate::Speculate;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
@@ -359,6 +361,31 @@ pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
         .await
         .map(|found| *found);
     found.unwrap_or(Phase::Stopped)
+}
+
+/// Waits until the engine serves; the text side, or none where the engine has stopped instead.
+///
+/// # Errors
+/// As `chat_model`.
+pub async fn serving(
+    engine: &Handle,
+    chat: JoinHandle<Result<ChatModel, Failure>>,
+) -> Result<Option<ChatModel>, Failure> {
+    let chat = spawn_blocking(move || chat_of(chat)).await;
+    let chat = chat.map_err(|error| Failure::new(Exit::Internal, error))??;
+    let phase = reached(engine, Phase::Serving).await;
+    Ok((phase == Phase::Serving).then_some(chat))
+}
+
+/// Waits for an engine that ends.
+///
+/// # Errors
+/// Why it ended before it was told to.
+pub fn ended(thread: JoinHandle<engine::Outcome>) -> Result<(), Failure> {
+    match thread.join() {
+        Ok(outcome) => outcome.map_err(|error| engine_failure(&error)),
+        Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
+    }
 }
 
 /// How a model that cannot be used is reported.

@@ -63,11 +63,8 @@ pub fn run(options: &Generate) -> Result<(), Failure> {
         .map_err(|error| Failure::new(Exit::Internal, error));
     engine.drain();
     let printed = submitted.and_then(|()| print_reply(&chat, Reply::new(&chat, format), events));
-    match thread.join() {
-        Ok(Err(error)) => Err(boot::engine_failure(&error)),
-        Ok(Ok(())) => printed,
-        Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
-    }
+    boot::ended(thread)?;
+    printed
 }
 
 fn request(

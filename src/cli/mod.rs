@@ -2,6 +2,7 @@
 
 pub mod about;
 pub mod ask;
+pub mod batch;
 pub mod boot;
 pub mod carry;
 pub mod check;
@@ -41,7 +42,7 @@ use crate::bench::{self, BenchError};
     error_code(70, "the device is missing or failed, or a check did"),
     error_code(74, "reading or writing failed"),
     error_code(75, "told to stop, and replies that took too long were cut"),
-    error_code(78, "the weights or their configuration cannot be served")
+    error_code(78, "the weights, their configuration or another file cannot be used")
 )]
 pub struct Atlas {
     #[argh(subcommand)]
@@ -53,6 +54,7 @@ pub struct Atlas {
 pub enum Verb {
     Serve(serve::Serve),
     Generate(generate::Generate),
+    Batch(batch::Batch),
     About(about::About),
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
@@ -248,6 +250,7 @@ mod tests {
             "",
             "serve",
             "generate",
+            "batch",
             "about",
             "verify",
             "doctor",

@@ -358,16 +358,9 @@ async fn live(
         thread,
         chat,
     } = engine;
-    let chat = tokio::task::spawn_blocking(move || boot::chat_of(chat));
-    let loaded = async {
-        let chat = chat.await;
-        let chat = chat.map_err(|error| Failure::new(Exit::Internal, error))??;
-        let phase = boot::reached(&engine, Phase::Serving).await;
-        Ok((phase == Phase::Serving).then_some(chat))
-    };
     // Where this returns, the engine thread is left to its loading; the process ends around it.
     let chat = tokio::select! {
-        loaded = loaded => loaded?,
+        chat = boot::serving(&engine, chat) => chat?,
         name = &mut signals => return stop_on(name?),
     };
     if let Some(chat) = chat {
@@ -437,7 +430,7 @@ fn on_signal(kind: SignalKind) -> Result<Signal, Failure> {
 }
 
 /// Waits for a signal to stop; returns its name.
-async fn signalled() -> Result<&'static str, Failure> {
+pub(super) async fn signalled() -> Result<&'static str, Failure> {
     let (mut interrupt, mut terminate) = (
         on_signal(SignalKind::interrupt())?,
         on_signal(SignalKind::terminate())?,

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod listener;
 pub mod messages;
 pub mod metrics;
+pub mod offline;
 pub mod openapi;
 pub mod origins;
 pub mod parsing;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use http_body_util::{Either, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
     HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -188,7 +188,7 @@ fn speaks_anthropic(headers: &HeaderMap) -> bool {
 pub async fn respond(
     state: Arc<State>,
     asked: Asked,
-    request: Request<Incoming>,
+    request: Request<impl Body<Data = Bytes> + Unpin>,
 ) -> Response<ResponseBody> {
     let path = request.uri().path();
     let route = Route::find(path).map(Route::pattern);
@@ -222,7 +222,7 @@ pub async fn respond(
 
 async fn answer(
     state: &Arc<State>,
-    request: Request<Incoming>,
+    request: Request<impl Body<Data = Bytes> + Unpin>,
     call: &Arc<Call>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     check_head(&request)?;
@@ -287,7 +287,7 @@ async fn answer(
 }
 
 /// What no route may be reached with.
-fn check_head(request: &Request<Incoming>) -> Result<(), ApiError> {
+fn check_head<B>(request: &Request<B>) -> Result<(), ApiError> {
     let uri = request.uri();
     let uri_bytes = uri.path_and_query().map_or(0, |path| path.as_str().len());
     if uri_bytes > URI_BYTES_MAX {
@@ -348,7 +348,7 @@ fn preflight(asked: &HeaderMap) -> Response<ResponseBody> {
 async fn body_answer(
     state: &Arc<State>,
     question: Question,
-    request: Request<Incoming>,
+    request: Request<impl Body<Data = Bytes> + Unpin>,
     call: &Arc<Call>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let service = ready(state)?.clone();

@@ -1,0 +1,353 @@
+//! `batch`: a file of requests answered into another file, without a server. Each goes the way of a
+//! request over HTTP; many are under way at once, so that the engine computes them together.
+
+mod answers;
+mod requests;
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use argh::{ArgsInfo, FromArgs};
+use hyper::StatusCode;
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{interval, sleep};
+
+use self::answers::Answers;
+use self::requests::{Line, Requests, Wanted, key};
+use super::boot::{self, Files};
+use super::serve::signalled;
+use super::{Exit, Failure};
+use crate::engine::{Limits, Phase};
+use crate::http::limits::DRAIN_TIMEOUT;
+use crate::http::offline::{self, Answered};
+use crate::http::settings::Settings;
+use crate::http::state::State;
+use crate::log;
+use crate::target;
+use crate::weights::Progress;
+
+/// Requests under way at once: those that hold a slot, and as many that are read meanwhile.
+const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
+/// Between two lines that tell how far it has come.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+
+/// answer a file of requests into another file, without a server
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand, name = "batch", help_triggers("--help"))]
+pub struct Batch {
+    /// file of requests in the format of OpenAI's Batch API: a line of JSON each, with custom_id,
+    /// method, url and body
+    #[argh(positional)]
+    requests: PathBuf,
+
+    /// file that gets a line for each answer as soon as it is there; what it holds already, of an
+    /// earlier run, is not asked again
+    #[argh(positional)]
+    answers: PathBuf,
+
+    /// directory that holds the weights; none for a model inside the binary
+    #[argh(option)]
+    weights: Option<PathBuf>,
+}
+
+/// Answers what is not answered yet.
+///
+/// # Errors
+/// When a file cannot be used, the model cannot be loaded or fails, or a signal ended it before all
+/// was answered. A request that is refused is no error: its line says so.
+pub fn run(options: &Batch) -> Result<(), Failure> {
+    boot::require_serving()?;
+    let requests = Requests::open(&options.requests)?;
+    let answers = Answers::open(&options.answers, &options.requests)?;
+    let mut run = Run::new(requests, answers);
+    if run.left() > 0 {
+        let files = Files::locate(options.weights.as_deref())?;
+        boot::preflight()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|why| Failure::new(Exit::Internal, format!("no threads: {why}")))?;
+        runtime.block_on(answer(&files, &mut run))?;
+    }
+    log::line(run.summary());
+    Ok(())
+}
+
+/// How answering ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ended {
+    All,
+    Signal(&'static str),
+    /// The engine did.
+    Engine,
+}
+
+/// From loading to the last answer or the signal that ends it.
+async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
+    let mut signals = pin!(signalled());
+    let progress = Arc::new(Progress::default());
+    let boot::Engine {
+        handle: engine,
+        thread,
+        chat,
+    } = boot::engine(files, &progress, None, Limits::TARGET);
+    let chat = tokio::select! {
+        chat = boot::serving(&engine, chat) => chat?,
+        // Its thread is left to its loading; the process ends around it.
+        name = &mut signals => return Err(run.cut(name?)),
+    };
+    let Some(chat) = chat else {
+        return boot::ended(thread);
+    };
+    let loading = move || boot::loading(&progress);
+    let state = State::new(target::MODEL_ID, Settings::default(), loading);
+    state.serve(chat, engine.clone());
+    let ended = tokio::select! {
+        ended = run.all(&state) => ended?,
+        name = &mut signals => run.finish(name?).await?,
+        _ = boot::reached(&engine, Phase::Stopped) => Ended::Engine,
+    };
+    run.under_way.abort_all();
+    run.answers.keep()?;
+    engine.drain();
+    boot::ended(thread)?;
+    match ended {
+        Ended::Signal(name) if run.left() > 0 => Err(run.cut(name)),
+        Ended::Engine => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
+        Ended::All | Ended::Signal(_) => Ok(()),
+    }
+}
+
+/// A request that was asked, and its answer; none where the engine ended first.
+type Asked = (String, Option<Answered>);
+
+/// A file on its way into another.
+struct Run {
+    requests: Requests,
+    answers: Answers,
+    under_way: JoinSet<Asked>,
+    /// Places for those under way: all of them for one that must be alone.
+    places: Arc<Semaphore>,
+}
+
+impl Run {
+    fn new(requests: Requests, answers: Answers) -> Run {
+        let run = Run {
+            requests,
+            answers,
+            under_way: JoinSet::new(),
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+        };
+        let known = run.done();
+        if known > 0 {
+            let all = run.requests.count();
+            log::line(format_args!(
+                "{known} of {all} requests are answered already"
+            ));
+        }
+        let strange = run.answers.names().count() - known;
+        if strange > 0 {
+            log::line(format_args!(
+                "{strange} answers are of no request of the file"
+            ));
+        }
+        run
+    }
+
+    /// Requests of the file that are answered.
+    fn done(&self) -> usize {
+        let asked = |name: &&_| self.requests.has(name);
+        self.answers.names().filter(asked).count()
+    }
+
+    fn left(&self) -> usize {
+        self.requests.count() - self.done()
+    }
+
+    /// Asks what is not answered, in the order of the file, and writes answers as they come.
+    async fn all(&mut self, state: &Arc<State>) -> Result<Ended, Failure> {
+        let mut lines = self.requests.lines()?;
+        let mut told = Told::new(state, self);
+        let mut ticks = interval(TOLD_EVERY);
+        ticks.tick().await;
+        loop {
+            while self.under_way.len() < AT_ONCE
+                && let Some(line) = lines.next()
+            {
+                self.take(state, line?)?;
+            }
+            tokio::select! {
+                asked = self.under_way.join_next() => match asked {
+                    Some(asked) => self.write(asked)?,
+                    None => return Ok(Ended::All),
+                },
+                _ = ticks.tick() => told.tell(state, self),
+            }
+        }
+    }
+
+    /// Begins with a line, unless it is answered.
+    fn take(&mut self, state: &Arc<State>, line: Line) -> Result<(), Failure> {
+        if self.answers.has(&key(&line)) {
+            return Ok(());
+        }
+        match line {
+            Ok(wanted) => {
+                let (state, places) = (state.clone(), self.places.clone());
+                self.under_way.spawn(ask(state, places, wanted));
+                Ok(())
+            }
+            Err(bad) => self.answers.refuse(&bad),
+        }
+    }
+
+    fn write(&mut self, asked: Result<Asked, JoinError>) -> Result<(), Failure> {
+        match asked {
+            Ok((custom_id, Some(answered))) => self.answers.add(custom_id, &answered),
+            // It is asked again by the next run.
+            Ok((_, None)) => Ok(()),
+            Err(why) => Err(Failure::new(Exit::Internal, format!("a request: {why}"))),
+        }
+    }
+
+    /// Lets what is under way finish for a while, or until another signal.
+    async fn finish(&mut self, name: &'static str) -> Result<Ended, Failure> {
+        log::line(format_args!(
+            "{name}: finishing {} requests; another signal cuts them",
+            self.under_way.len()
+        ));
+        let mut cut = pin!(async {
+            tokio::select! {
+                () = sleep(DRAIN_TIMEOUT) => {}
+                _ = signalled() => {}
+            }
+        });
+        loop {
+            tokio::select! {
+                asked = self.under_way.join_next() => match asked {
+                    Some(asked) => self.write(asked)?,
+                    None => break,
+                },
+                () = &mut cut => break,
+            }
+        }
+        Ok(Ended::Signal(name))
+    }
+
+    fn cut(&self, name: &str) -> Failure {
+        let message = format!(
+            "{name}: {} of {} requests are answered; the same command goes on",
+            self.done(),
+            self.requests.count()
+        );
+        Failure::new(Exit::Cut, message)
+    }
+
+    fn summary(&self) -> String {
+        let failed = self.answers.failed();
+        let all = self.requests.count();
+        format!("{all} requests are answered, {failed} of them with an error")
+    }
+}
+
+/// Asks a request; one that finds no room beside others has another turn alone.
+async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked {
+    let Wanted {
+        custom_id,
+        url,
+        body,
+    } = wanted;
+    let place = places.acquire().await;
+    let mut answered = offline::post(&state, url.clone(), body.clone()).await;
+    drop(place);
+    if [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ]
+    .contains(&answered.status)
+    {
+        let _alone = places.acquire_many(AT_ONCE as u32).await;
+        answered = offline::post(&state, url, body).await;
+    }
+    let serving = state.service().map(|service| service.engine.phase()) == Some(Phase::Serving);
+    let lost = answered.status.is_server_error() && !serving;
+    (custom_id, (!lost).then_some(answered))
+}
+
+/// How far it has come, for the operator.
+struct Told {
+    since: Instant,
+    done_before: usize,
+    last: Instant,
+    tokens: u64,
+}
+
+impl Told {
+    fn new(state: &State, run: &Run) -> Told {
+        let now = Instant::now();
+        Told {
+            since: now,
+            done_before: run.done(),
+            last: now,
+            tokens: tokens(state),
+        }
+    }
+
+    fn tell(&mut self, state: &State, run: &Run) {
+        let (now, tokens) = (Instant::now(), tokens(state));
+        let rate = (tokens - self.tokens) as f64 / (now - self.last).as_secs_f64();
+        (self.last, self.tokens) = (now, tokens);
+        log::line(line(
+            (run.done(), run.requests.count()),
+            run.done() - self.done_before,
+            run.answers.failed(),
+            rate,
+            now - self.since,
+        ));
+    }
+}
+
+/// Tokens of replies so far.
+fn tokens(state: &State) -> u64 {
+    let service = state.service();
+    service.map_or(0, |service| service.engine.stats().generated_tokens.get())
+}
+
+/// One line: requests, failures, rate, time left by the `new` ones of this run.
+fn line(
+    (done, all): (usize, usize),
+    new: usize,
+    failed: usize,
+    rate: f64,
+    elapsed: Duration,
+) -> String {
+    let left = match new {
+        0 => "time left unknown".to_string(),
+        new => {
+            let each = elapsed.as_secs_f64() / new as f64;
+            format!("{:.0} s left", each * (all - done) as f64)
+        }
+    };
+    format!("{done} of {all} requests, {failed} with an error, {rate:.0} tokens/s, {left}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_how_far_it_has_come_and_what_is_left() {
+        let told = line((30, 100), 20, 1, 812.4, Duration::from_secs(10));
+        assert_eq!(
+            told,
+            "30 of 100 requests, 1 with an error, 812 tokens/s, 35 s left"
+        );
+        let told = line((10, 100), 0, 0, 0.0, Duration::from_secs(5));
+        assert!(told.ends_with("time left unknown"));
+    }
+}

@@ -1,0 +1,305 @@
+//! The file of requests: a line of JSON each, in the format of OpenAI's Batch API.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use hyper::body::Bytes;
+use hyper::{Method, Uri};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::cli::{Exit, Failure};
+use crate::http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
+
+/// Longest line that is read: a body of the largest size, and what stands around it.
+const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
+/// Longest name of a request.
+const CUSTOM_ID_BYTES_MAX: usize = 512;
+/// Names that stand twice and are told.
+const TWICE_TOLD_MAX: usize = 8;
+/// Mark that some editors put before the first line.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// What names an answer: that of its request, or the line that has none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    CustomId(String),
+    Line(usize),
+}
+
+/// A request to be answered.
+#[derive(Debug)]
+pub struct Wanted {
+    pub custom_id: String,
+    pub url: Uri,
+    pub body: Bytes,
+}
+
+/// A line that is no request.
+#[derive(Debug, PartialEq)]
+pub struct Bad {
+    pub custom_id: Option<String>,
+    /// Counted from 1.
+    pub line: usize,
+    /// None where the line as a whole is at fault.
+    pub field: Option<&'static str>,
+    /// The fault and its fix.
+    pub problem: String,
+}
+
+/// What a line holds.
+pub type Line = Result<Wanted, Bad>;
+
+/// Name of what a line is answered with.
+pub fn key(line: &Line) -> Key {
+    match line {
+        Ok(wanted) => Key::CustomId(wanted.custom_id.clone()),
+        Err(bad) => match &bad.custom_id {
+            Some(id) => Key::CustomId(id.clone()),
+            None => Key::Line(bad.line),
+        },
+    }
+}
+
+/// The fields of a line, whatever they hold.
+#[derive(Deserialize)]
+struct Fields<'l> {
+    #[serde(borrow, default)]
+    custom_id: Option<&'l RawValue>,
+    #[serde(borrow, default)]
+    method: Option<&'l RawValue>,
+    #[serde(borrow, default)]
+    url: Option<&'l RawValue>,
+    #[serde(borrow, default)]
+    body: Option<&'l RawValue>,
+}
+
+/// Reads line number `line`.
+fn read(line: usize, text: &[u8]) -> Line {
+    let bad = |custom_id: Option<&String>, field, problem: &str| Bad {
+        custom_id: custom_id.cloned(),
+        line,
+        field,
+        problem: problem.to_string(),
+    };
+    if text.len() > LINE_BYTES_MAX {
+        let problem = format!("is longer than {LINE_BYTES_MAX} bytes; send less");
+        return Err(bad(None, None, &problem));
+    }
+    if !text.trim_ascii_start().starts_with(b"{") {
+        return Err(bad(None, None, "is no JSON object; write one a line"));
+    }
+    let fields: Fields = serde_json::from_slice(text)
+        .map_err(|why| bad(None, None, &format!("is not valid JSON: {why}")))?;
+    let custom_id =
+        custom_id(fields.custom_id).map_err(|problem| bad(None, Some("custom_id"), &problem))?;
+    let wrong = |field, problem: &str| bad(Some(&custom_id), Some(field), problem);
+    if string(fields.method).is_none_or(|method| method != Method::POST.as_str()) {
+        return Err(wrong("method", "must be \"POST\""));
+    }
+    let url = string(fields.url).and_then(|url| path(&url));
+    let url = url.ok_or_else(|| wrong("url", "must be a path such as /v1/chat/completions"))?;
+    let body = fields.body.ok_or_else(|| wrong("body", "is missing"))?;
+    Ok(Wanted {
+        url,
+        body: Bytes::copy_from_slice(body.get().as_bytes()),
+        custom_id,
+    })
+}
+
+fn string(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
+}
+
+fn custom_id(value: Option<&RawValue>) -> Result<String, String> {
+    let fits = |id: &String| (1..=CUSTOM_ID_BYTES_MAX).contains(&id.len());
+    let problem = format!("must be a text of 1 to {CUSTOM_ID_BYTES_MAX} bytes");
+    string(value).filter(fits).ok_or(problem)
+}
+
+/// A path on this server.
+fn path(url: &str) -> Option<Uri> {
+    let fits = url.starts_with('/') && url.len() <= URI_BYTES_MAX;
+    url.parse().ok().filter(|_| fits)
+}
+
+/// The file, which is read twice: for its names, and for its requests.
+#[derive(Debug)]
+pub struct Requests {
+    path: PathBuf,
+    /// Line of each.
+    names: HashMap<Key, usize>,
+}
+
+impl Requests {
+    /// Reads all names.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or a name stands twice: its answers could not be told apart.
+    pub fn open(path: &Path) -> Result<Requests, Failure> {
+        let (mut names, mut twice) = (HashMap::new(), Vec::new());
+        for found in lines(path)? {
+            let (number, line) = found?;
+            match names.entry(key(&line)) {
+                Entry::Vacant(free) => drop(free.insert(number)),
+                Entry::Occupied(first) => twice.push((number, first.key().clone(), *first.get())),
+            }
+        }
+        match twice.is_empty() {
+            true => Ok(Requests {
+                path: path.to_path_buf(),
+                names,
+            }),
+            false => Err(stand_twice(path, &twice)),
+        }
+    }
+
+    /// How many answers there will be.
+    pub fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn has(&self, name: &Key) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Lines in their order, again.
+    ///
+    /// # Errors
+    /// When the file cannot be read any more.
+    pub fn lines(&self) -> Result<impl Iterator<Item = Result<Line, Failure>> + use<>, Failure> {
+        Ok(lines(&self.path)?.map(|found| found.map(|(_, line)| line)))
+    }
+}
+
+fn stand_twice(path: &Path, twice: &[(usize, Key, usize)]) -> Failure {
+    let told = twice.iter().take(TWICE_TOLD_MAX);
+    let told = told.map(|(number, name, first)| match name {
+        Key::CustomId(id) => format!("{id:?} on lines {first} and {number}"),
+        Key::Line(line) => format!("line {line}"),
+    });
+    let told = told.collect::<Vec<_>>().join(", ");
+    let more = match twice.len().saturating_sub(TWICE_TOLD_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!(
+        "{}: custom_id stands twice: {told}{more}; an answer is found by it: give each request its \
+         own",
+        path.display()
+    );
+    Failure::new(Exit::Config, message)
+}
+
+/// Lines that are not blank, with their numbers.
+fn lines(
+    path: &Path,
+) -> Result<impl Iterator<Item = Result<(usize, Line), Failure>> + use<>, Failure> {
+    let name = path.display().to_string();
+    let failure = move |why: io::Error| Failure::new(Exit::Io, format!("{name}: {why}"));
+    let file = File::open(path).map_err(&failure)?;
+    if !file.metadata().map_err(&failure)?.is_file() {
+        let message = format!("{}: is no file, which is read twice", path.display());
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let (mut reader, mut number) = (BufReader::new(file), 0);
+    let mut next = move || {
+        loop {
+            let mut text = bounded_line(&mut reader)?;
+            if text.is_empty() {
+                return Ok(None);
+            }
+            number += 1;
+            if number == 1 && text.starts_with(BYTE_ORDER_MARK) {
+                text.drain(..BYTE_ORDER_MARK.len());
+            }
+            if !text.trim_ascii().is_empty() {
+                return Ok(Some((number, read(number, &text))));
+            }
+        }
+    };
+    Ok(std::iter::from_fn(move || {
+        next().map_err(&failure).transpose()
+    }))
+}
+
+/// The next line with its end, or as much of it as tells that it is too long; empty at the end.
+fn bounded_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let most = LINE_BYTES_MAX as u64 + 1;
+    reader.by_ref().take(most).read_until(b'\n', &mut text)?;
+    if text.len() > LINE_BYTES_MAX && !text.ends_with(b"\n") {
+        reader.skip_until(b'\n')?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bad(text: &str) -> (Option<String>, Option<&'static str>, String) {
+        let bad = read(7, text.as_bytes()).expect_err("it is no request");
+        assert_eq!(bad.line, 7);
+        (bad.custom_id, bad.field, bad.problem)
+    }
+
+    #[test]
+    fn a_request_keeps_its_body_as_it_stands() {
+        let body = r#"{"b": 1,  "a":[1.50e0]}"#;
+        let text = format!(
+            r#"{{"custom_id": "é", "method": "POST", "url": "/v1/x", "body": {body}, "more": 1}}"#
+        );
+        let wanted = read(1, text.as_bytes()).unwrap();
+        assert_eq!(
+            (wanted.custom_id.as_str(), wanted.url.path()),
+            ("é", "/v1/x")
+        );
+        assert_eq!(wanted.body, body);
+    }
+
+    #[test]
+    fn each_fault_names_its_field_and_the_request_where_that_is_known() {
+        let whole = r#"{"custom_id": "a", "method": "POST", "url": "/v1/x", "body": {}}"#;
+        assert!(read(1, whole.as_bytes()).is_ok());
+        for (from, to, field) in [
+            ("\"POST\"", "\"GET\"", "method"),
+            ("\"POST\"", "1", "method"),
+            ("/v1/x", "http://a/v1/x", "url"),
+            ("/v1/x", "/a b", "url"),
+            ("\"/v1/x\"", "null", "url"),
+            ("{}", "null", "body"),
+            (", \"body\": {}", "", "body"),
+        ] {
+            let (custom_id, found, _) = bad(&whole.replace(from, to));
+            assert_eq!(
+                (custom_id.as_deref(), found),
+                (Some("a"), Some(field)),
+                "{to}"
+            );
+        }
+        let long = format!("\"{}\"", "x".repeat(CUSTOM_ID_BYTES_MAX + 1));
+        for id in ["\"\"", "1", "null", &long] {
+            let (custom_id, found, _) = bad(&whole.replace("\"a\"", id));
+            assert_eq!((custom_id, found), (None, Some("custom_id")), "{id}");
+        }
+        let twice = whole.replace("\"url\"", "\"method\": \"POST\", \"url\"");
+        for text in ["[1]", "{", "x", r#"["a", "POST", "/v1/x", {}]"#, &twice] {
+            assert_eq!(bad(text).1, None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_whole() {
+        let mut text = vec![b' '; LINE_BYTES_MAX + 9];
+        text.extend_from_slice(b"\nnext");
+        let mut reader = text.as_slice();
+        let first = bounded_line(&mut reader).unwrap();
+        assert!(read(1, &first).unwrap_err().problem.contains("longer"));
+        assert_eq!(bounded_line(&mut reader).unwrap(), b"next");
+        assert_eq!(bounded_line(&mut reader).unwrap(), b"");
+    }
+}

@@ -1,0 +1,50 @@
+//! Requests that come over no connection: each is answered whole, with the bits and the errors that
+//! a client would get.
+
+use std::sync::Arc;
+
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Bytes;
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode, Uri};
+
+use super::call::REQUEST_ID;
+use super::peer::Peer;
+use super::routes::respond;
+use super::state::State;
+
+/// A request must name a host, and this machine is always allowed.
+const HERE: HeaderValue = HeaderValue::from_static("localhost");
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Answered {
+    pub status: StatusCode,
+    /// Name of the call, as `x-request-id` would tell it.
+    pub request_id: String,
+    /// JSON; none where the request asks for a stream, which ends with this.
+    pub body: Option<Bytes>,
+}
+
+/// Posts `body` to the path `url`. Whoever stops waiting ends the replies.
+pub async fn post(state: &Arc<State>, url: Uri, body: Bytes) -> Answered {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = url;
+    request.headers_mut().insert(HOST, HERE);
+    // Of a connection of its own each, so that all of them queue as one.
+    let asked = Arc::new(Peer::new(None)).ask();
+    let response = respond(state.clone(), asked, request).await;
+    let id = response.headers().get(REQUEST_ID);
+    let request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let (status, request_id) = (response.status(), request_id.to_string());
+    let body = match response.into_body() {
+        Either::Left(whole) => whole.collect().await.ok().map(|whole| whole.to_bytes()),
+        Either::Right(_) => None,
+    };
+    Answered {
+        status,
+        request_id,
+        body,
+    }
+}
