@@ -1,5 +1,8 @@
 //! Atlas: one binary per hardware, model and quantisation, serving it over HTTP.
 //!
+//! [`Engine`] is the model inside of another program; see [`embed`]. All other modules are parts of
+//! the server, and change as it does.
+//!
 //! Without the feature `server` this is the model alone: what golden tokens of further targets are
 //! compared with, each in a build of its own.
 
@@ -10,6 +13,8 @@ pub mod bench;
 pub mod calendar;
 #[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "server")]
+pub mod embed;
 pub mod engine;
 pub mod executor;
 pub mod histogram;
@@ -25,3 +30,6 @@ pub mod target;
 #[cfg(feature = "server")]
 pub mod text;
 pub mod weights;
+
+#[cfg(feature = "server")]
+pub use embed::{Engine, Error, Finish, Piece, Reply, Request, Stream, ToolCall, Usage};

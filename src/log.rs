@@ -3,13 +3,15 @@
 use std::fmt::{self, Display};
 use std::io::Write;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-static DEBUG: AtomicBool = AtomicBool::new(false);
+/// A library says nothing unless it is told to.
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
+    Silent,
     Info,
     /// Also what is of interest when a client does not get what it expects.
     Debug,
@@ -30,6 +32,7 @@ impl FromStr for Level {
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Level::Silent => "silent",
             Level::Info => "info",
             Level::Debug => "debug",
         })
@@ -38,12 +41,12 @@ impl fmt::Display for Level {
 
 /// Sets how much is told from here on.
 pub fn set_level(level: Level) {
-    DEBUG.store(level == Level::Debug, Ordering::Relaxed);
+    LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
 /// Whether [`debug`] writes anything.
 pub fn tells_debug() -> bool {
-    DEBUG.load(Ordering::Relaxed)
+    LEVEL.load(Ordering::Relaxed) == Level::Debug as u8
 }
 
 /// Writes one line if the operator asked for such.
@@ -56,6 +59,9 @@ pub fn debug(text: impl Display) {
 /// Writes one line; control characters are escaped, so that text from elsewhere cannot forge
 /// lines or drive a terminal.
 pub fn line(text: impl Display) {
+    if LEVEL.load(Ordering::Relaxed) == Level::Silent as u8 {
+        return;
+    }
     let text = escaped(&text.to_string());
     // Nobody can be told that standard error is gone.
     let _ = writeln!(std::io::stderr(), "{text}");

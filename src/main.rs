@@ -8,13 +8,15 @@ use std::process::ExitCode;
 
 use atlas::backend::allocator::{self, Allocator};
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
-use atlas::{log, target};
+use atlas::log::{self, Level};
+use atlas::target;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     allocator::prepare();
+    log::set_level(Level::Info);
     let arguments: Option<Vec<String>> = std::env::args_os()
         .skip(1)
         .map(|argument| argument.into_string().ok())

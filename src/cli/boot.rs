@@ -232,6 +232,13 @@ pub struct Engine {
     pub chat: JoinHandle<Result<ChatModel, Failure>>,
 }
 
+/// The same, whose end nobody waits for yet.
+pub struct Started {
+    pub handle: Handle,
+    pub thread: engine::Thread,
+    pub chat: JoinHandle<Result<ChatModel, Failure>>,
+}
+
 /// Whether a model is to draft: its layer of multi-token prediction takes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafting {
@@ -297,12 +304,12 @@ pub fn tell_detour(checkpoint: &Checkpoint) {
 
 /// Starts the engine, whose thread loads and checks the model, and loads the text side beside it;
 /// `golden` is a file of golden tokens that the model is checked with too.
-pub fn engine(
+pub fn start(
     files: &Files,
     progress: &Arc<Progress>,
     golden: Option<&Path>,
     limits: Limits,
-) -> Engine {
+) -> Started {
     check::tell_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
@@ -324,6 +331,25 @@ pub fn engine(
                 .map_err(|_| "there is nothing to check the model with".into())
         })
     });
+    Started {
+        handle,
+        thread,
+        chat,
+    }
+}
+
+/// As [`start`]; the process ends soon after a failure of the device.
+pub fn engine(
+    files: &Files,
+    progress: &Arc<Progress>,
+    golden: Option<&Path>,
+    limits: Limits,
+) -> Engine {
+    let Started {
+        handle,
+        thread,
+        chat,
+    } = start(files, progress, golden, limits);
     Engine {
         handle,
         thread: thread::spawn(move || end(thread)),

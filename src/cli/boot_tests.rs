@@ -49,6 +49,7 @@ impl Executor for Sleeper {
 
 /// Serves one request; after a failure the process is held for longer than it may last.
 fn live(step: Duration) {
+    log::set_level(log::Level::Info); // as `main` does
     let (handle, thread) = engine::spawn(Limits::TARGET, move || Ok(Sleeper(step)));
     let (events, mut told) = handle.channel(4);
     let request = Request {

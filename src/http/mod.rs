@@ -38,7 +38,7 @@ pub mod server;
 pub mod settings;
 pub mod state;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 pub mod thinking;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Bytes;
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
 
-use super::call::REQUEST_ID;
-use super::peer::Peer;
+use super::call::{Call, REQUEST_ID};
+use super::peer::{Asked, Peer};
 use super::routes::respond;
+use super::settings::Settings;
 use super::state::State;
 
 /// A request must name a host, and this machine is always allowed.
@@ -26,15 +27,23 @@ pub struct Answered {
     pub body: Option<Bytes>,
 }
 
+/// A call that came over no connection: of one of its own each, so that all of them queue as one.
+pub fn call(settings: &Settings) -> Arc<Call> {
+    let headers = HeaderMap::new();
+    Arc::new(Call::new(asked(), &headers, Method::POST, None, settings))
+}
+
+fn asked() -> Asked {
+    Arc::new(Peer::new(None)).ask()
+}
+
 /// Posts `body` to the path `url`. Whoever stops waiting ends the replies.
 pub async fn post(state: &Arc<State>, url: Uri, body: Bytes) -> Answered {
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = url;
     request.headers_mut().insert(HOST, HERE);
-    // Of a connection of its own each, so that all of them queue as one.
-    let asked = Arc::new(Peer::new(None)).ask();
-    let response = respond(state.clone(), asked, request).await;
+    let response = respond(state.clone(), asked(), request).await;
     let id = response.headers().get(REQUEST_ID);
     let request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
     let (status, request_id) = (response.status(), request_id.to_string());

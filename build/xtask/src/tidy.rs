@@ -27,7 +27,7 @@ const NAMES_BANNED: [&str; 11] = [
 const FOLDERS_SKIPPED: [&str; 3] = ["target", "golden", "__pycache__"];
 
 /// What the workspace's top level holds, beside what begins with a dot.
-const TOP_LEVEL: [&str; 13] = [
+const TOP_LEVEL: [&str; 14] = [
     "Cargo.lock",
     "Cargo.toml",
     "LICENSE",
@@ -35,6 +35,7 @@ const TOP_LEVEL: [&str; 13] = [
     "build",
     "ci",
     "cuda",
+    "examples",
     "ffi",
     "packaging",
     "rust-toolchain.toml",

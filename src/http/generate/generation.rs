@@ -76,6 +76,8 @@ pub struct Settled {
     /// Tokens of the reply that the events brought, and those of them that are reasoning.
     pub tokens: usize,
     pub reasoning_tokens: usize,
+    /// Those tokens, where they are wanted.
+    pub ids: Vec<TokenId>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// The same of tokens of the reasoning, where they are wanted by themselves.
     pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
@@ -116,6 +118,7 @@ pub struct Choice {
     tokens: usize,
     /// Those of them that are reasoning, tags included.
     reasoning_tokens: usize,
+    tells_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
     /// Log-probabilities of text that may be the beginning of a call.
@@ -136,6 +139,7 @@ impl Choice {
             fills_context,
             tokens: 0,
             reasoning_tokens: 0,
+            tells_ids: false,
             finish: None,
             scored: ScoredPart::All,
             unsettled: Vec::new(),
@@ -169,6 +173,7 @@ impl Choice {
                 self.reasoning_tokens += reasoning;
                 out.tokens += 1;
                 out.reasoning_tokens += reasoning;
+                out.ids.extend(self.tells_ids.then_some(id));
                 let has_text = self.reply.tells_all() || self.reply.is_text(&service.chat, id);
                 let before = (self.reply.part(), self.reply.begun_calls());
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
@@ -313,6 +318,13 @@ impl Generation {
     /// The same, where what a token settles is handed out by itself, however many there are.
     pub fn token_by_token(mut self) -> Generation {
         self.apart = true;
+        self
+    }
+
+    /// The same, where tokens are handed out too.
+    pub fn telling_ids(mut self) -> Generation {
+        let choices = self.choices.iter_mut();
+        choices.for_each(|choice| choice.tells_ids = true);
         self
     }
 

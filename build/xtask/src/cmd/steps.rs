@@ -115,6 +115,10 @@ const BROWSER: &str = "chromium";
 const PROXIES: &str = "scripts/proxies.py";
 const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 
+/// A program with the model inside, which the README shows, and what it must say.
+const EXAMPLE: &str = "embed";
+const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
+
 /// Black-box tests. Compiled with `ATLAS_BINARY` they test that binary.
 const END_TO_END: &str = "ci/e2e";
 
@@ -292,6 +296,11 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
         )
         .turn(Turn::Alone),
         Step::new(
+            "library",
+            "the README's program with the model inside, and the examples of the documentation",
+            |suite, name| library(suite, name).into(),
+        ),
+        Step::new(
             "chat page",
             "the page in a real browser",
             move |suite, name| match missing(CHAT_PAGE, &["python3", BROWSER], suite) {
@@ -385,6 +394,23 @@ fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure
     let mut cargo = linted(suite.product_cargo("test", Optimised::No, "--test e2e")?);
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
+}
+
+/// What other programs use: the example runs, and those of the documentation compile.
+fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
+    suite.run(
+        name,
+        &mut suite.product_cargo("test", Optimised::No, "--doc")?,
+    )?;
+    let args = format!("--example {EXAMPLE}");
+    let said = suite.run(
+        name,
+        &mut linted(suite.product_cargo("run", Optimised::No, &args)?),
+    )?;
+    match EXAMPLE_SAYS.iter().find(|text| !said.contains(*text)) {
+        None => Ok(()),
+        Some(text) => Err(format!("{EXAMPLE} does not say {text}:\n{said}")),
+    }
 }
 
 /// The outcome of a step whose files are not in the workspace.

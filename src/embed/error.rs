@@ -1,0 +1,60 @@
+//! Why there is no reply.
+
+use std::fmt;
+
+use hyper::StatusCode;
+
+use crate::cli::Failure;
+use crate::http::error::ApiError;
+
+/// Why there is no model or no reply.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Error {
+    /// The model cannot be loaded: what is wrong and its fix.
+    Open(String),
+    /// The request cannot be answered as it is.
+    Request {
+        /// The field at fault, by its name in the chat completions API: `messages[0].role`.
+        field: Option<String>,
+        problem: String,
+    },
+    /// As many requests wait as may; begin another once a reply is complete.
+    Busy,
+    /// The model failed; this engine answers nothing any more.
+    Engine(String),
+}
+
+impl Error {
+    pub(super) fn open(failure: Failure) -> Error {
+        Error::Open(failure.message)
+    }
+
+    /// What a client would be told.
+    pub(super) fn of(error: ApiError) -> Error {
+        match error.status {
+            StatusCode::TOO_MANY_REQUESTS => Error::Busy,
+            status if status.is_client_error() => Error::Request {
+                field: error.param,
+                problem: error.message,
+            },
+            _ => Error::Engine(error.message),
+        }
+    }
+
+    /// The field `name` asks for what a reply here has no place for.
+    pub(super) fn field(name: &str, problem: &str) -> Error {
+        Error::of(ApiError::field(name, problem))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Open(problem) | Error::Engine(problem) => f.write_str(problem),
+            Error::Request { problem, .. } => f.write_str(problem),
+            Error::Busy => f.write_str("as many requests wait as may; wait for a reply"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,68 @@
+//! What is asked: the fields of a chat completions request, by methods for the usual ones.
+
+use serde_json::{Map, Value, json};
+
+/// A request for one reply. Fields that are not set have the defaults of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    fields: Map<String, Value>,
+}
+
+impl Request {
+    /// A conversation of one question.
+    pub fn prompt(text: impl Into<String>) -> Request {
+        Request::messages([("user", text)])
+    }
+
+    /// A conversation: roles (`system`, `user`, `assistant`) and what they say.
+    pub fn messages<R: Into<String>, T: Into<String>>(
+        messages: impl IntoIterator<Item = (R, T)>,
+    ) -> Request {
+        let message = |(role, text): (R, T)| json!({"role": role.into(), "content": text.into()});
+        let messages: Vec<Value> = messages.into_iter().map(message).collect();
+        let request = Request { fields: Map::new() };
+        request.set("messages", messages)
+    }
+
+    /// Tokens to generate at most; what fits without it.
+    pub fn max_tokens(self, tokens: usize) -> Request {
+        self.set("max_tokens", tokens)
+    }
+
+    /// Randomness from 0 to 2; 0 always takes the most likely token.
+    pub fn temperature(self, temperature: f64) -> Request {
+        self.set("temperature", temperature)
+    }
+
+    /// Tokens come from the smallest set whose probability reaches this; above 0, at most 1.
+    pub fn top_p(self, top_p: f64) -> Request {
+        self.set("top_p", top_p)
+    }
+
+    /// With the same seed a request has the same reply; a new one each time without.
+    pub fn seed(self, seed: i64) -> Request {
+        self.set("seed", seed)
+    }
+
+    /// Texts that end the reply and are no part of it.
+    pub fn stop<T: Into<String>>(self, texts: impl IntoIterator<Item = T>) -> Request {
+        let texts: Vec<String> = texts.into_iter().map(T::into).collect();
+        self.set("stop", texts)
+    }
+
+    /// Whether the model thinks before it answers.
+    pub fn thinking(self, on: bool) -> Request {
+        self.set("chat_template_kwargs", json!({"enable_thinking": on}))
+    }
+
+    /// Any field of the chat completions API, such as `tools` or `response_format`, in its form.
+    pub fn set(mut self, field: &str, value: impl Into<Value>) -> Request {
+        self.fields.insert(field.to_string(), value.into());
+        self
+    }
+
+    /// The body that a client would send.
+    pub(super) fn body(&self) -> Value {
+        Value::Object(self.fields.clone())
+    }
+}
