@@ -119,6 +119,10 @@ const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 const EXAMPLE: &str = "embed";
 const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
 
+/// Script that measures a server over HTTP, in its short form and in an unfriendly world.
+const SWEEP: &str = "scripts/sweep.py";
+const SWEEP_TEST: &str = "scripts/sweep_test.py";
+
 /// Black-box tests. Compiled with `ATLAS_BINARY` they test that binary.
 const END_TO_END: &str = "ci/e2e";
 
@@ -309,6 +313,14 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             },
         ),
         Step::new(
+            "sweep",
+            "measured figures are those of the server, and failures are told",
+            move |suite, name| match missing(SWEEP_TEST, &["python3"], suite) {
+                Some(missing) => missing,
+                None => sweep(suite, name, target).into(),
+            },
+        ),
+        Step::new(
             "tiny evaluation",
             "the served model really answers",
             move |suite, name| evaluation(suite, name, target),
@@ -352,6 +364,16 @@ fn chat_page(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure>
     let server = Server::start(&path, &[], &suite.log("chat page server"))?;
     let mut command = python(suite, CHAT_PAGE);
     command.arg(&server.url);
+    Ok(suite.run(name, &mut command).map(drop)?)
+}
+
+fn sweep(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let server = Server::start(&path, &[], &suite.log("sweep server"))?;
+    suite.run(name, &mut python(suite, SWEEP_TEST))?;
+    let results = suite.site.atlas().join("log").join("sweep");
+    let mut command = python(suite, SWEEP);
+    command.args([&server.url, "--short", "--out"]).arg(results);
     Ok(suite.run(name, &mut command).map(drop)?)
 }
 
