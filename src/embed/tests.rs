@@ -119,7 +119,7 @@ fn a_failure_of_the_device_is_an_error_of_the_stream() {
 
 #[test]
 fn the_readme_shows_the_example() {
-    let example = include_str!("../../examples/embed.rs");
+    let example = include_str!("example.rs");
     let (_, program) = example.split_once("\n\n").unwrap();
     let readme = include_str!("../../README.md");
     let block = format!("```rust\n{program}```\n");

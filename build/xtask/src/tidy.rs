@@ -27,7 +27,7 @@ const NAMES_BANNED: [&str; 11] = [
 const FOLDERS_SKIPPED: [&str; 3] = ["target", "golden", "__pycache__"];
 
 /// What the workspace's top level holds, beside what begins with a dot.
-const TOP_LEVEL: [&str; 14] = [
+const TOP_LEVEL: [&str; 13] = [
     "Cargo.lock",
     "Cargo.toml",
     "LICENSE",
@@ -35,7 +35,6 @@ const TOP_LEVEL: [&str; 14] = [
     "build",
     "ci",
     "cuda",
-    "examples",
     "ffi",
     "packaging",
     "rust-toolchain.toml",
