@@ -1,7 +1,8 @@
 //! Cargo's hook: the manifest of the target becomes `target.rs` in `OUT_DIR`.
 //!
 //! Reads `ATLAS_TARGET` (`<hw>/<model>/<quant>`) and, for targets with device code,
-//! `ATLAS_OBJECTS`: the folder with the archives that the pipeline compiled for it.
+//! `ATLAS_OBJECTS`: the folder with the archives that the pipeline compiled for it. `ATLAS_GLIBC`
+//! is the folder with what the binary is linked with in place of the host's C library.
 
 use std::env;
 use std::error::Error;
@@ -39,7 +40,26 @@ fn generate() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
     choose("model", &["hybrid", "plain", "sliding"], target.decoder());
     choose("feed_forward", &["experts", "mlp"], target.feed_forward());
+    link_glibc();
     link(&target)
+}
+
+/// Searches start files and libraries in the given folder first. Symbols that the host's own
+/// libraries want of its C library are not looked for; copies of data are refused, for they would
+/// need the addresses of that release.
+fn link_glibc() {
+    println!("cargo::rerun-if-env-changed=ATLAS_GLIBC");
+    if let Ok(folder) = env::var("ATLAS_GLIBC") {
+        watch(&folder);
+        for argument in [
+            &format!("-B{folder}"),
+            &format!("-L{folder}"),
+            "-Wl,--allow-shlib-undefined",
+            "-Wl,-z,nocopyreloc,-z,text",
+        ] {
+            println!("cargo::rustc-link-arg-bins={argument}");
+        }
+    }
 }
 
 /// Tells which of some kinds of code the target has.

@@ -8,6 +8,7 @@ use std::path::Path;
 use manifest::Target;
 
 use crate::dist::Tool;
+use crate::glibc::{self, Programs};
 use crate::graph::{Action, ActionId, Input, Source};
 use crate::graph::{Error as GraphError, Graph};
 use crate::toolchain::{CargoAdditions, Toolchain};
@@ -194,8 +195,15 @@ pub fn plan(
         let report = Source::Output(*id, format!("{op}.ptxas"));
         (op.clone(), report)
     };
+    let mut cargo = cargo_additions(&host, &folders, archive, toolchain);
+    let programs = Programs {
+        cc: &host.linker,
+        ar: &host.ar,
+        beside: &host.beside,
+    };
+    glibc::link_with(graph, &host.triple, &programs, &mut cargo)?;
     Ok(Device {
-        cargo: cargo_additions(&host, &folders, archive, toolchain),
+        cargo,
         reports: objects.iter().map(report).collect(),
         cuobjdump: folders.cuobjdump,
         libclang: folders.libclang,

@@ -7,6 +7,7 @@ mod cli;
 mod cmd;
 mod cuda;
 mod dist;
+mod glibc;
 mod graph;
 mod plan;
 mod server;

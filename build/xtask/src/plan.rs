@@ -9,6 +9,7 @@ use manifest::schema::hardware::Backend;
 
 use crate::binary;
 use crate::cuda::{self, Device, DeviceTarget, Probe, labelled};
+use crate::glibc::{self, Programs};
 use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
 use crate::toolchain::{CargoAdditions, Toolchain};
 
@@ -99,8 +100,15 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
             &DeviceTarget::of(target, variant.probe)?,
         )?),
     };
-    let nothing = CargoAdditions::default();
-    let additions = device.as_ref().map_or(&nothing, |device| &device.cargo);
+    let of_host = match device {
+        Some(_) => None,
+        None => Some(linked_for(&mut graph, toolchain)?),
+    };
+    let additions = device
+        .as_ref()
+        .map(|device| &device.cargo)
+        .or(of_host.as_ref());
+    let additions = additions.expect("one of the two is there");
     let cargo = graph.add(cargo(target, toolchain, additions, variant)?)?;
     let binary = match variant.probe {
         Some(probe) => format!("{}.{}", target.binary(), probe.name()),
@@ -117,6 +125,17 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
         published,
         device,
     })
+}
+
+/// What a target of this host is linked with.
+fn linked_for(graph: &mut Graph, toolchain: &Toolchain) -> Result<CargoAdditions, Error> {
+    let mut additions = CargoAdditions::default();
+    let [cc, beside @ .., ar] = toolchain.cc.as_slice() else {
+        unreachable!("the toolchain has four programs of the C compiler")
+    };
+    let programs = Programs { cc, ar, beside };
+    glibc::link_with(graph, &toolchain.host, &programs, &mut additions)?;
+    Ok(additions)
 }
 
 /// The action that compiles the workspace for `target`.

@@ -8,10 +8,11 @@ use manifest::Target;
 use super::build::{make, plan};
 use crate::binary::{self, Elf, MACHINE_AARCH64, MACHINE_X86_64};
 use crate::cuda;
+use crate::glibc::RELEASE;
 use crate::site::{Failure, Site};
 
 /// Libraries that a binary may need: glibc and what its loader brings, and the GPU driver.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "libc.so.6",
     "libm.so.6",
     "libgcc_s.so.1",
@@ -19,11 +20,9 @@ const LIBRARIES: [&str; 8] = [
     "ld-linux-aarch64.so.1",
     "libdl.so.2",
     "libpthread.so.0",
+    "librt.so.1",
     "libcuda.so.1",
 ];
-
-/// The newest glibc whose symbols a binary may need: that of the build's own Debian 12.
-const GLIBC_MOST: (u32, u32) = (2, 36);
 
 /// Start of every PTX module; a binary with one would be compiled again on the user's machine.
 const PTX_MARK: &[u8] = b".version ";
@@ -149,11 +148,12 @@ fn libraries(elf: &Elf<'_>) -> Result<String, String> {
 
 fn glibc(elf: &Elf<'_>) -> Result<String, String> {
     let (major, minor) = elf.glibc()?;
-    match (major, minor) <= GLIBC_MOST {
+    match (major, minor) <= RELEASE {
         true => Ok(format!("{major}.{minor} or later")),
         false => Err(format!(
-            "needs {major}.{minor}, but systems with {}.{} are served",
-            GLIBC_MOST.0, GLIBC_MOST.1
+            "needs {major}.{minor}, but systems with {}.{} are served: it was not linked with the \
+             libraries of build/glibc",
+            RELEASE.0, RELEASE.1
         )),
     }
 }
@@ -174,6 +174,16 @@ fn no_ptx(bytes: &[u8]) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_symbol_of_a_later_glibc_is_found() {
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let at = binary::find(&bytes, b"\0GLIBC_2.").expect("a test needs the C library");
+        let end = at + 1 + binary::find(&bytes[at + 1..], b"\0").unwrap();
+        bytes[at + 9..end].fill(b'9');
+        let why = glibc(&Elf::parse(&bytes).unwrap()).unwrap_err();
+        assert!(why.contains("but systems with 2.31 are served"), "{why}");
+    }
 
     #[test]
     fn a_ptx_module_is_found_and_its_parts_alone_are_not() {
