@@ -38,6 +38,7 @@ mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod sim;
+mod slower;
 pub mod speculate;
 mod stats;
 #[cfg(test)]
@@ -78,6 +79,7 @@ use self::request::{Admission, Event, FinishReason};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
+use self::slower::Slower;
 use self::speculate::{Costs, Reply, Speculate};
 use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
 use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
@@ -237,6 +239,7 @@ struct Engine<E> {
     lanes: Vec<Lane>,
     plan: Plan,
     pace: Pace,
+    slower: Slower,
     drafter: Drafter,
     costs: Costs,
     /// Of replies in the order of their lanes.
@@ -261,6 +264,7 @@ impl<E: Executor> Engine<E> {
     ) -> Self {
         limits.pages = limits.pages.min(executor.pages().unwrap_or(usize::MAX));
         shared.stats.pages_total.set(limits.pages);
+        let slower = Slower::new(&shared.stats.slowdown);
         Engine {
             executor,
             runtime,
@@ -288,6 +292,7 @@ impl<E: Executor> Engine<E> {
             costs: Costs::default(),
             replies: Vec::with_capacity(limits.sequences),
             pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
+            slower,
             rows: Vec::with_capacity(limits.sequences),
             scored_rows: Vec::new(),
             scored_logits: Vec::new(),
@@ -569,14 +574,16 @@ impl<E: Executor> Engine<E> {
         let mut rows = recycle(mem::take(&mut self.rows));
         let work = self.plan.work.iter();
         rows.extend(work.map(|work| self.running[work.lane].rows(work.tokens, &self.kv)));
+        let work = slower::work(&rows);
         let begun = Instant::now();
         let outcome = self.executor.step(&rows);
-        let nanos = begun.elapsed().as_nanos() as usize;
+        let took = begun.elapsed();
         self.rows = recycle(rows);
         outcome?;
         let stats = &self.shared.stats;
         stats.steps.add(1);
-        stats.step_nanos.add(nanos);
+        stats.step_nanos.add(took.as_nanos() as usize);
+        self.slower.note(work, took, &stats.slowdown);
         let tokens = self.plan.work.iter().map(|work| work.tokens);
         stats.step_tokens.0.record_tokens(tokens.sum());
         Ok(())

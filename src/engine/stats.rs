@@ -66,6 +66,8 @@ pub struct Stats {
     pub steps: Figure,
     /// Counter: nanoseconds that the device took for them.
     pub step_nanos: Figure,
+    /// Gauge: thousandths, how long steps take now over the first of the same work.
+    pub slowdown: Figure,
     /// Tokens of prompts and replies in each step.
     pub step_tokens: StepTokens,
 }

@@ -226,4 +226,11 @@ fn engine(page: &mut Page, stats: &Stats) {
         "Time of the device's steps.",
         &[("", seconds)],
     );
+    let slowdown = stats.slowdown.get() as f64 / 1e3;
+    page.series(
+        "gauge",
+        "atlas_step_slowdown_ratio",
+        "Time of the last steps over that of the first ones of the same work.",
+        &[("", slowdown)],
+    );
 }

@@ -357,6 +357,7 @@ fn the_time_of_steps_is_told() {
         "{steps}, {seconds}"
     );
     assert!(seconds < PATIENCE.as_secs_f64());
+    assert_eq!(figure("atlas_step_slowdown_ratio"), 1.0);
 }
 
 #[test]

@@ -1,0 +1,195 @@
+//! Steps that take longer than the first ones of the same work did: the device has lost speed, by
+//! its power state or its temperature, or something else runs on it.
+//!
+//! Work is the same where a step has as many rows of as many sequences over nearly as many
+//! positions. The fastest of many steps is compared, so that neither a step that was held up nor
+//! experts that were chosen differently count.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::stats::Figure;
+use crate::executor::Rows;
+use crate::log;
+
+/// Steps of the same work whose fastest is compared.
+const WINDOW: u32 = 128;
+/// Times as long from which the operator is told.
+const TOLD_FROM: f64 = 1.3;
+/// Kinds of work that are followed; later ones are not.
+const KINDS_MAX: usize = 1024;
+/// Thousandths of a window that took as long as the first.
+const AS_FIRST: f64 = 1e3;
+/// Positions whose logarithms to base two differ by less than one over this are nearly as many:
+/// 9 %, which is below what is told.
+const PARTS_OF_OCTAVE: f64 = 8.0;
+
+/// Sequences and rows of a step, and the logarithm of the positions that they read.
+type Kind = (usize, usize, u32);
+
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// Fastest of the first window.
+    first: Option<Duration>,
+    /// Fastest of this window, and its steps so far.
+    fastest: Duration,
+    steps: u32,
+}
+
+/// Follows the steps of one engine.
+#[derive(Debug, Default)]
+pub struct Slower {
+    kinds: HashMap<Kind, Times>,
+    told: bool,
+}
+
+/// Sequences, rows and positions of a step.
+pub fn work(rows: &[Rows<'_>]) -> Work {
+    let rows = rows.iter();
+    rows.fold(Work::default(), |sum, rows| {
+        let count = rows.tokens.len();
+        Work {
+            sequences: sum.sequences + 1,
+            rows: sum.rows + count,
+            positions: sum.positions + count * (rows.start + count),
+        }
+    })
+}
+
+/// What a step computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    sequences: usize,
+    rows: usize,
+    positions: usize,
+}
+
+impl Slower {
+    /// Knows no step yet: nothing is slower.
+    pub fn new(slowdown: &Figure) -> Slower {
+        slowdown.set(AS_FIRST as usize);
+        Slower::default()
+    }
+
+    /// Notes a step. Where it ends a window, `slowdown` becomes how many times as long as the first
+    /// window of this work it took, in thousandths; the operator is told once that it is much.
+    pub fn note(&mut self, work: Work, took: Duration, slowdown: &Figure) {
+        let Some(ratio) = self.ratio(work, took) else {
+            return;
+        };
+        slowdown.set((ratio * AS_FIRST) as usize);
+        if ratio >= TOLD_FROM && !self.told {
+            self.told = true;
+            log::line(format_args!(
+                "steps take {ratio:.1} times as long as the same work did before: the device has \
+                 lost speed (power state, temperature) or is shared; `doctor` shows its clocks"
+            ));
+        }
+    }
+
+    /// Fastest step of a window that ends here, over that of the first.
+    fn ratio(&mut self, work: Work, took: Duration) -> Option<f64> {
+        let octaves = (work.positions.max(1) as f64).log2();
+        let kind = (
+            work.sequences,
+            work.rows,
+            (octaves * PARTS_OF_OCTAVE) as u32,
+        );
+        if self.kinds.len() == KINDS_MAX && !self.kinds.contains_key(&kind) {
+            return None;
+        }
+        let times = self.kinds.entry(kind).or_insert(Times {
+            first: None,
+            fastest: Duration::MAX,
+            steps: 0,
+        });
+        times.fastest = times.fastest.min(took);
+        times.steps += 1;
+        if times.steps < WINDOW {
+            return None;
+        }
+        times.steps = 0;
+        let fastest = std::mem::replace(&mut times.fastest, Duration::MAX);
+        let first = *times.first.get_or_insert(fastest);
+        Some(fastest.as_secs_f64() / first.as_secs_f64().max(f64::MIN_POSITIVE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::{Slot, States};
+
+    const STEP: Duration = Duration::from_millis(10);
+
+    fn of(rows: usize, positions: usize) -> Work {
+        Work {
+            sequences: 1,
+            rows,
+            positions,
+        }
+    }
+
+    /// The slowdown, in thousandths, behind a window of such steps.
+    fn window(slower: &mut Slower, work: Work, took: Duration) -> u64 {
+        let slowdown = Figure::default();
+        for _ in 0..WINDOW {
+            slower.note(work, took, &slowdown);
+        }
+        slowdown.get()
+    }
+
+    #[test]
+    fn the_same_work_that_takes_longer_is_told_once() {
+        let mut slower = Slower::default();
+        assert_eq!(window(&mut slower, of(1, 800), STEP), 1000);
+        assert_eq!(window(&mut slower, of(1, 801), STEP.mul_f64(1.2)), 1200);
+        assert!(!slower.told);
+        assert_eq!(window(&mut slower, of(1, 802), 2 * STEP), 2000);
+        assert!(slower.told);
+        assert_eq!(window(&mut slower, of(1, 803), STEP), 1000);
+    }
+
+    #[test]
+    fn more_rows_and_longer_contexts_are_other_work() {
+        let mut slower = Slower::default();
+        window(&mut slower, of(1, 800), STEP);
+        assert_eq!(window(&mut slower, of(2, 800), 2 * STEP), 1000);
+        assert_eq!(window(&mut slower, of(1, 1600), 2 * STEP), 1000);
+        assert!(!slower.told);
+    }
+
+    #[test]
+    fn steps_that_were_held_up_do_not_count() {
+        let mut slower = Slower::default();
+        window(&mut slower, of(1, 800), STEP);
+        for step in 0..WINDOW {
+            let took = if step == 0 { STEP } else { 9 * STEP };
+            slower.note(of(1, 800), took, &Figure::default());
+        }
+        assert!(!slower.told);
+    }
+
+    #[test]
+    fn kinds_of_work_are_bounded() {
+        let mut slower = Slower::default();
+        for rows in 0..2 * KINDS_MAX {
+            slower.note(of(rows, 1), STEP, &Figure::default());
+        }
+        assert_eq!(slower.kinds.len(), KINDS_MAX);
+    }
+
+    #[test]
+    fn work_counts_what_each_row_reads() {
+        let rows = Rows {
+            states: States::own(Slot(0)),
+            start: 10,
+            tokens: &[1, 2],
+            pages: &[],
+            behind: &[],
+            logits: 1,
+        };
+        let work = work(&[rows, rows]);
+        assert_eq!((work.sequences, work.rows, work.positions), (2, 4, 48));
+    }
+}
