@@ -18,6 +18,10 @@ pub struct Section {
 /// Kind of a section that takes no room in the file.
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNAMIC: u32 = 6;
+const SHT_SYMTAB: u32 = 2;
+/// Bytes of a symbol, and the kind of one that is a function.
+const SYMBOL_BYTES: usize = 24;
+const STT_FUNC: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_FLAGS: u64 = 30;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
@@ -117,6 +121,29 @@ impl<'a> Elf<'a> {
             Some((parts.next()??, parts.next()??))
         });
         Ok(versions.max().unwrap_or((0, 0)))
+    }
+
+    /// Names and bytes of the functions; none in a stripped file.
+    ///
+    /// # Errors
+    /// If the table of symbols points outside the file.
+    pub fn functions(&self) -> Result<Vec<(String, u64)>, String> {
+        let mut sections = self.sections.iter();
+        let Some(table) = sections.find(|section| section.kind == SHT_SYMTAB) else {
+            return Ok(Vec::new());
+        };
+        let names = self.sections.get(table.link);
+        let names = names.ok_or("the table of symbols has no names")?.offset;
+        let places = (table.offset..table.offset + table.bytes).step_by(SYMBOL_BYTES);
+        let mut functions = Vec::new();
+        for at in places {
+            let (name, kind) = (number(self.bytes, at, 4)?, number(self.bytes, at + 4, 1)?);
+            if kind & 0xf == STT_FUNC {
+                let bytes = number(self.bytes, at + 16, 8)?;
+                functions.push((text(self.bytes, names + name as usize)?, bytes));
+            }
+        }
+        Ok(functions)
     }
 
     /// Whether it loads anywhere, runs no code from its stack, and is read-only where the loader
@@ -283,6 +310,18 @@ mod tests {
         bytes[(table + size * stack as u64 + 4) as usize] |= PF_X as u8;
         let why = Elf::parse(&bytes).unwrap().hardened().unwrap_err();
         assert!(why.contains("stack"), "{why}");
+    }
+
+    #[test]
+    fn this_test_is_among_its_functions() {
+        let bytes = own();
+        let functions = Elf::parse(&bytes).unwrap().functions().unwrap();
+        let named = |name: &str| name.contains("this_test_is_among_its_functions");
+        assert!(
+            functions
+                .iter()
+                .any(|(name, bytes)| named(name) && *bytes > 0)
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `sizes`: what a binary is made of.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use argh::FromArgs;
@@ -11,7 +12,10 @@ use crate::site::{Failure, Site};
 /// Sections smaller than this share of the file are added up in one row.
 const SHARE_SHOWN: f64 = 0.005;
 
-/// Print the size of a binary and of its sections.
+/// Crates shown of those with the most code.
+const CRATES_SHOWN: usize = 20;
+
+/// Print the size of a binary, of its sections and of each crate's code.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "sizes")]
 pub struct Sizes {
@@ -54,8 +58,50 @@ impl Sizes {
             "(all smaller sections)",
             small.iter().map(|section| section.bytes).sum(),
         );
+        let mut crates = BTreeMap::new();
+        for (name, bytes) in elf.functions()? {
+            *crates.entry(crate_of(&name).to_string()).or_insert(0) += bytes as usize;
+        }
+        let mut crates: Vec<_> = crates.into_iter().collect();
+        crates.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let shown = crates.iter().take(CRATES_SHOWN);
+        shown.for_each(|(name, bytes)| row(&format!("code of {name}"), *bytes));
         built.besides.iter().try_for_each(|path| kernels(path))
     }
+}
+
+/// Crate of a mangled name, in either of the two ways that rustc mangles. Code that is generic
+/// belongs to the crate that wrote it, not to the one that uses it.
+fn crate_of(symbol: &str) -> &str {
+    const OTHER: &str = "other languages";
+    if let Some(rest) = symbol.strip_prefix("_ZN") {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let first = rest[..digits].parse().ok();
+        let first = first.and_then(|bytes: usize| rest.get(digits..digits + bytes));
+        return first.map_or(OTHER, crate_of_path);
+    }
+    match symbol.starts_with("_R") {
+        true => symbol.split('C').skip(1).find_map(named).unwrap_or(OTHER),
+        false => OTHER,
+    }
+}
+
+/// `_$LT$hyper..proto..Head$u20$as$u20$core..` to `hyper`, `hyper` to itself.
+fn crate_of_path(component: &str) -> &str {
+    let mut words = component.split('$');
+    let path = words.find_map(|word| word.split_once("..").map(|(first, _)| first));
+    path.filter(|first| !first.is_empty()).unwrap_or(component)
+}
+
+/// The name behind the `C` of a crate: `s`, its hash and `_`, the length, the name.
+fn named(rest: &str) -> Option<&str> {
+    let rest = match rest.strip_prefix('s') {
+        Some(hashed) => hashed.split_once('_')?.1,
+        None => rest,
+    };
+    let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let bytes = rest[..rest.len() - name.len()].parse().ok()?;
+    name.get(..bytes).filter(|name| !name.is_empty())
 }
 
 /// Prints registers, spills and shared memory of the kernels of one op.
@@ -66,4 +112,28 @@ fn kernels(report: &Path) -> Result<(), Failure> {
         read.map_err(|why| format!("read {}: {why}", report.display()))?
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mangled_names_tell_their_crate() {
+        for (symbol, name) in [
+            ("_ZN5hyper5proto4Head3new17h0123456789abcdefE", "hyper"),
+            (
+                "_ZN51_$LT$$RF$mut$u20$hyper..Head$u20$as$u20$core..A$GT$3new17hE",
+                "hyper",
+            ),
+            (
+                "_RINvMNtCsgEmfK2I1SDS_4core3stre12trim_matchesNvMNtNtB5_4charE",
+                "core",
+            ),
+            ("cuLaunchKernel", "other languages"),
+            ("_ZN99x", "other languages"),
+        ] {
+            assert_eq!(crate_of(symbol), name, "{symbol}");
+        }
+    }
 }
