@@ -1,0 +1,263 @@
+"""A Debian package on a system of its own, without a network: installed, served, killed, upgraded, removed; nothing is left.
+
+    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus bookworm ROOT
+    python scripts/installed.py .atlas/dist/atlas-cpu-tiny-nvfp4/atlas-cpu-tiny-nvfp4_0.1.0_amd64.deb ROOT [--kills 100]
+
+Boots ROOT by systemd-nspawn with all changes in memory, so that ROOT stays as it is. Prints a line per check and exits 1 at
+the first that fails. Needs root, systemd-container and dpkg-deb; of Python the standard library only.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import http.client
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PORT = 8000
+BOOT_SECONDS = 60
+READY_SECONDS = 60
+RESTART_SECONDS = 1.0  # what a restart may take besides loading
+STREAMS = 200
+DRAIN_SECONDS = 60
+NEWNET = 0x40000000  # CLONE_NEWNET of setns(2)
+LISTEN, UNCONNECTED = "0A", "07"  # states in /proc/net/tcp and, of a bound socket, /proc/net/udp
+QUESTION = "What is the capital of France?"
+# What a running system, dpkg and its triggers write, whatever is installed.
+NOT_OURS = ["/proc", "/sys", "/dev", "/run", "/tmp", "/mnt", "/root", "/var/log", "/var/tmp", "/var/cache", "/var/lib/dpkg"]
+NOT_OURS += ["/var/lib/systemd"]
+
+
+def say(what):
+    print(f"ok   {what}", flush=True)
+
+
+def require(condition, what):
+    if not condition:
+        sys.exit(f"FAIL {what}")
+
+
+class Machine:
+    """A booted system. Commands run in all its namespaces, connections of this process in its network."""
+
+    def __init__(self, root):
+        self.log = tempfile.TemporaryFile()
+        self.shared = tempfile.TemporaryDirectory()
+        name = f"--machine=atlas-{int(time.time())}"
+        command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", name, "--private-network", "--volatile=overlay"]
+        command += [f"--bind-ro={self.shared.name}:/mnt", "--boot", "--directory", root]
+        self.nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.leader = self.wait(self.first_process, BOOT_SECONDS, "systemd starts")
+        self.wait(self.is_up, BOOT_SECONDS, "the system is up")
+        with open(f"/proc/{self.leader}/ns/net") as namespace:
+            require(ctypes.CDLL(None).setns(namespace.fileno(), NEWNET) == 0, "setns")
+
+    def first_process(self):
+        require(self.nspawn.poll() is None, "systemd-nspawn ended")
+        children = pathlib.Path(f"/proc/{self.nspawn.pid}/task/{self.nspawn.pid}/children").read_text().split()
+        ready = [child for child in children if pathlib.Path(f"/proc/{child}/comm").read_text() == "systemd\n"]
+        return ready[0] if ready else None
+
+    def is_up(self):
+        state = self.run("systemctl", "is-system-running", check=False).stdout.strip()
+        return state in ("running", "degraded")
+
+    def wait(self, ready, seconds, what):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if found := ready():
+                return found
+            time.sleep(0.01)
+        sys.exit(f"FAIL within {seconds} s: {what}")
+
+    def run(self, *command, check=True):
+        inside = ["nsenter", "--target", self.leader, "--all", "--wd=/", *command]
+        done = subprocess.run(inside, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        require(not check or done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        return done
+
+    def bring(self, path):
+        shutil.copy(path, self.shared.name)
+        return f"/mnt/{pathlib.Path(path).name}"
+
+    def files(self):
+        skipped = [word for path in NOT_OURS for word in ("-path", path, "-o")][:-1]
+        found = self.run("find", "/", "(", *skipped, ")", "-prune", "-o", "-print").stdout
+        return set(found.splitlines())
+
+    def stop(self):
+        self.nspawn.terminate()
+        try:
+            self.nspawn.wait(10)
+        except subprocess.TimeoutExpired:
+            self.nspawn.kill()
+
+
+def get(path):
+    """Status and body, or None where nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10)
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    return None
+
+
+def is_ready():
+    answer = get("/health")
+    return answer is not None and answer[0] == 200
+
+
+class Stream(threading.Thread):
+    """One streamed reply, read to its end."""
+
+    def __init__(self, tokens):
+        super().__init__(daemon=True)
+        self.tokens, self.outcome, self.first = tokens, "no answer", threading.Event()
+
+    def run(self):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self.outcome = self.read()
+        self.first.set()
+
+    def read(self):
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
+        body = {"messages": [{"role": "user", "content": QUESTION}], "stream": True}
+        body |= {"max_tokens": self.tokens, "ignore_eos": True}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            return f"refused with {answer.status}"
+        self.outcome, text = "truncated silently", ""
+        while piece := answer.readline().decode():
+            text += piece
+            self.first.set()
+        if '"error"' in text:
+            return "ended with an error"
+        return "whole" if '"finish_reason":"' in text and "[DONE]" in text else "truncated silently"
+
+
+def pid(machine, unit):
+    return machine.run("systemctl", "show", "--property=MainPID", "--value", unit).stdout.strip()
+
+
+def load_seconds(machine, unit):
+    """From the start of the process to its word that it is ready, as systemd noted both."""
+    names = ["ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic"]
+    begun, ready = (int(machine.run("systemctl", "show", f"--property={name}", "--value", unit).stdout) for name in names)
+    return (ready - begun) / 1e6
+
+
+def kills(machine, unit, count):
+    """Kills the server; systemd must have it ready again within the time that it loads and a second."""
+    folder = f"/run/systemd/system/{unit}.service.d"
+    machine.run("mkdir", "-p", folder)
+    machine.run("sh", "-c", f"printf '[Unit]\\nStartLimitIntervalSec=0\\n' > {folder}/kills.conf && systemctl daemon-reload")
+    besides, loads = [], []
+    for _ in range(count):
+        before = pid(machine, unit)
+        since = time.monotonic()
+        machine.run("sh", "-c", f"kill -9 {before}")
+        machine.wait(is_ready, READY_SECONDS, "ready again after kill -9")
+        took = time.monotonic() - since
+        require(pid(machine, unit) not in ("0", before), "another process answers after kill -9")
+        loads.append(load_seconds(machine, unit))
+        besides.append(took - loads[-1])
+        require(besides[-1] <= RESTART_SECONDS, f"ready {took:.2f} s after kill -9, of which {loads[-1]:.2f} s to load")
+    least, most = min(loads), max(loads)
+    say(f"{count} times killed: ready again after {least:.2f} to {most:.2f} s to load and {max(besides):.2f} s at most besides")
+
+
+def streams(count, tokens):
+    threads = [Stream(tokens) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def ends(threads, what):
+    """Fails where a reply was cut without a word."""
+    for thread in threads:
+        thread.join(DRAIN_SECONDS)
+    outcomes = [thread.outcome for thread in threads]
+    counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    require("truncated silently" not in counts and "whole" in counts, f"{what}: {told}")
+    say(f"{what}: {told}")
+
+
+def newer(deb, folder):
+    """The same package under a later version."""
+    tree = pathlib.Path(folder) / "tree"
+    subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
+    control = tree / "DEBIAN/control"
+    control.write_text(control.read_text().replace("Version: ", "Version: 1:", 1))
+    to = pathlib.Path(folder) / f"newer_{pathlib.Path(deb).name}"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, to], check=True, capture_output=True)
+    return to
+
+
+def life(machine, deb, options):
+    unit = pathlib.Path(deb).name.split("_")[0]
+    before = machine.files()
+    machine.run("dpkg", "--install", machine.bring(deb))
+    require(machine.run("systemctl", "is-active", unit, check=False).returncode != 0, "nothing starts at an installation")
+    say("installed, and nothing started")
+    machine.run(unit, "doctor")
+    say("doctor has nothing to fix")
+    since = time.monotonic()
+    machine.run("systemctl", "enable", "--now", unit)
+    load = time.monotonic() - since
+    require(is_ready(), "systemctl start returns when requests are answered")
+    answer = machine.run(unit, "try", QUESTION).stdout
+    require("Paris" in answer, f"the answer was {answer}")
+    say(f"started in {load:.2f} s, and chats: {' '.join(answer.split())}")
+    tables = [machine.run("cat", f"/proc/net/{table}").stdout.splitlines()[1:] for table in ("tcp", "tcp6", "udp", "udp6")]
+    listening = [line for table in tables for line in table if line.split()[3] in (LISTEN, UNCONNECTED)]
+    require(len(listening) == 1, f"more than one socket listens: {listening}")
+    say("one socket listens")
+    if options.kills:
+        kills(machine, unit, options.kills)
+    open_replies = streams(4, 400)
+    for thread in open_replies:
+        thread.first.wait(READY_SECONDS)
+    old = pid(machine, unit)
+    with tempfile.TemporaryDirectory() as folder:
+        machine.run("dpkg", "--install", machine.bring(newer(deb, folder)))
+    machine.wait(lambda: is_ready() and pid(machine, unit) != old, READY_SECONDS, "the upgraded server is ready")
+    ends(open_replies, "upgraded behind open replies")
+    many = streams(STREAMS, 60)
+    many[0].first.wait(READY_SECONDS)
+    machine.run("systemctl", "stop", unit)
+    ends(many, f"SIGTERM under {STREAMS} streams")
+    machine.run("systemctl", "start", unit)
+    machine.run("dpkg", "--purge", unit)
+    require(get("/health") is None, "a removed server answers nothing")
+    left = sorted(path for path in machine.files() - before if unit in path or "atlas" in path)
+    require(not left, f"a removal leaves {left}")
+    others = sorted(machine.files() ^ before)
+    require(not others, f"a removal leaves or takes {others}")
+    say("removed; nothing is left")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("deb")
+    parser.add_argument("root")
+    parser.add_argument("--kills", type=int, default=5, help="how often the server is killed")
+    options = parser.parse_args()
+    machine = Machine(options.root)
+    try:
+        life(machine, options.deb, options)
+    finally:
+        machine.stop()
+
+
+if __name__ == "__main__":
+    main()
