@@ -112,11 +112,14 @@ pub enum DeviceError {
     Memory(String),
     /// A call failed.
     Failed(String),
+    /// Weights that are read where they lie are no longer to be read there.
+    Weights(String),
 }
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (DeviceError::Memory(text) | DeviceError::Failed(text)) = self;
+        let (DeviceError::Memory(text) | DeviceError::Failed(text) | DeviceError::Weights(text)) =
+            self;
         f.write_str(text)
     }
 }

@@ -50,6 +50,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Connect(options) => cli::connect::run(&options),
         Verb::Try(options) => cli::ask::run(&options),
         Verb::Import(options) => cli::carry::import::run(&options),
+        Verb::Pack(options) => cli::pack::run(&options),
         Verb::Bundle(options) => cli::carry::bundle::run(&options),
         Verb::Install(options) => cli::carry::install::run(&options),
         Verb::Uninstall(options) => cli::carry::install::remove(&options),

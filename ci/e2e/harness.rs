@@ -212,6 +212,11 @@ impl Server {
         lines.filter(of_process).map(str::to_string).collect()
     }
 
+    /// Number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends `signal` to the process, as `kill` names it.
     pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();

@@ -23,6 +23,7 @@ mod life;
 mod malformed;
 mod messages;
 mod operator;
+mod packed;
 mod prefix;
 mod probes;
 mod readme;

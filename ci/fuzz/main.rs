@@ -158,6 +158,11 @@ fn http_head() {
 }
 
 #[test]
+fn packed_table() {
+    run("packed_table");
+}
+
+#[test]
 fn safetensors_header() {
     run("safetensors_header");
 }

@@ -19,6 +19,7 @@ mod feed_forward;
 mod jobs;
 mod load;
 pub mod memory;
+pub mod packed;
 mod panels;
 mod step;
 mod storage;

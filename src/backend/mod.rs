@@ -7,6 +7,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod host;
+pub mod mapping;
 pub mod parity;
 
 /// How the GPU's weights lie and come there, and what is told of failures, which is tested without
@@ -17,6 +18,7 @@ pub mod parity;
 mod weights {
     mod failures;
     mod jobs;
+    mod packed;
     mod panels;
     mod storage;
 }
@@ -35,6 +37,7 @@ mod device {
     use crate::executor::DeviceError;
     use crate::model::{TOLERANCE_F32, Tolerance};
 
+    pub use super::cpu::{READER, pack};
     pub use super::parity::host::{describe, parity, partition};
 
     /// What runs the model.
@@ -68,6 +71,7 @@ mod device {
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, parity, partition};
     pub use super::cuda::memory::room;
+    pub use super::cuda::packed::{READER, pack};
 
     /// What runs the model.
     pub type Backend = Cuda;
@@ -83,5 +87,5 @@ mod device {
 
 #[cfg(test)]
 pub use budget::simulated;
-pub use device::{Backend, GOLDEN_TOLERANCE, open, partition, room};
+pub use device::{Backend, GOLDEN_TOLERANCE, READER, open, pack, partition, room};
 pub use host::SERVER_BYTES;

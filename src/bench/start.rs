@@ -31,7 +31,7 @@ const GB: f64 = 1e9;
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "start", help_triggers("--help"))]
 pub struct StartOptions {
-    /// directory that holds the weights; none for a model inside the binary
+    /// directory that holds the weights, or packed file; none for a model inside the binary
     #[argh(positional)]
     weights: Option<PathBuf>,
 

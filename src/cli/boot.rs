@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, READER};
 use crate::engine::speculate::Speculate;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
 use crate::executor::DeviceError;
@@ -28,7 +28,7 @@ use crate::text::template::special::{self, SpecialTokens};
 use crate::text::template::stated;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
-use crate::weights::{self, Checkpoint, Folder, Progress, Stage, WeightsError};
+use crate::weights::{self, Checkpoint, Folder, Packed, Progress, Stage, WeightsError, packed};
 
 use super::check::{self, Checks};
 use super::meter::Meter;
@@ -36,6 +36,9 @@ use super::{Exit, Failure, about};
 
 /// Largest tokenizer or template file that is read.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Between two looks at weights that somebody may want to change, a small part of what a writer is
+/// kept waiting by default.
+const GUARD_EVERY: Duration = Duration::from_millis(100);
 /// Time for the last words to clients and operator once the device has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -44,6 +47,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 pub enum Files {
     Embedded,
     Directory(PathBuf),
+    Packed(Arc<Packed>),
 }
 
 impl Files {
@@ -65,16 +69,32 @@ impl Files {
                 ),
             )),
             None => Ok(Files::Embedded),
-            Some(path) => {
-                let located = weights::locate(path).map_err(|error| start_failure(&error))?;
-                located.choice.iter().for_each(log::line);
-                Ok(Files::Directory(located.directory))
-            }
+            Some(path) => Files::at(path).map_err(|error| start_failure(&error)),
         }
     }
 
+    /// The packed file at `path` or in that directory, or the directory of a checkpoint.
+    ///
+    /// # Errors
+    /// When there is neither.
+    pub fn at(path: &Path) -> Result<Files, WeightsError> {
+        let inside = path.join(packed::file_name());
+        let found = [path, &inside]
+            .into_iter()
+            .find(|path| weights::is_packed(path));
+        if let Some(file) = found {
+            return Ok(Files::Packed(Arc::new(Packed::open(file, READER)?)));
+        }
+        let located = weights::locate(path)?;
+        located.choice.iter().for_each(log::line);
+        Ok(Files::Directory(located.directory))
+    }
+
     /// The content of a small file of the checkpoint.
-    fn read(&self, name: &str) -> Result<Vec<u8>, Failure> {
+    ///
+    /// # Errors
+    /// Names the file that cannot be read.
+    pub fn read(&self, name: &str) -> Result<Vec<u8>, Failure> {
         match self {
             Files::Embedded => target::EMBEDDED
                 .iter()
@@ -84,15 +104,27 @@ impl Files {
             Files::Directory(directory) => {
                 read_file(directory, name).map_err(|error| start_failure(&error))
             }
+            Files::Packed(packed) => {
+                let found = packed.file(name).map_err(|error| start_failure(&error))?;
+                found.ok_or_else(|| {
+                    let message = format!(
+                        "{}: has no {name}; pack the weights again",
+                        packed.path().display()
+                    );
+                    Failure::new(Exit::Config, message)
+                })
+            }
         }
     }
 
-    fn has(&self, name: &str) -> bool {
+    /// Whether there is a file of this name.
+    pub fn has(&self, name: &str) -> bool {
         match self {
             Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| *known == name),
             Files::Directory(directory) => {
                 Folder::open(directory).is_ok_and(|folder| folder.has(name))
             }
+            Files::Packed(packed) => packed.table().files.iter().any(|file| file.name == name),
         }
     }
 
@@ -101,6 +133,7 @@ impl Files {
         match self {
             Files::Embedded => false,
             Files::Directory(directory) => weights::is_drawn(directory),
+            Files::Packed(packed) => packed.table().drawn,
         }
     }
 
@@ -116,6 +149,26 @@ impl Files {
                 weights::open_layers(directory, target::LAYERS, progress)
             }
             Files::Directory(directory) => weights::open(directory, progress),
+            Files::Packed(_) => self.open_layers(target::LAYERS, progress),
+        }
+    }
+
+    /// As `open`, of the first layers of a checkpoint that need not be the release.
+    ///
+    /// # Errors
+    /// What differs from the target.
+    pub fn open_layers(
+        &self,
+        layers: usize,
+        progress: Arc<Progress>,
+    ) -> Result<Checkpoint, WeightsError> {
+        match self {
+            Files::Embedded => weights::open_embedded(progress),
+            Files::Directory(directory) => weights::open_layers(directory, layers, progress),
+            Files::Packed(packed) => {
+                progress.enter(Stage::Checking);
+                Ok(Checkpoint::of_packed(packed.clone(), layers, progress))
+            }
         }
     }
 }
@@ -125,6 +178,7 @@ impl fmt::Display for Files {
         match self {
             Files::Embedded => f.write_str("inside the binary"),
             Files::Directory(directory) => write!(f, "in {}", directory.display()),
+            Files::Packed(packed) => write!(f, "packed in {}", packed.path().display()),
         }
     }
 }
@@ -290,11 +344,35 @@ pub fn load<B: Runs>(
     let plan = Plan::within::<Backend>(device.room(), checkpoint.layout())?;
     log::line("memory:");
     plan.lines().iter().for_each(log::line);
+    if let Some(packed) = checkpoint.packed() {
+        guard(packed.clone());
+    }
     Ok(Runner::load(device, checkpoint, &plan)?)
+}
+
+/// Ends the process soon after somebody wants to change weights that are used where they lie: who
+/// that is waits for it. Requests that are open meanwhile are told by the device.
+fn guard(packed: Arc<Packed>) {
+    thread::spawn(move || {
+        loop {
+            thread::sleep(GUARD_EVERY);
+            if let Some(Err(why)) = packed.mapped().map(|mapping| mapping.check()) {
+                Exit::Io.within(LAST_WORDS);
+                return log::line(why);
+            }
+        }
+    });
 }
 
 /// Says aloud that weights take the slower way.
 pub fn tell_detour(checkpoint: &Checkpoint) {
+    let packed = checkpoint.packed();
+    if let Some(why) = packed.and_then(|packed| packed.detour()) {
+        log::line(format_args!(
+            "weights are copied to memory rather than mapped: no lease that keeps the file as it \
+             is can be had ({why}); a file of the server's own user on a local disk has one"
+        ));
+    }
     if let Some(why) = checkpoint.progress().detour() {
         log::line(format_args!(
             "weights are read through the page cache; {why}"
@@ -373,7 +451,7 @@ fn end(thread: engine::Thread) -> engine::Outcome {
     if let Err(error) = &outcome
         && error.is_of_device()
     {
-        Exit::Internal.within(LAST_WORDS);
+        engine_exit(error).within(LAST_WORDS);
         log::line(error);
     }
     outcome
@@ -430,6 +508,14 @@ fn device_exit(error: &DeviceError) -> Exit {
     match error {
         DeviceError::Memory(_) => Exit::Unavailable,
         DeviceError::Failed(_) => Exit::Internal,
+        DeviceError::Weights(_) => Exit::Io,
+    }
+}
+
+fn engine_exit(error: &EngineError) -> Exit {
+    match error {
+        EngineError::Device(error) => device_exit(error),
+        _ => Exit::Internal,
     }
 }
 
@@ -438,7 +524,7 @@ pub fn engine_failure(error: &EngineError) -> Failure {
     match error {
         EngineError::Start(cause) => start_failure(cause.as_ref()),
         // `end` has told it.
-        error if error.is_of_device() => Failure::new(Exit::Internal, ""),
+        error if error.is_of_device() => Failure::new(engine_exit(error), ""),
         error => Failure::new(Exit::Internal, error),
     }
 }

@@ -18,7 +18,7 @@ use super::{Exit, Failure, about, machine};
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "doctor", help_triggers("--help"))]
 pub struct Doctor {
-    /// directory that holds the weights; none for a model inside the binary
+    /// directory that holds the weights, or packed file; none for a model inside the binary
     #[argh(positional)]
     weights: Option<PathBuf>,
 
@@ -101,6 +101,6 @@ fn weights(directory: Option<&std::path::Path>) -> Finding {
     }
     Ok(match files {
         Files::Embedded => format!("weights of {} are inside this binary", target::MODEL_ID),
-        Files::Directory(directory) => format!("weights in {}", directory.display()),
+        files => format!("weights {files}"),
     })
 }

@@ -16,7 +16,7 @@ pub struct Generate {
     #[argh(positional)]
     pub prompt: String,
 
-    /// directory that holds the weights; none for a model inside the binary
+    /// directory that holds the weights, or packed file; none for a model inside the binary
     #[argh(option)]
     weights: Option<PathBuf>,
 

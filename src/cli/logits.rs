@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
+use super::boot::Files;
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
 use crate::backend;
 use crate::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId};
 use crate::model::ROUTER_LOGITS;
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
-use crate::weights::{self, Progress};
+use crate::weights::Progress;
 
 /// Largest file of tokens that is read.
 const TOKENS_BYTES_MAX: u64 = 64 << 20;
@@ -22,7 +23,7 @@ const TOKENS_BYTES_MAX: u64 = 64 << 20;
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "logits", help_triggers("--help"))]
 pub struct Logits {
-    /// directory that holds the weights: any of the target's tensors
+    /// directory that holds the weights, any of the target's tensors, or packed file of them
     #[argh(positional)]
     weights: PathBuf,
 
@@ -61,7 +62,8 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let tokens = tokens(options)?;
     let progress = Arc::new(Progress::default());
     let meter = Meter::start(&progress);
-    let checkpoint = weights::open_layers(&options.weights, options.layers, progress)
+    let checkpoint = Files::at(&options.weights)
+        .and_then(|files| files.open_layers(options.layers, progress))
         .map_err(|error| boot::start_failure(&error))?
         .without_prediction();
     boot::tell_detour(&checkpoint);
@@ -182,6 +184,7 @@ fn parse(text: &str) -> Result<Vec<TokenId>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::weights;
 
     #[test]
     fn tokens_are_read_or_the_wrong_one_is_named() {

@@ -118,6 +118,8 @@ pub fn disk(directory: &Path) -> Finding {
         .flatten()
         .flatten()
         .map(|entry| entry.path());
+    // Packed weights are a file.
+    let files = files.chain([directory.to_path_buf()]);
     let files: Vec<_> = files.filter(|path| path.is_file()).collect();
     let total: u64 = files.iter().map(|path| size(path)).sum();
     let Some(largest) = files.iter().max_by_key(|path| size(path)) else {

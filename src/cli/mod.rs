@@ -15,6 +15,7 @@ pub mod logits;
 pub mod machine;
 pub mod meter;
 pub mod notify;
+pub mod pack;
 pub mod selftest;
 pub mod serve;
 pub mod synth;
@@ -61,6 +62,7 @@ pub enum Verb {
     Connect(connect::Connect),
     Try(ask::Try),
     Import(carry::import::Import),
+    Pack(pack::Pack),
     Bundle(carry::bundle::Bundle),
     Install(carry::install::Install),
     Uninstall(carry::install::Uninstall),
@@ -257,6 +259,7 @@ mod tests {
             "connect",
             "try",
             "import",
+            "pack",
             "bundle",
             "install",
             "uninstall",

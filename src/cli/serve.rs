@@ -47,7 +47,7 @@ const DUMP_MODE: u32 = 0o600;
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "serve", help_triggers("--help"))]
 pub struct Serve {
-    /// directory that holds the weights; none for a model inside the binary
+    /// directory that holds the weights, or packed file; none for a model inside the binary
     #[argh(positional)]
     pub weights: Option<PathBuf>,
 

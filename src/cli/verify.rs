@@ -13,7 +13,7 @@ use crate::executor::TokenId;
 use crate::model::{self, LayerFinding, Runner};
 use crate::target;
 use crate::text::chat::ChatModel;
-use crate::weights::{self, FileDigest, Progress, Verdict, WeightsError, Witness};
+use crate::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
 
 use super::boot::{self, Drafting, Files};
 use super::check::{self, Checks};
@@ -24,12 +24,12 @@ use super::{Exit, Failure};
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "verify", help_triggers("--help"))]
 pub struct Verify {
-    /// directory that holds the weights; none for a model inside the binary
+    /// directory that holds the weights, or packed file; none for a model inside the binary
     #[argh(positional)]
     weights: Option<PathBuf>,
 
     /// read every byte and compare digests with the manifest's, or with those that the download
-    /// left beside the files
+    /// left beside the files; of a packed file, with those that were written
     #[argh(switch)]
     full: bool,
 
@@ -64,8 +64,11 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
         return block(&files, &progress);
     }
     identity(&files, &progress)?;
-    if options.full {
-        digests(&files, &progress)?;
+    match &files {
+        Files::Packed(_) if options.oracle => return Err(unpacked("--oracle")),
+        Files::Packed(packed) if options.full => pieces(packed, &progress)?,
+        _ if options.full => digests(&files, &progress)?,
+        _ => {}
     }
     let chat = text(&files)?;
     let checks = Checks::new(&files, chat.as_ref(), None)?;
@@ -82,6 +85,12 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
 fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let opened = files.open(progress.clone());
     opened.map_err(|error| weights_failure(&error))?;
+    if let Files::Packed(packed) = files {
+        let count = packed.table().weights.len();
+        return boot::print(&format!(
+            "ok   head and table of {count} weights, packed for this binary\n"
+        ));
+    }
     let sizes = match target::CHECKPOINT.len() {
         0 => String::new(),
         count => format!(", sizes of {count} files"),
@@ -130,6 +139,25 @@ fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     }
 }
 
+/// Whether every byte of a packed file is the one that was written.
+fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
+    let meter = Meter::start(progress);
+    let checked = packed.check(progress);
+    drop(meter);
+    checked.map_err(|error| weights_failure(&error))?;
+    let count = packed.table().pieces.len();
+    boot::print(&format!(
+        "ok   digests of {count} pieces, as they were written\n"
+    ))
+}
+
+/// The refusal of what needs the weights as the release has them.
+fn unpacked(flag: &str) -> Failure {
+    let message =
+        format!("{flag}: packed weights have another layout; give the directory they are of");
+    Failure::new(Exit::Usage, message)
+}
+
 /// The revision that the directory says it is of, and how that compares; a line each.
 fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
@@ -153,6 +181,7 @@ fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Fail
     let hashed = match files {
         Files::Embedded => weights::of_embedded(progress),
         Files::Directory(directory) => weights::of_directory(directory, progress),
+        Files::Packed(_) => return Err(unpacked("--digests")),
     };
     hashed.map_err(|error| weights_failure(&error))
 }
@@ -161,7 +190,7 @@ fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Fail
 fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let hashed = hash(files, progress)?;
     let told = match files {
-        Files::Embedded => Vec::new(),
+        Files::Embedded | Files::Packed(_) => Vec::new(),
         Files::Directory(directory) => {
             weights::revisions_of(directory).map_err(|error| weights_failure(&error))?
         }

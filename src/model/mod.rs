@@ -17,6 +17,7 @@ mod oracle;
 mod runner;
 mod selfcheck;
 mod session;
+mod stacks;
 #[cfg(test)]
 mod tests;
 mod text_check;
@@ -30,6 +31,7 @@ pub use ledger::{Plan, TooLittle};
 pub use oracle::{Fed, LayerFinding, OracleError, oracle};
 pub use runner::{ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
+pub use stacks::{Stack, stacks};
 pub use text_check::{
     TEXT, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,
 };

@@ -14,6 +14,8 @@ use super::folder::Folder;
 use super::format::{self, FP8_BLOCK, NVFP4_GROUP};
 use super::header::{self, Dtype, TensorInfo};
 use super::layout::{Expected, Layout, Weight};
+use super::packed::table::VECTOR;
+use super::packed::{Packed, PackedStack};
 use super::progress::{Progress, Stage};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
@@ -37,6 +39,8 @@ pub struct Checkpoint {
     layout: Layout,
     /// Tensors of a vision tower and their bytes.
     vision: [u64; 2],
+    /// Where the weights are, ready for the kernels, if they are not in `files`.
+    packed: Option<Arc<Packed>>,
     progress: Arc<Progress>,
 }
 
@@ -228,6 +232,7 @@ impl Checkpoint {
             tensors,
             layout,
             vision,
+            packed: None,
             progress,
         })
     }
@@ -269,8 +274,41 @@ impl Checkpoint {
             tensors,
             layout,
             vision: [0; 2],
+            packed: None,
             progress,
         }
+    }
+
+    /// The first `layers` layers, and what surrounds them, of a packed file.
+    pub fn of_packed(packed: Arc<Packed>, layers: usize, progress: Arc<Progress>) -> Checkpoint {
+        let checkpoint = Checkpoint {
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            layout: Layout::cut(layers),
+            vision: [0; 2],
+            packed: Some(packed),
+            progress,
+        };
+        checkpoint.progress.expect(checkpoint.bytes());
+        checkpoint
+    }
+
+    /// The file of weights that are packed.
+    pub fn packed(&self) -> Option<&Arc<Packed>> {
+        self.packed.as_ref()
+    }
+
+    /// Bytes that loading reads.
+    fn bytes(&self) -> u64 {
+        if let Some(packed) = &self.packed {
+            let weights = self.layout.matrices().chain(self.layout.vectors());
+            return weights.map(|weight| packed.bytes_of(&weight.key())).sum();
+        }
+        let loaded = self.layout.tensors();
+        let loaded = loaded.keys().filter_map(|name| self.tensors.get(name));
+        loaded
+            .map(|(_, info)| info.bytes.end - info.bytes.start)
+            .sum()
     }
 
     /// The matrices and vectors that are loaded from it.
@@ -281,10 +319,7 @@ impl Checkpoint {
     /// The same, to be loaded without the layer of multi-token prediction.
     pub fn without_prediction(mut self) -> Checkpoint {
         self.layout = self.layout.without_prediction();
-        let loaded = self.layout.tensors();
-        let loaded = loaded.keys().filter_map(|name| self.tensors.get(name));
-        let bytes = loaded.map(|(_, info)| info.bytes.end - info.bytes.start);
-        self.progress.expect(bytes.sum());
+        self.progress.expect(self.bytes());
         self
     }
 
@@ -297,7 +332,22 @@ impl Checkpoint {
     /// # Errors
     /// `Changed` naming the file.
     pub fn check_unchanged(&self) -> Result<(), WeightsError> {
-        self.files.iter().try_for_each(Source::check_unchanged)
+        self.files.iter().try_for_each(Source::check_unchanged)?;
+        self.packed
+            .iter()
+            .try_for_each(|packed| packed.check_unchanged())
+    }
+
+    /// Refuses what needs weights as a checkpoint stores them.
+    fn check_stored(&self) -> Result<(), WeightsError> {
+        match &self.packed {
+            None => Ok(()),
+            Some(packed) => Err(packed.refused(
+                "holds the weights as the kernels of this binary read them, no other way; give \
+                 the directory of the checkpoint for this"
+                    .to_string(),
+            )),
+        }
     }
 
     /// A matrix, to be read.
@@ -430,6 +480,26 @@ impl MatrixSource<'_> {
         self.weight.format()
     }
 
+    /// Whether it is used where its file is mapped.
+    pub fn is_mapped(&self) -> bool {
+        let packed = self.checkpoint.packed.as_ref();
+        packed.is_some_and(|packed| packed.maps())
+    }
+
+    /// Where matrices lie together in a packed file; none of another checkpoint.
+    ///
+    /// # Errors
+    /// `Packed` when they do not.
+    pub fn packed<'a>(parts: &[MatrixSource<'a>]) -> Result<Option<PackedStack<'a>>, WeightsError> {
+        let MatrixSource { checkpoint, weight } = parts[0];
+        let Some(packed) = &checkpoint.packed else {
+            return Ok(None);
+        };
+        let n = parts.iter().map(|part| part.shape().0).sum();
+        let entry = packed.entry(&weight.key(), [n, weight.k()])?;
+        Ok(Some(PackedStack::new(packed, entry, &checkpoint.progress)))
+    }
+
     /// The weights as exact F32, row-major `[n, k]`.
     ///
     /// # Errors
@@ -480,6 +550,7 @@ impl MatrixSource<'_> {
     ) -> Result<Stored<Bytes>, WeightsError> {
         assert!(rows.start.is_multiple_of(FP8_BLOCK) && rows.end <= self.weight.n());
         assert_eq!([codes.len(), scales.len()], self.sections(rows.len()));
+        self.checkpoint.check_stored()?;
         let (n, k) = (rows.len(), self.weight.k());
         let stretches = self.weight.stretches(&rows);
         let bits = match self.format() {
@@ -614,10 +685,27 @@ impl VectorSource<'_> {
     /// # Errors
     /// `Io`, or `NotFinite`.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
+        if let Some(packed) = &self.checkpoint.packed {
+            return self.unpacked(packed);
+        }
         let mut values = self.checkpoint.read_floats(&self.weight.name())?;
         if matches!(self.weight.kind(), Kind::Vector { plus_one: true }) {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
+        Ok(values)
+    }
+
+    /// The values of a packed file, which has them as `read_f32` gives them.
+    fn unpacked(&self, packed: &Packed) -> Result<Vec<f32>, WeightsError> {
+        let entry = packed.entry(&self.weight.key(), [self.weight.elements(), 1])?;
+        let stack = PackedStack::new(packed, entry, &self.checkpoint.progress);
+        if stack.storage() != VECTOR || stack.bytes() != self.weight.elements() * size_of::<f32>() {
+            return Err(stack.unknown());
+        }
+        let mut bytes = vec![0; stack.bytes()];
+        stack.read(0, &mut bytes)?;
+        let mut values = Vec::with_capacity(self.weight.elements());
+        format::f32_values(&bytes, &mut values);
         Ok(values)
     }
 }

@@ -23,8 +23,8 @@ use crate::target;
 const HASH_BYTES: usize = 1 << 20;
 /// Most files that are hashed at once.
 const THREADS_MAX: usize = 8;
-/// Files beside the weights that a checkpoint may have.
-const SMALL: [&str; 3] = [
+/// Files beside the weights that a checkpoint may have, but for those of the text side.
+pub const SMALL: [&str; 3] = [
     config::FILE,
     "generation_config.json",
     "tokenizer_config.json",

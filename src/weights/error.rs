@@ -17,6 +17,8 @@ use crate::target;
 pub enum WeightsError {
     /// Something else than a directory that holds a checkpoint; the problem ends with the fix.
     Directory { path: PathBuf, problem: String },
+    /// A packed file that is damaged or not this binary's; the problem ends with the fix.
+    Packed { path: PathBuf, problem: String },
     /// A file is not there.
     Absent { path: PathBuf },
     /// Files that the directory must hold are not there; `names` in their shortest form.
@@ -141,7 +143,7 @@ impl From<DeviceError> for WeightsError {
 impl fmt::Display for WeightsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WeightsError::Directory { path, problem } => {
+            WeightsError::Directory { path, problem } | WeightsError::Packed { path, problem } => {
                 write!(f, "{}: {problem}", path.display())
             }
             WeightsError::Absent { path } => write!(

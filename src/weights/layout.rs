@@ -176,6 +176,16 @@ impl Weight {
         format.unwrap_or_else(|| panic!("{} is no matrix", self.name()))
     }
 
+    /// Which one it is: several weights may be of one tensor, and so of one name.
+    pub fn key(self) -> String {
+        let (role, copy) = (self.row.role, self.copy);
+        match self.site {
+            Site::Whole => format!("{role:?}.{copy}"),
+            Site::Layer(layer) => format!("layer.{layer}.{role:?}.{copy}"),
+            Site::Prediction => format!("prediction.{role:?}.{copy}"),
+        }
+    }
+
     /// Canonical name, without the ends that the tensors of a matrix have.
     pub fn name(self) -> String {
         self.row.name_at(self.site, self.copy)

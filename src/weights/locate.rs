@@ -127,7 +127,10 @@ fn file_given(path: &Path) -> String {
             "is a GGUF file, this binary reads the safetensors files of the release; {}",
             download()
         ),
-        _ => format!("is no directory; give the one that holds the weights, as {directory}"),
+        _ => format!(
+            "is neither a directory nor a file that `pack` wrote; give the one that holds the \
+             weights, as {directory}"
+        ),
     }
 }
 

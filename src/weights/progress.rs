@@ -17,6 +17,8 @@ pub enum Stage {
     Recording,
     /// Writing a drawn checkpoint.
     Writing,
+    /// Writing weights as the kernels read them.
+    Packing,
     /// Reading files to compare their digests.
     Hashing,
     /// Replaying golden tokens.
@@ -34,6 +36,7 @@ impl Stage {
             Stage::Loading => "loading weights",
             Stage::Recording => "recording steps",
             Stage::Writing => "writing weights",
+            Stage::Packing => "packing weights",
             Stage::Hashing => "comparing digests",
             Stage::Verifying => "checking answers",
             Stage::Ready => "starting",

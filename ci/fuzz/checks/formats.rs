@@ -1,7 +1,9 @@
-//! Formats that are read byte by byte: HTTP's framing, and the headers of safetensors files.
+//! Formats that are read byte by byte: HTTP's framing, the headers of safetensors files, and heads
+//! and tables of packed weights.
 
 use atlas::http::wire::Framing;
 use atlas::weights::header;
+use atlas::weights::packed::table::{ALIGN, HEAD_BYTES, Head, Table};
 
 use super::choice::Choices;
 
@@ -39,4 +41,27 @@ pub fn safetensors_header(bytes: &[u8]) {
         range.end
     });
     assert_eq!(end, file);
+}
+
+/// A head of packed weights is refused or what was written; so is a table, all of whose places lie
+/// between it and the head.
+pub fn packed_table(bytes: &[u8]) {
+    let mut page = bytes.to_vec();
+    page.resize(HEAD_BYTES, 0);
+    let end = bytes
+        .get(24..32)
+        .map_or(0, |end| u64::from_le_bytes(end.try_into().unwrap()));
+    if let Ok(head) = Head::parse(&page, end) {
+        assert_eq!((head.table.end, head.bytes()), (end, page));
+    }
+    let start = HEAD_BYTES as u64 + ALIGN;
+    let head = Head::of(start, bytes);
+    let Ok(table) = Table::parse(bytes, &head) else {
+        return;
+    };
+    let weights = table.weights.iter().map(|entry| entry.range());
+    for range in weights.chain(table.files.iter().map(|file| file.range())) {
+        assert!(range.start >= HEAD_BYTES as u64 && range.start <= range.end && range.end <= start);
+    }
+    assert_eq!(table.pieces.len(), Table::pieces(start).count());
 }

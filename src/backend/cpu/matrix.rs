@@ -3,13 +3,20 @@
 //! Each output is the plain sum over `k`, in order, from zero: the bits are those of the naive
 //! loop, whatever the number of rows, threads or lanes.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::share::Shared;
 use super::split;
 use super::wide::{Kernel, Vector, widest};
+use crate::backend::mapping::{Mapping, Stretch};
+use crate::weights::{PackedStack, WeightsError};
+
+/// How panels lie, in the words of packed files.
+const F32: &str = "cpu-f32";
+const BF16: &str = "cpu-bf16";
 
 /// Weights `[n, k]`, rows beyond `n` zero.
 pub struct Matrix {
@@ -20,9 +27,49 @@ pub struct Matrix {
 
 /// `[ceil(n / 16), k]` of sixteen rows each.
 enum Weights {
-    F32(Vec<Lanes>),
+    F32(Elements<Lanes>),
     /// When every weight is a BF16 number: half the bytes, the same values.
-    Bf16(Vec<Halves>),
+    Bf16(Elements<Halves>),
+}
+
+/// Elements of panels.
+enum Elements<E> {
+    Own(Vec<E>),
+    /// In a packed file.
+    Mapped(Stretch),
+}
+
+impl<E: Element> Deref for Elements<E> {
+    type Target = [E];
+
+    fn deref(&self) -> &[E] {
+        match self {
+            Elements::Own(elements) => elements,
+            Elements::Mapped(stretch) => of_bytes(stretch.bytes()),
+        }
+    }
+}
+
+/// Bytes as elements.
+fn of_bytes<E: Element>(bytes: &[u8]) -> &[E] {
+    // SAFETY: elements are arrays of numbers, for which any bits will do.
+    let (before, elements, behind) = unsafe { bytes.align_to() };
+    assert!(
+        before.is_empty() && behind.is_empty(),
+        "weights begin at a page and are whole"
+    );
+    elements
+}
+
+/// Elements as bytes, to be written or filled.
+fn as_bytes<E: Element>(elements: &[E]) -> &[u8] {
+    // SAFETY: there is no padding between or in arrays of numbers.
+    unsafe { elements.align_to() }.1
+}
+
+fn as_bytes_mut<E: Element>(elements: &mut [E]) -> &mut [u8] {
+    // SAFETY: as above, and any bits will do for a number.
+    unsafe { elements.align_to_mut() }.1
 }
 
 /// Sixteen BF16 numbers.
@@ -30,12 +77,16 @@ enum Weights {
 #[repr(C, align(32))]
 struct Halves([u16; LANES]);
 
-/// A stored element of a panel.
+/// A stored element of a panel, an array of numbers that fills its alignment.
 trait Element: Copy {
+    const ZERO: Self;
+
     fn load<V: Vector>(&self) -> V;
 }
 
 impl Element for Lanes {
+    const ZERO: Lanes = Lanes::ZERO;
+
     #[inline(always)]
     fn load<V: Vector>(&self) -> V {
         V::load(&self.0)
@@ -43,6 +94,8 @@ impl Element for Lanes {
 }
 
 impl Element for Halves {
+    const ZERO: Halves = Halves([0; LANES]);
+
     #[inline(always)]
     fn load<V: Vector>(&self) -> V {
         V::load_halves(&self.0)
@@ -63,10 +116,39 @@ pub fn bytes_max(n: usize, k: usize, bf16: bool) -> u64 {
 impl Matrix {
     /// Bytes of the weights in memory.
     pub fn bytes(&self) -> u64 {
+        self.stored().1.len() as u64
+    }
+
+    /// How they lie in the words of packed files, and their bytes there.
+    pub fn stored(&self) -> (&'static str, &[u8]) {
         match &self.weights {
-            Weights::F32(panels) => size_of_val(&panels[..]) as u64,
-            Weights::Bf16(panels) => size_of_val(&panels[..]) as u64,
+            Weights::F32(panels) => (F32, as_bytes(panels)),
+            Weights::Bf16(panels) => (BF16, as_bytes(panels)),
         }
+    }
+
+    /// What it lies in, if that is a mapped file.
+    pub fn mapping(&self) -> Option<&Arc<Mapping>> {
+        match &self.weights {
+            Weights::F32(Elements::Mapped(stretch)) | Weights::Bf16(Elements::Mapped(stretch)) => {
+                Some(stretch.mapping())
+            }
+            _ => None,
+        }
+    }
+
+    /// A matrix `[n, k]` of a packed file, where it lies if that is mapped.
+    ///
+    /// # Errors
+    /// `Packed` when it lies otherwise, or the file cannot be read.
+    pub fn of_packed(stack: PackedStack<'_>, [n, k]: [usize; 2]) -> Result<Matrix, WeightsError> {
+        let count = n.div_ceil(LANES) * k;
+        let weights = match stack.storage() {
+            F32 => Weights::F32(Elements::of_packed(stack, count)?),
+            BF16 => Weights::Bf16(Elements::of_packed(stack, count)?),
+            _ => return Err(stack.unknown()),
+        };
+        Ok(Matrix { n, k, weights })
     }
 
     /// Stacks row-major parts `[.., k]` in order.
@@ -108,14 +190,28 @@ impl Matrix {
     }
 }
 
+impl<E: Element> Elements<E> {
+    fn of_packed(stack: PackedStack<'_>, count: usize) -> Result<Elements<E>, WeightsError> {
+        if stack.bytes() != count * size_of::<E>() {
+            return Err(stack.unknown());
+        }
+        if let Some(stretch) = stack.map() {
+            return Ok(Elements::Mapped(stretch));
+        }
+        let mut elements = vec![E::ZERO; count];
+        stack.read(0, as_bytes_mut(&mut elements))?;
+        Ok(Elements::Own(elements))
+    }
+}
+
 impl Weights {
     fn new(panels: Vec<Lanes>) -> Weights {
         let short = |value: &f32| value.to_bits() & 0xffff == 0;
         if !panels.iter().flat_map(|lanes| &lanes.0).all(short) {
-            return Weights::F32(panels);
+            return Weights::F32(Elements::Own(panels));
         }
         let halve = |lanes: &Lanes| Halves(lanes.0.map(|value| (value.to_bits() >> 16) as u16));
-        Weights::Bf16(panels.iter().map(halve).collect())
+        Weights::Bf16(Elements::Own(panels.iter().map(halve).collect()))
     }
 }
 

@@ -21,16 +21,18 @@ mod tests;
 mod wide;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::backend::budget::Budget;
 use crate::backend::host;
+use crate::backend::mapping::Mapping;
 use crate::executor::{DeviceError, Patience};
 use crate::model::Fed;
 use crate::ops::{Batch, Dense, Device, Footprint, Gate, HostMemory, RANKED};
 use crate::ranking;
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
-use crate::weights::{MatrixSource, VectorSource, WeightsError};
+use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
 
 use attention::Ropes;
 pub use matrix::Matrix;
@@ -55,6 +57,8 @@ pub struct Cpu {
     sums: Tensor,
     /// Of all matrices loaded.
     matrix_bytes: u64,
+    /// Of weights that are read where their file is mapped.
+    mapping: Option<Arc<Mapping>>,
     budget: Budget,
 }
 
@@ -103,6 +107,7 @@ impl Cpu {
             delta: delta::Scratch::default(),
             sums: Tensor::default(),
             matrix_bytes: 0,
+            mapping: None,
             budget: Budget::default(),
         }
     }
@@ -127,23 +132,59 @@ impl Default for Cpu {
 
 impl Cpu {
     fn matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
-        let values = parts
-            .iter()
-            .map(MatrixSource::read_f32)
-            .collect::<Result<Vec<_>, _>>()?;
-        let matrix = Matrix::new(parts[0].shape().1, &values);
+        let matrix = match MatrixSource::packed(parts)? {
+            None => repacked(parts)?,
+            Some(stack) => {
+                let n = parts.iter().map(|part| part.shape().0).sum();
+                Matrix::of_packed(stack, [n, parts[0].shape().1])?
+            }
+        };
+        self.mapping = self.mapping.take().or_else(|| matrix.mapping().cloned());
         self.matrix_bytes += matrix.bytes();
         Ok(matrix)
     }
+
+    /// Trusts nothing that was computed of weights that somebody is about to change.
+    fn check_weights(&self) -> Result<(), DeviceError> {
+        let checked = self
+            .mapping
+            .as_ref()
+            .map_or(Ok(()), |mapping| mapping.check());
+        checked.map_err(DeviceError::Weights)
+    }
 }
 
-/// What matrices of such parts take, at most.
+/// A matrix of the parts of a checkpoint.
+fn repacked(parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
+    let values = parts.iter().map(MatrixSource::read_f32);
+    let values = values.collect::<Result<Vec<_>, _>>()?;
+    Ok(Matrix::new(parts[0].shape().1, &values))
+}
+
+/// How this device reads weights: a change of what `pack` gives is another layout.
+pub const READER: Reader = Reader {
+    layout: 1,
+    maps: true,
+};
+
+/// Matrices as they lie in memory one below the other, be they of experts or not.
+///
+/// # Errors
+/// As `load_matrix`.
+pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(&'static str, Vec<u8>), WeightsError> {
+    let matrix = repacked(parts)?;
+    let (storage, bytes) = matrix.stored();
+    Ok((storage, bytes.to_vec()))
+}
+
+/// What matrices of such parts take, at most: none where they are mapped.
 fn bytes_of(parts: &[MatrixSource<'_>]) -> u64 {
     let bytes = |part: &MatrixSource<'_>| {
         let (n, k) = part.shape();
         Cpu::matrix_bytes_max(n, k, part.format())
     };
-    parts.iter().map(bytes).sum()
+    let own = parts.iter().filter(|part| !part.is_mapped());
+    own.map(bytes).sum()
 }
 
 /// Splits `count` equal items of `work` multiply-adds each over the pool.
@@ -218,7 +259,7 @@ impl Device for Cpu {
     ) -> Result<(), DeviceError> {
         out.clear();
         out.extend_from_slice(&x.values[rows.start * x.width..rows.end * x.width]);
-        Ok(())
+        self.check_weights()
     }
 }
 

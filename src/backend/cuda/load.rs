@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops};
 
 use super::jobs::{JOB_ROWS, Job, Place, Wanted};
+use super::packed::Part;
 use super::{RECORDS, WIDEST, count, feed_forward, least, memory, most, refused};
 use crate::executor::DeviceError;
 use crate::weights::{WeightsError, pipeline};
@@ -86,17 +87,19 @@ impl Loader {
         staging: &mut DeviceBuf<u8>,
         stream: &Stream,
     ) -> Result<(), WeightsError> {
+        let packed = matrices.iter().map(|wanted| Part::all(wanted, SLOT_BYTES));
+        let packed: Vec<_> = packed.collect::<Result<_, _>>()?;
+        // All of a checkpoint are packed, or none.
+        let packed: Vec<_> = packed.into_iter().flatten().flatten().collect();
+        if !packed.is_empty() {
+            return self.place(&packed, buffers);
+        }
         let jobs_of = |wanted| {
             let jobs = Wanted::jobs(wanted, SLOT_BYTES).into_iter();
             jobs.map(move |job| (wanted, job))
         };
         let jobs: Vec<_> = matrices.iter().flat_map(jobs_of).collect();
-        let (events, slots): (Vec<_>, Vec<_>) = self
-            .slots
-            .iter_mut()
-            .enumerate()
-            .map(|(index, slot)| (&slot.copied, (index, &mut slot.memory[..])))
-            .unzip();
+        let (events, slots) = split(&mut self.slots);
         let fill = |job: usize, slot: &mut (usize, &mut [u8])| {
             let job = &jobs[job].1;
             job.read(&mut slot.1[..job.bytes()])
@@ -122,18 +125,67 @@ impl Loader {
             queue(wanted, job, (staging, start), buffers, stream).map_err(failed)?;
             packed[place].record(stream).map_err(failed)?;
             under_way.push_back(slot);
-            if under_way.len() < SLOTS - READERS {
-                return Ok(None);
-            }
-            let oldest = under_way.pop_front().expect("one was pushed");
-            events[oldest.0].wait().map_err(failed)?;
-            Ok(Some(oldest))
+            free(&mut under_way, &events)
         });
         // Also after an error: copies read the slots until they are done.
         let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
         loaded.and(copied).and(packed)
     }
+
+    /// Reads what is packed into its place in `buffers`, and waits until it is there.
+    fn place(
+        &mut self,
+        parts: &[Part<'_>],
+        buffers: &mut [&mut DeviceBuf<u8>],
+    ) -> Result<(), WeightsError> {
+        let (events, slots) = split(&mut self.slots);
+        let (copies, mut under_way) = (&self.copies, VecDeque::new());
+        let fill = |part: usize, slot: &mut Filled<'_>| parts[part].read(slot.1);
+        let loaded = pipeline::run(
+            parts.len(),
+            slots,
+            READERS,
+            fill,
+            |part, slot: Filled<'_>| {
+                let (part, (buffer, start)) = (&parts[part], parts[part].to);
+                let bytes = &slot.1[..part.bytes()];
+                // SAFETY: the slot is filled again behind its event, and freed behind a wait for
+                // the stream.
+                let copied = unsafe { buffers[buffer].upload_part_unwaited(start, bytes, copies) };
+                copied.map_err(failed)?;
+                events[slot.0].record(copies).map_err(failed)?;
+                under_way.push_back(slot);
+                free(&mut under_way, &events)
+            },
+        );
+        // Also after an error: copies read the slots until they are done.
+        let copied = copies.synchronize().map_err(failed);
+        loaded.and(copied)
+    }
+}
+
+/// A slot's number, and its memory.
+type Filled<'a> = (usize, &'a mut [u8]);
+
+/// When each slot was copied, and the slots.
+fn split(slots: &mut [Slot]) -> (Vec<&Event>, Vec<Filled<'_>>) {
+    let numbered = slots.iter_mut().enumerate();
+    let both = numbered.map(|(index, slot)| (&slot.copied, (index, &mut slot.memory[..])));
+    both.unzip()
+}
+
+/// The oldest slot, once it was copied, if so many are under way that readers want it.
+fn free<'a>(
+    under_way: &mut VecDeque<Filled<'a>>,
+    events: &[&Event],
+) -> Result<Option<Filled<'a>>, WeightsError> {
+    if under_way.len() < SLOTS - READERS {
+        return Ok(None);
+    }
+    let oldest = under_way.pop_front().expect("one was pushed");
+    events[oldest.0].wait().map_err(failed)?;
+    Ok(Some(oldest))
 }
 
 /// Queues the repacking of a job's rows, which lie in `staging` from a byte on.

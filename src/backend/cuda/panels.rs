@@ -1,5 +1,5 @@
-//! Panels made on the host: what `cuda/ops/pack` is compared with, and what the other operations'
-//! comparisons load.
+//! Panels made on the host: what packed files hold, what `cuda/ops/pack` is compared with, and what
+//! the other operations' comparisons load.
 
 use super::storage::{BLOCK_COLUMNS, BLOCK_ROWS, GROUP_COLUMNS, Order, PANEL_ROWS, Storage};
 use crate::weights::{Bits, Stored};

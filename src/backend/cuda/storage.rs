@@ -36,6 +36,16 @@ impl Storage {
         }
     }
 
+    /// In the words of packed files.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Storage::F16 => "cuda-f16",
+            Storage::Nvfp4 => "cuda-nvfp4",
+            Storage::Fp8Block128 => "cuda-fp8",
+            Storage::BlockScaled => "cuda-block-scaled",
+        }
+    }
+
     /// How experts lie whose weights are otherwise stored so.
     pub const fn of_experts(self) -> Storage {
         match self {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::import::files_of;
+use super::import::carried;
 use super::sums::Sums;
 use super::transfer::{self, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
@@ -26,7 +26,7 @@ pub struct Bundle {
     #[argh(positional)]
     dest: PathBuf,
 
-    /// directory that holds the weights; none for a model inside the binary
+    /// directory that holds the weights, or packed file; none for a model inside the binary
     #[argh(option)]
     weights: Option<PathBuf>,
 
@@ -66,18 +66,14 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
         sums.insert(name.to_string(), transfer::digest(&path)?);
     }
     program(&dest.join(INSTALLER))?;
-    if let Files::Directory(directory) = &files {
+    let carried = carried(&files)?;
+    if !carried.is_empty() {
         let folder = dest.join(WEIGHTS);
         fs::create_dir_all(&folder).map_err(|why| unwritable(&folder, &why))?;
-        for name in files_of(directory)? {
-            cut(
-                &directory.join(&name),
-                dest,
-                &format!("{WEIGHTS}/{name}"),
-                part,
-                &mut sums,
-            )?;
-        }
+    }
+    for (name, from) in carried {
+        let name = format!("{WEIGHTS}/{name}");
+        cut(&from, dest, &name, part, &mut sums)?;
     }
     // Last: a folder without it is no bundle.
     let path = dest.join(SUMS);

@@ -11,15 +11,16 @@ use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unwritable};
 use super::{SUMS, WEIGHTS};
 use crate::cli::boot::{self, Files};
+use crate::cli::meter::Meter;
 use crate::cli::{Exit, Failure};
 use crate::target;
-use crate::weights::Progress;
+use crate::weights::{Progress, WeightsError, packed};
 
 /// copy weights to where they are served from, verifying them; goes on where an earlier run stopped
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "import", help_triggers("--help"))]
 pub struct Import {
-    /// directory of the weights, or bundle
+    /// directory of the weights, packed file of them, or bundle
     #[argh(positional)]
     source: PathBuf,
 
@@ -65,24 +66,37 @@ fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     let files = Files::locate(Some(directory))?;
     let opened = files.open(Arc::new(Progress::default()));
     opened.map_err(|error| boot::start_failure(&error))?;
-    let Files::Directory(directory) = files else {
-        return Ok(Weights::new());
-    };
     let mut weights = Weights::new();
-    for name in files_of(&directory)? {
+    for (name, path) in carried(&files)? {
         let known = target::CHECKPOINT.iter().find(|file| file.name == name);
         let sha256 = known.map(|file| file.sha256.to_string());
-        let piece = Piece::of(directory.join(&name), sha256)?;
+        let piece = Piece::of(path, sha256)?;
         weights.insert(name, vec![piece]);
     }
     Ok(weights)
 }
 
-/// Names of the files of a directory, but for hidden ones.
+/// Files to be carried, by the names that they have elsewhere.
 ///
 /// # Errors
-/// If it cannot be listed.
-pub fn files_of(directory: &Path) -> Result<Vec<String>, Failure> {
+/// If a directory cannot be listed.
+pub fn carried(files: &Files) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    match files {
+        Files::Embedded => Ok(BTreeMap::new()),
+        Files::Packed(packed) => {
+            let name = packed::file_name();
+            Ok(BTreeMap::from([(name, packed.path().to_path_buf())]))
+        }
+        Files::Directory(directory) => {
+            let names = files_of(directory)?.into_iter();
+            let paths = names.map(|name| (name.clone(), directory.join(name)));
+            Ok(paths.collect())
+        }
+    }
+}
+
+/// Names of the files of a directory, but for hidden ones.
+fn files_of(directory: &Path) -> Result<Vec<String>, Failure> {
     let unlisted = |why| Failure::new(Exit::Io, format!("{}: {why}", directory.display()));
     let entries = fs::read_dir(directory).map_err(unlisted)?.flatten();
     let files = entries.filter(|entry| entry.path().is_file());
@@ -147,9 +161,20 @@ pub fn bring(weights: &Weights, dest: &Path, link: bool) -> Result<(), Failure> 
         true => links(&copies)?,
         false => transfer::run(&copies)?,
     }
-    let opened = Files::Directory(unfinished.clone()).open(Arc::new(Progress::default()));
-    opened.map_err(|error| boot::start_failure(&error))?;
+    check(&unfinished).map_err(|error| boot::start_failure(&error))?;
     fs::rename(&unfinished, dest).map_err(|why| unwritable(dest, &why))
+}
+
+/// Whether what was brought can be served; packed weights are read whole.
+fn check(directory: &Path) -> Result<(), WeightsError> {
+    let files = Files::at(directory)?;
+    let progress = Arc::new(Progress::default());
+    files.open(progress.clone())?;
+    let Files::Packed(packed) = files else {
+        return Ok(());
+    };
+    let _meter = Meter::start(&progress);
+    packed.check(&progress)
 }
 
 fn links(copies: &[Copy]) -> Result<(), Failure> {

@@ -1,0 +1,108 @@
+//! A file of weights mapped into memory, under a lease.
+//!
+//! A page of a mapping whose file was cut short raises SIGBUS, which ends a process without a word.
+//! So a file is mapped only under a read lease of the kernel (`fcntl(2)`, F_SETLEASE): who opens it
+//! for writing or truncates it then waits until the lease is given back, for as long as
+//! `/proc/sys/fs/lease-break-time` says, 45 s unless somebody changed it; who asked not to wait is
+//! refused. Meanwhile the mapping is as it was, the holder is told that the lease is wanted, says
+//! so and ends, and the writer goes on. Any number of processes hold one of the same file. A lease
+//! is for the owner of the file (or CAP_LEASE) on a file system that has them; elsewhere weights
+//! are copied to memory, where nobody can cut them. Renaming another file to its place disturbs no
+//! lease. A disk that fails under a mapping still raises SIGBUS: no lease helps against that.
+//!
+//! The kernel tells the holder by a signal; here by one that does nothing by default, and the lease
+//! is asked for its state instead, at each step and a few times a second between them.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use libc::{F_GETLEASE, F_RDLCK, F_SETLEASE, SIGURG, c_int};
+use memmap2::{Advice, Mmap};
+
+/// Chooses the signal of a lease, which would end the process otherwise; not in `libc`.
+const F_SETSIG: c_int = 10;
+
+/// The whole file, read-only, for as long as there is one.
+pub struct Mapping {
+    memory: Mmap,
+    /// Holds the lease until it is closed, behind the mapping.
+    file: File,
+    name: String,
+}
+
+impl Mapping {
+    /// Maps `file`, of `bytes` bytes, which is open for reading alone.
+    ///
+    /// # Errors
+    /// The kernel gives no lease, or the file has another size by now.
+    pub fn new(file: File, name: String, bytes: u64) -> io::Result<Mapping> {
+        lease(&file)?;
+        // From here on it keeps its size.
+        if file.metadata()?.len() != bytes {
+            return Err(io::Error::other("it was cut short"));
+        }
+        // SAFETY: nobody changes the file while the lease is held, and what the mapping is read
+        // for ends when it is wanted back.
+        let memory = unsafe { Mmap::map(&file)? };
+        // It is advice: a start reads nearly all of it.
+        let _ = memory.advise(Advice::WillNeed);
+        Ok(Mapping { memory, file, name })
+    }
+
+    /// Why it must not be read any more, once somebody wants to write to the file.
+    ///
+    /// # Errors
+    /// Names the file and the fix.
+    pub fn check(&self) -> Result<(), String> {
+        match control(&self.file, F_GETLEASE, 0) {
+            Ok(F_RDLCK) => Ok(()),
+            _ => Err(format!(
+                "{}: another program opened it to write to it or to cut it short, and its weights \
+                 are served from there; to exchange it, write another file and rename that to its \
+                 name",
+                self.name
+            )),
+        }
+    }
+}
+
+/// Takes a read lease on what `file` is open for.
+fn lease(file: &File) -> io::Result<()> {
+    control(file, F_SETSIG, SIGURG)?;
+    control(file, F_SETLEASE, F_RDLCK).map(drop)
+}
+
+fn control(file: &File, command: c_int, argument: c_int) -> io::Result<c_int> {
+    // SAFETY: these commands take and give a number.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
+        -1 => Err(io::Error::last_os_error()),
+        found => Ok(found),
+    }
+}
+
+/// Some bytes of a mapping, which they keep.
+#[derive(Clone)]
+pub struct Stretch {
+    mapping: Arc<Mapping>,
+    range: Range<usize>,
+}
+
+impl Stretch {
+    /// # Panics
+    /// If the file has no such bytes.
+    pub fn new(mapping: Arc<Mapping>, range: Range<usize>) -> Stretch {
+        assert!(range.start <= range.end && range.end <= mapping.memory.len());
+        Stretch { mapping, range }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.mapping.memory[self.range.clone()]
+    }
+
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+}

@@ -1,0 +1,214 @@
+//! `pack`: weights as the kernels of this binary read them, in one file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use argh::{ArgsInfo, FromArgs};
+use rustix::fs::statvfs;
+
+use super::boot::{self, Files};
+use super::carry::transfer::UNFINISHED;
+use super::meter::Meter;
+use super::{Exit, Failure};
+use crate::backend::{self, Backend, READER};
+use crate::model;
+use crate::ops::Device;
+use crate::target;
+use crate::text::template::special;
+use crate::weights::packed::Writer;
+use crate::weights::packed::table::VECTOR;
+use crate::weights::{self, Checkpoint, Layout, Progress, Stage, WeightsError};
+
+/// write the weights as the kernels of this binary read them, into one file that `serve FILE`
+/// starts from without repacking; an interrupted run is begun anew by the same command
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand, name = "pack", help_triggers("--help"))]
+pub struct Pack {
+    /// directory that holds the weights
+    #[argh(positional)]
+    weights: PathBuf,
+
+    /// file to write; replaced at once where there is one
+    #[argh(positional)]
+    file: PathBuf,
+}
+
+/// Why a file was not written.
+enum Stopped {
+    Weights(WeightsError),
+    Writing(io::Error),
+}
+
+impl From<WeightsError> for Stopped {
+    fn from(error: WeightsError) -> Stopped {
+        Stopped::Weights(error)
+    }
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Stopped {
+        Stopped::Writing(error)
+    }
+}
+
+/// Writes the file under another name until it is whole.
+///
+/// # Errors
+/// Why these weights are not this binary's, or what cannot be written.
+pub fn run(options: &Pack) -> Result<(), Failure> {
+    let dest = &options.file;
+    let files = Files::locate(Some(&options.weights))?;
+    if let Files::Packed(packed) = &files {
+        let message = format!("{}: is packed already", packed.path().display());
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    if dest.is_dir() {
+        let message = format!("{}: is a directory; name a file", dest.display());
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let progress = Arc::new(Progress::default());
+    let checkpoint = files.open(progress.clone());
+    let checkpoint = checkpoint.map_err(|error| boot::start_failure(&error))?;
+    let texts = texts(&files)?;
+    let unfinished = unfinished(dest);
+    room(&unfinished, bytes_max(&texts))?;
+    let meter = Meter::start(&progress);
+    progress.enter(Stage::Packing);
+    let written = create(&unfinished)
+        .map_err(Stopped::from)
+        .and_then(|file| write(file, &checkpoint, files.are_drawn(), &texts))
+        .and_then(|bytes| Ok(fs::rename(&unfinished, dest).map(|()| bytes)?));
+    drop(meter);
+    let bytes = written.map_err(|stopped| {
+        // What it takes of a full disk is of no use to a later run.
+        let _ = fs::remove_file(&unfinished);
+        failure(&stopped, &unfinished)
+    })?;
+    boot::print(&format!(
+        "{}: {bytes} bytes; `{} serve {}` starts from it\n",
+        dest.display(),
+        target::BINARY,
+        dest.display()
+    ))
+}
+
+/// Small files that a server reads: names and contents.
+fn texts(files: &Files) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let mut names = weights::SMALL.to_vec();
+    names.extend([special::FILE, target::TOKENIZER_FILE, target::TEMPLATE_FILE]);
+    names.sort_unstable();
+    names.dedup();
+    let there = names
+        .into_iter()
+        .filter(|name| !name.is_empty() && files.has(name));
+    there
+        .map(|name| Ok((name.to_string(), files.read(name)?)))
+        .collect()
+}
+
+fn unfinished(dest: &Path) -> PathBuf {
+    let mut name = dest.to_path_buf().into_os_string();
+    name.push(UNFINISHED);
+    name.into()
+}
+
+/// Bytes of the file, at most, but for its table.
+fn bytes_max(texts: &[(String, Vec<u8>)]) -> u64 {
+    let layout = Layout::whole();
+    let matrices = layout.matrices();
+    let matrices =
+        matrices.map(|weight| Backend::matrix_bytes_max(weight.n(), weight.k(), weight.format()));
+    let vectors = layout.vectors();
+    let vectors = vectors.map(|weight| (weight.elements() * size_of::<f32>()) as u64);
+    let texts = texts.iter().map(|(_, text)| text.len() as u64);
+    matrices.chain(vectors).chain(texts).sum()
+}
+
+/// Refuses before anything is written what the disk has no room for.
+fn room(unfinished: &Path, needed: u64) -> Result<(), Failure> {
+    let folder = unfinished
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    // What an interrupted run has left is written over.
+    let there = fs::metadata(unfinished).map_or(0, |found| found.len());
+    let free = statvfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_frsize));
+    match free {
+        Ok(free) if free.saturating_add(there) < needed => Err(Failure::new(
+            Exit::Io,
+            format!(
+                "{}: up to {needed} bytes are needed and {free} are free; free some or take \
+                 another disk",
+                folder.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Opens the file for this run alone, and empties it.
+fn create(path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    opened
+        .try_lock()
+        .map_err(|_| io::Error::new(io::ErrorKind::ResourceBusy, "another run writes it"))?;
+    opened.set_len(0)?;
+    Ok(opened)
+}
+
+/// Writes everything; the bytes of the file.
+fn write(
+    file: File,
+    checkpoint: &Checkpoint,
+    drawn: bool,
+    texts: &[(String, Vec<u8>)],
+) -> Result<u64, Stopped> {
+    let mut writer = Writer::new(file, READER.layout, drawn)?;
+    let layout = checkpoint.layout();
+    for stack in model::stacks(layout) {
+        let parts: Vec<_> = stack
+            .parts
+            .iter()
+            .map(|part| checkpoint.source(*part))
+            .collect();
+        let (storage, bytes) = backend::pack(&parts, stack.of_experts)?;
+        let n = stack.parts.iter().map(|part| part.n()).sum();
+        let (key, k) = (stack.parts[0].key(), stack.parts[0].k());
+        writer.weight(key, [n, k], storage, &bytes)?;
+    }
+    for vector in layout.vectors() {
+        let values = checkpoint.vector(vector.role(), vector.site()).read_f32()?;
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        writer.weight(vector.key(), [values.len(), 1], VECTOR, &bytes)?;
+    }
+    for (name, content) in texts {
+        writer.file(name, content)?;
+    }
+    checkpoint.check_unchanged()?;
+    Ok(writer.finish()?)
+}
+
+fn failure(stopped: &Stopped, unfinished: &Path) -> Failure {
+    match stopped {
+        Stopped::Weights(error) => boot::start_failure(error),
+        Stopped::Writing(why) => {
+            let fix = match why.kind() {
+                io::ErrorKind::StorageFull => "free some of the disk and run the same command",
+                io::ErrorKind::PermissionDenied => "run it as a user who may, or name another file",
+                io::ErrorKind::ResourceBusy => "wait for its end, or name another file",
+                _ => "the same command begins anew",
+            };
+            let path = unfinished.display();
+            Failure::new(Exit::Io, format!("{path}: cannot be written: {why}; {fix}"))
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Packed weights: one file of what the kernels of one target read, made once by `pack`, so that a
+//! start repacks nothing and reads every byte once, or maps it and reads none.
+//!
+//! A page of [`table::Head`], the weights in the order of [`Writer::weight`], each on a page of its
+//! own, small files of the checkpoint, and the [`Table`] that names all of them. What lies between
+//! head and table has a digest for every `PIECE_BYTES`; the head has that of the table. A start
+//! checks head and table; `verify --full` compares every piece.
+
+mod open;
+pub mod table;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use open::{Packed, PackedStack, Reader, is_packed};
+pub use table::{PIECE_BYTES, Table};
+pub use write::Writer;
+
+use sha2::{Digest, Sha256};
+
+use super::digests::hex;
+use crate::target;
+
+/// Name of the packed weights of this target where a directory or a bundle has them.
+pub fn file_name() -> String {
+    format!("{}.packed", target::BINARY)
+}
+
+/// Digest of all that a manifest says of this target: what decides how weights lie, and more.
+pub(super) fn manifest() -> String {
+    hex(&Sha256::digest(target::MANIFEST))
+}

@@ -1,0 +1,459 @@
+//! A packed file that is there, to be read or mapped.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use sha2::{Digest, Sha256};
+
+use super::table::{self, Entry, HEAD_BYTES, Head, MAGIC, Problem, Table, VERSION};
+use super::{file_name, manifest};
+use crate::backend::mapping::{Mapping, Stretch};
+use crate::target;
+use crate::weights::error::WeightsError;
+use crate::weights::file::WeightsFile;
+use crate::weights::folder::Folder;
+use crate::weights::progress::{Progress, Stage};
+
+/// Bytes that are read at once to be compared.
+const HASH_BYTES: usize = 1 << 20;
+/// Most pieces that are compared at once.
+const THREADS_MAX: usize = 16;
+
+/// What kernels read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// Version of how they want weights to lie.
+    pub layout: u32,
+    /// Whether they read the host's memory, so that weights may be mapped.
+    pub maps: bool,
+}
+
+/// An open packed file of this target.
+pub struct Packed {
+    path: PathBuf,
+    head: Head,
+    table: Table,
+    /// Number in the table, by name.
+    names: BTreeMap<String, usize>,
+    /// Whether its weights are used where the file is mapped.
+    maps: bool,
+    /// To be read through the page cache, and to be mapped.
+    file: File,
+    /// The same file, read as weights are that are kept elsewhere.
+    bulk: OnceLock<WeightsFile>,
+    /// Tried at most once; why there is none.
+    mapping: OnceLock<Result<Arc<Mapping>, String>>,
+}
+
+/// Whether the file at `path` begins as packed weights do.
+pub fn is_packed(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    let regular = path.metadata().is_ok_and(|found| found.is_file());
+    let read = regular.then(|| File::open(path).and_then(|mut file| file.read_exact(&mut start)));
+    matches!(read, Some(Ok(()))) && start == MAGIC
+}
+
+impl Packed {
+    /// Opens the file at `path` and checks head, table and size, for the kernels of `reader`.
+    ///
+    /// # Errors
+    /// `Packed` when it is damaged or another target's, `Truncated` when it was cut short, and as
+    /// `Folder` where it cannot be opened.
+    pub fn open(path: &Path, reader: Reader) -> Result<Packed, WeightsError> {
+        let file = open_plain(path)?;
+        let of_path = |error| WeightsError::of_path(path, error);
+        let bytes = file.metadata().map_err(of_path)?.len();
+        let refused = |problem| refused(path, bytes, problem);
+        let mut page = vec![0; (bytes as usize).min(HEAD_BYTES)];
+        file.read_exact_at(&mut page, 0).map_err(of_path)?;
+        let head = Head::parse(&page, bytes).map_err(refused)?;
+        let mut text = vec![0; (head.table.end - head.table.start) as usize];
+        file.read_exact_at(&mut text, head.table.start)
+            .map_err(of_path)?;
+        let table = Table::parse(&text, &head).map_err(refused)?;
+        check_target(&table, reader.layout).map_err(|problem| WeightsError::Packed {
+            path: path.to_path_buf(),
+            problem,
+        })?;
+        let names = table.weights.iter().enumerate();
+        let names = names.map(|(index, entry)| (entry.name.clone(), index));
+        Ok(Packed {
+            path: path.to_path_buf(),
+            names: names.collect(),
+            head,
+            table,
+            maps: reader.maps,
+            file,
+            bulk: OnceLock::new(),
+            mapping: OnceLock::new(),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it holds.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Content of a small file of the checkpoint; none if it has no such file.
+    ///
+    /// # Errors
+    /// `Truncated` or `Io`.
+    pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightsError> {
+        let Some(found) = self.table.files.iter().find(|file| file.name == name) else {
+            return Ok(None);
+        };
+        let mut content = vec![0; found.bytes as usize];
+        let read = self.file.read_exact_at(&mut content, found.start);
+        read.map_err(|error| self.unread(error))?;
+        Ok(Some(content))
+    }
+
+    /// The weights that begin with the one of this name.
+    ///
+    /// # Errors
+    /// `Packed` when there are none of this shape.
+    pub(in crate::weights) fn entry(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+    ) -> Result<&Entry, WeightsError> {
+        let entry = self
+            .names
+            .get(name)
+            .map(|&index| &self.table.weights[index]);
+        let fits = entry.filter(|entry| [entry.n, entry.k] == shape);
+        fits.ok_or_else(|| {
+            self.refused(format!(
+                "has no {name} of {shape:?}; pack the weights again"
+            ))
+        })
+    }
+
+    /// Bytes of the weights that begin with the one of this name; 0 if none do.
+    pub(in crate::weights) fn bytes_of(&self, name: &str) -> u64 {
+        let index = self.names.get(name);
+        index.map_or(0, |&index| self.table.weights[index].bytes)
+    }
+
+    /// Fills `out` from `offset` on; how many bytes came past the page cache. What is mapped, or
+    /// will be, stays there.
+    ///
+    /// # Errors
+    /// `Truncated` or `Io`.
+    pub(in crate::weights) fn read(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<u64, WeightsError> {
+        let read = match self.maps() {
+            true => self.file.read_exact_at(out, offset).map(|()| 0),
+            false => self.bulk().and_then(|bulk| bulk.read(offset, out)),
+        };
+        read.map_err(|error| self.unread(error))
+    }
+
+    /// The file as weights are read. Who comes second finds it open, or opens it as well.
+    fn bulk(&self) -> io::Result<&WeightsFile> {
+        if let Some(bulk) = self.bulk.get() {
+            return Ok(bulk);
+        }
+        let (folder, name) = split(&self.path);
+        let opened = Folder::open(&folder).and_then(|folder| folder.file(&name));
+        let opened = opened.map_err(io::Error::other)?;
+        let bulk = WeightsFile::of(opened.file, opened.direct)?;
+        Ok(self.bulk.get_or_init(|| bulk))
+    }
+
+    /// The file in memory, if the kernel lets no one change it there; else why not, once for all.
+    fn mapping(&self) -> Result<&Arc<Mapping>, &str> {
+        let made = self.mapping.get_or_init(|| {
+            // A lease is of what was opened, and ends with the mapping.
+            let file = open_plain(&self.path).map_err(|error| error.to_string())?;
+            let mapping = Mapping::new(file, self.path.display().to_string(), self.head.table.end);
+            mapping.map(Arc::new).map_err(|error| error.to_string())
+        });
+        made.as_ref().map_err(String::as_str)
+    }
+
+    /// The file in memory, once weights are used there.
+    pub fn mapped(&self) -> Option<&Arc<Mapping>> {
+        self.mapping.get()?.as_ref().ok()
+    }
+
+    /// Whether its weights are used where they are mapped.
+    pub fn maps(&self) -> bool {
+        self.maps && self.mapping().is_ok()
+    }
+
+    /// Why weights are copied that might be mapped, if they are.
+    pub fn detour(&self) -> Option<&str> {
+        self.maps.then(|| self.mapping().err()).flatten()
+    }
+
+    /// Refuses a file that was written to since it was opened.
+    ///
+    /// # Errors
+    /// `Changed`, or `Io`.
+    pub(in crate::weights) fn check_unchanged(&self) -> Result<(), WeightsError> {
+        match self.bulk.get().map_or(Ok(true), WeightsFile::is_unchanged) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(WeightsError::Changed { file: self.name() }),
+            Err(error) => Err(self.unread(error)),
+        }
+    }
+
+    /// Reads all of it and compares it with its digests.
+    ///
+    /// # Errors
+    /// `Packed` naming each piece that differs, `Truncated` or `Io`.
+    pub fn check(&self, progress: &Progress) -> Result<(), WeightsError> {
+        let damaged: Vec<String> = self
+            .damaged(progress)?
+            .iter()
+            .map(Damage::to_string)
+            .collect();
+        match damaged[..] {
+            [] => Ok(()),
+            _ => {
+                let pieces = damaged.join("; ");
+                let fix = "copy the file again, or pack the weights again";
+                Err(self.refused(format!("{pieces}; {fix}")))
+            }
+        }
+    }
+
+    /// Pieces that are not as they were written.
+    fn damaged(&self, progress: &Progress) -> Result<Vec<Damage>, WeightsError> {
+        progress.enter(Stage::Hashing);
+        let pieces: Vec<_> = Table::pieces(self.head.table.start).collect();
+        progress.expect(self.head.table.start - HEAD_BYTES as u64);
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            let mut chunk = vec![0; HASH_BYTES];
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(piece) = pieces.get(index) else {
+                    return;
+                };
+                let digest = self.digest(piece.clone(), &mut chunk, progress);
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                found.push((index, digest));
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| {
+            (0..threads.min(THREADS_MAX)).for_each(|_| drop(scope.spawn(work)));
+        });
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_by_key(|(index, _)| *index);
+        let mut damaged = Vec::new();
+        for (index, digest) in found {
+            let (digest, written) = (digest?, &self.table.pieces[index]);
+            damaged.extend((digest != *written).then(|| Damage {
+                index,
+                bytes: pieces[index].clone(),
+                digest,
+                written: written.clone(),
+            }));
+        }
+        Ok(damaged)
+    }
+
+    fn digest(
+        &self,
+        piece: Range<u64>,
+        chunk: &mut [u8],
+        progress: &Progress,
+    ) -> Result<String, WeightsError> {
+        let (mut digest, mut at) = (Sha256::new(), piece.start);
+        while at < piece.end {
+            let count = (piece.end - at).min(chunk.len() as u64) as usize;
+            let chunk = &mut chunk[..count];
+            let direct = self.read(at, chunk)?;
+            progress.advance_direct(direct);
+            progress.advance(count as u64);
+            digest.update(chunk);
+            at += count as u64;
+        }
+        Ok(table::digest(digest))
+    }
+
+    /// How the file is called in messages.
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    pub(in crate::weights) fn refused(&self, problem: String) -> WeightsError {
+        WeightsError::Packed {
+            path: self.path.clone(),
+            problem,
+        }
+    }
+
+    fn unread(&self, error: io::Error) -> WeightsError {
+        let (file, bytes) = (self.name(), self.head.table.end);
+        match error.kind() {
+            ErrorKind::UnexpectedEof => WeightsError::Truncated { file, bytes },
+            _ => WeightsError::Io { file, error },
+        }
+    }
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Packed").field(&self.path).finish()
+    }
+}
+
+/// A piece that is not as it was written.
+struct Damage {
+    index: usize,
+    bytes: Range<u64>,
+    digest: String,
+    written: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.bytes;
+        let (index, digest, written) = (self.index, &self.digest, &self.written);
+        write!(
+            f,
+            "piece {index} (bytes {start} to {end}) has the digest {digest}, {written} was written"
+        )
+    }
+}
+
+/// Opens a file that no other user can have placed there.
+fn open_plain(path: &Path) -> Result<File, WeightsError> {
+    let (folder, name) = split(path);
+    Ok(Folder::open(&folder)?.file(&name)?.file)
+}
+
+/// The directory of a file, and its name there.
+fn split(path: &Path) -> (PathBuf, String) {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    (
+        folder.unwrap_or(Path::new(".")).to_path_buf(),
+        name.into_owned(),
+    )
+}
+
+/// Whether the kernels of this binary read what lies there.
+fn check_target(table: &Table, layout: u32) -> Result<(), String> {
+    let again = format!(
+        "`{} pack WEIGHTS_DIR {}` packs the weights for this one",
+        target::BINARY,
+        file_name()
+    );
+    if table.target != target::BINARY {
+        let (found, own) = (&table.target, target::BINARY);
+        return Err(format!("is packed for {found}, this is {own}; {again}"));
+    }
+    if table.manifest != manifest() || table.layout != layout {
+        let found = &table.target;
+        return Err(format!("is packed for another build of {found}; {again}"));
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, bytes: u64, problem: Problem) -> WeightsError {
+    let problem = match problem {
+        Problem::Short { expected } => {
+            format!("has {bytes} of its {expected} bytes: it was cut short; copy it again")
+        }
+        Problem::Version(found) => format!(
+            "is of version {found} of the format, this binary reads {VERSION}; pack the weights \
+             with it, or take the binary that packed them"
+        ),
+        Problem::Malformed(what) => format!("{what}; copy it again, or pack the weights again"),
+    };
+    WeightsError::Packed {
+        path: path.to_path_buf(),
+        problem,
+    }
+}
+
+/// Matrices that lie together in a packed file, as the kernels read them.
+#[derive(Clone, Copy)]
+pub struct PackedStack<'a> {
+    packed: &'a Packed,
+    entry: &'a Entry,
+    progress: &'a Progress,
+}
+
+impl<'a> PackedStack<'a> {
+    pub(in crate::weights) fn new(
+        packed: &'a Packed,
+        entry: &'a Entry,
+        progress: &'a Progress,
+    ) -> PackedStack<'a> {
+        PackedStack {
+            packed,
+            entry,
+            progress,
+        }
+    }
+
+    /// How they lie, in words of the backend.
+    pub fn storage(&self) -> &'a str {
+        &self.entry.storage
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.entry.bytes as usize
+    }
+
+    /// Their bytes, mapped, which counts as read; none where the file is not mapped.
+    pub fn map(&self) -> Option<Stretch> {
+        let mapping = self.packed.mapping().ok().filter(|_| self.packed.maps)?;
+        self.progress.advance(self.entry.bytes);
+        let range = self.entry.range();
+        let range = range.start as usize..range.end as usize;
+        Some(Stretch::new(mapping.clone(), range))
+    }
+
+    /// Fills `out` with their bytes from `offset` on.
+    ///
+    /// # Errors
+    /// `Truncated` or `Io`.
+    ///
+    /// # Panics
+    /// If they have fewer.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), WeightsError> {
+        assert!(offset + out.len() <= self.bytes());
+        let direct = self.packed.read(self.entry.start + offset as u64, out)?;
+        self.progress.advance_direct(direct);
+        self.progress.advance(out.len() as u64);
+        Ok(())
+    }
+
+    /// The refusal of a storage or a size that the backend does not know.
+    pub fn unknown(&self) -> WeightsError {
+        let Entry {
+            name,
+            storage,
+            bytes,
+            ..
+        } = self.entry;
+        self.packed.refused(format!(
+            "has {name} as {storage} in {bytes} bytes, which this device does not read; pack the \
+             weights again"
+        ))
+    }
+}
