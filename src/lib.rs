@@ -20,7 +20,6 @@ pub mod executor;
 pub mod histogram;
 #[cfg(feature = "server")]
 pub mod http;
-#[cfg(feature = "server")]
 pub mod log;
 pub mod model;
 pub mod ops;
