@@ -271,13 +271,22 @@ struct Trace {
     log_likelihoods: Vec<f64>,
 }
 
+/// Sequences of so many tokens that fit side by side.
+fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
+    let pages = executor.pages().unwrap_or(usize::MAX);
+    MAX_SEQUENCES.min(pages / tokens.div_ceil(PAGE))
+}
+
 /// `prompt` cut into pieces, then `rest` token by token.
 fn alone<E: Executor>(
     executor: &mut E,
     prompt: &[TokenId],
     rest: &[TokenId],
 ) -> Result<Trace, DeviceError> {
-    let mut session = Session::beside(MAX_SEQUENCES.min(2) - 1, prompt.len() + rest.len());
+    let room = prompt.len() + rest.len();
+    // Elsewhere than the first, if there are pages for two.
+    let place = fitting(executor, room).min(2).saturating_sub(1);
+    let mut session = Session::beside(place, room);
     for chunk in prompt.chunks(CUT) {
         session.step(executor, chunk)?;
     }
@@ -306,9 +315,7 @@ fn in_company<E: Executor>(
     alone: &[u64],
 ) -> Result<usize, TextMismatch> {
     let room = prompt.len() + rest.len();
-    let pages = executor.pages().unwrap_or(usize::MAX);
-    let fit = MAX_SEQUENCES.min(pages / room.div_ceil(PAGE));
-    let companions = COMPANIONS.min(fit.saturating_sub(1));
+    let companions = COMPANIONS.min(fitting(executor, room).saturating_sub(1));
     let mut sessions: Vec<Session> = (0..=companions)
         .map(|index| Session::beside(index, room))
         .collect();
