@@ -1,4 +1,4 @@
-/* What a program linked with an older glibc has of it inside: its first instructions, and functions
+/* Parts of an older glibc that a program linked with it has inside: its first instructions, and functions
    that headers of today call and libraries of before 2.33 do not export.
 
    Later start files leave the constructors of a program to the library, earlier libraries leave

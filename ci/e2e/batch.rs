@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{BINARY, PATIENCE, Place, Server, outcome};
+use crate::harness::{BINARY, PATIENCE, Place, Server, kill, outcome};
 
 fn request(id: &str, url: &str, body: &Value) -> String {
     json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string()
@@ -33,7 +33,7 @@ fn lines(path: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The same by names, each of which stands once.
+/// Bodies of the answers by their names, each of which stands once.
 fn answers(path: &str) -> BTreeMap<String, Value> {
     let lines = lines(path);
     let count = lines.len();
@@ -103,7 +103,7 @@ fn each_answer_has_the_bits_that_it_has_over_http() {
         assert_eq!(response["status_code"], over_http.status, "{url}");
         assert!(response["request_id"].as_str().unwrap().starts_with("req_"));
         let body = plain(response["body"].clone());
-        // What was computed before need not be computed again, which usage tells.
+        // Prompts of the run before may be kept, which usage tells.
         assert_eq!(uncached(body), uncached(plain(over_http.json())), "{url}");
     }
 }
@@ -210,14 +210,7 @@ impl Running {
             assert!(Instant::now() < deadline, "it writes nothing");
             thread::sleep(Duration::from_millis(2));
         }
-        let pid = self.0.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        kill(&self.0, signal);
         self.0.wait().unwrap().code()
     }
 }
@@ -237,7 +230,7 @@ fn a_run_that_was_killed_or_stopped_goes_on_and_each_request_has_one_answer() {
         None
     );
     let killed = answers(&output);
-    // What a kill in the middle of a line would leave.
+    // A line that was cut by a kill.
     let torn = fs::read_to_string(&output).unwrap() + "{\"id\":\"batch_req_0\",\"custom";
     fs::write(&output, torn).unwrap();
     let code = Running::start(&input, &output).end("-TERM", &output, killed.len() + 3);

@@ -93,6 +93,13 @@ pub struct Server {
     lines: Mutex<mpsc::Receiver<String>>,
 }
 
+/// Sends `signal` to a process, as `kill` names it.
+pub fn kill(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args([signal, &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
 impl Server {
     /// Starts a server and waits until it answers.
     pub fn start() -> Server {
@@ -219,14 +226,7 @@ impl Server {
 
     /// Sends `signal` to the process, as `kill` names it.
     pub fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        kill(&self.child, signal);
     }
 
     /// Memory that the process has in RAM, in bytes.

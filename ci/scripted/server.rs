@@ -28,7 +28,7 @@ pub const MODEL: &str = "scripted";
 const LIMITS: Limits = Limits {
     pages: target::MAX_SEQUENCES * CONTEXT / target::PAGE,
     context: CONTEXT,
-    // What is played counts what was said.
+    // A play counts what was said.
     drafts: 0,
     ..Limits::TARGET
 };

@@ -140,7 +140,7 @@ impl Files {
     /// Opens and checks the weights; reads headers only.
     ///
     /// # Errors
-    /// What differs from the target.
+    /// Parts that differ from the target.
     pub fn open(&self, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
         match self {
             Files::Embedded => weights::open_embedded(progress),
@@ -156,7 +156,7 @@ impl Files {
     /// As `open`, of the first layers of a checkpoint that need not be the release.
     ///
     /// # Errors
-    /// What differs from the target.
+    /// Parts that differ from the target.
     pub fn open_layers(
         &self,
         layers: usize,

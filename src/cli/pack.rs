@@ -82,7 +82,7 @@ pub fn run(options: &Pack) -> Result<(), Failure> {
         .and_then(|bytes| Ok(fs::rename(&unfinished, dest).map(|()| bytes)?));
     drop(meter);
     let bytes = written.map_err(|stopped| {
-        // What it takes of a full disk is of no use to a later run.
+        // Its bytes on a full disk are of no use to a later run.
         let _ = fs::remove_file(&unfinished);
         failure(&stopped, &unfinished)
     })?;
@@ -132,7 +132,7 @@ fn room(unfinished: &Path, needed: u64) -> Result<(), Failure> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    // What an interrupted run has left is written over.
+    // Leavings of an interrupted run are written over.
     let there = fs::metadata(unfinished).map_or(0, |found| found.len());
     let free = statvfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_frsize));
     match free {

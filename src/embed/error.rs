@@ -29,7 +29,7 @@ impl Error {
         Error::Open(failure.message)
     }
 
-    /// What a client would be told.
+    /// The error that a client would be told.
     pub(super) fn of(error: ApiError) -> Error {
         match error.status {
             StatusCode::TOO_MANY_REQUESTS => Error::Busy,

@@ -79,7 +79,7 @@ pub struct Engine {
     loaded: Arc<Loaded>,
 }
 
-/// What clones and streams share.
+/// Parts that clones and streams share.
 pub(crate) struct Loaded {
     state: Arc<State>,
     /// Waits for the engine's end, and tells streams of one that failed.
@@ -104,7 +104,7 @@ impl Engine {
         Engine::of(Some(weights.as_ref())).map_err(Error::open)
     }
 
-    /// The same in the terms of exit codes.
+    /// `embedded` and `open`, in the terms of exit codes.
     pub(crate) fn of(weights: Option<&Path>) -> Result<Engine, Failure> {
         boot::require_serving()?;
         let files = Files::locate(weights)?;
@@ -130,7 +130,7 @@ impl Engine {
         let watch = thread::spawn(move || {
             let outcome = thread.join();
             if outcome.is_err() {
-                // Of a device that does not answer no further event comes.
+                // No further event comes of a device that does not answer.
                 told.abort_replies(internal(DEVICE_FAILED));
             }
             outcome

@@ -29,7 +29,7 @@ pub struct ToolCall {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
     pub text: String,
-    /// What the model thought before; empty where it did not.
+    /// Reasoning before the text; empty where there is none.
     pub reasoning: String,
     pub tool_calls: Vec<ToolCall>,
     /// All tokens that were generated: those of reasoning, calls and the end of the turn too.
@@ -194,7 +194,7 @@ fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     generate::submit(service, &call, &ask, prompt).map_err(Error::of)
 }
 
-/// What a [`Reply`] has no place for is not asked for.
+/// Refuses fields that ask for what a [`Reply`] has no place for.
 fn check(ask: &Ask) -> Result<(), Error> {
     if ask.choices != 1 {
         return Err(Error::field(

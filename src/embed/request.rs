@@ -1,4 +1,4 @@
-//! What is asked: the fields of a chat completions request, by methods for the usual ones.
+//! Requests: the fields of chat completions, by methods for the usual ones.
 
 use serde_json::{Map, Value, json};
 

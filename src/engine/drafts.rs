@@ -16,12 +16,12 @@ pub enum Drafter {
     Told(fn(&[TokenId], usize) -> Vec<TokenId>),
 }
 
-/// What a reply tries in its next rows.
+/// Tokens that a reply tries in its next rows.
 #[derive(Debug, Default)]
 pub struct Drafts {
     grams: Grams,
     trust: Trust,
-    /// What the prediction layer drafted behind so many tokens.
+    /// Tokens of the sequence behind which the prediction layer drafted, and its drafts.
     predicted: (usize, Vec<TokenId>),
     /// Tokens of the next rows, if there are drafts: the last known one, then those.
     rows: Vec<TokenId>,
@@ -52,7 +52,7 @@ impl Drafts {
         self.reply()
     }
 
-    /// How many there are, and how often they held.
+    /// Number of them, and trust in them.
     pub fn reply(&self) -> Reply {
         Reply {
             trust: self.trust,
@@ -71,7 +71,7 @@ impl Drafts {
         self.predicted.1.push(token);
     }
 
-    /// What it drafted.
+    /// Drafts of the prediction layer.
     pub fn predicted(&self) -> &[TokenId] {
         &self.predicted.1
     }

@@ -31,7 +31,7 @@ pub struct Limits {
     pub snapshots: usize,
     /// Draft tokens of one step; a recurrent state for each, if the model has such.
     pub drafts: usize,
-    /// How many of them each reply gets.
+    /// Rule for how many of them each reply gets.
     pub speculate: Speculate,
     /// Accepted requests of one flow that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,

@@ -242,7 +242,7 @@ struct Engine<E> {
     slower: Slower,
     drafter: Drafter,
     costs: Costs,
-    /// Of replies in the order of their lanes.
+    /// Replies of the next step, in the order of their lanes.
     replies: Vec<Reply>,
     /// Prompt tokens that the planned step may have.
     prompt_tokens: usize,

@@ -116,7 +116,7 @@ impl<E: Executor> Engine<E> {
         (next, wanted, lanes)
     }
 
-    /// How many tokens to draft for each reply.
+    /// Tokens to draft for each reply.
     fn depth(&mut self, lanes: &[usize]) -> usize {
         if lanes.is_empty() {
             return 0;

@@ -162,8 +162,8 @@ impl Sampler {
         Some(candidates)
     }
 
-    /// What [`Sampler::next`] would choose of a row, if it were the next one: another row may come
-    /// before it. A row that is not finite has none.
+    /// Token that [`Sampler::next`] would choose of a row, if it were the next one: another may
+    /// come before it. A row that is not finite has none.
     pub fn guess(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
         if !all_finite(logits) {
             return None;

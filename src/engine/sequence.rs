@@ -157,7 +157,7 @@ impl Sequence {
         self.drafts.choose(chosen);
     }
 
-    /// How often its drafts held.
+    /// Its drafts, and trust in them.
     pub fn reply(&self) -> Reply {
         self.drafts.reply()
     }
@@ -167,7 +167,7 @@ impl Sequence {
         self.tokens.get(position).copied()
     }
 
-    /// Where it is replying: begins to predict behind the last token; the position before that.
+    /// Begins to predict behind the last token, if it is replying; the position before that.
     pub fn begin_prediction(&mut self) -> Option<usize> {
         let known = self.tokens.len();
         let replies = self.end.is_none() && known > self.prompt && known == self.computed + 1;

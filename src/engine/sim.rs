@@ -81,7 +81,7 @@ pub struct HashModel<const VOCAB: usize> {
     pages: Vec<[TokenId; PAGE]>,
     /// What was known after each row of the last step, and the token that its probe read.
     rows: Vec<(Digest, TokenId)>,
-    /// What a prediction knows of the rows that were wanted, and the tokens behind their pages.
+    /// State of a prediction of each row that was wanted, and the tokens behind its pages.
     predicted: Vec<(Digest, Vec<TokenId>)>,
     /// Page table of each row of the last step.
     tables: Vec<Vec<PageId>>,
@@ -661,7 +661,7 @@ fn tell(spec: &Spec, expected: &[Event]) {
     TOLD.with_borrow_mut(|told| told.push(whole));
 }
 
-/// What comes behind `known`, mostly: another request may have the same prompt.
+/// Tokens that come behind `known`, mostly: another request may have the same prompt.
 fn oracle(known: &[TokenId], most: usize) -> Vec<TokenId> {
     TOLD.with_borrow(|told| {
         let whole = told.iter().find(|whole| whole.starts_with(known));
@@ -684,7 +684,7 @@ fn random(known: &[TokenId], most: usize) -> Vec<TokenId> {
         .collect()
 }
 
-/// What comes, up to some place.
+/// Tokens that come, up to some place.
 fn partly(known: &[TokenId], most: usize) -> Vec<TokenId> {
     let mut drafts = oracle(known, most);
     let place = mix(known.len() as u64) as usize % 8;
@@ -1126,7 +1126,7 @@ fn what_the_model_itself_predicts_holds() {
     while engine.round().expect("this device does not fail") != Round::Finished {}
     let stats = handle.stats();
     let [drafted, held] = [&stats.drafted_tokens, &stats.accepted_tokens].map(|of| of.get());
-    // What was there before is drafted first, and seldom comes again here.
+    // Earlier tokens are drafted first, and seldom come again here.
     let holds = held * 20 > drafted * 19;
     assert!(drafted > 500 && holds, "{held} of {drafted} hold");
 }

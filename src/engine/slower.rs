@@ -56,7 +56,7 @@ pub fn work(rows: &[Rows<'_>]) -> Work {
     })
 }
 
-/// What a step computes.
+/// Work of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     sequences: usize,

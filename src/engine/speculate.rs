@@ -18,7 +18,7 @@ use crate::ops::ONE_BY_ONE;
 /// [`ONE_BY_ONE`], and the first is of a token that is known.
 pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;
 
-/// How many drafts a reply gets.
+/// Rule for how many drafts a reply gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speculate {
     /// None.
@@ -61,7 +61,7 @@ impl fmt::Display for Speculate {
 /// Tokens before a draft that have to be found earlier in the sequence.
 const GRAM: usize = 3;
 
-/// Where runs of [`GRAM`] tokens of a sequence were followed by something, the last time.
+/// Places behind runs of [`GRAM`] tokens of a sequence, the last of each.
 #[derive(Debug, Default)]
 pub struct Grams {
     /// Position of the token behind each.
@@ -98,7 +98,7 @@ const FADING: f64 = 0.95;
 /// Drafts that are thought to have been tried, and to have held, before any was.
 const SUPPOSED: (f64, f64) = (2.0, 1.5);
 
-/// How often drafts of a sequence hold, each behind those that held.
+/// Trust in the drafts of a sequence: how often they hold, each behind those that held.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trust {
     tried: f64,
@@ -131,10 +131,10 @@ const WEIGHT: f64 = 0.1;
 /// Steps after which what was measured of other numbers of rows counts no more: contexts grow, and
 /// clocks change.
 const MEMORY: u64 = 1024;
-/// How much faster replies must be expected to come before there are drafts.
+/// Factor by which replies must be expected to come faster before there are drafts.
 const GAIN_MIN: f64 = 1.02;
 
-/// What steps of replies take, by their rows.
+/// Times of steps of replies, by their rows.
 #[derive(Debug, Default)]
 pub struct Costs {
     /// Seconds, and the step that they were last measured at; index: rows.
@@ -317,8 +317,8 @@ mod tests {
         }
     }
 
-    /// What a reply gets whose drafts held so often of 100, where a row takes `row` of the time
-    /// that a step takes beside them.
+    /// Drafts of a reply whose earlier ones held so often of 100, where a row takes `row` of the
+    /// time that a step takes beside them.
     fn depth(held: usize, row: f64) -> usize {
         let mut trust = Trust::default();
         for draft in 0..100 {

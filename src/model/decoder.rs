@@ -223,9 +223,9 @@ pub fn forward_watched<B: Runs>(
 /// Hidden states that a prediction goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
-    /// Those that `forward` left of each row, in `s.stream.x`.
+    /// States that `forward` left of each row, in `s.stream.x`.
     OfRows,
-    /// Those that a prediction left of the rows that were wanted, in `s.last`.
+    /// States that a prediction left of the rows that were wanted, in `s.last`.
     OfWanted,
 }
 

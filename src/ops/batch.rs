@@ -10,7 +10,7 @@ use crate::target::{MAX_CONTEXT, PAGE, STATES, VOCAB};
 #[derive(Clone, Debug)]
 pub struct Span {
     pub states: States,
-    /// Where the states behind its drafts lie in `Batch::behind`.
+    /// Place of the states behind its drafts in `Batch::behind`.
     behind: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,

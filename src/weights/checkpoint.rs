@@ -39,7 +39,7 @@ pub struct Checkpoint {
     layout: Layout,
     /// Tensors of a vision tower and their bytes.
     vision: [u64; 2],
-    /// Where the weights are, ready for the kernels, if they are not in `files`.
+    /// File of the weights, ready for the kernels, if they are not in `files`.
     packed: Option<Arc<Packed>>,
     progress: Arc<Progress>,
 }
@@ -486,7 +486,7 @@ impl MatrixSource<'_> {
         packed.is_some_and(|packed| packed.maps())
     }
 
-    /// Where matrices lie together in a packed file; none of another checkpoint.
+    /// Place of matrices that lie together in a packed file; none of another checkpoint.
     ///
     /// # Errors
     /// `Packed` when they do not.

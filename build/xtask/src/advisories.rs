@@ -14,7 +14,7 @@ const LOCK: &str = "Cargo.lock";
 
 type Version = [u64; 3];
 
-/// What an advisory says in its block of TOML.
+/// An advisory's block of TOML.
 #[derive(Deserialize)]
 struct Said {
     advisory: Advisory,

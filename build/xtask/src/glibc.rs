@@ -1,4 +1,4 @@
-//! What a binary is linked with in place of this host's C library, so that it runs with an older
+//! Libraries that a binary is linked with in place of this host's, so that it runs with an older
 //! one: empty libraries that name the symbols of that release, and its start of a process.
 //!
 //! A linker notes for each symbol the version that the library before it has. The loader of a later
@@ -21,7 +21,7 @@ const START: &str = "build/glibc/start.c";
 const FOLDER: &str = "glibc";
 /// Folder in which the executor puts links to an action's tools.
 const TOOLS: &str = ".tools";
-/// What decides the libraries besides the lists.
+/// Inputs that decide the libraries besides the lists.
 const CODE: Code = Code::Sources(&[include_str!("glibc.rs")]);
 
 /// Programs that make objects and libraries for one triple.

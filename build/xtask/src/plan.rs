@@ -127,7 +127,7 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
     })
 }
 
-/// What a target of this host is linked with.
+/// Libraries that a target of this host is linked with.
 fn linked_for(graph: &mut Graph, toolchain: &Toolchain) -> Result<CargoAdditions, Error> {
     let mut additions = CargoAdditions::default();
     let [cc, beside @ .., ar] = toolchain.cc.as_slice() else {

@@ -14,7 +14,7 @@ use super::wide::{Kernel, Vector, widest};
 use crate::backend::mapping::{Mapping, Stretch};
 use crate::weights::{PackedStack, WeightsError};
 
-/// How panels lie, in the words of packed files.
+/// Layouts of panels, in the words of packed files.
 const F32: &str = "cpu-f32";
 const BF16: &str = "cpu-bf16";
 
@@ -119,7 +119,7 @@ impl Matrix {
         self.stored().1.len() as u64
     }
 
-    /// How they lie in the words of packed files, and their bytes there.
+    /// Their layout in the words of packed files, and their bytes there.
     pub fn stored(&self) -> (&'static str, &[u8]) {
         match &self.weights {
             Weights::F32(panels) => (F32, as_bytes(panels)),
@@ -127,7 +127,7 @@ impl Matrix {
         }
     }
 
-    /// What it lies in, if that is a mapped file.
+    /// The mapped file that it lies in, if it does.
     pub fn mapping(&self) -> Option<&Arc<Mapping>> {
         match &self.weights {
             Weights::F32(Elements::Mapped(stretch)) | Weights::Bf16(Elements::Mapped(stretch)) => {

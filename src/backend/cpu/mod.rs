@@ -57,7 +57,7 @@ pub struct Cpu {
     sums: Tensor,
     /// Of all matrices loaded.
     matrix_bytes: u64,
-    /// Of weights that are read where their file is mapped.
+    /// The file of weights that are read where it is mapped.
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
 }
@@ -161,7 +161,7 @@ fn repacked(parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
     Ok(Matrix::new(parts[0].shape().1, &values))
 }
 
-/// How this device reads weights: a change of what `pack` gives is another layout.
+/// The way in which this device reads weights: a change of what `pack` gives is another layout.
 pub const READER: Reader = Reader {
     layout: 1,
     maps: true,
@@ -177,7 +177,7 @@ pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(&'static str, Vec<u8
     Ok((storage, bytes.to_vec()))
 }
 
-/// What matrices of such parts take, at most: none where they are mapped.
+/// Bytes that matrices of such parts take, at most: none where they are mapped.
 fn bytes_of(parts: &[MatrixSource<'_>]) -> u64 {
     let bytes = |part: &MatrixSource<'_>| {
         let (n, k) = part.shape();

@@ -7,7 +7,7 @@ use super::panels::Panels;
 use super::storage::{Order, Storage};
 use crate::weights::{MatrixSource, PackedStack, Reader, WeightsError};
 
-/// How this device reads weights: a change of what `pack` gives is another layout.
+/// The way in which this device reads weights: a change of what `pack` gives is another layout.
 pub const READER: Reader = Reader {
     layout: 1,
     maps: false,

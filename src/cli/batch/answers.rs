@@ -202,7 +202,7 @@ impl Answers {
         self.done.iter()
     }
 
-    /// How many of them are no success.
+    /// Answers that are no success.
     pub fn failed(&self) -> usize {
         self.failed
     }

@@ -78,7 +78,7 @@ pub fn run(options: &Batch) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How answering ended.
+/// End of the answering.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ended {
     All,
@@ -279,7 +279,7 @@ async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked
     (custom_id, (!lost).then_some(answered))
 }
 
-/// How far it has come, for the operator.
+/// Progress, for the operator.
 struct Told {
     since: Instant,
     done_before: usize,

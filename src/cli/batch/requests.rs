@@ -23,7 +23,7 @@ const TWICE_TOLD_MAX: usize = 8;
 /// Mark that some editors put before the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What names an answer: that of its request, or the line that has none.
+/// Name of an answer: that of its request, or the line of one that has none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     CustomId(String),
@@ -50,7 +50,7 @@ pub struct Bad {
     pub problem: String,
 }
 
-/// What a line holds.
+/// Content of a line.
 pub type Line = Result<Wanted, Bad>;
 
 /// Name of what a line is answered with.
@@ -157,7 +157,7 @@ impl Requests {
         }
     }
 
-    /// How many answers there will be.
+    /// Answers that there will be.
     pub fn count(&self) -> usize {
         self.names.len()
     }

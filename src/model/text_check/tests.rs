@@ -1,5 +1,5 @@
 use super::*;
-use crate::executor::Rows;
+use crate::executor::{PageId, Rows};
 
 const VOCAB: usize = 97;
 /// What a fluent model of these tests prefers the right token by.
@@ -26,6 +26,8 @@ struct Reciting {
     rows: Vec<Vec<f32>>,
     /// Rows of the last step whose logits are wanted.
     wanted: Vec<usize>,
+    /// KV pages; none if any number will do.
+    pages: Option<usize>,
 }
 
 /// Longer than a chunk and than a cut.
@@ -43,6 +45,7 @@ impl Reciting {
             fault,
             rows: Vec::new(),
             wanted: Vec::new(),
+            pages: None,
         }
     }
 
@@ -70,10 +73,19 @@ impl Reciting {
 impl Executor for Reciting {
     const VOCAB: usize = VOCAB;
 
+    fn pages(&self) -> Option<usize> {
+        self.pages
+    }
+
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         let (mut all, mut wanted) = (Vec::new(), Vec::new());
         for (place, sequence) in rows.iter().enumerate() {
             assert!(sequence.pages.len() * PAGE >= sequence.start + sequence.tokens.len());
+            let exists = |page: &PageId| self.pages.is_none_or(|pages| (page.0 as usize) < pages);
+            assert!(
+                sequence.pages.iter().all(exists),
+                "a page that there is not"
+            );
             let indices = 0..sequence.tokens.len();
             all.extend(indices.map(|index| self.row(sequence, index, place)));
             wanted.push(all.len() - 1);
@@ -165,6 +177,16 @@ fn bits_that_depend_on_the_company_are_found() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_device_with_pages_for_one_text_is_checked_within_them() {
+    let mut model = Reciting {
+        pages: Some(LENGTH.div_ceil(PAGE)),
+        ..Reciting::with(Fault::None)
+    };
+    let report = check_text(&mut model, &text(), TextBound::Plausible).unwrap();
+    assert_eq!(report.companions, 0);
 }
 
 #[test]

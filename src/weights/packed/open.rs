@@ -27,7 +27,7 @@ const HASH_BYTES: usize = 1 << 20;
 /// Most pieces that are compared at once.
 const THREADS_MAX: usize = 16;
 
-/// What kernels read.
+/// The way in which kernels read weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
     /// Version of how they want weights to lie.
@@ -47,7 +47,7 @@ pub struct Packed {
     maps: bool,
     /// To be read through the page cache, and to be mapped.
     file: File,
-    /// The same file, read as weights are that are kept elsewhere.
+    /// That file once more, read as weights are that are kept elsewhere.
     bulk: OnceLock<WeightsFile>,
     /// Tried at most once; why there is none.
     mapping: OnceLock<Result<Arc<Mapping>, String>>,
@@ -101,7 +101,7 @@ impl Packed {
         &self.path
     }
 
-    /// What it holds.
+    /// Table of its content.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -290,7 +290,7 @@ impl Packed {
         Ok(table::digest(digest))
     }
 
-    /// How the file is called in messages.
+    /// Name of the file in messages.
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -410,7 +410,7 @@ impl<'a> PackedStack<'a> {
         }
     }
 
-    /// How they lie, in words of the backend.
+    /// Their layout, in words of the backend.
     pub fn storage(&self) -> &'a str {
         &self.entry.storage
     }

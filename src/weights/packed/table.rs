@@ -10,7 +10,7 @@ use crate::weights::digests::hex;
 
 /// First bytes of a packed file.
 pub const MAGIC: [u8; 8] = *b"ATLASPKD";
-/// Of the format; another one is refused.
+/// Version of the format; another one is refused.
 pub const VERSION: u32 = 1;
 /// Weights and the table begin at multiples of this many bytes: a page, and a block of any disk.
 pub const ALIGN: u64 = 4096;
@@ -18,14 +18,14 @@ pub const ALIGN: u64 = 4096;
 pub const HEAD_BYTES: usize = ALIGN as usize;
 /// Bytes that share a digest.
 pub const PIECE_BYTES: u64 = 64 << 20;
-/// How vectors are stored: little-endian F32.
+/// Storage of vectors: little-endian F32.
 pub const VECTOR: &str = "f32";
 /// Largest table, in bytes; ten times that of a model of 12,000 experts.
 const TABLE_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of the head that are not zero.
 const USED_BYTES: usize = 64;
 
-/// Where the table is, and its digest.
+/// Place of the table, and its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// To the end of the file.
@@ -108,7 +108,7 @@ impl Head {
     }
 }
 
-/// What a packed file holds, in the order of its bytes.
+/// Content of a packed file, in the order of its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -130,12 +130,12 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Of the first of its weights, as `Weight::key` has it.
+    /// Name of the first of its weights, as `Weight::key` has it.
     pub name: String,
     /// Rows and columns; of a vector its elements and 1.
     pub n: usize,
     pub k: usize,
-    /// How its numbers lie, in words of the backend.
+    /// Layout of its numbers, in words of the backend.
     pub storage: String,
     pub start: u64,
     pub bytes: u64,

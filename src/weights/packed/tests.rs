@@ -155,7 +155,7 @@ fn a_file_that_is_not_whole_is_none() {
     );
 }
 
-/// Where the kernel gives leases to whoever runs the test.
+/// Place where the kernel gives leases to whoever runs the test.
 #[test]
 fn who_cuts_a_mapped_file_waits_and_its_reader_is_told() {
     let folder = Scratch::new();

@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 8 << 20;
 pub struct Writer {
     out: BufWriter<File>,
     at: u64,
-    /// Of the piece that `at` is in.
+    /// Number of the piece that `at` is in.
     piece: Sha256,
     table: Table,
 }
@@ -85,7 +85,7 @@ impl Writer {
         let head = Head::of(self.at, &table);
         self.out.write_all(&table)?;
         let file = self.out.into_inner().map_err(|error| error.into_error())?;
-        // What it points to is there before.
+        // The parts that it points to are there before.
         file.sync_all()?;
         file.write_all_at(&head.bytes(), 0)?;
         file.sync_all()?;

@@ -418,7 +418,7 @@ fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure
     Ok(some_test_passed(&text)?)
 }
 
-/// What other programs use: the example runs, and those of the documentation compile.
+/// The library, as other programs use it: the example runs, and those of the documentation compile.
 fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     suite.run(
         name,
