@@ -9,6 +9,9 @@ namespace atlas {
 // convert it. CUDA's own headers do much more, and every kernel would read them to compile.
 using bf16 = atlas_bf16;
 
+// Stands for no slot in lists of them.
+inline constexpr unsigned kNoSlot = ~0u;
+
 struct f16 {
   unsigned short bits;
 };

@@ -34,7 +34,7 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
-use crate::executor::{DeviceError, Patience};
+use crate::executor::{DeviceError, ENDS_MAX, Patience};
 use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::{Batch, Device, Program};
 use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
@@ -106,10 +106,8 @@ const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
 const ARRIVED: usize = FEW_ROWS * attend::KV_HEADS;
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
-// Kernels write no state behind a draft, and have room for as many ends as there are sequences.
-const _: () = assert!(target::DRAFTS == 0);
 /// Parts of the rows that `top_k` takes.
-const PARTS: usize = MAX_SEQUENCES * TOP_K_CHUNKS * TOP_K_PARTS;
+const PARTS: usize = ENDS_MAX * TOP_K_CHUNKS * TOP_K_PARTS;
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
@@ -173,7 +171,7 @@ pub struct Cuda {
 
 // Kernels count the elements of a step's rows in 32 bits.
 const _: () = assert!(ROWS_MAX * WIDEST_ROW <= i32::MAX as usize);
-const _: () = assert!(MAX_SEQUENCES * VOCAB <= i32::MAX as usize);
+const _: () = assert!(ENDS_MAX * VOCAB <= i32::MAX as usize);
 
 /// Where launches go.
 struct Queue {
@@ -415,8 +413,8 @@ impl Device for Cuda {
 
     fn run(&mut self, program: Program, batch: &Batch, operations: impl FnOnce(&mut Cuda)) {
         self.begin(batch);
-        let recorded = self.recorded(program, batch.rows());
-        let Some(graph) = recorded.filter(|_| batch.is_decode()) else {
+        assert!(program.takes(batch));
+        let Some(graph) = self.recorded(program, batch.rows()) else {
             return operations(self);
         };
         if !self.queue.failures.any() {
@@ -436,7 +434,7 @@ impl Device for Cuda {
         batch: &Batch,
         operations: impl FnOnce(&mut Cuda),
     ) -> Result<(), DeviceError> {
-        assert!(batch.is_decode());
+        assert!(program.takes(batch) && batch.rows() <= ENDS_MAX);
         let is_new = self.recorded(program, batch.rows()).is_none();
         assert!(is_new, "a program is recorded once for a number of rows");
         self.loader = None;

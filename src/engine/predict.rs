@@ -140,9 +140,14 @@ impl<E: Executor> Engine<E> {
         chosen.max().unwrap_or(0)
     }
 
-    /// Chooses the next draft of each reply, from the logits of the last prediction.
+    /// Chooses the next draft of each reply, by what the last prediction is ranked by, or else from
+    /// its logits.
     fn take_predicted(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
         for (row, &lane) in lanes.iter().enumerate() {
+            let ranked = self.executor.ranked(row);
+            if ranked.is_some_and(|ranked| self.running[lane].take_predicted_ranked(&ranked)) {
+                continue;
+            }
             let logits = self.executor.logits(row)?;
             self.running[lane].take_predicted(logits, &mut self.scratch);
         }

@@ -177,11 +177,29 @@ impl Sequence {
         })
     }
 
-    /// Drafts the next token by what is predicted of it.
+    /// Drafts the next token by what is predicted of it; false if the rest of the row that `ranked`
+    /// is of has a say.
+    pub fn take_predicted_ranked(&mut self, ranked: &Ranked<'_>) -> bool {
+        let position = self.predicted_position();
+        let guess = match ranked.sum.is_nan() {
+            true => None,
+            false => self.sampler.choose_ranked(ranked, position),
+        };
+        guess
+            .inspect(|&token| self.drafts.add_predicted(token))
+            .is_some()
+    }
+
+    /// The same by the whole row.
     pub fn take_predicted(&mut self, logits: &[f32], scratch: &mut Scratch) {
-        let position = self.tokens.len() + self.drafts.predicted().len();
+        let position = self.predicted_position();
         let guess = self.sampler.guess(logits, position, scratch);
         self.drafts.add_predicted(guess.unwrap_or_default());
+    }
+
+    /// Position of the token that is predicted next.
+    fn predicted_position(&self) -> usize {
+        self.tokens.len() + self.drafts.predicted().len()
     }
 
     /// The row of the last predicted token. Beyond its pages it is in their last place: the reply

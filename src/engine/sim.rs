@@ -138,6 +138,17 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             digest.logits::<VOCAB>(probed, &mut logits);
         }
         self.logits = logits;
+        self.rank();
+    }
+
+    /// Ranks the rows of logits, if it does.
+    fn rank(&mut self) {
+        self.ranked.clear();
+        if self.ranks > 0 {
+            let rows = self.logits.chunks_exact(VOCAB);
+            self.ranked
+                .extend(rows.map(|row| ranking::ranked(row, self.ranks)));
+        }
     }
 
     fn run(&mut self, rows: &Rows<'_>, logits: &mut Vec<f32>) {
@@ -207,12 +218,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         self.tables.clear();
         rows.iter().for_each(|rows| self.run(rows, &mut logits));
         self.logits = logits;
-        self.ranked.clear();
-        if self.ranks > 0 {
-            let rows = self.logits.chunks_exact(VOCAB);
-            self.ranked
-                .extend(rows.map(|row| ranking::ranked(row, self.ranks)));
-        }
+        self.rank();
         Ok(())
     }
 

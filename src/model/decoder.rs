@@ -231,7 +231,8 @@ pub enum Hidden {
 
 /// Runs the multi-token-prediction layer on `hidden` and the token after each row
 /// (`batch.tokens`). Leaves its own hidden states in `s.stream.x`, and of the wanted rows those in
-/// `s.last` and the logits of the token after next in `s.logits`.
+/// `s.last`, the logits of the token after next in `s.logits`, and their ranking in `s.ranked`, if
+/// the backend ranks them.
 pub fn draft<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
@@ -256,6 +257,9 @@ pub fn draft<B: Runs>(
     prediction.layer.feed(ops, s, batch);
     ops.rms_norm(&s.stream.residual, &prediction.norm, &mut s.stream.x);
     logits(ops, model, s, batch);
+    if B::RANKS {
+        ops.top_k(&s.logits, &mut s.ranked);
+    }
 }
 
 /// Leaves the logits of the wanted rows of `s.stream.x`, the hidden states that `forward` or

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 
+use super::runner::VERIFIED_MAX;
 use super::{Runs, decoder, family};
 use crate::executor::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
@@ -97,18 +98,20 @@ impl Plan {
 
     fn of<B: Runs + Footprint>(model: Layout, pages: usize, room: Room) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
-        let states = |sequences| taken::<B>(family::states(model, sequences));
+        // States of a layer share a buffer, whose rounding is not a sum of its parts'.
+        let states = |first, end| {
+            let upto = |states| taken::<B>(family::states(model, states));
+            upto(end) - upto(first)
+        };
+        let drafts = MAX_SEQUENCES + SNAPSHOTS;
         Plan {
             pages,
             buffers: [
                 entry("weights, at most", taken::<B>(weights::<B>(model))),
                 entry("KV pages", taken::<B>(family::caches(model, pages))),
-                entry("recurrent states", states(MAX_SEQUENCES)),
-                entry("snapshots", states(SNAPSHOTS)),
-                entry(
-                    "states of drafts",
-                    states(STATES - MAX_SEQUENCES - SNAPSHOTS),
-                ),
+                entry("recurrent states", states(0, MAX_SEQUENCES)),
+                entry("snapshots", states(MAX_SEQUENCES, drafts)),
+                entry("states of drafts", states(drafts, STATES)),
                 entry("activations", taken::<B>(activations::<B>(model))),
             ],
             others: [
@@ -272,9 +275,10 @@ fn locked<B: Footprint>() -> u64 {
     }
 }
 
-/// Steps of decoding of every size.
+/// Steps of replies of every size, without drafts and with.
 fn graphs<B: Footprint>(model: Layout) -> u64 {
-    (MAX_SEQUENCES * model.sites(Role::InputNorm).count()) as u64 * B::GRAPH_LAYER_BYTES
+    let steps = MAX_SEQUENCES + VERIFIED_MAX;
+    (steps * model.sites(Role::InputNorm).count()) as u64 * B::GRAPH_LAYER_BYTES
 }
 
 /// Memory that the server takes where the model lies, bytes.

@@ -5,7 +5,7 @@ use crate::executor::{
     DeviceError, ENDS_MAX, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, States,
     TokenId,
 };
-use crate::ops::{Batch, Program, RANKED};
+use crate::ops::{Batch, ONE_BY_ONE, Program, RANKED};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 
@@ -15,6 +15,10 @@ use super::ledger::Plan;
 
 /// Most rows of one step: a full prefill, one token of every sequence, and drafts.
 pub const ROWS_MAX: usize = target::PREFILL_TOKENS + ENDS_MAX;
+
+/// Most rows of a recorded step of drafts: more of them are steps of many sequences, where there is
+/// little to gain.
+pub const VERIFIED_MAX: usize = if ENDS_MAX < 16 { ENDS_MAX } else { 16 };
 
 /// Elements that the host takes at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
@@ -72,29 +76,71 @@ impl<B: Runs> Runner<B> {
         Ok(runner)
     }
 
-    /// Prepares decode steps of every size.
+    /// Prepares steps of replies of every size, with drafts and without.
     fn record(&mut self) -> Result<(), DeviceError> {
         for rows in 1..=target::MAX_SEQUENCES {
-            let row = |index: usize| Rows {
-                states: States::own(Slot(index as u32)),
-                start: 0,
-                tokens: &[0],
-                pages: &[PageId(0)],
-                behind: &[],
-                logits: 1,
-            };
-            self.batch.fill(&(0..rows).map(row).collect::<Vec<_>>())?;
-            let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
-            self.ops.record(Program::Forward, batch, |ops| {
-                decoder::forward(ops, model, s, batch);
-            })?;
-            if model.prediction.is_some() {
-                self.ops.record(Program::Draft, batch, |ops| {
-                    decoder::draft(ops, model, s, batch, Hidden::OfRows);
-                })?;
+            self.fill_short(rows, 1)?;
+            self.record_program(Program::Decode)?;
+            if self.model.prediction.is_some() {
+                self.record_program(Program::Draft)?;
+                self.record_program(Program::DraftOn)?;
+            }
+        }
+        for rows in 2..=VERIFIED_MAX {
+            self.fill_short(rows, ONE_BY_ONE)?;
+            self.record_program(Program::Verify)?;
+            if self.model.prediction.is_some() {
+                self.record_program(Program::DraftVerified)?;
             }
         }
         Ok(())
+    }
+
+    /// Fills the batch with `rows` rows, `each` of a sequence but the last.
+    fn fill_short(&mut self, rows: usize, each: usize) -> Result<(), DeviceError> {
+        let sequence = |index: usize| {
+            let count = each.min(rows - index * each);
+            Rows {
+                states: States::own(Slot(index as u32)),
+                start: 0,
+                tokens: &[0; ONE_BY_ONE][..count],
+                pages: &[PageId(0)],
+                behind: &[],
+                logits: count,
+            }
+        };
+        let sequences = (0..rows.div_ceil(each)).map(sequence);
+        self.batch.fill(&sequences.collect::<Vec<_>>())
+    }
+
+    fn record_program(&mut self, program: Program) -> Result<(), DeviceError> {
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+        self.ops.record(program, batch, |ops| match program {
+            Program::Decode | Program::Verify => decoder::forward(ops, model, s, batch),
+            Program::Draft | Program::DraftVerified => {
+                decoder::draft(ops, model, s, batch, Hidden::OfRows);
+            }
+            Program::DraftOn => decoder::draft(ops, model, s, batch, Hidden::OfWanted),
+        })
+    }
+
+    /// Runs `operations`, as what was recorded of one of `programs`, if one takes the batch.
+    fn run(
+        &mut self,
+        programs: [Program; 2],
+        operations: impl FnOnce(&mut B, &mut Model<B>, &mut Scratch<B>, &Batch),
+    ) {
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+        let program = programs.into_iter().find(|program| program.takes(batch));
+        let operations = |ops: &mut B| operations(ops, model, s, batch);
+        match program {
+            Some(program) => self.ops.run(program, batch, operations),
+            None => {
+                self.ops.begin(batch);
+                operations(&mut self.ops);
+            }
+        }
+        self.displaced = false;
     }
 
     /// Runs the multi-token-prediction layer on the rows of the last `step` or `draft`.
@@ -110,12 +156,11 @@ impl<B: Runs> Runner<B> {
     /// Unless the target has such a layer and `next` has one token per row.
     pub fn draft(&mut self, next: &[TokenId]) -> Result<(), DeviceError> {
         self.batch.replace_tokens(next)?;
-        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
-        self.ops.run(Program::Draft, batch, |ops| {
+        let programs = [Program::Draft, Program::DraftVerified];
+        self.run(programs, |ops, model, s, batch| {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
-        self.displaced = false;
-        Ok(())
+        self.finish()
     }
 
     /// The layers, for tests that spoil them.
@@ -126,7 +171,7 @@ impl<B: Runs> Runner<B> {
 
     /// Launches of a recorded decode step of so many rows, where the backend records steps.
     pub fn launches(&self, rows: usize) -> Option<usize> {
-        self.ops.launches(Program::Forward, rows)
+        self.ops.launches(Program::Decode, rows)
     }
 
     /// Bytes that the matrices take on the device.
@@ -267,10 +312,7 @@ impl<B: Runs> Executor for Runner<B> {
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
-        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
-        self.ops.run(Program::Forward, batch, |ops| {
-            decoder::forward(ops, model, s, batch);
-        });
+        self.run([Program::Decode, Program::Verify], decoder::forward);
         self.finish()
     }
 
@@ -300,11 +342,10 @@ impl<B: Runs> Executor for Runner<B> {
 
     fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
-        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
-        self.ops.begin(batch);
-        decoder::draft(&mut self.ops, model, s, batch, Hidden::OfWanted);
-        self.displaced = false;
-        Ok(())
+        self.run([Program::DraftOn; 2], |ops, model, s, batch| {
+            decoder::draft(ops, model, s, batch, Hidden::OfWanted);
+        });
+        self.finish()
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {

@@ -11,7 +11,7 @@ use crate::target::{MAX_CONTEXT, PAGE, STATES, VOCAB};
 pub struct Span {
     pub states: States,
     /// Place of the states behind its drafts in `Batch::behind`.
-    behind: Range<usize>,
+    pub behind: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,
     /// Rows of the step.
@@ -118,7 +118,19 @@ impl Batch {
 
     /// Whether every sequence has one row, whose logits are wanted: a step of decoding.
     pub fn is_decode(&self) -> bool {
-        self.spans.len() == self.rows() && self.wanted.len() == self.rows()
+        self.spans.len() == self.rows() && self.wants_all()
+    }
+
+    /// Whether all sequences have so few rows that these are taken one by one: drafts, or ends of
+    /// prompts.
+    pub fn is_short(&self) -> bool {
+        let short = |span: &Span| span.rows.len() <= ONE_BY_ONE;
+        self.spans.iter().all(short)
+    }
+
+    /// Whether the logits of every row are wanted.
+    pub fn wants_all(&self) -> bool {
+        self.wanted.len() == self.rows()
     }
 
     /// Pages of the caches.

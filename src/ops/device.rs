@@ -10,10 +10,27 @@ use crate::weights::{MatrixSource, VectorSource, WeightsError};
 /// A sequence of operations that is run again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The model's forward pass.
-    Forward,
-    /// The multi-token-prediction layer.
+    /// The model's forward pass, a row of each sequence.
+    Decode,
+    /// The same over drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
+    Verify,
+    /// The multi-token-prediction layer behind `Decode`.
     Draft,
+    /// The same behind `Verify`, for some of the rows.
+    DraftVerified,
+    /// The same behind a prediction, for a row of each sequence.
+    DraftOn,
+}
+
+impl Program {
+    /// Whether it runs on a batch like this.
+    pub fn takes(self, batch: &Batch) -> bool {
+        match self {
+            Program::Decode | Program::Draft | Program::DraftOn => batch.is_decode(),
+            Program::Verify => batch.is_short() && batch.wants_all(),
+            Program::DraftVerified => batch.is_short(),
+        }
+    }
 }
 
 /// A device that holds a model's numbers and works on them.
@@ -69,8 +86,9 @@ pub trait Device {
     /// the same batch, or none, whatever is read in between; it stays as it is until a `read`.
     fn begin(&mut self, batch: &Batch);
 
-    /// Runs `operations` on `batch`: the same calls on the same storage for a program and a number
-    /// of rows, whatever else is in the batch. A backend may record and replay them.
+    /// Runs `operations` on `batch`, which the program takes: the same calls on the same storage for
+    /// a program and a number of rows, whatever else is in the batch. A backend may record and
+    /// replay them.
     fn run(&mut self, _: Program, batch: &Batch, operations: impl FnOnce(&mut Self))
     where
         Self: Sized,

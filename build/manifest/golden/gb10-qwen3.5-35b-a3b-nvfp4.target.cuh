@@ -37,6 +37,8 @@ inline constexpr int PAGE = 64;
 inline constexpr int MAX_CONTEXT = 131072;
 // Sequences that may hold a slot at once.
 inline constexpr int MAX_SEQUENCES = 64;
+// Draft tokens of all sequences that one step may verify.
+inline constexpr int DRAFTS = 7;
 // Prompt tokens that one step may prefill; a multiple of `PAGE`.
 inline constexpr int PREFILL_TOKENS = 8192;
 // Largest logits of a row that `top_k` ranks.

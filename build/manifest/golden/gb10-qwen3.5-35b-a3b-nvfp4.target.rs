@@ -36,7 +36,7 @@ kv_pages = 16384
 kv_bytes = 23622320128
 state_matrix_bytes_per_sequence = 62914560
 state_conv_bytes_per_sequence = 1474560
-resident_bytes = 55996976640
+resident_bytes = 56447700480
 
 [leaf]
 hw = "gb10"
@@ -59,6 +59,7 @@ sequences = 64
 context = 131072
 kv_tokens = 1048576
 snapshots = 64
+drafts = 7
 queued = 256
 page = 64
 
@@ -347,11 +348,11 @@ pub const MAX_CONTEXT: usize = 131072;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 64;
 /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
-pub const STATES: usize = 128;
+pub const STATES: usize = 135;
 /// Recurrent states kept for prompts to come.
 pub const SNAPSHOTS: usize = 64;
 /// Draft tokens of all sequences that one step may verify.
-pub const DRAFTS: usize = 0;
+pub const DRAFTS: usize = 7;
 /// Requests that may wait for a slot.
 pub const MAX_QUEUED: usize = 256;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.

@@ -36,7 +36,7 @@ kv_pages = 512
 kv_bytes = 134217728
 state_matrix_bytes_per_sequence = 786432
 state_conv_bytes_per_sequence = 18432
-resident_bytes = 170265452
+resident_bytes = 181533548
 
 [leaf]
 hw = "h200"
@@ -59,6 +59,7 @@ sequences = 16
 context = 2048
 kv_tokens = 32768
 snapshots = 16
+drafts = 14
 queued = 64
 page = 64
 
@@ -385,11 +386,11 @@ pub const MAX_CONTEXT: usize = 2048;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
 /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
-pub const STATES: usize = 32;
+pub const STATES: usize = 46;
 /// Recurrent states kept for prompts to come.
 pub const SNAPSHOTS: usize = 16;
 /// Draft tokens of all sequences that one step may verify.
-pub const DRAFTS: usize = 0;
+pub const DRAFTS: usize = 14;
 /// Requests that may wait for a slot.
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.

@@ -9,7 +9,7 @@ use crate::shapes::camel;
 use crate::target::Target;
 
 /// Constants that device code reads, beside formats.
-const DEVICE_CONSTANTS: [&str; 9] = [
+const DEVICE_CONSTANTS: [&str; 10] = [
     "HIDDEN",
     "VOCAB",
     "TIED_HEAD",
@@ -17,6 +17,7 @@ const DEVICE_CONSTANTS: [&str; 9] = [
     "PAGE",
     "MAX_CONTEXT",
     "MAX_SEQUENCES",
+    "DRAFTS",
     "PREFILL_TOKENS",
     "TOP_K",
 ];

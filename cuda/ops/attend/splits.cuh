@@ -329,6 +329,7 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
   auto& shared = *reinterpret_cast<typename Stage::Shared*>(ring_shared);
   ptx::griddepcontrol_launch_dependents();
   const uint4 tile = params.tiles[blockIdx.x];
+  if (tile.y == 0) return;
   // All of a split is asked for: what no row sees of it changes no bits.
   const int begin = first_seen<A>(params, tile.x) / kSplit;
   const int count = static_cast<int>(params.positions[tile.x + tile.y - 1]) / kSplit + 1 - begin;

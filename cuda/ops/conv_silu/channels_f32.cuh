@@ -40,6 +40,7 @@ struct Params {
   const unsigned* slots;       // (rows)
   const unsigned* kept_rows;   // (rows): 0 where no other tail is kept
   const unsigned* kept_slots;  // (rows)
+  const unsigned* behind;      // (rows): tail behind a row that is a draft or before one
   const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };
@@ -121,7 +122,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
                           vector};
   const int kept = params.kept_rows[chunk.z];
   ptx::griddepcontrol_wait();  // weights and lists depend on nothing; everything below does
-  if (vector >= kVectors) return;
+  if (vector >= kVectors || chunk.y == 0) return;
   const int first = chunk.x - chunk.z, rows = chunk.y;
   float4 window[4];
 #pragma unroll
@@ -149,6 +150,12 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     }
   }
   if (first != 0) return;
+  // Rows of drafts are all in the first chunk. Their tails are written in order: one may be the
+  // tail that is read, and then what later ones need of it is in the step.
+  for (int i = 0; i < rows; ++i) {
+    const unsigned to = params.behind[chunk.x + i];
+    if (to != kNoSlot) sequence.keep_tail(to, i + 1);
+  }
   sequence.keep_tail(sequence.slot, sequence.rows);
   if (kept != 0) sequence.keep_tail(params.kept_slots[chunk.z], kept);
 }
@@ -159,11 +166,11 @@ struct ChannelsF32 {
                             const unsigned* chunks, const unsigned* positions,
                             const unsigned* from_slots, const unsigned* slots,
                             const unsigned* kept_rows, const unsigned* kept_slots,
-                            const unsigned* in_cells, float* out, unsigned, unsigned count,
-                            cudaStream_t stream) {
+                            const unsigned* behind, const unsigned* in_cells, float* out,
+                            unsigned, unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint4*>(chunks);
-    const Params params{x,     weight,    tail,       list,     positions, from_slots,
-                        slots, kept_rows, kept_slots, in_cells, out};
+    const Params params{x,     weight,    tail,       list,   positions, from_slots,
+                        slots, kept_rows, kept_slots, behind, in_cells,  out};
     const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
     return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
   }

@@ -20,7 +20,8 @@ inline constexpr int kTurns = Experts::kPerToken + (Experts::kShared > 0);
 // An expert's places are whole groups of so many: operands of warpgroup instructions.
 inline constexpr int kPlaceGroup = 8;
 
-inline constexpr int kRowsMax = target::PREFILL_TOKENS + target::MAX_SEQUENCES;
+inline constexpr int kRowsMax =
+    target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
 // Places of `rows` rows, at most.
 __host__ __device__ constexpr int places_of(int rows) {

@@ -489,9 +489,10 @@ struct ChunksF16 {
                             const unsigned* cells, const unsigned* runs,
                             const unsigned* positions, const unsigned* from_slots,
                             const unsigned* slots, const unsigned* kept_rows,
-                            const unsigned* kept_slots, unsigned char* records, float* out,
-                            unsigned, unsigned span_count, unsigned cell_count, unsigned run_count,
-                            unsigned record_bytes, cudaStream_t stream) {
+                            const unsigned* kept_slots, const unsigned* behind,
+                            unsigned char* records, float* out, unsigned, unsigned span_count,
+                            unsigned cell_count, unsigned run_count, unsigned record_bytes,
+                            cudaStream_t stream) {
     if (record_bytes != sizeof(CellRecord)) return cudaErrorInvalidValue;
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
@@ -510,7 +511,7 @@ struct ChunksF16 {
     const cudaError_t not_carried = launch_chained(carry_f16<Tile>, shape, stream, carried);
     if (not_carried != cudaSuccess) return not_carried;
     return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, spans, positions,
-                                    from_slots, slots, out, span_count, stream);
+                                    from_slots, slots, behind, out, span_count, stream);
   }
 };
 

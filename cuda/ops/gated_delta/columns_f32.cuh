@@ -4,6 +4,7 @@
 // Sync:       two barriers per 16 rows; a block has 32 columns of a head's state; chained launch
 //
 // Rows go one after the other whatever their number, so decode and verification give the same bits.
+// The state behind a draft, which may not hold, is written beside the last one.
 // With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state are summed
 // together, before the update is known.
 #pragma once
@@ -44,6 +45,7 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
+  const unsigned* behind;      // (rows): state behind a row that is a draft or before one
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
@@ -54,6 +56,7 @@ struct SharedStorage {
   float decay[kStage];
   float weight[kStage];
   float overlap[kStage];  // key . query
+  unsigned behind[kStage];
 };
 
 __device__ inline float dot(const float4& x, const float4& y) {
@@ -126,6 +129,7 @@ struct Step {
 struct Raw {
   float4 query, key;
   float value, a, b;
+  unsigned behind;
 
   __device__ void load(const Params& params, size_t row, int head, int split) {
     const int lane = threadIdx.x % tile::kWarpLanes;
@@ -136,6 +140,7 @@ struct Raw {
     value = from[2 * kKeys + head * Delta::kValueDim + split * kColumns + lane];
     a = params.a[row * Delta::kValueHeads + head];
     b = params.b[row * Delta::kValueHeads + head];
+    behind = params.behind[row];
   }
 
   __device__ void store(SharedStorage& shared, int at, float rate, float bias) const {
@@ -148,6 +153,7 @@ struct Raw {
     shared.decay[at] = decay(rate, a, bias);
     shared.weight[at] = tile::sigmoid(b);
     shared.overlap[at] = unit.overlap;
+    shared.behind[at] = behind;
   }
 };
 
@@ -165,12 +171,17 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
   ptx::griddepcontrol_wait();
   const uint2 span = params.spans[blockIdx.x];
   const int rows = span.y;
+  if (rows == 0) return;
   const auto state_of = [&](size_t slot) {
     const size_t columns = (slot * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
     return params.state + (columns + column) * Delta::kKeyDim;
   };
   const float* before = state_of(params.from_slots[span.x]);
-  float* state = state_of(params.slots[span.x]);
+  const auto write = [&](unsigned slot, const float4 (&s)[kParts]) {
+    float* state = state_of(slot);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) tile::vector_at(state, i * kColumnLanes + part) = s[i];
+  };
   // Vector i of a lane is elements 32 i + 4 part .. of the column.
   float4 s[kParts] = {};
   if (params.positions[span.x] != 0) {
@@ -204,11 +215,11 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
         const size_t to = (row * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
         params.out[to + column] = result;
       }
+      if (shared.behind[at] != kNoSlot) write(shared.behind[at], s);
     }
     __syncthreads();  // the stage is read
   }
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) tile::vector_at(state, i * kColumnLanes + part) = s[i];
+  write(params.slots[span.x], s);
 }
 
 template <class Tile>
@@ -216,11 +227,11 @@ struct ColumnsF32 {
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
                             const float* dt_bias, float* state, const unsigned* spans,
                             const unsigned* positions, const unsigned* from_slots,
-                            const unsigned* slots, float* out, unsigned count,
-                            cudaStream_t stream) {
+                            const unsigned* slots, const unsigned* behind, float* out,
+                            unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
     const Params params{qkv,  b,         a,          a_log, dt_bias, state,
-                        list, positions, from_slots, slots, out};
+                        list, positions, from_slots, slots, behind,  out};
     const Launch shape{count, kThreads, 0, Delta::kValueHeads, kSplits};
     return launch_chained(columns_f32<Tile>, shape, stream, params);
   }

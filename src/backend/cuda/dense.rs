@@ -5,9 +5,10 @@ use std::ptr;
 use ffi::ops;
 
 use super::storage::Storage;
-use super::{Cuda, Matrix, Tensor, Vector, count};
+use super::{Cuda, FEW_ROWS, Matrix, Tensor, Vector, count};
+use crate::executor::ENDS_MAX;
 use crate::ops::{Batch, Dense, Ends, RANKED, norm_and_rank};
-use crate::target::{HIDDEN, MAX_SEQUENCES, VOCAB};
+use crate::target::{HIDDEN, VOCAB};
 
 impl Dense for Cuda {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
@@ -122,11 +123,11 @@ impl Dense for Cuda {
     }
 
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
-        assert!(logits.width == VOCAB && logits.rows <= MAX_SEQUENCES);
+        assert!(logits.width == VOCAB && logits.rows <= ENDS_MAX);
         let rows = count(logits.rows);
         let out = out.shape(logits.rows, RANKED);
         let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
-        // SAFETY: shapes are checked; orders and sums have room for `MAX_SEQUENCES` rows.
+        // SAFETY: shapes are checked; orders and sums have room for `ENDS_MAX` rows.
         self.queue.launch("top_k", |stream| unsafe {
             ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, stream)
         });
@@ -140,19 +141,18 @@ impl Dense for Cuda {
         batch: &Batch,
         out: Ends<'_, Cuda>,
     ) {
-        // A step of decoding wants all its rows.
-        if !batch.is_decode() {
+        // A step of replies wants all its rows; drafts may be more of them than this takes.
+        if !batch.wants_all() || batch.rows() > FEW_ROWS {
             return norm_and_rank(self, residual, norm, w, batch, out);
         }
         let rows = batch.rows();
-        assert!(rows <= MAX_SEQUENCES);
         assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
         assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
         let x = out.x.shape(rows, HIDDEN);
         let logits = out.logits.shape(rows, VOCAB);
         let ranked = out.ranked.shape(rows, RANKED);
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; orders, sums and the
-        // operands have room for `MAX_SEQUENCES` rows; `arrived` has numbers.
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; orders and sums
+        // have room for `ENDS_MAX` rows, the operands for `FEW_ROWS`; `arrived` has numbers.
         self.queue.launch("lm_head", |stream| unsafe {
             ops::atlas_lm_head(
                 residual.as_ptr(),

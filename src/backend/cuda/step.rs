@@ -6,7 +6,7 @@ use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
-use crate::executor::{DeviceError, Kept};
+use crate::executor::{DeviceError, ENDS_MAX, Kept, Slot};
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;
@@ -14,6 +14,8 @@ use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
+/// Stands for no slot in lists of them (`cuda/base/types.cuh`).
+const NO_SLOT: Slot = Slot(u32::MAX);
 /// Cells of a step of `rows` that are taken whole, at most.
 pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
@@ -71,6 +73,7 @@ struct Layout {
     slots: Section,
     kept_rows: Section,
     kept_slots: Section,
+    behind: Section,
     tables: Section,
     in_cells: Section,
     wanted: Section,
@@ -93,13 +96,14 @@ impl Layout {
         let slots = Section::after(from_slots, rows);
         let kept_rows = Section::after(slots, rows);
         let kept_slots = Section::after(kept_rows, rows);
-        let tables = Section::after(kept_slots, rows);
+        let behind = Section::after(kept_slots, rows);
+        let tables = Section::after(behind, rows);
         let in_cells = Section::after(tables, rows);
-        let wanted = Section::after(in_cells, MAX_SEQUENCES);
-        let spans = Section::after(wanted, 2 * MAX_SEQUENCES);
+        let wanted = Section::after(in_cells, ENDS_MAX);
+        let spans = Section::after(wanted, 2 * ENDS_MAX);
         let cells = Section::after(spans, 2 * cells_of(rows));
         let runs = Section::after(cells, 2 * MAX_SEQUENCES);
-        let chunks = Section::after(runs, 4 * (rows / CHUNK_ROWS + MAX_SEQUENCES));
+        let chunks = Section::after(runs, 4 * (rows / CHUNK_ROWS + ENDS_MAX));
         let (mut tiles, mut place) = ([TileSections::after(chunks, rows, 0); SHAPES], 1);
         while place < SHAPES {
             tiles[place] = TileSections::after(tiles[place - 1].others, rows, place);
@@ -113,6 +117,7 @@ impl Layout {
             slots,
             kept_rows,
             kept_slots,
+            behind,
             tables,
             in_cells,
             wanted,
@@ -125,11 +130,11 @@ impl Layout {
         }
     }
 
-    /// Of a step of `rows` rows: a decode step copies less.
+    /// Of a step of `rows` rows: a step of replies copies less.
     const fn least(rows: usize) -> &'static Layout {
-        const DECODE: Layout = Layout::of(MAX_SEQUENCES);
+        const REPLIES: Layout = Layout::of(ENDS_MAX);
         match rows {
-            ..=MAX_SEQUENCES => &DECODE,
+            ..=ENDS_MAX => &REPLIES,
             _ => &LARGEST,
         }
     }
@@ -231,6 +236,9 @@ impl Step {
         for place in 0..SHAPES {
             self.tiles[place] = self.put_tiles(place, batch.spans());
         }
+        if batch.is_short() && batch.rows() <= ENDS_MAX {
+            self.pad(batch.rows());
+        }
         let pages = self.put_pages(batch);
         // SAFETY: the host's numbers are next written when the stream has passed this copy.
         unsafe {
@@ -265,6 +273,27 @@ impl Step {
         count
     }
 
+    /// Makes lists as long as they are for `rows` rows of as many sequences, by entries of no
+    /// rows, so that what is recorded for so many rows fits whoever has them. Rows that are wanted
+    /// are filled up by the first row.
+    fn pad(&mut self, rows: usize) {
+        let layout = self.layout;
+        let wanted = self.shape.expect("a batch was taken over")[2];
+        self.clear(layout.wanted, wanted..rows);
+        self.clear(layout.spans, 2 * self.spans..2 * rows);
+        self.clear(layout.chunks, 4 * self.chunks..4 * rows);
+        (self.spans, self.chunks) = (rows, rows);
+        for place in 0..SHAPES {
+            let others = self.tiles[place].others;
+            self.clear(layout.tiles[place].others, 4 * others..4 * rows);
+            self.tiles[place].others = rows;
+        }
+    }
+
+    fn clear(&mut self, section: Section, numbers: Range<usize>) {
+        self.host[section.start..][..section.len][numbers].fill(0);
+    }
+
     /// Writes the tiles of an attention shape.
     fn put_tiles(&mut self, place: usize, spans: &[Span]) -> TileCounts {
         let TileSections { cells, others } = self.layout.tiles[place];
@@ -291,6 +320,7 @@ impl Step {
                 .zip(pages)
                 .for_each(|(to, page)| *to = page.0);
             self.put_states(span);
+            self.put_behind(span, batch.behind(span));
             self.fill(self.layout.tables, &span.rows, end as u32);
             self.fill(self.layout.in_cells, &span.in_cells(), 1);
             self.fill(self.layout.in_cells, &span.behind_cells(), 0);
@@ -316,6 +346,15 @@ impl Step {
         self.fill(layout.kept_slots, rows, kept.slot.0);
     }
 
+    /// Writes the states that are written behind rows but the last one.
+    fn put_behind(&mut self, span: &Span, behind: &[Slot]) {
+        self.fill(self.layout.behind, &span.rows, NO_SLOT.0);
+        let room = &mut self.host[self.layout.behind.start + span.rows.start..];
+        room.iter_mut()
+            .zip(behind)
+            .for_each(|(to, slot)| *to = slot.0);
+    }
+
     fn fill(&mut self, section: Section, rows: &Range<usize>, value: u32) {
         self.host[section.start..][rows.clone()].fill(value);
     }
@@ -333,7 +372,7 @@ impl Step {
     }
 
     /// State that each row reads: of the rows of a cell, what the first one does.
-    pub fn from_slots(&self) -> *const u32 {
+    pub fn source_slots(&self) -> *const u32 {
         self.at(self.layout.from_slots)
     }
 
@@ -348,6 +387,11 @@ impl Step {
 
     pub fn kept_slots(&self) -> *const u32 {
         self.at(self.layout.kept_slots)
+    }
+
+    /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
+    pub fn behind(&self) -> *const u32 {
+        self.at(self.layout.behind)
     }
 
     pub fn table_starts(&self) -> *const u32 {
@@ -519,12 +563,12 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_a_decode_step_are_a_short_copy() {
-        let (decode, largest) = (Layout::least(MAX_SEQUENCES), Layout::least(ROWS_MAX));
-        assert!(20 * decode.pages.start < largest.pages.start);
-        assert!(decode.pages.start + decode.pages.len <= NUMBERS);
-        let of_shapes = decode.tiles.iter();
-        assert!(of_shapes.map(|tiles| tiles.others.len).min() >= Some(4 * MAX_SEQUENCES));
+    fn lists_of_a_step_of_replies_are_a_short_copy() {
+        let (replies, largest) = (Layout::least(ENDS_MAX), Layout::least(ROWS_MAX));
+        assert!(5 * replies.pages.start < largest.pages.start);
+        assert!(replies.pages.start + replies.pages.len <= NUMBERS);
+        let of_shapes = replies.tiles.iter();
+        assert!(of_shapes.map(|tiles| tiles.others.len).min() >= Some(4 * ENDS_MAX));
     }
 
     #[test]

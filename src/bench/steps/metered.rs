@@ -294,7 +294,7 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         batch: &Batch,
         out: Ends<'_, Self>,
     ) {
-        if !batch.is_decode() {
+        if !batch.wants_all() {
             return norm_and_rank(self, residual, norm, w, batch, out);
         }
         let Ends {

@@ -18,7 +18,7 @@ struct Usual {
     context: u64,
     prefill: u64,
     queued: u64,
-    drafts: Option<u64>,
+    drafts: u64,
 }
 
 const CPU: Usual = Usual {
@@ -26,14 +26,14 @@ const CPU: Usual = Usual {
     context: 32_768,
     prefill: 256,
     queued: 16,
-    drafts: Some(7),
+    drafts: 7,
 };
 const GPU: Usual = Usual {
     decode: &[1, 2, 4, 8, 16, 32, 64],
     context: 131_072,
     prefill: 8192,
     queued: 256,
-    drafts: None,
+    drafts: 7,
 };
 /// Tokens of all pages on a CPU, whose memory is not known.
 const CPU_TOKENS: u64 = 65_536;
@@ -55,7 +55,7 @@ impl Usual {
             context,
             kv_tokens,
             snapshots: recurs(model).then(|| self.sequences()),
-            drafts: self.drafts,
+            drafts: Some(self.drafts),
             queued: self.queued,
             page: PAGE,
         };
