@@ -400,6 +400,9 @@ impl Device for Cuda {
         if self.begun {
             self.queue.wait();
         }
+        if let Some(loader) = &mut self.loader {
+            self.queue.failures.waited(loader.finish());
+        }
         self.begun = true;
         if self.queue.failures.is_lost() {
             self.step.lose();
@@ -437,8 +440,8 @@ impl Device for Cuda {
         assert!(program.takes(batch) && batch.rows() <= ENDS_MAX);
         let is_new = self.recorded(program, batch.rows()).is_none();
         assert!(is_new, "a program is recorded once for a number of rows");
-        self.loader = None;
         self.begin(batch);
+        self.loader = None;
         let (device, stream) = (self.device.clone(), self.queue.stream.clone());
         let graph = Graph::record(&device, &stream, || operations(self));
         self.queue.failures.told().map_err(refused)?;

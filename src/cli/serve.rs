@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use toml::Value;
 
+use crate::backend::allocator;
 use crate::engine::speculate::Speculate;
 use crate::engine::{DEVICE_FAILED, Limits, Phase};
 use crate::http::error::{ApiError, internal};
@@ -365,6 +366,8 @@ async fn live(
     };
     if let Some(chat) = chat {
         state.serve(chat, engine.clone());
+        // What loading freed is of no use to serving.
+        allocator::trim();
         log::line(format_args!(
             "READY {place} model {}, context {} x {}",
             state.model_id,

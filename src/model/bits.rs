@@ -477,7 +477,7 @@ fn prefill<B: Runs>(
 fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
     let ranked: Option<Vec<_>> = runner.ranked(row).map(|ranked| ranked.top().collect());
     let logits = runner.logits(row)?;
-    let found = digest(logits)?;
+    let found = greedy_and_digest(logits)?;
     match ranked.is_none_or(|ranked| ranked == most_likely(logits, TOP_K)) {
         true => Ok(found),
         false => Err(DeviceError::Failed(
@@ -486,14 +486,28 @@ fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), D
     }
 }
 
-/// The greedy token of a row of logits, and a digest of all its bits (FNV-1a over words).
-pub(super) fn digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
+/// The greedy token of a row of logits, and the digest of all its bits.
+pub(super) fn greedy_and_digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
+    Ok((argmax(logits), digest(logits)?))
+}
+
+/// Digest of all bits of a row of logits: FNV-1a over words, of the digests of as many parts as a
+/// core computes at once.
+pub(super) fn digest(logits: &[f32]) -> Result<u64, DeviceError> {
     if !all_finite(logits) {
         return Err(DeviceError::Failed("a logit is not finite".to_string()));
     }
-    let words = logits.iter().map(|logit| u64::from(logit.to_bits()));
-    Ok((argmax(logits), words.fold(FNV_OFFSET, fold)))
+    let words = logits.chunks(PARTS);
+    let parts = words.fold([FNV_OFFSET; PARTS], |mut parts, words| {
+        let both = parts.iter_mut().zip(words);
+        both.for_each(|(part, word)| *part = fold(*part, word.to_bits().into()));
+        parts
+    });
+    Ok(parts.into_iter().fold(FNV_OFFSET, fold))
 }
+
+/// Words of a row that are folded side by side.
+const PARTS: usize = 8;
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
@@ -507,7 +521,7 @@ mod tests {
 
     #[test]
     fn a_row_of_other_bits_breaks_the_rule() {
-        let row = |logit: f32| vec![digest(&[1.0, logit]).unwrap()];
+        let row = |logit: f32| vec![greedy_and_digest(&[1.0, logit]).unwrap()];
         let mut tried = Tried::nothing("", "one bit");
         tried.add(&row(0.5), &row(0.5));
         assert!(tried.passed());
@@ -520,7 +534,9 @@ mod tests {
     fn other_bits_or_fewer_rows_have_another_digest() {
         let told = |logits: &[f32]| {
             let mut seen = Seen::nothing();
-            let rows = logits.iter().map(|&logit| digest(&[1.0, logit]).unwrap());
+            let rows = logits
+                .iter()
+                .map(|&logit| greedy_and_digest(&[1.0, logit]).unwrap());
             seen.add(&rows.collect());
             seen.to_string()
         };

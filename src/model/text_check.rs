@@ -291,13 +291,13 @@ fn alone<E: Executor>(
         session.step(executor, chunk)?;
     }
     let mut trace = Trace {
-        digests: vec![digest(executor.logits(0)?)?.1],
+        digests: vec![digest(executor.logits(0)?)?],
         log_likelihoods: Vec::new(),
     };
     for (index, token) in rest.iter().enumerate() {
         session.step(executor, std::slice::from_ref(token))?;
         let logits = executor.logits(0)?;
-        trace.digests.push(digest(logits)?.1);
+        trace.digests.push(digest(logits)?);
         if is_scored(prompt.len() + index, prompt.len() + rest.len()) {
             let next = rest[index + 1];
             trace.log_likelihoods.push(log_probability(logits, next));
@@ -352,7 +352,7 @@ fn same_bits<E: Executor>(
     by: &'static str,
     position: usize,
 ) -> Result<(), TextMismatch> {
-    match digest(executor.logits(row)?)?.1 == wanted {
+    match digest(executor.logits(row)?)? == wanted {
         true => Ok(()),
         false => Err(TextMismatch::Bits { by, position }),
     }

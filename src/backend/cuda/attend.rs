@@ -1,7 +1,8 @@
 //! Attention on the GPU.
 
 use std::marker::PhantomData;
-use std::ptr;
+use std::num::NonZero;
+use std::{ptr, thread};
 
 use ffi::ops::{self, Launcher, atlas_bf16};
 use ffi::{Device, DeviceBuf, Stream};
@@ -89,8 +90,21 @@ fn angles<A: shapes::Attention>(
         let pairs = 0..A::PAIRS;
         pairs.map(move |pair| A::ROPE.turn(position, pair, A::ROTARY_DIM))
     };
-    let turns = (0..MAX_CONTEXT).flat_map(turn);
-    let turns: Vec<f32> = turns.flat_map(|(cos, sin)| [cos, sin]).collect();
+    let mut turns = vec![0.0; MAX_CONTEXT * 2 * A::PAIRS];
+    // Those of a long context take a core half a second.
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let each = MAX_CONTEXT.div_ceil(threads);
+    thread::scope(|scope| {
+        for (part, turns) in turns.chunks_mut(each * 2 * A::PAIRS).enumerate() {
+            let angles = (part * each..MAX_CONTEXT).flat_map(turn);
+            scope.spawn(move || {
+                let pairs = turns.as_chunks_mut().0.iter_mut();
+                pairs
+                    .zip(angles)
+                    .for_each(|(to, (cos, sin))| *to = [cos, sin]);
+            });
+        }
+    });
     let mut angles = memory::buffer(device, turns.len())?;
     angles.upload(0, &turns, stream).map_err(refused)?;
     Ok(angles)

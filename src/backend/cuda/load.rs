@@ -3,7 +3,8 @@
 //! What is read is copied as it is to memory that steps work in, which there are none of yet; from
 //! there `pack` puts it in its place. So loading takes no memory of the device for itself. Copies
 //! have a stream of their own, and are ahead of the repacking by as much as that memory holds, so
-//! that reading does not wait for kernels that wait for their turn on a busy device.
+//! that reading does not wait for kernels that wait for their turn on a busy device. What is packed
+//! is copied to its place, and the copies of one matrix run while the next one is read.
 
 use std::collections::VecDeque;
 
@@ -56,6 +57,8 @@ pub struct Loader {
     slots: Vec<Slot>,
     /// When the device has repacked what lies in each place.
     packed: Vec<Event>,
+    /// Slots whose copies may still run, the oldest first.
+    under_way: VecDeque<usize>,
 }
 
 impl Loader {
@@ -72,11 +75,12 @@ impl Loader {
             copies: Stream::open(device).map_err(refused)?,
             slots: (0..SLOTS).map(slot).collect::<Result<_, _>>()?,
             packed: (0..PLACES).map(|_| event()).collect::<Result<_, _>>()?,
+            under_way: VecDeque::new(),
         })
     }
 
-    /// Loads `matrices` into `buffers` and waits until they are there. `staging` is the `RECORDS`
-    /// of the backend; what lies there is lost.
+    /// Loads `matrices` into `buffers`; they are there behind `finish`. `staging` is the `RECORDS` of
+    /// the backend; what lies there is lost.
     ///
     /// # Errors
     /// The first matrix that cannot be read, or call that failed.
@@ -133,14 +137,28 @@ impl Loader {
         loaded.and(copied).and(packed)
     }
 
-    /// Reads what is packed into its place in `buffers`, and waits until it is there.
+    /// Waits until all that was loaded is in its place.
+    ///
+    /// # Errors
+    /// A copy failed.
+    pub fn finish(&mut self) -> Result<(), CudaError> {
+        self.under_way.clear();
+        self.copies.synchronize()
+    }
+
+    /// Reads what is packed, and queues the copies to its place in `buffers`.
     fn place(
         &mut self,
         parts: &[Part<'_>],
         buffers: &mut [&mut DeviceBuf<u8>],
     ) -> Result<(), WeightsError> {
         let (events, slots) = split(&mut self.slots);
-        let (copies, mut under_way) = (&self.copies, VecDeque::new());
+        let mut slots: Vec<_> = slots.into_iter().map(Some).collect();
+        let left = self.under_way.drain(..);
+        let left = left.map(|slot| slots[slot].take().expect("a slot is under way once"));
+        let mut under_way: VecDeque<_> = left.collect();
+        let slots = slots.into_iter().flatten().collect();
+        let copies = &self.copies;
         let fill = |part: usize, slot: &mut Filled<'_>| parts[part].read(slot.1);
         let loaded = pipeline::run(
             parts.len(),
@@ -159,9 +177,15 @@ impl Loader {
                 free(&mut under_way, &events)
             },
         );
-        // Also after an error: copies read the slots until they are done.
-        let copied = copies.synchronize().map_err(failed);
-        loaded.and(copied)
+        self.under_way.extend(under_way.iter().map(|slot| slot.0));
+        loaded
+    }
+}
+
+impl Drop for Loader {
+    /// Copies read the slots until they are done.
+    fn drop(&mut self) {
+        let _ = self.finish();
     }
 }
 
