@@ -19,7 +19,7 @@ mod abi;
 mod compile;
 mod host;
 mod inspect;
-mod pins;
+pub mod pins;
 mod probe;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::dist::{files, plan};
+use crate::cuda::pins;
 use crate::graph::Source;
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
@@ -62,8 +63,12 @@ fn copy_inputs(site: &Site, target: &str, to: &Path) -> Result<(), Failure> {
             copy(&site.root.join(path), &to.join(path))?;
         }
     }
+    // What plans are made of.
     let leaf = format!("targets/{target}.toml");
-    copy(&site.root.join(&leaf), &to.join(&leaf))
+    for path in [leaf.as_str(), pins::FILE] {
+        copy(&site.root.join(path), &to.join(path))?;
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
@@ -74,4 +79,19 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     }
     fs::copy(from, to).map_err(failed)?;
     Ok(())
+}
+
+#[test]
+fn a_copy_of_the_inputs_has_the_same_plan() {
+    let site = Site::here();
+    for target in ["cpu/tiny/nvfp4", "gb10/tiny/nvfp4"] {
+        let name = format!("atlas-copy-{}", std::process::id());
+        let elsewhere = Elsewhere(std::env::temp_dir().join(name));
+        copy_inputs(&site, target, &elsewhere.0).unwrap();
+        let there = Site {
+            root: elsewhere.0.clone(),
+        };
+        let actions = |site: &Site| plan(site, Some(target)).unwrap().0.graph.ids().count();
+        assert_eq!(actions(&there), actions(&site), "{target}");
+    }
 }
