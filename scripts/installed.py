@@ -24,6 +24,7 @@ PORT = 8000
 BOOT_SECONDS = 60
 READY_SECONDS = 60
 RESTART_SECONDS = 1.0  # what a restart may take besides loading
+PAUSE_SECONDS = 10  # before the restart of a server that ended by itself
 STREAMS = 200
 DRAIN_SECONDS = 60
 NEWNET = 0x40000000  # CLONE_NEWNET of setns(2)
@@ -143,22 +144,29 @@ class Stream(threading.Thread):
         return "whole" if '"finish_reason":"' in text and "[DONE]" in text else "truncated silently"
 
 
+def value(machine, unit, name):
+    return machine.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
+
+
 def pid(machine, unit):
-    return machine.run("systemctl", "show", "--property=MainPID", "--value", unit).stdout.strip()
+    return value(machine, unit, "MainPID")
 
 
 def load_seconds(machine, unit):
     """From the start of the process to its word that it is ready, as systemd noted both."""
     names = ["ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic"]
-    begun, ready = (int(machine.run("systemctl", "show", f"--property={name}", "--value", unit).stdout) for name in names)
+    begun, ready = (int(value(machine, unit, name)) for name in names)
     return (ready - begun) / 1e6
+
+
+def drop_in(machine, unit, text):
+    folder = f"/run/systemd/system/{unit}.service.d"
+    machine.run("sh", "-c", f"mkdir -p {folder} && printf '{text}' > {folder}/tried.conf && systemctl daemon-reload")
 
 
 def kills(machine, unit, count):
     """Kills the server; systemd must have it ready again within the time that it loads and a second."""
-    folder = f"/run/systemd/system/{unit}.service.d"
-    machine.run("mkdir", "-p", folder)
-    machine.run("sh", "-c", f"printf '[Unit]\\nStartLimitIntervalSec=0\\n' > {folder}/kills.conf && systemctl daemon-reload")
+    drop_in(machine, unit, "[Unit]\\nStartLimitIntervalSec=0\\n")
     besides, loads = [], []
     for _ in range(count):
         before = pid(machine, unit)
@@ -172,6 +180,28 @@ def kills(machine, unit, count):
         require(besides[-1] <= RESTART_SECONDS, f"ready {took:.2f} s after kill -9, of which {loads[-1]:.2f} s to load")
     least, most = min(loads), max(loads)
     say(f"{count} times killed: ready again after {least:.2f} to {most:.2f} s to load and {max(besides):.2f} s at most besides")
+
+
+def failures(machine, unit):
+    """A server without a device or with wrong settings is not tried again; one that failed is, after a pause."""
+    machine.run("systemctl", "stop", unit)
+    for code in 71, 78, 70:
+        service = f"[Service]\\nType=simple\\nExecStart=\\nExecStart=/bin/sh -c \"exit {code}\"\\n"
+        drop_in(machine, unit, "[Unit]\\nStartLimitIntervalSec=0\\n" + service)
+        since = time.monotonic()
+        machine.run("systemctl", "start", unit)
+        if code == 70:
+            machine.wait(lambda: value(machine, unit, "NRestarts") == "2", 4 * PAUSE_SECONDS, "it is tried again")
+            took = time.monotonic() - since
+            require(took >= 2 * PAUSE_SECONDS, f"two restarts within {took:.1f} s")
+        else:
+            machine.wait(lambda: value(machine, unit, "ActiveState") == "failed", PAUSE_SECONDS, f"it stays down after {code}")
+            require(value(machine, unit, "NRestarts") == "0", f"it is not tried again after {code}")
+    machine.run("systemctl", "stop", unit)
+    drop_in(machine, unit, "")
+    machine.run("systemctl", "reset-failed", unit, check=False)
+    machine.run("systemctl", "start", unit)
+    say(f"stays down after 71 and 78; restarted twice in {took:.1f} s after 70")
 
 
 def streams(count, tokens):
@@ -224,6 +254,7 @@ def life(machine, deb, options):
     say("one socket listens")
     if options.kills:
         kills(machine, unit, options.kills)
+    failures(machine, unit)
     open_replies = streams(4, 400)
     for thread in open_replies:
         thread.first.wait(READY_SECONDS)

@@ -110,6 +110,8 @@ impl<'a> Ranked<'a> {
 pub enum DeviceError {
     /// It has too little free memory.
     Memory(String),
+    /// There is none that this binary can use.
+    Absent(String),
     /// A call failed.
     Failed(String),
     /// Weights that are read where they lie are no longer to be read there.
@@ -118,9 +120,12 @@ pub enum DeviceError {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (DeviceError::Memory(text) | DeviceError::Failed(text) | DeviceError::Weights(text)) =
-            self;
-        f.write_str(text)
+        match self {
+            DeviceError::Memory(text)
+            | DeviceError::Absent(text)
+            | DeviceError::Failed(text)
+            | DeviceError::Weights(text) => f.write_str(text),
+        }
     }
 }
 

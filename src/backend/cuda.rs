@@ -481,8 +481,9 @@ impl Drop for Cuda {
 fn refused(error: impl Into<ffi::Error>) -> DeviceError {
     let error = error.into();
     let text = error.to_string();
-    match error.is_out_of_memory() {
-        true => DeviceError::Memory(text),
-        false => DeviceError::Failed(text),
+    match error {
+        _ if error.is_out_of_memory() => DeviceError::Memory(text),
+        ffi::Error::Call(_) => DeviceError::Failed(text),
+        _ => DeviceError::Absent(text),
     }
 }

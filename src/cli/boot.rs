@@ -507,6 +507,7 @@ pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
 fn device_exit(error: &DeviceError) -> Exit {
     match error {
         DeviceError::Memory(_) => Exit::Unavailable,
+        DeviceError::Absent(_) => Exit::NoDevice,
         DeviceError::Failed(_) => Exit::Internal,
         DeviceError::Weights(_) => Exit::Io,
     }

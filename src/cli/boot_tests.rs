@@ -189,13 +189,15 @@ fn a_process_that_was_stopped_goes_on() {
 }
 
 #[test]
-fn too_little_memory_ends_with_a_code_of_its_own() {
+fn too_little_memory_and_no_device_end_with_codes_of_their_own() {
     let refused = Plan::within::<Cpu>(Some(1), weights::Layout::whole()).unwrap_err();
     let full = || DeviceError::Memory(String::new());
     assert_eq!(start_failure(&refused).exit, Exit::Unavailable);
     assert_eq!(start_failure(&full()).exit, Exit::Unavailable);
     let amid_weights = WeightsError::Device(full());
     assert_eq!(start_failure(&amid_weights).exit, Exit::Unavailable);
+    let absent = DeviceError::Absent(String::new());
+    assert_eq!(start_failure(&absent).exit, Exit::NoDevice);
     let lost = DeviceError::Failed(String::new());
     assert_eq!(start_failure(&lost).exit, Exit::Internal);
 }

@@ -40,7 +40,8 @@ use crate::bench::{self, BenchError};
     error_code(0, "ok"),
     error_code(2, "the command line is wrong"),
     error_code(69, "an address, another service or enough memory cannot be had"),
-    error_code(70, "the device is missing or failed, or a check did"),
+    error_code(70, "the device failed, or a check did"),
+    error_code(71, "there is no driver or GPU that this binary can use"),
     error_code(74, "reading or writing failed"),
     error_code(75, "told to stop, and replies that took too long were cut"),
     error_code(78, "the weights, their configuration or another file cannot be used")
@@ -79,6 +80,8 @@ pub enum Exit {
     Usage = 2,
     Unavailable = 69,
     Internal = 70,
+    /// There is no GPU that this binary can use.
+    NoDevice = 71,
     Io = 74,
     /// It was told to stop, and ended replies before their time.
     Cut = 75,
@@ -88,8 +91,8 @@ pub enum Exit {
 impl Exit {
     /// The failure that another process of this program ended with.
     pub fn of_code(code: i32) -> Option<Exit> {
-        use Exit::{Config, Cut, Internal, Io, Unavailable, Usage};
-        let failures = [Usage, Unavailable, Internal, Io, Cut, Config];
+        use Exit::{Config, Cut, Internal, Io, NoDevice, Unavailable, Usage};
+        let failures = [Usage, Unavailable, Internal, NoDevice, Io, Cut, Config];
         failures.into_iter().find(|exit| *exit as i32 == code)
     }
 

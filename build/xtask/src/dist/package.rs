@@ -452,7 +452,7 @@ mod tests {
     const EXPOSURE_MOST: &str = "--threshold=15";
 
     #[test]
-    fn the_unit_exposes_little_on_every_hardware_and_to_a_network() {
+    fn the_unit_is_known_to_systemd_and_exposes_little_on_every_hardware_and_to_a_network() {
         let Some(program) = on_path("systemd-analyze") else {
             return;
         };
@@ -463,20 +463,29 @@ mod tests {
             let folder = std::env::temp_dir().join(&name);
             let drop_ins = folder.join("x.service.d");
             std::fs::create_dir_all(&drop_ins).unwrap();
-            let unit = read("atlas.service").replace("@BINARY@", "/bin/true");
-            std::fs::write(folder.join("x.service"), unit).unwrap();
+            let fill = |name: &str| {
+                let text = read(name).replace("@BINARY@", "/bin/true");
+                text.replace("@NAME@", "x")
+            };
+            std::fs::write(folder.join("x.service"), fill("atlas.service")).unwrap();
             for drop_in in [hardware, "lan"] {
                 let file = format!("{drop_in}.conf");
-                std::fs::write(drop_ins.join(&file), read(&format!("drop-ins/{file}"))).unwrap();
+                let text = fill(&format!("drop-ins/{file}"));
+                std::fs::write(drop_ins.join(&file), text).unwrap();
             }
-            let mut command = Command::new(&program);
-            command
-                .args(["security", "--offline=true", EXPOSURE_MOST])
-                .arg(folder.join("x.service"))
-                .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.display()));
-            let done = command.output().unwrap();
-            let said = String::from_utf8_lossy(&done.stdout).into_owned();
-            assert!(done.status.success(), "{hardware}: {said}");
+            let analyze = |flags: &[&str]| {
+                let mut command = Command::new(&program);
+                command
+                    .args(flags)
+                    .arg(folder.join("x.service"))
+                    .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.display()));
+                let done = command.output().unwrap();
+                assert!(done.status.success(), "{hardware}: {done:?}");
+                String::from_utf8_lossy(&done.stderr).into_owned()
+            };
+            analyze(&["security", "--offline=true", EXPOSURE_MOST]);
+            // An unknown key is a line on standard error alone.
+            assert_eq!(analyze(&["verify", "--man=no"]), "", "{hardware}");
             std::fs::remove_dir_all(&folder).unwrap();
         }
     }
