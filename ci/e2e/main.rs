@@ -5,6 +5,7 @@
 
 mod attack;
 mod batch;
+mod bundle;
 mod chat;
 mod check;
 mod cli;

@@ -1,10 +1,8 @@
-//! The binary under a service manager and at an air-gapped site: the notify protocol, settings in a
-//! file, a question to a running server, bundles.
+//! The binary under a service manager: the notify protocol, settings in a file, a question to a
+//! running server.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{Place, Server, outcome, run};
@@ -92,79 +90,4 @@ fn a_running_server_is_asked_by_try() {
     drop(server);
     let (code, said) = outcome(&["try", "Hello", "--url", &url]);
     assert!(code == 69 && said.contains(&url), "{code} {said}");
-}
-
-/// Runs the script of a bundle for a root of its own.
-fn install(bundle: &str, root: &str, key: Option<&str>) -> (i32, String) {
-    let mut command = Command::new("sh");
-    command
-        .arg(format!("{bundle}/install.sh"))
-        .args(key)
-        .args(["--root", root]);
-    let done = command.output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    (
-        done.status.code().unwrap(),
-        said + &String::from_utf8_lossy(&done.stdout),
-    )
-}
-
-fn installed(root: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![PathBuf::from(root)];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.path().is_dir() {
-                true => open.push(entry.path()),
-                false => found.push(entry.path()),
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn a_bundle_installs_and_leaves_nothing() {
-    let place = Place::new("bundle");
-    let (bundle, root) = (place.path("bundle"), place.path("root"));
-    assert_eq!(outcome(&["bundle", &bundle]).0, 0);
-    assert_eq!(
-        outcome(&["bundle", &bundle]).0,
-        2,
-        "a folder with something in it"
-    );
-    for _ in 0..2 {
-        let (code, said) = install(&bundle, &root, None);
-        assert_eq!(code, 0, "{said}");
-    }
-    assert_eq!(installed(&root).len(), 4, "binary, unit, drop-in, settings");
-    assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
-    assert_eq!(installed(&root), Vec::<PathBuf>::new());
-}
-
-#[test]
-fn a_flipped_bit_of_a_bundle_is_caught_before_anything_runs() {
-    let place = Place::new("flipped");
-    let (bundle, root) = (place.path("bundle"), place.path("root"));
-    assert_eq!(outcome(&["bundle", &bundle]).0, 0);
-    for file in installed(&bundle)
-        .iter()
-        .filter(|path| !path.ends_with("SHA256SUMS"))
-    {
-        let fine = fs::read(file).unwrap();
-        let mut flipped = fine.clone();
-        // A digit of a comment in the script, which must still be able to tell.
-        let at = if file.ends_with("install.sh") {
-            14
-        } else {
-            flipped.len() / 2
-        };
-        flipped[at] ^= 1;
-        fs::write(file, flipped).unwrap();
-        let (code, said) = install(&bundle, &root, None);
-        let name = file.file_name().unwrap().to_str().unwrap();
-        assert!(code == 78 && said.contains(name), "{name}: {code} {said}");
-        assert!(!Path::new(&root).exists(), "{name}");
-        fs::write(file, fine).unwrap();
-    }
 }

@@ -84,10 +84,10 @@ impl Places {
         ))
     }
 
-    /// Content of what is written by this program itself.
-    fn texts(&self) -> BTreeMap<PathBuf, String> {
+    /// Content of what is written by this program itself, where weights are `brought` or inside.
+    fn texts(&self, brought: bool) -> BTreeMap<PathBuf, String> {
         let fill = |text: &str| {
-            let weights = match about::needs_weights() {
+            let weights = match brought {
                 true => format!("weights = \"/var/lib/atlas/{}\"", target::MODEL),
                 false => "# The weights are inside the binary.".to_string(),
             };
@@ -125,12 +125,16 @@ pub fn run(options: &Install) -> Result<(), Failure> {
         to: places.binary(),
         mode: MODE_PROGRAM,
     };
-    if about::needs_weights() {
-        let weights = of_bundle(bundle, options.public_key.as_deref())?;
+    let weights = of_bundle(bundle, options.public_key.as_deref())?;
+    if weights.is_empty() && about::needs_weights() {
+        let message = format!("{}: has no weights in its list", bundle.display());
+        return Err(Failure::new(Exit::Config, message));
+    }
+    if !weights.is_empty() {
         import::bring(&weights, &places.weights(), false)?;
     }
     transfer::run(&[binary])?;
-    for (path, text) in places.texts() {
+    for (path, text) in places.texts(!weights.is_empty()) {
         // Settings stay as their owner left them.
         if path == places.settings() && path.exists() {
             continue;
@@ -162,7 +166,7 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
         "etc/systemd/system/multi-user.target.wants/{}.service",
         target::BINARY
     ));
-    let mut files: Vec<PathBuf> = places.texts().into_keys().collect();
+    let mut files: Vec<PathBuf> = places.texts(false).into_keys().collect();
     files.extend([wants, places.binary()]);
     for path in &files {
         gone(path, fs::remove_file(path))?;
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn units_and_settings_have_no_gap_left() {
         let places = Places { root: "/r".into() };
-        for (path, text) in places.texts() {
+        for (path, text) in places.texts(true) {
             assert!(path.starts_with("/r"));
             assert!(
                 !text.contains('@') || text.contains("~@"),
@@ -217,7 +221,7 @@ mod tests {
     fn what_is_installed_is_removed_and_the_rest_stays() {
         let root = std::env::temp_dir().join(format!("atlas-install-{}", std::process::id()));
         let places = Places { root: root.clone() };
-        for (path, text) in places.texts() {
+        for (path, text) in places.texts(true) {
             write(&path, &text).unwrap();
         }
         write(&places.binary(), "").unwrap();
