@@ -134,7 +134,8 @@ impl Server {
         Server::spawn(&[])
     }
 
-    fn spawn(flags: &[&str]) -> Server {
+    /// Starts a server with more flags and waits until it listens.
+    pub fn spawn(flags: &[&str]) -> Server {
         Server::launch(&[&["--port", "0"], flags].concat()).at_port()
     }
 
@@ -288,6 +289,18 @@ impl Server {
 
     pub fn chat(&self, body: &Value) -> Answer {
         self.open_chat(body).answer()
+    }
+
+    /// A chat with an API key.
+    pub fn chat_as(&self, key: &str, body: &Value) -> Answer {
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\nauthorization: Bearer {key}\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.send(head.as_bytes()).answer()
     }
 
     /// The value of a metric without labels.

@@ -35,3 +35,4 @@ mod scripted;
 mod service;
 mod sloppy;
 mod smuggling;
+mod warm;

@@ -8,23 +8,23 @@ use crate::keys::KeyFile;
 /// Turns of the conversation.
 const TURNS: usize = 10;
 /// Tokens of a page, and of a cell of a prompt.
-const PAGE: u64 = 64;
+pub const PAGE: u64 = 64;
 /// Tokens before a prompt's end from which on the next turn may differ.
-const OPENING: u64 = 8;
+pub const OPENING: u64 = 8;
 
-fn body(messages: &[Value]) -> Value {
+pub fn body(messages: &[Value]) -> Value {
     json!({"messages": messages, "max_tokens": 24, "temperature": 0.8, "seed": 3,
         "logprobs": true, "top_logprobs": 3, "enable_thinking": false})
 }
 
 /// A user's message of a turn, of about a page.
-fn question(turn: usize) -> Value {
+pub fn question(turn: usize) -> Value {
     let text = format!("In turn {turn}: {}", "what is 2 and 3? ".repeat(8));
     json!({"role": "user", "content": text})
 }
 
 /// Tokens of the prompt and those that were cached, as an answer tells them.
-fn used(answer: &Value) -> (u64, u64) {
+pub fn used(answer: &Value) -> (u64, u64) {
     let usage = &answer["usage"];
     let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64();
     (usage["prompt_tokens"].as_u64().unwrap(), cached.unwrap())
@@ -118,17 +118,8 @@ fn keys_share_no_prompts() {
     let keys = ["one-0123456789abcdef", "two-0123456789abcdef"];
     let file = KeyFile::new("prefix", &keys.join("\n"));
     let server = Server::start_with(&["--api-keys-file", file.path()]);
-    let ask = |key: &str| {
-        let body = with(body(&[question(0), question(1)]), json!({"max_tokens": 1}));
-        let body = body.to_string();
-        let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-type: application/json\r\nauthorization: Bearer {key}\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        used(&server.send(head.as_bytes()).answer().json()).1
-    };
+    let body = with(body(&[question(0), question(1)]), json!({"max_tokens": 1}));
+    let ask = |key: &str| used(&server.chat_as(key, &body).json()).1;
     assert_eq!(ask(keys[0]), 0);
     assert_eq!(ask(keys[1]), 0, "another key's prompt");
     assert!(ask(keys[0]) > 0 && ask(keys[1]) > 0);

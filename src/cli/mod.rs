@@ -11,6 +11,7 @@ pub mod connect;
 pub mod doctor;
 pub mod drafts;
 pub mod generate;
+pub mod lines;
 pub mod logits;
 pub mod machine;
 pub mod meter;
@@ -20,6 +21,7 @@ pub mod selftest;
 pub mod serve;
 pub mod synth;
 pub mod verify;
+pub mod warm;
 
 use std::fmt;
 use std::process::ExitCode;

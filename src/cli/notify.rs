@@ -59,6 +59,12 @@ impl Notifier {
         self.tell(format_args!("READY=1\nSTATUS=ready on {place}"));
     }
 
+    /// Says how the start goes; it may take more time from here on.
+    pub fn starting(&self, status: impl Display) {
+        let more = MORE_TIME.as_micros();
+        self.tell(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
+    }
+
     /// Says that the end has begun.
     pub fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=finishing open replies");
@@ -85,8 +91,7 @@ impl Notifier {
             }
             let status = loading(&progress);
             if status != told {
-                let more = MORE_TIME.as_micros();
-                self.tell(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
+                self.starting(&status);
                 told = status;
             }
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use argh::{ArgsInfo, FromArgs};
 use rustix::process::getuid;
@@ -14,7 +15,7 @@ use toml::Value;
 
 use crate::backend::allocator;
 use crate::engine::speculate::Speculate;
-use crate::engine::{DEVICE_FAILED, Limits, Phase};
+use crate::engine::{DEVICE_FAILED, Handle, Limits, Phase};
 use crate::http::error::{ApiError, internal};
 use crate::http::files;
 use crate::http::host::{HostName, Hosts};
@@ -30,10 +31,12 @@ use crate::http::threads::{Home, Threads};
 use crate::http::tls::Tls;
 use crate::log;
 use crate::target;
+use crate::text::chat::ChatModel;
 use crate::weights::Progress;
 
 use super::boot::{self, Files};
 use super::notify::Notifier;
+use super::warm::Warm;
 use super::{Exit, Failure};
 
 /// Where the server listens unless it is told.
@@ -114,6 +117,12 @@ pub struct Serve {
     #[argh(option, default = "Speculate::Auto")]
     pub speculate: Speculate,
 
+    /// file of conversations that are computed before the server is ready, for all keys, so that
+    /// prompts which begin as they do have less to compute; a line of JSON each, as the body of a
+    /// request to /v1/chat/completions (default: none)
+    #[argh(option)]
+    pub warm: Option<PathBuf>,
+
     /// model id that the API reports and answers to
     #[argh(option, default = "target::MODEL_ID.to_string()")]
     pub model_name: String,
@@ -166,6 +175,7 @@ impl Serve {
             ("dump", path(&self.dump)),
             ("metrics-compat", self.metrics_compat.map(|of| text(&of))),
             ("speculate", Some(text(&self.speculate))),
+            ("warm", path(&self.warm)),
             ("model-name", Some(text(&self.model_name))),
             ("notify-socket", path(&self.notify_socket)),
             ("log-level", Some(text(&self.log_level))),
@@ -181,6 +191,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     require_drafts(options.speculate)?;
     log::set_level(options.log_level);
+    let warm = options.warm.as_deref().map(Warm::load).transpose()?;
     let files = Files::locate(options.weights.as_deref())?;
     boot::preflight()?;
     if getuid().is_root() {
@@ -197,7 +208,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(none)?;
-    runtime.block_on(serve(options, files, threads.homes()))
+    runtime.block_on(serve(options, files, warm, threads.homes()))
 }
 
 /// Refuses a depth where a step has no room for a draft.
@@ -294,7 +305,12 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
     })
 }
 
-async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Failure> {
+async fn serve(
+    options: &Serve,
+    files: Files,
+    warm: Option<Warm>,
+    homes: Vec<Home>,
+) -> Result<(), Failure> {
     // Its default would be to end the process.
     let hangup = on_signal(SignalKind::hangup())?;
     let progress = Arc::new(Progress::default());
@@ -325,7 +341,7 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
     let engine = boot::engine(&files, &progress, options.golden.as_deref(), limits);
     let following = notifier.clone().follow(engine.handle.clone(), progress);
     tokio::spawn(following);
-    let outcome = live(engine, &state, &place, &notifier).await;
+    let outcome = live(engine, warm, &state, &place, &notifier).await;
     notifier.stopping();
     stop.send_replace(true);
     let drained = tokio::select! {
@@ -348,6 +364,7 @@ async fn serve(options: &Serve, files: Files, homes: Vec<Home>) -> Result<(), Fa
 /// From loading to the signal that ends it.
 async fn live(
     engine: boot::Engine,
+    warm: Option<Warm>,
     state: &Arc<State>,
     place: &Place,
     notifier: &Notifier,
@@ -361,7 +378,7 @@ async fn live(
     } = engine;
     // Where this returns, the engine thread is left to its loading; the process ends around it.
     let chat = tokio::select! {
-        chat = boot::serving(&engine, chat) => chat?,
+        chat = ready(&engine, chat, warm, notifier) => chat?,
         name = &mut signals => return stop_on(name?),
     };
     if let Some(chat) = chat {
@@ -390,6 +407,19 @@ async fn live(
         }
         Ok(Ok(())) => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
         Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
+    }
+}
+
+/// Waits until requests may come; the text side, or none where the engine has stopped instead.
+async fn ready(
+    engine: &Handle,
+    chat: JoinHandle<Result<ChatModel, Failure>>,
+    warm: Option<Warm>,
+    notifier: &Notifier,
+) -> Result<Option<ChatModel>, Failure> {
+    match (boot::serving(engine, chat).await?, warm) {
+        (Some(chat), Some(warm)) => warm.compute(chat, engine, notifier).await,
+        (chat, _) => Ok(chat),
     }
 }
 

@@ -179,7 +179,7 @@ impl<N: Naming> Kv<N> {
                 Some(last) => {
                     let blocks = tokens / target::PAGE;
                     let node = self.prefixes.ancestor(last, blocks, count);
-                    self.prefixes.keep(node, state);
+                    self.prefixes.keep(domain, node, state);
                 }
             }
         }
@@ -300,6 +300,7 @@ impl<N: Naming> Kv<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::request::COMMON;
 
     const PAGE: usize = target::PAGE;
 
@@ -449,6 +450,41 @@ mod tests {
         run(&mut kv, (1, &asked), &[2]);
         assert_eq!(run(&mut kv, (2, &asked), &[2]), 0);
         assert_eq!(run(&mut kv, (1, &asked), &[2]), 2 * PAGE);
+    }
+
+    #[test]
+    fn all_domains_see_what_the_operator_computed_and_he_nothing_of_theirs() {
+        let mut kv = kv(2, 40);
+        let asked = prompt(0, 3);
+        run(&mut kv, (COMMON, &asked), &[2]);
+        // Behind it two that are alike, and share that alone.
+        assert_eq!(run(&mut kv, (0, &asked), &[3]), 2 * PAGE);
+        assert_eq!(run(&mut kv, (1, &asked), &[]), 2 * PAGE);
+        assert_eq!(run(&mut kv, (COMMON, &asked), &[]), 2 * PAGE);
+        assert_eq!(run(&mut kv, (0, &asked), &[]), 3 * PAGE);
+        let whole = prompt(1, 3);
+        run(&mut kv, (COMMON, &whole), &[1, 3]);
+        assert_eq!(
+            [0, 1].map(|domain| run(&mut kv, (domain, &whole), &[])),
+            [3 * PAGE; 2]
+        );
+    }
+
+    #[test]
+    fn nobody_else_leaves_a_state_behind_a_common_block() {
+        let mut kv = kv(2, 40);
+        let asked = prompt(0, 3);
+        run(&mut kv, (COMMON, &asked), &[1, 3]);
+        let shorter = &asked[..2 * PAGE + 1];
+        let begin = kv.reserve(shorter.len(), (1, shorter)).unwrap();
+        assert_eq!((begin.cached, begin.known), (PAGE, PAGE));
+        kv.has_read(begin.slot);
+        let state = kv.lend().unwrap();
+        kv.keep(begin.slot, (1, shorter), [(2 * PAGE, state)].into_iter());
+        kv.release(begin.slot);
+        assert_eq!(run(&mut kv, (2, shorter), &[]), PAGE);
+        assert_eq!(run(&mut kv, (COMMON, shorter), &[2]), PAGE);
+        assert_eq!(run(&mut kv, (2, shorter), &[]), 2 * PAGE);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Beginnings of prompts that are kept for prompts to come: a radix tree of blocks.
 //!
 //! A block is the tokens of a page behind those of its parent, in a domain that nobody else sees:
-//! one per API key. Its page holds the keys and values that any prompt has there which begins so,
-//! with the same bits: rows of a prompt depend on the tokens before them alone, and a block is
-//! whole cells. A model with recurrent states goes on only where the state behind a block was
-//! kept. Blocks are found by names that are keyed, and their tokens compared.
+//! one per API key. All see one more, [`COMMON`], which the operator's prompts are in: what a
+//! domain has of its own may be behind blocks of that. A block's page holds the keys and values
+//! that any prompt has there which begins so, with the same bits: rows of a prompt depend on the
+//! tokens before them alone, and a block is whole cells. A model with recurrent states goes on only
+//! where the state behind a block was kept. Blocks are found by names that are keyed, and their
+//! tokens compared.
 //!
 //! Blocks that sequences use stay. Others go when their place is needed: of the domain that has
 //! most, those that were used longest ago, so that a flood of one key leaves the others their
@@ -13,6 +15,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
+use super::request::COMMON;
 use crate::executor::{PageId, Slot, TokenId};
 use crate::target::PAGE;
 
@@ -99,7 +102,8 @@ pub struct Hit {
     pub pages: Vec<PageId>,
     /// The state to go on from.
     pub state: Option<Slot>,
-    /// Blocks that are known, though there may be no state to go on from behind the last of them.
+    /// Blocks that are known, though there may be no state to go on from behind the last of them;
+    /// behind a common one nobody else's is kept.
     pub known: usize,
 }
 
@@ -176,9 +180,28 @@ impl<N: Naming> Prefixes<N> {
         self.nodes[id as usize].as_mut().expect("a block")
     }
 
-    /// The block of `tokens` behind `parent`, if there is one.
+    /// The block of `tokens` behind `parent` that `domain` sees, if there is one. Its own counts
+    /// before the common one: what a sequence began with it finds again while that is held.
     fn find(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
-        let before = parent.map_or(domain, |parent| self.node(parent).name);
+        let own = self.find_in(domain, parent, tokens);
+        let is_common = |id| self.node(id).domain == COMMON;
+        if matches!(own, Found::Absent(_))
+            && parent.is_none_or(is_common)
+            && let Found::Block(id) = self.find_in(COMMON, parent, tokens)
+        {
+            return Found::Block(id);
+        }
+        own
+    }
+
+    /// The block of `domain` itself.
+    fn find_in(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
+        let before = match parent.map(|parent| self.node(parent)) {
+            None => domain,
+            Some(parent) if parent.domain == domain => parent.name,
+            // Behind a common block each domain has names of its own, none of them the common ones.
+            Some(parent) => parent.name ^ !domain,
+        };
         let name = self.naming.name(before, tokens);
         match self.by_name.get(&name) {
             None => Found::Absent(name),
@@ -196,7 +219,7 @@ impl<N: Naming> Prefixes<N> {
     /// The longest kept beginning of `prompt`, but its last token: somebody has to compute its
     /// logits.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId]) -> Hit {
-        let (mut hit, mut pages, mut last) = (Hit::default(), Vec::new(), None);
+        let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
         for tokens in prompt[..most].chunks_exact(PAGE) {
             let Found::Block(id) = self.find(domain, last, tokens) else {
@@ -205,11 +228,15 @@ impl<N: Naming> Prefixes<N> {
             let node = self.node(id);
             last = Some(id);
             pages.push(node.page);
-            hit.known += 1;
+            known += 1;
+            if node.domain == domain {
+                hit.known = known;
+            }
             if !self.recurs || node.kept.is_some() {
                 hit.node = last;
                 hit.state = node.kept.map(|kept| kept.slot);
                 hit.pages.append(&mut pages);
+                hit.known = known;
             }
         }
         hit
@@ -352,9 +379,11 @@ impl<N: Naming> Prefixes<N> {
         id
     }
 
-    /// Keeps the state behind a block; a second one of the same block goes free.
-    pub fn keep(&mut self, id: NodeId, slot: Slot) {
-        if self.node(id).kept.is_some() {
+    /// Keeps the state behind a block for `domain`. A second one of the same block goes free, and
+    /// so does one of a common block that is not the operator's: others would see who was there.
+    pub fn keep(&mut self, domain: u128, id: NodeId, slot: Slot) {
+        let node = self.node(id);
+        if node.kept.is_some() || node.domain != domain {
             return self.give_back(slot);
         }
         self.uses += 1;
@@ -366,7 +395,6 @@ impl<N: Naming> Prefixes<N> {
             readers: 0,
             used,
         });
-        let domain = node.domain;
         self.list(id);
         self.domains.entry(domain).or_default().snapshots += 1;
     }

@@ -134,12 +134,16 @@ pub struct Admission {
     pub cached: usize,
 }
 
+/// Domain of prompts that the operator has computed for everybody: each other domain sees it too.
+pub const COMMON: u128 = u128::MAX;
+
 /// One reply to be generated.
 #[derive(Debug)]
 pub struct Request {
     /// Whose turn it takes.
     pub source: Source,
-    /// Number of those whose prompts it may share computed beginnings with.
+    /// Number of those whose prompts it may share computed beginnings with, beside those of
+    /// [`COMMON`].
     pub domain: u128,
     /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,

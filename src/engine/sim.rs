@@ -14,7 +14,7 @@ use super::constraint::{self, Constraint, Mask, Next};
 use super::drafts::Drafter;
 use super::events::{self, EventReceiver};
 use super::request::{
-    Admitted, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
+    Admitted, COMMON, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
 use super::sampler::{self, Sampler, Scratch};
 use super::speculate::{DEPTH_MAX, Speculate};
@@ -817,7 +817,7 @@ impl Simulation {
             connection: self.dice.below(2) as u64,
             call: (self.clients.len() / 2) as u64,
         };
-        request.domain = self.dice.below(2) as u128;
+        request.domain = self.dice.pick(&[0, 1, COMMON]);
         let full = !self.handle.has_room(request.source, request.prompt.len());
         match self.handle.submit(request) {
             Ok(()) => assert!(!full, "the queue takes more than it may"),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
@@ -11,7 +11,7 @@ use hyper::{Method, Uri};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::cli::{Exit, Failure};
+use crate::cli::{Exit, Failure, lines};
 use crate::http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
 
 /// Longest line that is read: a body of the largest size, and what stands around it.
@@ -20,8 +20,6 @@ const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
 const CUSTOM_ID_BYTES_MAX: usize = 512;
 /// Names that stand twice and are told.
 const TWICE_TOLD_MAX: usize = 8;
-/// Mark that some editors put before the first line.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Name of an answer: that of its request, or the line of one that has none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -205,36 +203,9 @@ fn lines(
         let message = format!("{}: is no file, which is read twice", path.display());
         return Err(Failure::new(Exit::Usage, message));
     }
-    let (mut reader, mut number) = (BufReader::new(file), 0);
-    let mut next = move || {
-        loop {
-            let mut text = bounded_line(&mut reader)?;
-            if text.is_empty() {
-                return Ok(None);
-            }
-            number += 1;
-            if number == 1 && text.starts_with(BYTE_ORDER_MARK) {
-                text.drain(..BYTE_ORDER_MARK.len());
-            }
-            if !text.trim_ascii().is_empty() {
-                return Ok(Some((number, read(number, &text))));
-            }
-        }
-    };
-    Ok(std::iter::from_fn(move || {
-        next().map_err(&failure).transpose()
-    }))
-}
-
-/// The next line with its end, or as much of it as tells that it is too long; empty at the end.
-fn bounded_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let most = LINE_BYTES_MAX as u64 + 1;
-    reader.by_ref().take(most).read_until(b'\n', &mut text)?;
-    if text.len() > LINE_BYTES_MAX && !text.ends_with(b"\n") {
-        reader.skip_until(b'\n')?;
-    }
-    Ok(text)
+    let numbered = lines::numbered(BufReader::new(file), LINE_BYTES_MAX);
+    let read = |(number, text): (usize, Vec<u8>)| (number, read(number, &text));
+    Ok(numbered.map(move |line| line.map(read).map_err(&failure)))
 }
 
 #[cfg(test)]
@@ -293,13 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_skipped_whole() {
-        let mut text = vec![b' '; LINE_BYTES_MAX + 9];
-        text.extend_from_slice(b"\nnext");
-        let mut reader = text.as_slice();
-        let first = bounded_line(&mut reader).unwrap();
-        assert!(read(1, &first).unwrap_err().problem.contains("longer"));
-        assert_eq!(bounded_line(&mut reader).unwrap(), b"next");
-        assert_eq!(bounded_line(&mut reader).unwrap(), b"");
+    fn a_line_that_is_too_long_is_refused() {
+        let long = vec![b' '; LINE_BYTES_MAX + 1];
+        assert!(read(1, &long).unwrap_err().problem.contains("longer"));
     }
 }
