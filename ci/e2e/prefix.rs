@@ -11,6 +11,8 @@ const TURNS: usize = 10;
 pub const PAGE: u64 = 64;
 /// Tokens before a prompt's end from which on the next turn may differ.
 pub const OPENING: u64 = 8;
+/// Tokens that frame a message of one letter and the beginning of a reply, at most.
+const FRAMES: u64 = 24;
 
 pub fn body(messages: &[Value]) -> Value {
     json!({"messages": messages, "max_tokens": 24, "temperature": 0.8, "seed": 3,
@@ -123,4 +125,33 @@ fn keys_share_no_prompts() {
     assert_eq!(ask(keys[0]), 0);
     assert_eq!(ask(keys[1]), 0, "another key's prompt");
     assert!(ask(keys[0]) > 0 && ask(keys[1]) > 0);
+}
+
+#[test]
+fn a_second_conversation_pays_for_nothing_of_system_and_tools() {
+    let server = Server::start();
+    let system = json!({"role": "system", "content": "Answer briefly. ".repeat(30)});
+    let tool = json!({"type": "function", "function": {"name": "look_up",
+        "description": "Looks a word up. ".repeat(20), "parameters": {"type": "object"}}});
+    let user = |said: &str| json!({"role": "user", "content": said});
+    let long = |begin: &str| user(&format!("{begin} {}", "what is 2 and 3? ".repeat(20)));
+    for (head, tools) in [
+        (vec![system.clone()], json!([])),
+        (vec![system], json!([tool])),
+        (vec![], json!([tool])),
+    ] {
+        let ask = |message: Value| {
+            let messages: Vec<Value> = head.iter().cloned().chain([message]).collect();
+            let fields = json!({"max_tokens": 1, "tools": tools});
+            used(&server.chat(&with(body(&messages), fields)).json())
+        };
+        // As long as the head but for the few tokens that frame a message and a reply.
+        let (short, _) = ask(user("a"));
+        ask(long("First"));
+        let (_, cached) = ask(long("second"));
+        assert!(
+            cached >= (short - FRAMES) / PAGE * PAGE,
+            "{cached} of {short}"
+        );
+    }
 }

@@ -55,6 +55,7 @@ fn live(step: Duration) {
     let request = Request {
         source: Source::default(),
         domain: 0,
+        head: 0,
         prompt: vec![1],
         max_tokens: 1,
         stop_tokens: vec![],

@@ -19,7 +19,6 @@ use crate::engine::events::EventReceiver;
 use crate::engine::request::{Admitted, COMMON, Event, Request, Sampling};
 use crate::engine::turns::Source;
 use crate::engine::{Handle, Phase};
-use crate::executor::TokenId;
 use crate::http::chat::request::ChatRequest;
 use crate::http::figures::Times;
 use crate::http::generate::{self, Ask};
@@ -28,7 +27,7 @@ use crate::http::limits::BODY_BYTES_MAX;
 use crate::http::state::Service;
 use crate::log;
 use crate::target::PAGE;
-use crate::text::chat::ChatModel;
+use crate::text::chat::{ChatModel, Prompt};
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -102,7 +101,7 @@ impl Warm {
         for (line, mut ask) in self.asks {
             let prompt = generate::prompt(&mut ask, &service)
                 .map_err(|error| on_line(&self.path, line, error.message))?;
-            prompts.push((line, prompt.tokens));
+            prompts.push((line, prompt));
         }
         let computed = compute(&self.path, prompts, engine, notifier).await?;
         Ok(computed.then_some(service.chat))
@@ -133,7 +132,7 @@ fn ask(text: &[u8]) -> Result<Ask, String> {
 /// Computes prompts with the lines that they are of; false where the engine has stopped instead.
 async fn compute(
     path: &Path,
-    prompts: Vec<(usize, Vec<TokenId>)>,
+    prompts: Vec<(usize, Prompt)>,
     engine: &Handle,
     notifier: &Notifier,
 ) -> Result<bool, Failure> {
@@ -141,7 +140,7 @@ async fn compute(
     let mut ticks = interval(TOLD_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for (done, (line, prompt)) in prompts.into_iter().enumerate() {
-        tokens += prompt.len();
+        tokens += prompt.tokens.len();
         let Some(mut events) = submit(engine, prompt) else {
             return Ok(false);
         };
@@ -179,12 +178,13 @@ async fn compute(
 }
 
 /// Gives a prompt to the engine; none where it takes no more.
-fn submit(engine: &Handle, prompt: Vec<TokenId>) -> Option<EventReceiver> {
+fn submit(engine: &Handle, prompt: Prompt) -> Option<EventReceiver> {
     let (events, receiver) = engine.channel(EVENTS);
     let request = Request {
         source: Source::default(),
         domain: COMMON,
-        prompt,
+        head: prompt.head,
+        prompt: prompt.tokens,
         max_tokens: REPLY_TOKENS,
         stop_tokens: Vec::new(),
         sampling: Sampling::default(),

@@ -29,11 +29,13 @@ const OPENING: usize = 8;
 const SPACING: usize = crate::target::PREFILL_TOKENS;
 
 /// Tokens of a prompt behind which its state is kept, ascending: where it parts from one before,
-/// which had `known` of its tokens, before its end, and now and then.
-pub fn places(prompt: usize, cached: usize, known: usize) -> Vec<usize> {
+/// which had `known` of its tokens, where those may part from it that have its `head`, before its
+/// end, and now and then.
+pub fn places(prompt: usize, (cached, known): (usize, usize), head: usize) -> Vec<usize> {
     let last = prompt.saturating_sub(OPENING) / PAGE * PAGE;
     let spaced = (SPACING..last).step_by(SPACING);
-    let mut places: Vec<usize> = spaced.chain([known, last]).collect();
+    let head = head.min(last) / PAGE * PAGE;
+    let mut places: Vec<usize> = spaced.chain([known, head, last]).collect();
     places.retain(|&place| place > cached);
     places.sort_unstable();
     places.dedup();
@@ -500,14 +502,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_kept_where_prompts_part_before_the_end_and_now_and_then() {
-        assert!(places(10, 0, 0).is_empty());
-        assert!(places(PAGE + OPENING - 1, 0, 0).is_empty());
-        assert_eq!(places(PAGE + OPENING, 0, 0), [PAGE]);
-        assert_eq!(places(4 * PAGE, 0, PAGE), [PAGE, 3 * PAGE]);
-        assert_eq!(places(4 * PAGE, PAGE, 2 * PAGE), [2 * PAGE, 3 * PAGE]);
-        assert!(places(4 * PAGE, 3 * PAGE, 3 * PAGE).is_empty());
-        let long = places(2 * SPACING + PAGE, 0, 0);
+    fn states_are_kept_where_prompts_part_behind_heads_before_the_end_and_now_and_then() {
+        assert!(places(10, (0, 0), 0).is_empty());
+        assert!(places(PAGE + OPENING - 1, (0, 0), 0).is_empty());
+        assert_eq!(places(PAGE + OPENING, (0, 0), 0), [PAGE]);
+        assert_eq!(places(4 * PAGE, (0, PAGE), 0), [PAGE, 3 * PAGE]);
+        assert_eq!(places(4 * PAGE, (PAGE, 2 * PAGE), 0), [2 * PAGE, 3 * PAGE]);
+        assert!(places(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
+        let head = places(4 * PAGE, (0, 0), 2 * PAGE - 1);
+        assert_eq!(head, [PAGE, 3 * PAGE]);
+        let head = places(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
+        assert_eq!(head, [3 * PAGE], "it is kept already");
+        let whole = places(4 * PAGE, (0, 0), usize::MAX);
+        assert_eq!(whole, [3 * PAGE]);
+        let long = places(2 * SPACING + PAGE, (0, 0), 0);
         assert_eq!(long, [SPACING, 2 * SPACING]);
     }
 

@@ -145,6 +145,8 @@ pub struct Request {
     /// Number of those whose prompts it may share computed beginnings with, beside those of
     /// [`COMMON`].
     pub domain: u128,
+    /// Tokens of the prompt that others probably begin with, too: no event depends on it.
+    pub head: usize,
     /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,
     /// Tokens to generate at most, at least one; 0 where only the prompt is scored.

@@ -85,7 +85,7 @@ impl Sequence {
         let constraint = request.constraint;
         let guide = constraint.map(|constraint| Guide::new(constraint, slot, threads));
         let places = match recurs {
-            true => prefix::places(prompt, begin.cached, begin.known),
+            true => prefix::places(prompt, (begin.cached, begin.known), request.head),
             false => Vec::new(),
         };
         Sequence {

@@ -376,6 +376,7 @@ impl Spec {
             Request {
                 source: Source::default(),
                 domain: 0,
+                head: 0,
                 prompt,
                 max_tokens,
                 stop_tokens,
@@ -818,6 +819,7 @@ impl Simulation {
             call: (self.clients.len() / 2) as u64,
         };
         request.domain = self.dice.pick(&[0, 1, COMMON]);
+        request.head = self.dice.below(8 * PAGE);
         let full = !self.handle.has_room(request.source, request.prompt.len());
         match self.handle.submit(request) {
             Ok(()) => assert!(!full, "the queue takes more than it may"),
@@ -1091,6 +1093,32 @@ fn events_are_the_same_alone_and_in_any_company() {
     ] {
         assert_eq!(run_together(&specs, company), alone, "{company:?}");
     }
+}
+
+#[test]
+fn a_prompt_goes_on_behind_the_head_of_the_first_that_had_it() {
+    let head = 3 * PAGE + 5;
+    let limits = Limits {
+        snapshots: 4,
+        ..Dice::new(13).limits()
+    };
+    let cached = |told: usize| {
+        let pages = limits.pages.max(20);
+        let limits = Limits { pages, ..limits };
+        let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+        for own in 1..3 {
+            let tokens = |position| if position < head { 9 } else { own };
+            let mut spec = Dice::new(14).spec();
+            spec.prompt = (0..6 * PAGE).map(tokens).collect();
+            (spec.max_tokens, spec.prompt_logprobs) = (1, None);
+            let (mut request, _receiver) = spec.request(4);
+            request.head = told;
+            handle.submit(request).expect("there is room");
+            while engine.round().expect("this device does not fail") != Round::Idle {}
+        }
+        handle.stats().cached_tokens.get()
+    };
+    assert_eq!([0, head].map(cached), [0, 3 * PAGE as u64]);
 }
 
 #[test]

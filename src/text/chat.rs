@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::engine::thinking::ThinkingBudget;
 use crate::executor::TokenId;
+use crate::target;
 
 use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};
@@ -50,6 +51,9 @@ pub struct Prompt {
     pub tokens: Vec<TokenId>,
     /// The prompt ends inside the reasoning tag.
     pub reasoning_opened: bool,
+    /// How many of the tokens are of the system message and the tools, with which other
+    /// conversations begin too.
+    pub head: usize,
 }
 
 /// Why a conversation cannot become a prompt.
@@ -116,9 +120,30 @@ impl ChatModel {
             .think
             .is_some_and(|(open, _)| text.trim_end().ends_with(open));
         Ok(Prompt {
+            head: self.head(conversation, &tokens).unwrap_or(0),
             tokens,
             reasoning_opened,
         })
+    }
+
+    /// Tokens that a prompt shares with one of the same system message and tools and another first
+    /// message; none where there are neither, or where the model goes on from any place.
+    fn head(&self, conversation: &Conversation, prompt: &[TokenId]) -> Option<usize> {
+        let first = conversation.messages.first()?;
+        let has_head = is_system(first) || !conversation.tools.is_empty();
+        if target::SNAPSHOTS == 0 || !has_head {
+            return None;
+        }
+        let other = with_other_message(conversation);
+        let (text, mark) = self.render(&other).ok()?;
+        let encoded = self
+            .tokenizer
+            .encode_rendered_at_most(&text, mark, counted(prompt.len()));
+        let Ok(Encoded::Whole(tokens)) = encoded else {
+            return None;
+        };
+        let pairs = prompt.iter().zip(&tokens);
+        Some(pairs.take_while(|(a, b)| a == b).count())
     }
 
     /// Renders a conversation; the mark breaks what messages and tools hold of control tokens.
@@ -181,6 +206,23 @@ impl ChatModel {
             },
         ));
         placed
+    }
+}
+
+/// A conversation that has the system message and the tools of `conversation`, and another message
+/// behind them.
+fn with_other_message(conversation: &Conversation) -> Conversation {
+    let messages = conversation.messages.iter();
+    let mut messages: Vec<Value> = messages.take_while(|one| is_system(one)).cloned().collect();
+    let behind = conversation.messages.get(messages.len());
+    let text = behind.and_then(|message| message["content"].as_str());
+    let begins_so = text.is_some_and(|text| text.trim_start().starts_with('a'));
+    let other = if begins_so { "b" } else { "a" };
+    messages.push(json!({"role": "user", "content": other}));
+    Conversation {
+        messages,
+        tools: conversation.tools.clone(),
+        ..*conversation
     }
 }
 
@@ -250,6 +292,29 @@ mod tests {
             models.push(crate::cli::boot::chat_model(&embedded).unwrap());
         }
         models
+    }
+
+    #[test]
+    fn the_head_of_a_prompt_ends_where_its_first_message_begins() {
+        if crate::target::SNAPSHOTS == 0 {
+            return;
+        }
+        for model in models() {
+            let prompt = |messages: Value| {
+                let conversation = conversation(messages, false);
+                model.prompt(&conversation, usize::MAX).unwrap()
+            };
+            let with = |said: &str| {
+                let system = json!({"role": "system", "content": "Be brief."});
+                prompt(json!([system, {"role": "user", "content": said}]))
+            };
+            let (a, b) = (with("a question"), with("blue?"));
+            assert!(a.head > 0 && a.head == b.head);
+            assert_eq!(a.tokens[..a.head], b.tokens[..b.head]);
+            assert_ne!(a.tokens[a.head], b.tokens[b.head]);
+            let alone = prompt(json!([{"role": "user", "content": "a question"}]));
+            assert_eq!(alone.head, 0);
+        }
     }
 
     #[test]

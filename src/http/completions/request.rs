@@ -204,6 +204,7 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>, context: usize) -> Result<Pro
         return Err(too_long(tokens.len(), "", context));
     }
     Ok(Prompt {
+        head: 0,
         tokens,
         reasoning_opened: false,
     })

@@ -358,6 +358,7 @@ fn engine_request(
     Request {
         source: Source::default(),
         domain: 0,
+        head: prompt.head,
         prompt: prompt.tokens.clone(),
         max_tokens: tokens_max(ask, room),
         stop_tokens: format.stop_tokens.clone(),
