@@ -155,3 +155,40 @@ fn a_second_conversation_pays_for_nothing_of_system_and_tools() {
         );
     }
 }
+
+/// Requests of a flood and clients that send them: together they leave more states than there are.
+const FLOOD: usize = 40;
+const FLOODERS: usize = 8;
+
+#[test]
+fn a_flood_of_another_key_leaves_a_key_what_it_keeps() {
+    let keys = ["own-0123456789abcdef", "flood-0123456789abcdef"];
+    let file = KeyFile::new("flood", &keys.join("\n"));
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    let own = || {
+        let ask = |turn| {
+            let fields = json!({"max_tokens": 1});
+            let body = with(body(&[question(turn), question(turn)]), fields);
+            used(&server.chat_as(keys[0], &body).json())
+        };
+        [1, 2, 3].map(ask)
+    };
+    own();
+    let flood = |flooder: usize| {
+        for request in (flooder..FLOOD).step_by(FLOODERS) {
+            let messages: Vec<Value> = (0..5).map(|turn| question(10 * request + turn)).collect();
+            let fields = json!({"max_tokens": 4, "cache_salt": format!("salt {request}")});
+            let answer = server.chat_as(keys[1], &with(body(&messages), fields));
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for flooder in 0..FLOODERS {
+            let flood = &flood;
+            scope.spawn(move || flood(flooder));
+        }
+    });
+    for (prompt, cached) in own() {
+        assert_eq!(cached, (prompt - OPENING) / PAGE * PAGE, "of {prompt}");
+    }
+}

@@ -4,7 +4,7 @@
 //! evicted, recomputed or moved while it runs. What its prompt shares with one before it uses
 //! together with others; what it computed of its prompt is kept for others when it is sure.
 
-use super::prefix::{Hit, Keyed, Naming, NodeId, Prefixes};
+use super::prefix::{Hit, KEPT_PART, Keyed, Naming, NodeId, Owner, Prefixes};
 use crate::executor::{PageId, Slot, TokenId};
 use crate::target;
 
@@ -13,9 +13,21 @@ pub fn pages_for(tokens: usize) -> usize {
     tokens.div_ceil(target::PAGE)
 }
 
+/// A sequence that is to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Who answers for the room that it takes.
+    pub owner: Owner,
+    /// Number of those who see what is kept of its prompt.
+    pub domain: u128,
+    /// Tokens that are looked up; none where all are to be computed.
+    pub prompt: &'a [TokenId],
+}
+
 /// Pages of a slot.
 #[derive(Debug, Default)]
 struct Held {
+    owner: Owner,
     /// Pages in the order of the positions they hold; empty for a free slot.
     table: Vec<PageId>,
     /// Number of them, from the first, that are those of kept blocks.
@@ -91,21 +103,22 @@ impl<N: Naming> Kv<N> {
         self.slots_free.len()
     }
 
-    /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. Where
-    /// `prompt` is looked up, it begins behind what is kept of it in its domain.
-    pub fn reserve(
-        &mut self,
-        tokens: usize,
-        (domain, prompt): (u128, &[TokenId]),
-    ) -> Option<Begin> {
+    /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
+    /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
+    /// are left their share of what is kept.
+    pub fn reserve(&mut self, tokens: usize, asked: Asked<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
-        let hit = self.prefixes.look_up(domain, prompt);
+        let hit = self.prefixes.look_up(asked.domain, asked.prompt);
         let wanted = pages_for(tokens) - hit.pages.len();
         let slot = *self.slots_free.last()?;
         if let Some(node) = hit.node {
             self.prefixes.hold(node);
         }
-        if self.pages_free.len() + self.prefixes.pages_unused() < wanted {
+        let may_go = match self.runs(asked.owner) {
+            true => (self.prefixes).pages_beyond(asked.owner, self.share(asked.owner)),
+            false => self.prefixes.pages_unused(),
+        };
+        if self.pages_free.len() + may_go < wanted {
             if let Some(node) = hit.node {
                 self.prefixes.release(node);
             }
@@ -113,7 +126,7 @@ impl<N: Naming> Kv<N> {
             return None;
         }
         self.slots_free.pop();
-        self.take_pages(slot, wanted, &hit);
+        self.take_pages(slot, wanted, &hit, asked.owner);
         Some(Begin {
             slot,
             cached: hit.pages.len() * target::PAGE,
@@ -122,13 +135,25 @@ impl<N: Naming> Kv<N> {
         })
     }
 
-    fn take_pages(&mut self, slot: Slot, wanted: usize, hit: &Hit) {
+    /// Whether an owner has a sequence.
+    fn runs(&self, owner: Owner) -> bool {
+        let mut slots = self.slots.iter();
+        slots.any(|held| held.owner == owner && !held.table.is_empty())
+    }
+
+    /// Pages that each of the others is left by further sequences of an owner.
+    fn share(&self, owner: Owner) -> usize {
+        self.pages_total / KEPT_PART / self.prefixes.others(owner).max(1)
+    }
+
+    fn take_pages(&mut self, slot: Slot, wanted: usize, hit: &Hit, owner: Owner) {
         let reading = hit.node.filter(|_| hit.state.is_some());
         if let Some(node) = reading {
             self.prefixes.will_read(node);
         }
         let short = wanted.saturating_sub(self.pages_free.len());
-        self.prefixes.free_pages(short, &mut self.pages_free);
+        self.prefixes.free_pages(short, (owner, self.share(owner)));
+        self.collect();
         let left = self.pages_free.len() - wanted;
         let held = &mut self.slots[slot.0 as usize];
         assert!(held.table.is_empty(), "{slot:?} was free but owns pages");
@@ -136,6 +161,7 @@ impl<N: Naming> Kv<N> {
         held.table.extend(self.pages_free.drain(left..).rev());
         held.shared = hit.pages.len();
         (held.node, held.reading) = (hit.node, reading);
+        held.owner = owner;
     }
 
     /// A sequence has read the state that it began with.
@@ -145,16 +171,20 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// A state for a prompt to come, if one may be had.
-    pub fn lend(&mut self) -> Option<Slot> {
-        let state = self.prefixes.lend();
+    /// A state to be kept of the prompt of a slot, if one may be had.
+    pub fn lend(&mut self, slot: Slot) -> Option<Slot> {
+        let state = self.prefixes.lend(self.owner(slot));
         self.collect();
         state
     }
 
-    /// Takes back a state that was lent.
-    pub fn give_back(&mut self, state: Slot) {
-        self.prefixes.give_back(state);
+    /// Takes back a state that was lent to a slot.
+    pub fn give_back(&mut self, slot: Slot, state: Slot) {
+        self.prefixes.give_back(self.owner(slot), state);
+    }
+
+    fn owner(&self, slot: Slot) -> Owner {
+        self.slots[slot.0 as usize].owner
     }
 
     /// Keeps the beginning of a prompt whose rows have run: up to the last of `states`, which are
@@ -171,15 +201,15 @@ impl<N: Naming> Kv<N> {
             false => prompt.len() / target::PAGE * target::PAGE,
         };
         let held = &mut self.slots[slot.0 as usize];
-        let table = &mut held.table;
-        let (last, count) = self.prefixes.insert(domain, &prompt[..most], table);
+        let (table, whose) = (&mut held.table, (domain, held.owner));
+        let (last, count) = self.prefixes.insert(whose, &prompt[..most], table);
         for (tokens, state) in states {
             match last.filter(|_| tokens <= count * target::PAGE) {
-                None => self.prefixes.give_back(state),
+                None => self.prefixes.give_back(whose.1, state),
                 Some(last) => {
                     let blocks = tokens / target::PAGE;
                     let node = self.prefixes.ancestor(last, blocks, count);
-                    self.prefixes.keep(domain, node, state);
+                    self.prefixes.keep(whose, node, state);
                 }
             }
         }
@@ -212,7 +242,7 @@ impl<N: Naming> Kv<N> {
 
     /// Takes the pages of blocks that went.
     fn collect(&mut self) {
-        self.prefixes.free_pages(0, &mut self.pages_free);
+        self.prefixes.take_free(&mut self.pages_free);
     }
 
     /// States for drafts that may be had.
@@ -308,9 +338,18 @@ mod tests {
         Kv::new((slots, 2, 2), pages, target::MAX_CONTEXT, Keyed::default())
     }
 
+    /// A sequence of a domain, whose owner has no other.
+    fn of(domain: u128, prompt: &[TokenId]) -> Asked<'_> {
+        Asked {
+            owner: domain as Owner,
+            domain,
+            prompt,
+        }
+    }
+
     /// A slot with pages for `pages` of tokens.
     fn reserve<N: Naming>(kv: &mut Kv<N>, pages: usize) -> Option<Slot> {
-        let begin = kv.reserve(pages * PAGE, (0, &[]))?;
+        let begin = kv.reserve(pages * PAGE, of(0, &[]))?;
         assert_eq!((begin.cached, begin.from), (0, begin.slot));
         Some(begin.slot)
     }
@@ -318,9 +357,11 @@ mod tests {
     /// Runs a prompt of a domain to its end, keeping the state behind each of `kept` pages; tells
     /// how many tokens were cached.
     fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), kept: &[usize]) -> usize {
-        let begin = kv.reserve(asked.1.len() + 1, asked).unwrap();
+        let begin = kv.reserve(asked.1.len() + 1, of(asked.0, asked.1)).unwrap();
         kv.has_read(begin.slot);
-        let states = kept.iter().map(|pages| (pages * PAGE, kv.lend().unwrap()));
+        let states = kept
+            .iter()
+            .map(|pages| (pages * PAGE, kv.lend(begin.slot).unwrap()));
         let states: Vec<_> = states.collect();
         kv.keep(begin.slot, asked, states.into_iter());
         kv.release(begin.slot);
@@ -383,7 +424,7 @@ mod tests {
         let slot = reserve(&mut kv, 2).unwrap();
         assert!(kv.is_conserved(1, (0, 0)));
         assert!(!kv.is_conserved(0, (0, 0)), "a slot without a sequence");
-        kv.lend().unwrap();
+        kv.lend(slot).unwrap();
         assert!(!kv.is_conserved(1, (0, 0)), "a state that nobody was lent");
         assert!(kv.is_conserved(1, (1, 0)));
         kv.lend_draft();
@@ -426,7 +467,7 @@ mod tests {
             (3 * PAGE, 2),
             (2 * PAGE, 0),
         ] {
-            let begin = kv.reserve(length + 1, (0, &asked[..length])).unwrap();
+            let begin = kv.reserve(length + 1, of(0, &asked[..length])).unwrap();
             assert_eq!(begin.cached, cached * PAGE, "{length}");
             assert_eq!(begin.known, (length - 1) / PAGE * PAGE);
             assert_eq!(begin.from == begin.slot, cached == 0);
@@ -454,7 +495,8 @@ mod tests {
 
     #[test]
     fn all_domains_see_what_the_operator_computed_and_he_nothing_of_theirs() {
-        let mut kv = kv(2, 40);
+        let naming = Keyed::default();
+        let mut kv = Kv::new((2, 4, 0), 40, target::MAX_CONTEXT, naming);
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[2]);
         // Behind it two that are alike, and share that alone.
@@ -476,10 +518,10 @@ mod tests {
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[1, 3]);
         let shorter = &asked[..2 * PAGE + 1];
-        let begin = kv.reserve(shorter.len(), (1, shorter)).unwrap();
+        let begin = kv.reserve(shorter.len(), of(1, shorter)).unwrap();
         assert_eq!((begin.cached, begin.known), (PAGE, PAGE));
         kv.has_read(begin.slot);
-        let state = kv.lend().unwrap();
+        let state = kv.lend(begin.slot).unwrap();
         kv.keep(begin.slot, (1, shorter), [(2 * PAGE, state)].into_iter());
         kv.release(begin.slot);
         assert_eq!(run(&mut kv, (2, shorter), &[]), PAGE);
@@ -491,9 +533,9 @@ mod tests {
     fn two_that_computed_the_same_share_it_afterwards() {
         let mut kv = kv(2, 20);
         let asked = prompt(0, 2);
-        let begun = [(); 2].map(|()| kv.reserve(asked.len(), (0, &asked)).unwrap());
+        let begun = [(); 2].map(|()| kv.reserve(asked.len(), of(0, &asked)).unwrap());
         for begin in begun {
-            let state = kv.lend().unwrap();
+            let state = kv.lend(begin.slot).unwrap();
             kv.keep(begin.slot, (0, &asked), [(2 * PAGE, state)].into_iter());
         }
         let [a, b] = begun.map(|begin| kv.pages(begin.slot).to_vec());
@@ -510,7 +552,7 @@ mod tests {
         let [a, b] = [prompt(1, 1), prompt(2, 1)];
         run(&mut kv, (0, &a), &[1]);
         run(&mut kv, (0, &b), &[1]);
-        let using = kv.reserve(a.len(), (0, &a)).unwrap();
+        let using = kv.reserve(a.len(), of(0, &a)).unwrap();
         assert_eq!(using.cached, PAGE);
         assert_eq!(reserve(&mut kv, 6), None, "five pages may be had");
         let other = reserve(&mut kv, 5).unwrap();
@@ -536,15 +578,76 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_over_many_domains_counts_as_one() {
+        for (states, pages) in [(2, 200), (60, 20)] {
+            let naming = Keyed::default();
+            let mut kv = Kv::new((2, states, 2), pages, target::MAX_CONTEXT, naming);
+            let mine = prompt(0, 1);
+            run(&mut kv, (1, &mine), &[1]);
+            let other = prompt(1, 3);
+            for domain in 2..40 {
+                let asked = Asked {
+                    owner: 2,
+                    ..of(domain, &other)
+                };
+                let begin = kv.reserve(other.len(), asked).unwrap();
+                let state = kv.lend(begin.slot).unwrap();
+                kv.keep(
+                    begin.slot,
+                    (domain, &other),
+                    [(3 * PAGE, state)].into_iter(),
+                );
+                kv.release(begin.slot);
+            }
+            assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);
+        }
+    }
+
+    #[test]
+    fn further_sequences_of_an_owner_leave_the_others_their_share() {
+        const PAGES: usize = 40;
+        // Pages that another keeps, and those that it is left.
+        for (kept, left) in [(12, 12), (30, PAGES / KEPT_PART)] {
+            let naming = Keyed::default();
+            let mut kv = Kv::new((PAGES, 0, 0), PAGES, target::MAX_CONTEXT, naming);
+            let theirs = prompt(0, kept);
+            run(&mut kv, (1, &theirs), &[]);
+            let running = std::iter::from_fn(|| kv.reserve(2 * PAGE, of(2, &[]))).count();
+            assert_eq!(running, (PAGES - left) / 2);
+            let found = kv.prefixes.look_up(1, &theirs);
+            assert_eq!(found.pages.len(), left, "of {kept}");
+        }
+    }
+
+    #[test]
+    fn the_only_sequence_of_an_owner_takes_what_it_needs() {
+        let mut kv = Kv::new((2, 0, 0), 10, target::MAX_CONTEXT, Keyed::default());
+        run(&mut kv, (1, &prompt(0, 5)), &[]);
+        let begin = kv.reserve(10 * PAGE, of(2, &[])).unwrap();
+        kv.release(begin.slot);
+        assert_eq!(kv.pages_cached(), 0);
+    }
+
+    #[test]
+    fn a_state_is_taken_from_who_has_more() {
+        let mut kv = Kv::new((4, 4, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        run(&mut kv, (1, &prompt(0, 2)), &[1, 2]);
+        let begun = [2, 2, 3].map(|owner| kv.reserve(PAGE, of(owner, &[])).unwrap().slot);
+        assert!(kv.lend(begun[0]).is_some() && kv.lend(begun[1]).is_some());
+        assert_eq!(kv.lend(begun[0]), None, "each has two");
+        assert!(kv.lend(begun[2]).is_some(), "it has none");
+    }
+
+    #[test]
     fn a_state_that_is_to_be_read_is_not_lent() {
         let mut kv = kv(2, 20);
         let asked = prompt(0, 2);
         run(&mut kv, (0, &asked), &[1, 2]);
-        let begin = kv.reserve(asked.len(), (0, &asked)).unwrap();
-        assert_ne!(kv.lend(), Some(begin.from));
-        assert_eq!(kv.lend(), None);
+        let begin = kv.reserve(asked.len(), of(0, &asked)).unwrap();
+        assert_ne!(kv.lend(begin.slot), Some(begin.from));
+        assert_eq!(kv.lend(begin.slot), None);
         kv.has_read(begin.slot);
-        assert_eq!(kv.lend(), Some(begin.from));
+        assert_eq!(kv.lend(begin.slot), Some(begin.from));
     }
 
     /// Names everything alike.

@@ -72,7 +72,7 @@ use self::constraint::MaskThreads;
 use self::drafts::Drafter;
 use self::end::Counted;
 use self::handle::{Queued, Shared};
-use self::kv::Kv;
+use self::kv::{Asked, Kv};
 use self::pace::Pace;
 use self::prefix::Keyed;
 use self::request::{Admission, Event, FinishReason};
@@ -408,7 +408,12 @@ impl<E: Executor> Engine<E> {
                 None => &request.prompt[..],
             };
             let looked_up_tokens = looked_up.len();
-            let Some(begin) = self.kv.reserve(tokens, (request.domain, looked_up)) else {
+            let asked = Asked {
+                owner: request.source.client,
+                domain: request.domain,
+                prompt: looked_up,
+            };
+            let Some(begin) = self.kv.reserve(tokens, asked) else {
                 break;
             };
             let (request, place) = self.waiting.remove(next).expect("it waits");
@@ -594,7 +599,7 @@ impl<E: Executor> Engine<E> {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             if sequence.has_place(work.tokens) {
-                sequence.keep_next(self.kv.lend());
+                sequence.keep_next(self.kv.lend(sequence.slot));
             }
             sequence.lend_drafts(&mut self.kv);
         }

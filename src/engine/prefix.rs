@@ -8,9 +8,10 @@
 //! where the state behind a block was kept. Blocks are found by names that are keyed, and their
 //! tokens compared.
 //!
-//! Blocks that sequences use stay. Others go when their place is needed: of the domain that has
-//! most, those that were used longest ago, so that a flood of one key leaves the others their
-//! share.
+//! Blocks that sequences use stay. Others go when their place is needed, those that were used
+//! longest ago, of the owner that has most: who computed them, whatever domains that was in. So a
+//! flood of one key leaves the others their share: a state is taken from who has more than the
+//! asker, and further sequences of an owner leave to the others what [`KEPT_PART`] says.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -22,9 +23,15 @@ use crate::target::PAGE;
 /// Index of a block.
 pub type NodeId = u32;
 
+/// Number of who computed a block or a state, and answers for its room.
+pub type Owner = u64;
+
 /// Last tokens of a prompt that a state to be kept is before: the template's opening of a reply,
 /// where the next turn of a conversation may differ, has fewer.
 const OPENING: usize = 8;
+/// Part of all pages, one in so many, that is left to what others keep, in equal parts, by the
+/// sequences of an owner that has one running already.
+pub const KEPT_PART: usize = 2;
 /// Tokens of a long prompt between states that are kept of it.
 const SPACING: usize = crate::target::PREFILL_TOKENS;
 
@@ -65,6 +72,7 @@ impl Naming for Keyed {
 struct Node {
     name: u128,
     domain: u128,
+    owner: Owner,
     parent: Option<NodeId>,
     tokens: Box<[TokenId]>,
     page: PageId,
@@ -80,16 +88,21 @@ struct Node {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     slot: Slot,
+    owner: Owner,
     /// Sequences that are still to read it.
     readers: usize,
     used: u64,
 }
 
-/// Blocks of a domain: how many, and those of which page or state may go, longest unused first.
+/// Room of an owner, and its blocks of which page or state may go, longest unused first.
 #[derive(Debug, Default)]
-struct Domain {
+struct Holding {
     pages: usize,
-    snapshots: usize,
+    /// Those of them that no sequence uses.
+    unused: usize,
+    /// States behind blocks, and those that are lent for prompts to come.
+    states: usize,
+    lent: usize,
     /// Blocks whose page may go.
     leaves: BTreeSet<(u64, NodeId)>,
     /// Blocks whose state may.
@@ -118,7 +131,7 @@ pub struct Prefixes<N = Keyed> {
     nodes: Vec<Option<Node>>,
     nodes_free: Vec<NodeId>,
     by_name: HashMap<u128, NodeId>,
-    domains: HashMap<u128, Domain>,
+    holdings: HashMap<Owner, Holding>,
     snapshots_free: Vec<Slot>,
     /// Pages of blocks that no sequence uses.
     unused: usize,
@@ -136,7 +149,7 @@ impl<N: Naming> Prefixes<N> {
             nodes: Vec::new(),
             nodes_free: Vec::new(),
             by_name: HashMap::new(),
-            domains: HashMap::new(),
+            holdings: HashMap::new(),
             snapshots_free: snapshots.collect(),
             unused: 0,
             uses: 0,
@@ -161,7 +174,7 @@ impl<N: Naming> Prefixes<N> {
 
     /// States that are kept behind blocks.
     pub fn snapshots(&self) -> usize {
-        self.domains.values().map(|domain| domain.snapshots).sum()
+        self.holdings.values().map(|of| of.states).sum()
     }
 
     /// States that are neither kept nor lent.
@@ -297,33 +310,63 @@ impl<N: Naming> Prefixes<N> {
     /// Takes a block from the lists of what may go.
     fn unlist(&mut self, id: NodeId) {
         let node = self.nodes[id as usize].as_ref().expect("a block");
-        self.unused -= usize::from(node.users == 0);
-        let domain = self.domains.entry(node.domain).or_default();
-        domain.leaves.remove(&(node.used, id));
+        let unused = usize::from(node.users == 0);
+        self.unused -= unused;
+        let holding = self.holdings.entry(node.owner).or_default();
+        holding.unused -= unused;
+        holding.leaves.remove(&(node.used, id));
         if let Some(kept) = node.kept {
-            domain.idle.remove(&(kept.used, id));
+            let holding = self.holdings.entry(kept.owner).or_default();
+            holding.idle.remove(&(kept.used, id));
         }
     }
 
     /// Puts it there, if it may go.
     fn list(&mut self, id: NodeId) {
         let node = self.nodes[id as usize].as_ref().expect("a block");
-        self.unused += usize::from(node.users == 0);
-        let domain = self.domains.entry(node.domain).or_default();
+        let unused = usize::from(node.users == 0);
+        self.unused += unused;
+        let holding = self.holdings.entry(node.owner).or_default();
+        holding.unused += unused;
         if node.users == 0 && node.children == 0 {
-            domain.leaves.insert((node.used, id));
+            holding.leaves.insert((node.used, id));
         }
         if let Some(kept) = node.kept.filter(|kept| kept.readers == 0) {
-            domain.idle.insert((kept.used, id));
+            let holding = self.holdings.entry(kept.owner).or_default();
+            holding.idle.insert((kept.used, id));
         }
     }
 
+    /// Changes what an owner has, and forgets who has nothing.
+    fn hand(&mut self, owner: Owner, change: impl FnOnce(&mut Holding)) {
+        let holding = self.holdings.entry(owner).or_default();
+        change(holding);
+        if holding.pages + holding.states + holding.lent == 0 {
+            self.holdings.remove(&owner);
+        }
+    }
+
+    /// Number of other owners that keep pages.
+    pub fn others(&self, owner: Owner) -> usize {
+        let others = self.holdings.iter().filter(|(name, _)| **name != owner);
+        others.filter(|(_, of)| of.pages > 0).count()
+    }
+
+    /// Pages that may go where each other owner is left `share` of its own.
+    pub fn pages_beyond(&self, owner: Owner, share: usize) -> usize {
+        let beyond = |(name, of): (&Owner, &Holding)| match *name == owner {
+            true => of.unused,
+            false => of.unused.min(of.pages.saturating_sub(share)),
+        };
+        self.holdings.iter().map(beyond).sum()
+    }
+
     /// Keeps the blocks of `tokens`, which are whole ones, with the pages of `table`. Where a block
-    /// is known `table` gets its page, and its own goes free. Returns the last block and how many
-    /// there are: fewer where a name is taken.
+    /// is known `table` gets its page, and its own goes free; a new one is `owner`'s. Returns the
+    /// last block and how many there are: fewer where a name is taken.
     pub fn insert(
         &mut self,
-        domain: u128,
+        (domain, owner): (u128, Owner),
         tokens: &[TokenId],
         table: &mut [PageId],
     ) -> (Option<NodeId>, usize) {
@@ -339,7 +382,10 @@ impl<N: Naming> Prefixes<N> {
                     }
                     id
                 }
-                Found::Absent(name) => self.add(name, domain, last, tokens, table[index]),
+                Found::Absent(name) => {
+                    let names = (name, domain, owner);
+                    self.add(names, last, tokens, table[index])
+                }
             };
             last = Some(id);
         }
@@ -348,8 +394,7 @@ impl<N: Naming> Prefixes<N> {
 
     fn add(
         &mut self,
-        name: u128,
-        domain: u128,
+        (name, domain, owner): (u128, u128, Owner),
         parent: Option<NodeId>,
         tokens: &[TokenId],
         page: PageId,
@@ -357,6 +402,7 @@ impl<N: Naming> Prefixes<N> {
         let node = Node {
             name,
             domain,
+            owner,
             parent,
             tokens: tokens.into(),
             page,
@@ -371,7 +417,7 @@ impl<N: Naming> Prefixes<N> {
         }
         self.nodes[id as usize] = Some(node);
         self.by_name.insert(name, id);
-        self.domains.entry(domain).or_default().pages += 1;
+        self.hand(owner, |of| of.pages += 1);
         self.list(id);
         if let Some(parent) = parent {
             self.unlist(parent);
@@ -381,24 +427,28 @@ impl<N: Naming> Prefixes<N> {
         id
     }
 
-    /// Keeps the state behind a block for `domain`. A second one of the same block goes free, and
-    /// so does one of a common block that is not the operator's: others would see who was there.
-    pub fn keep(&mut self, domain: u128, id: NodeId, slot: Slot) {
+    /// Keeps a state that was lent to `owner` behind a block of `domain`. A second one of the same
+    /// block goes free, and so does one of a common block that is not the operator's: others would
+    /// see who was there.
+    pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, slot: Slot) {
         let node = self.node(id);
         if node.kept.is_some() || node.domain != domain {
-            return self.give_back(slot);
+            return self.give_back(owner, slot);
         }
         self.uses += 1;
         let used = self.uses;
         self.unlist(id);
-        let node = self.node_mut(id);
-        node.kept = Some(Kept {
+        self.node_mut(id).kept = Some(Kept {
             slot,
+            owner,
             readers: 0,
             used,
         });
         self.list(id);
-        self.domains.entry(domain).or_default().snapshots += 1;
+        self.hand(owner, |of| {
+            of.lent -= 1;
+            of.states += 1;
+        });
     }
 
     /// The block `count` blocks from the root on the way to `id`, which is `of` blocks from it.
@@ -407,51 +457,65 @@ impl<N: Naming> Prefixes<N> {
         (count..of).fold(id, up)
     }
 
-    /// Lends a state that nobody has, or that was unused longest; none if all are lent or about to
-    /// be read.
-    pub fn lend(&mut self) -> Option<Slot> {
+    /// Lends `owner` a state that nobody has, or that was unused longest of its own or of who has
+    /// more; none if there is none such that is not about to be read.
+    pub fn lend(&mut self, owner: Owner) -> Option<Slot> {
         if self.snapshots_free.is_empty() {
-            let full = self.domains.iter().filter(|(_, of)| !of.idle.is_empty());
-            let (&domain, _) = full.max_by_key(|(name, of)| (of.snapshots, **name))?;
-            let &(_, id) = self.domains[&domain].idle.first()?;
+            let has = |of: &Holding| of.states + of.lent;
+            let own = self.holdings.get(&owner).map_or(0, has);
+            let may_go = self
+                .holdings
+                .iter()
+                .filter(|(name, of)| !of.idle.is_empty() && (**name == owner || has(of) > own));
+            let (_, most) = may_go.max_by_key(|(name, of)| (has(of), **name))?;
+            let &(_, id) = most.idle.first()?;
             self.forget_state(id);
             self.drop_useless(Some(id));
         }
-        self.snapshots_free.pop()
+        let state = self.snapshots_free.pop();
+        self.hand(owner, |of| of.lent += usize::from(state.is_some()));
+        state
     }
 
-    /// Takes back what was lent.
-    pub fn give_back(&mut self, slot: Slot) {
+    /// Takes back what was lent to `owner`.
+    pub fn give_back(&mut self, owner: Owner, slot: Slot) {
+        self.hand(owner, |of| of.lent -= 1);
         self.snapshots_free.push(slot);
     }
 
     fn forget_state(&mut self, id: NodeId) {
         self.unlist(id);
         let node = self.node_mut(id);
-        let (kept, domain) = (node.kept.take(), node.domain);
+        let kept = node.kept.take();
         self.list(id);
         if let Some(kept) = kept {
             assert_eq!(kept.readers, 0, "a state is forgotten that is to be read");
             self.snapshots_free.push(kept.slot);
-            self.domains.entry(domain).or_default().snapshots -= 1;
+            self.hand(kept.owner, |of| of.states -= 1);
         }
     }
 
-    /// Drops blocks until `count` pages are free, of those that no sequence uses, then gives the
-    /// free ones to `to`.
-    pub fn free_pages(&mut self, count: usize, to: &mut Vec<PageId>) {
+    /// Drops blocks until `count` pages are free for `owner`, of those that no sequence uses: its
+    /// own, and those of others who have more than `share`, before the rest.
+    pub fn free_pages(&mut self, count: usize, (owner, share): (Owner, usize)) {
         while self.pages_free.len() < count {
-            let full = self.domains.iter().filter(|(_, of)| !of.leaves.is_empty());
-            let Some((&domain, _)) = full.max_by_key(|(name, of)| (of.pages, **name)) else {
-                break;
+            let may_go = self.holdings.iter().filter(|(_, of)| !of.leaves.is_empty());
+            let rank = |(name, of): &(&Owner, &Holding)| {
+                let first = **name == owner || of.pages > share;
+                (first, of.pages, **name)
             };
-            let Some(&(_, id)) = self.domains[&domain].leaves.first() else {
-                break;
+            let most = may_go.max_by_key(rank);
+            let Some(&(_, id)) = most.and_then(|(_, of)| of.leaves.first()) else {
+                return;
             };
             let parent = self.node(id).parent;
             self.remove(id);
             self.drop_useless(parent);
         }
+    }
+
+    /// Moves the pages of blocks that went.
+    pub fn take_free(&mut self, to: &mut Vec<PageId>) {
         to.append(&mut self.pages_free);
     }
 
@@ -475,11 +539,7 @@ impl<N: Naming> Prefixes<N> {
         self.nodes_free.push(id);
         self.by_name.remove(&node.name);
         self.pages_free.push(node.page);
-        let domain = self.domains.entry(node.domain).or_default();
-        domain.pages -= 1;
-        if domain.pages == 0 {
-            self.domains.remove(&node.domain);
-        }
+        self.hand(node.owner, |of| of.pages -= 1);
         if let Some(parent) = node.parent {
             self.unlist(parent);
             self.node_mut(parent).children -= 1;

@@ -258,7 +258,7 @@ impl Sequence {
     pub fn release(&mut self, kv: &mut Kv) {
         self.lent
             .drain(..)
-            .for_each(|(_, state)| kv.give_back(state));
+            .for_each(|(_, state)| kv.give_back(self.slot, state));
         self.drafts.release(kv);
         kv.release(self.slot);
     }

@@ -1121,6 +1121,60 @@ fn a_prompt_goes_on_behind_the_head_of_the_first_that_had_it() {
     assert_eq!([0, head].map(cached), [0, 3 * PAGE as u64]);
 }
 
+/// Requests of a flood, with prompts and replies of some pages.
+const FLOOD: usize = 200;
+
+#[test]
+fn a_flood_leaves_another_client_its_working_set() {
+    let limits = Limits {
+        sequences: 8,
+        snapshots: 16,
+        drafts: 0,
+        speculate: Speculate::Off,
+        queued: FLOOD,
+        pages: 64,
+        context: MAX_CONTEXT,
+        prefill_tokens: 4 * PAGE,
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let mut dice = Dice::new(15);
+    let submit = |client: u64, domain: u128, prompt: Vec<TokenId>, max_tokens| {
+        let spec = Spec {
+            prompt,
+            max_tokens,
+            stop_tokens: vec![],
+            sampling: Sampling::default(),
+            logprobs: None,
+            prompt_logprobs: None,
+            constraint: None,
+        };
+        let (mut request, receiver) = spec.request(max_tokens + 2);
+        (request.source.client, request.domain) = (client, domain);
+        let admitted = request.admitted.clone();
+        handle.submit(request).expect("there is room");
+        (admitted, receiver)
+    };
+    let mut run = |asked: &mut Vec<_>| {
+        while engine.round().expect("this device does not fail") != Round::Idle {}
+        asked.clear();
+    };
+    let own: Vec<Vec<TokenId>> = (1..4).map(|first| vec![first; 5 * PAGE]).collect();
+    let mut asked: Vec<_> = own.iter().map(|own| submit(1, 1, own.clone(), 1)).collect();
+    run(&mut asked);
+    for request in 0..FLOOD {
+        // A domain for each, as one key may have by its salts.
+        let first = dice.within(5, VOCAB - 1) as TokenId;
+        let prompt = (0..4 * PAGE).map(|at| first.max(at as TokenId % VOCAB as TokenId));
+        asked.push(submit(2, 2 + request as u128, prompt.collect(), 2 * PAGE));
+    }
+    run(&mut asked);
+    let mut again: Vec<_> = own.iter().map(|own| submit(1, 1, own.clone(), 1)).collect();
+    let admitted: Vec<_> = again.iter().map(|(admitted, _)| admitted.clone()).collect();
+    run(&mut again);
+    let cached = admitted.iter().map(|of| of.get().expect("it ran").cached);
+    assert_eq!(cached.collect::<Vec<_>>(), [4 * PAGE; 3]);
+}
+
 #[test]
 fn what_the_model_itself_predicts_holds() {
     let mut dice = Dice::new(12);
