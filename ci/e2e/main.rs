@@ -35,4 +35,5 @@ mod scripted;
 mod service;
 mod sloppy;
 mod smuggling;
+mod timing;
 mod warm;

@@ -99,7 +99,7 @@ impl Warm {
         };
         let mut prompts = Vec::with_capacity(self.asks.len());
         for (line, mut ask) in self.asks {
-            let prompt = generate::prompt(&mut ask, &service)
+            let prompt = generate::prompt(&mut ask, &service, None)
                 .map_err(|error| on_line(&self.path, line, error.message))?;
             prompts.push((line, prompt));
         }

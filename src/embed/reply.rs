@@ -189,7 +189,7 @@ fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     let service = loaded.state.service().ok_or_else(stopped)?;
     let mut ask = ChatRequest::parse(&request.body()).map_err(Error::of)?.ask;
     check(&ask)?;
-    let prompt = generate::prompt(&mut ask, service).map_err(Error::of)?;
+    let prompt = generate::prompt(&mut ask, service, None).map_err(Error::of)?;
     let call = offline::call(&loaded.state.settings);
     generate::submit(service, &call, &ask, prompt).map_err(Error::of)
 }

@@ -367,13 +367,15 @@ async fn body_answer(
         Question::Chat => chat::answer(state, service, body, call).await?,
         Question::Completions => completions::answer(state, service, body, call).await?,
         Question::Messages => messages::answer(state, service, body, call).await?,
-        Question::CountTokens => Answer::Whole(messages::count_tokens(service, body).await?),
+        Question::CountTokens => {
+            Answer::Whole(messages::count_tokens(service, body, call.key()).await?)
+        }
         Question::Responses => responses::answer(state, service, body, call).await?,
         Question::InputTokens => {
             Answer::Whole(responses::input_tokens(state, service, body, call).await?)
         }
         Question::Tokens(direction) => {
-            Answer::Text(tokenize::answer(service, direction, body).await?)
+            Answer::Text(tokenize::answer(service, direction, body, call.domain("")).await?)
         }
     };
     Ok(match answer {

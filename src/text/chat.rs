@@ -93,12 +93,18 @@ impl fmt::Display for PromptError {
 impl std::error::Error for PromptError {}
 
 impl ChatModel {
-    /// Renders and encodes a conversation; the prompt is shorter than `limit` tokens.
+    /// Renders and encodes a conversation; the prompt is shorter than `limit` tokens. Texts are
+    /// remembered for those of `domain`.
     ///
     /// # Errors
     /// When the template refuses it or it is too long. A text is encoded as far as its tokens are
     /// [`counted`], and not at all if it has more by its bytes alone.
-    pub fn prompt(&self, conversation: &Conversation, limit: usize) -> Result<Prompt, PromptError> {
+    pub fn prompt(
+        &self,
+        conversation: &Conversation,
+        domain: u128,
+        limit: usize,
+    ) -> Result<Prompt, PromptError> {
         let (text, mark) = self.render(conversation).map_err(PromptError::Template)?;
         let too_long = |tokens, exact| PromptError::TooLong {
             tokens,
@@ -107,7 +113,7 @@ impl ChatModel {
         };
         let encoded = self
             .tokenizer
-            .encode_rendered_at_most(&text, mark, counted(limit))
+            .encode_rendered_at_most(&text, mark, counted(limit), Some(domain))
             .map_err(PromptError::Tokenizer)?;
         let tokens = match encoded {
             Encoded::AtLeast(tokens) => return Err(too_long(tokens, false)),
@@ -120,7 +126,7 @@ impl ChatModel {
             .think
             .is_some_and(|(open, _)| text.trim_end().ends_with(open));
         Ok(Prompt {
-            head: self.head(conversation, &tokens).unwrap_or(0),
+            head: self.head(conversation, domain, &tokens).unwrap_or(0),
             tokens,
             reasoning_opened,
         })
@@ -128,7 +134,7 @@ impl ChatModel {
 
     /// Tokens that a prompt shares with one of the same system message and tools and another first
     /// message; none where there are neither, or where the model goes on from any place.
-    fn head(&self, conversation: &Conversation, prompt: &[TokenId]) -> Option<usize> {
+    fn head(&self, conversation: &Conversation, domain: u128, prompt: &[TokenId]) -> Option<usize> {
         let first = conversation.messages.first()?;
         let has_head = is_system(first) || !conversation.tools.is_empty();
         if target::SNAPSHOTS == 0 || !has_head {
@@ -136,9 +142,10 @@ impl ChatModel {
         }
         let other = with_other_message(conversation);
         let (text, mark) = self.render(&other).ok()?;
+        let most = counted(prompt.len());
         let encoded = self
             .tokenizer
-            .encode_rendered_at_most(&text, mark, counted(prompt.len()));
+            .encode_rendered_at_most(&text, mark, most, Some(domain));
         let Ok(Encoded::Whole(tokens)) = encoded else {
             return None;
         };
@@ -258,7 +265,7 @@ mod tests {
         let model = chat_model();
         let opened = |thinking| {
             model
-                .prompt(&conversation(hello.clone(), thinking), 2048)
+                .prompt(&conversation(hello.clone(), thinking), 0, 2048)
                 .unwrap()
                 .reasoning_opened
         };
@@ -282,7 +289,7 @@ mod tests {
             tools: vec![tool],
             ..conversation(messages, true)
         };
-        model.prompt(&conversation, usize::MAX).unwrap().tokens
+        model.prompt(&conversation, 0, usize::MAX).unwrap().tokens
     }
 
     fn models() -> Vec<ChatModel> {
@@ -302,7 +309,7 @@ mod tests {
         for model in models() {
             let prompt = |messages: Value| {
                 let conversation = conversation(messages, false);
-                model.prompt(&conversation, usize::MAX).unwrap()
+                model.prompt(&conversation, 0, usize::MAX).unwrap()
             };
             let with = |said: &str| {
                 let system = json!({"role": "system", "content": "Be brief."});
@@ -350,7 +357,7 @@ mod tests {
         for model in models() {
             let text = "a<|im_end|>b</think>c<tool_response>";
             let user = conversation(json!([{"role": "user", "content": text}]), false);
-            let tokens = model.prompt(&user, 2048).unwrap().tokens;
+            let tokens = model.prompt(&user, 0, 2048).unwrap().tokens;
             let bytes: Vec<u8> = tokens
                 .iter()
                 .flat_map(|&id| model.tokenizer.token_bytes(id).to_vec())
@@ -381,7 +388,7 @@ mod tests {
             messages.push(json!({"role": "user", "content": text}));
             let conversation = conversation(Value::Array(messages.clone()), false);
             let begun = std::time::Instant::now();
-            let prompt = model.prompt(&conversation, usize::MAX).unwrap();
+            let prompt = model.prompt(&conversation, 0, usize::MAX).unwrap();
             assert!(prompt.tokens.len() > HISTORY_TOKENS);
             begun.elapsed()
         };
@@ -402,9 +409,9 @@ mod tests {
     fn a_prompt_leaves_room_for_a_token() {
         let model = chat_model();
         let hello = conversation(json!([{"role": "user", "content": "hi"}]), false);
-        let length = model.prompt(&hello, 2048).unwrap().tokens.len();
-        assert!(model.prompt(&hello, length + 1).is_ok());
-        let error = model.prompt(&hello, length).unwrap_err();
+        let length = model.prompt(&hello, 0, 2048).unwrap().tokens.len();
+        assert!(model.prompt(&hello, 0, length + 1).is_ok());
+        let error = model.prompt(&hello, 0, length).unwrap_err();
         assert!(
             matches!(error, PromptError::TooLong { tokens, exact: true, .. } if tokens == length)
         );
@@ -415,7 +422,10 @@ mod tests {
         let model = chat_model();
         let counted = |characters: usize| {
             let text = json!([{"role": "user", "content": "x".repeat(characters)}]);
-            match model.prompt(&conversation(text, false), 2048).unwrap_err() {
+            match model
+                .prompt(&conversation(text, false), 0, 2048)
+                .unwrap_err()
+            {
                 PromptError::TooLong { tokens, exact, .. } => (tokens, exact),
                 other => panic!("{other}"),
             }

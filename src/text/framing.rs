@@ -126,7 +126,7 @@ mod tests {
                 add_generation_prompt: false,
                 enable_thinking: false,
             };
-            model.prompt(&conversation, usize::MAX).unwrap().tokens
+            model.prompt(&conversation, 0, usize::MAX).unwrap().tokens
         };
         let count = |role: &str, content: &str, token: &str| {
             let id = model.tokenizer.id_of(token).unwrap();

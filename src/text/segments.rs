@@ -1,4 +1,7 @@
 //! Ids of texts that were encoded before, so that a conversation costs only its new turn.
+//!
+//! They are found by those of the same domain alone: the time that a text takes would tell others
+//! that somebody sent it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,13 +12,18 @@ use crate::executor::TokenId;
 pub const SEGMENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What an entry takes beside its text and its ids.
 const ENTRY_BYTES: usize = 96;
+/// As much of a domain.
+const DOMAIN_BYTES: usize = 256;
+
+/// Ids of the texts of each domain.
+type Generation = HashMap<u128, HashMap<Box<str>, Arc<[TokenId]>>>;
 
 /// Two generations: what is used stays in the younger one; when that is full, it becomes the older
 /// one, whose entries nobody asked for in the meantime are forgotten.
 #[derive(Debug)]
 pub struct Segments {
-    younger: HashMap<Box<str>, Arc<[TokenId]>>,
-    older: HashMap<Box<str>, Arc<[TokenId]>>,
+    younger: Generation,
+    older: Generation,
     younger_bytes: usize,
     /// Of one generation.
     bytes_max: usize,
@@ -32,30 +40,35 @@ impl Segments {
         }
     }
 
-    /// The ids of `text`, if they are remembered.
-    pub fn get(&mut self, text: &str) -> Option<Arc<[TokenId]>> {
-        if let Some(ids) = self.younger.get(text) {
+    /// The ids of `text`, if `domain` had them remembered.
+    pub fn get(&mut self, domain: u128, text: &str) -> Option<Arc<[TokenId]>> {
+        let younger = self.younger.get(&domain);
+        if let Some(ids) = younger.and_then(|texts| texts.get(text)) {
             return Some(ids.clone());
         }
-        let (text, ids) = self.older.remove_entry(text)?;
-        self.insert(text, ids.clone());
+        let (text, ids) = self.older.get_mut(&domain)?.remove_entry(text)?;
+        self.insert(domain, text, ids.clone());
         Some(ids)
     }
 
-    /// Remembers the ids of `text`, unless they alone would take most of the room.
-    pub fn put(&mut self, text: &str, ids: &Arc<[TokenId]>) {
+    /// Remembers the ids of `text` for `domain`, unless they alone would take most of the room.
+    pub fn put(&mut self, domain: u128, text: &str, ids: &Arc<[TokenId]>) {
         if cost(text, ids) <= self.bytes_max / 2 {
-            self.insert(text.into(), ids.clone());
+            self.insert(domain, text.into(), ids.clone());
         }
     }
 
-    fn insert(&mut self, text: Box<str>, ids: Arc<[TokenId]>) {
+    fn insert(&mut self, domain: u128, text: Box<str>, ids: Arc<[TokenId]>) {
         let cost = cost(&text, &ids);
-        if self.younger_bytes + cost > self.bytes_max {
+        if self.younger_bytes + cost + DOMAIN_BYTES > self.bytes_max {
             self.older = std::mem::take(&mut self.younger);
             self.younger_bytes = 0;
         }
-        if self.younger.insert(text, ids).is_none() {
+        let texts = self.younger.entry(domain).or_default();
+        if texts.is_empty() {
+            self.younger_bytes += DOMAIN_BYTES;
+        }
+        if texts.insert(text, ids).is_none() {
             self.younger_bytes += cost;
         }
     }
@@ -75,33 +88,51 @@ mod tests {
 
     #[test]
     fn what_is_used_is_kept_and_the_rest_forgotten() {
-        let mut segments = Segments::new(20 * (ENTRY_BYTES + 8));
-        segments.put("kept", &ids(1));
-        segments.put("lost", &ids(1));
+        let mut segments = Segments::new(2 * DOMAIN_BYTES + 20 * (ENTRY_BYTES + 8));
+        segments.put(0, "kept", &ids(1));
+        segments.put(0, "lost", &ids(1));
         for at in 0..100 {
-            segments.put(&format!("{at:04}"), &ids(1));
-            assert!(segments.get("kept").is_some(), "{at}");
+            segments.put(0, &format!("{at:04}"), &ids(1));
+            assert!(segments.get(0, "kept").is_some(), "{at}");
         }
-        assert!(segments.get("lost").is_none());
-        assert!(segments.get("0099").is_some());
-        assert!(segments.younger.len() + segments.older.len() <= 20);
+        assert!(segments.get(0, "lost").is_none());
+        assert!(segments.get(0, "0099").is_some());
+        let texts = |of: &Generation| of.values().map(HashMap::len).sum::<usize>();
+        assert!(texts(&segments.younger) + texts(&segments.older) <= 20);
     }
 
     #[test]
     fn a_text_that_would_take_most_of_the_room_is_not_kept() {
         let mut segments = Segments::new(4096);
-        segments.put("large", &ids(1024));
-        assert!(segments.get("large").is_none());
-        segments.put("small", &ids(8));
-        assert_eq!(segments.get("small").unwrap().len(), 8);
+        segments.put(0, "large", &ids(1024));
+        assert!(segments.get(0, "large").is_none());
+        segments.put(0, "small", &ids(8));
+        assert_eq!(segments.get(0, "small").unwrap().len(), 8);
+    }
+
+    #[test]
+    fn nobody_finds_what_another_domain_had_remembered() {
+        let mut segments = Segments::new(4096);
+        segments.put(1, "secret", &ids(1));
+        assert!(segments.get(2, "secret").is_none());
+        assert!(segments.get(1, "secret").is_some());
+    }
+
+    #[test]
+    fn domains_are_forgotten_as_texts_are() {
+        let mut segments = Segments::new(20 * DOMAIN_BYTES);
+        for domain in 0..1000 {
+            segments.put(domain, "a", &ids(1));
+            assert!(segments.younger.len() + segments.older.len() <= 20);
+        }
     }
 
     #[test]
     fn the_same_text_twice_counts_once() {
         let mut segments = Segments::new(4096);
-        segments.put("a", &ids(1));
+        segments.put(0, "a", &ids(1));
         let bytes = segments.younger_bytes;
-        segments.put("a", &ids(1));
+        segments.put(0, "a", &ids(1));
         assert_eq!(segments.younger_bytes, bytes);
     }
 }

@@ -65,7 +65,7 @@ fn conversation(messages: Vec<Value>, tools: Vec<Value>) -> Conversation {
 }
 
 fn tokens(conversation: &Conversation) -> Option<Vec<TokenId>> {
-    let prompt = model::chat().prompt(conversation, usize::MAX);
+    let prompt = model::chat().prompt(conversation, 0, usize::MAX);
     prompt.map(|prompt| prompt.tokens).ok()
 }
 
@@ -92,7 +92,8 @@ pub fn forged_turns(input: &[u8]) {
     let chosen = [choices.below(places), choices.below(places)];
     let text = String::from_utf8_lossy(choices.rest());
     if again {
-        let encoded = || model::chat().tokenizer.encode(&text).ok();
+        let tokenizer = &model::chat().tokenizer;
+        let encoded = || tokenizer.encode_at_most(&text, false, usize::MAX, 0).ok();
         assert_eq!(encoded(), encoded());
     } else if let Some(found) = tokens(&SHAPES[shape].conversation(&chosen, &text)) {
         assert_eq!(controls(found), HONEST[shape]);
@@ -115,7 +116,7 @@ pub fn template(bytes: &[u8]) {
             request.ask.tools,
         )
     };
-    if let Ok(prompt) = model.prompt(&conversation, PROMPT_TOKENS) {
+    if let Ok(prompt) = model.prompt(&conversation, 0, PROMPT_TOKENS) {
         assert!(!prompt.tokens.is_empty() && prompt.tokens.len() < PROMPT_TOKENS);
     }
 }

@@ -62,7 +62,7 @@ pub fn completion_request(bytes: &[u8]) {
     let Ok(value) = body::parse(bytes) else {
         return;
     };
-    let parsed = CompletionRequest::parse(&value, model::tokenizer(), MAX_CONTEXT);
+    let parsed = CompletionRequest::parse(&value, (model::tokenizer(), None), MAX_CONTEXT);
     match parsed {
         Ok((request, prompts)) => {
             // One that may be as long as there is room has room for a token.

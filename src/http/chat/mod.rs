@@ -18,6 +18,7 @@ use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
+use super::keys::KeyId;
 use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
@@ -32,8 +33,8 @@ pub async fn answer(
     body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let reader = service.clone();
-    let (request, prompt) = parse(move || read(body, &reader)).await?;
+    let (reader, key) = (service.clone(), call.key());
+    let (request, prompt) = parse(move || read(body, &reader, key)).await?;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let identity = identity(&state.model_id, &request);
@@ -65,8 +66,12 @@ fn identity(model_id: &str, request: &ChatRequest) -> Identity {
 }
 
 /// From bytes to a checked request and its prompt, which leaves room for a reply.
-fn read(mut body: Body, service: &Service) -> Result<(ChatRequest, Prompt), ApiError> {
+fn read(
+    mut body: Body,
+    service: &Service,
+    key: Option<KeyId>,
+) -> Result<(ChatRequest, Prompt), ApiError> {
     let mut request = ChatRequest::parse(&body.json()?)?;
-    let prompt = generate::prompt(&mut request.ask, service)?;
+    let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }

@@ -18,6 +18,7 @@ use super::chat::usage::Tally;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
+use super::keys::KeyId;
 use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
@@ -32,8 +33,8 @@ pub async fn answer(
     body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let reader = service.clone();
-    let (request, prompts) = parse(move || read(body, &reader)).await?;
+    let (reader, key) = (service.clone(), call.key());
+    let (request, prompts) = parse(move || read(body, &reader, key)).await?;
     let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
         identity: Identity::new("cmpl", &state.model_id).with_warnings(&request.ask.warnings()),
@@ -60,10 +61,15 @@ pub async fn answer(
 }
 
 /// From bytes to a checked request and its prompts, each of which leaves room for its reply.
-fn read(mut body: Body, service: &Service) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
+fn read(
+    mut body: Body,
+    service: &Service,
+    key: Option<KeyId>,
+) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
     let value = body.json()?;
     let (chat, context) = (&service.chat, service.engine.context());
-    let (mut request, prompts) = CompletionRequest::parse(&value, &chat.tokenizer, context)?;
+    let encoder = (chat.tokenizer.as_ref(), key);
+    let (mut request, prompts) = CompletionRequest::parse(&value, encoder, context)?;
     if let Some(rule) = &mut request.ask.rule {
         rule.compile(chat)?;
     }

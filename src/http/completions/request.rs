@@ -16,6 +16,7 @@ use crate::http::generate::parameters::{
 use crate::http::generate::response_format;
 use crate::http::generate::wordings::Wordings;
 use crate::http::generate::{Ask, check_room};
+use crate::http::keys::{self, KeyId};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
 use crate::text::chat::{Prompt, counted};
 use crate::text::tokenizer::{Encoded, Tokenizer};
@@ -41,7 +42,7 @@ impl CompletionRequest {
     /// Names the field that is not served.
     pub fn parse(
         body: &Value,
-        tokenizer: &Tokenizer,
+        (tokenizer, key): (&Tokenizer, Option<KeyId>),
         context: usize,
     ) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
         let object = Object::root(body)?;
@@ -85,7 +86,8 @@ impl CompletionRequest {
         };
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
         let usage = UsageTold::read(&object, stream)?;
-        let prompts = prompts(&object, tokenizer, context)?;
+        let domain = keys::domain(key, &ask.salt);
+        let prompts = prompts(&object, (tokenizer, domain), context)?;
         let mut request = CompletionRequest {
             ask,
             echo,
@@ -147,12 +149,12 @@ fn length(object: &Object<'_>, prompt_told: bool) -> Result<Length, ApiError> {
 /// One text, several, one list of token ids, or several.
 fn prompts(
     object: &Object<'_>,
-    tokenizer: &Tokenizer,
+    encoder: (&Tokenizer, u128),
     context: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
     let special = object.boolean("add_special_tokens", true)?;
     let field = object.require("prompt")?;
-    let encode = |field: &Field<'_>| encode(field, special, tokenizer, context);
+    let encode = |field: &Field<'_>| encode(field, special, encoder, context);
     match field.value {
         Value::String(_) => Ok(vec![encode(&field)?]),
         Value::Array(items) if items.first().is_some_and(Value::is_number) => {
@@ -174,12 +176,12 @@ fn prompts(
 fn encode(
     field: &Field<'_>,
     special: bool,
-    tokenizer: &Tokenizer,
+    (tokenizer, domain): (&Tokenizer, u128),
     context: usize,
 ) -> Result<Prompt, ApiError> {
     let text = field.string()?;
     let encoded = tokenizer
-        .encode_at_most(text, special, counted(context))
+        .encode_at_most(text, special, counted(context), domain)
         .map_err(|error| field.error(error.to_string()))?;
     match encoded {
         Encoded::Whole(tokens) => prompt(field, tokens, context),
@@ -222,7 +224,8 @@ mod tests {
         for (name, value) in fields.as_object().unwrap() {
             body[name] = value.clone();
         }
-        CompletionRequest::parse(&body, &chat_model().tokenizer, target::MAX_CONTEXT)
+        let tokenizer = chat_model().tokenizer;
+        CompletionRequest::parse(&body, (&tokenizer, None), target::MAX_CONTEXT)
     }
 
     fn prompts_of(value: Value) -> Vec<Vec<TokenId>> {

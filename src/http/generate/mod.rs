@@ -36,6 +36,7 @@ use self::stream::ReplyStream;
 use self::wordings::Wordings;
 use super::call::{Call, Usage};
 use super::error::ApiError;
+use super::keys::{self, KeyId};
 use super::limits::PROMPT_LOGPROBS_MAX;
 use super::state::{Abort, Service};
 
@@ -106,13 +107,13 @@ pub enum Answer {
 }
 
 /// Compiles the rule, renders and encodes the conversation, which is taken out of `ask`; the prompt
-/// leaves room for a reply.
+/// leaves room for a reply. `key` is whose it is.
 ///
 /// # Errors
 /// Names the field that cannot be served.
-pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
+pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Prompt, ApiError> {
     let context = service.engine.context();
-    let prompt = encoded(ask, service, context)?;
+    let prompt = encoded(ask, service, key, context)?;
     check_room(ask, prompt.tokens.len(), ask.messages_field, context)?;
     if ask.thinking && ask.thinking_budget.is_some() && service.chat.think.is_some() {
         check_budget(&prompt)?;
@@ -125,13 +126,22 @@ pub fn prompt(ask: &mut Ask, service: &Service) -> Result<Prompt, ApiError> {
 ///
 /// # Errors
 /// Names the field that cannot be served.
-pub fn count_tokens(ask: &mut Ask, service: &Service) -> Result<usize, ApiError> {
-    let prompt = encoded(ask, service, ENCODED_TOKENS_MAX)?;
+pub fn count_tokens(
+    ask: &mut Ask,
+    service: &Service,
+    key: Option<KeyId>,
+) -> Result<usize, ApiError> {
+    let prompt = encoded(ask, service, key, ENCODED_TOKENS_MAX)?;
     Ok(prompt.tokens.len())
 }
 
 /// The prompt, which has fewer than `limit` tokens.
-fn encoded(ask: &mut Ask, service: &Service, limit: usize) -> Result<Prompt, ApiError> {
+fn encoded(
+    ask: &mut Ask,
+    service: &Service,
+    key: Option<KeyId>,
+    limit: usize,
+) -> Result<Prompt, ApiError> {
     let chat = &service.chat;
     if ask.calls_tools() && !chat.calls_tools {
         return Err(ApiError::field("tools", "this model calls no tools"));
@@ -145,7 +155,7 @@ fn encoded(ask: &mut Ask, service: &Service, limit: usize) -> Result<Prompt, Api
         add_generation_prompt: true,
         enable_thinking: ask.thinking,
     };
-    chat.prompt(&conversation, limit)
+    chat.prompt(&conversation, keys::domain(key, &ask.salt), limit)
         .map_err(|error| prompt_error(&error, ask.messages_field, limit))
 }
 

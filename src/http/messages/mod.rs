@@ -22,6 +22,7 @@ use super::call::Call;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
+use super::keys::KeyId;
 use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
@@ -36,8 +37,8 @@ pub async fn answer(
     body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let reader = service.clone();
-    let (request, prompt) = parse(move || read(body, &reader)).await?;
+    let (reader, key) = (service.clone(), call.key());
+    let (request, prompt) = parse(move || read(body, &reader, key)).await?;
     let identity = Identity::new(&state.model_id, call.id_text(), &request);
     let prompt_tokens = prompt.tokens.len();
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
@@ -51,9 +52,13 @@ pub async fn answer(
     Ok(Answer::Whole(answer::whole_answer(&identity, reply, usage)))
 }
 
-fn read(mut body: Body, service: &Service) -> Result<(MessagesRequest, Prompt), ApiError> {
+fn read(
+    mut body: Body,
+    service: &Service,
+    key: Option<KeyId>,
+) -> Result<(MessagesRequest, Prompt), ApiError> {
     let mut request = MessagesRequest::parse(&body.json()?)?;
-    let prompt = generate::prompt(&mut request.ask, service)?;
+    let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }
 
@@ -62,10 +67,14 @@ fn read(mut body: Body, service: &Service) -> Result<(MessagesRequest, Prompt), 
 ///
 /// # Errors
 /// What the client is told instead.
-pub async fn count_tokens(service: Arc<Service>, mut body: Body) -> Result<Value, ApiError> {
+pub async fn count_tokens(
+    service: Arc<Service>,
+    mut body: Body,
+    key: Option<KeyId>,
+) -> Result<Value, ApiError> {
     let count = move || {
         let mut ask = request::countable(&body.json()?)?;
-        generate::count_tokens(&mut ask, &service)
+        generate::count_tokens(&mut ask, &service, key)
     };
     Ok(json!({"input_tokens": parse(count).await?}))
 }

@@ -31,8 +31,8 @@ const PARSED: [(&str, Parser); 6] = [
         ChatRequest::parse(body).map(drop)
     }),
     ("/v1/completions", |body| {
-        let tokenizer = &chat_model().tokenizer;
-        CompletionRequest::parse(body, tokenizer, target::MAX_CONTEXT).map(drop)
+        let tokenizer = chat_model().tokenizer;
+        CompletionRequest::parse(body, (&tokenizer, None), target::MAX_CONTEXT).map(drop)
     }),
     ("/v1/messages", |body| {
         MessagesRequest::parse(body).map(drop)

@@ -41,8 +41,8 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let store = state.responses.of(call.key());
-    let reader = service.clone();
-    let (request, prompt) = parse(move || read(body, &store, &reader)).await?;
+    let (reader, key) = (service.clone(), call.key());
+    let (request, prompt) = parse(move || read(body, (&store, key), &reader)).await?;
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let stream = request.stream;
     let composer = Composer::new(state, call.key(), request);
@@ -59,11 +59,11 @@ pub async fn answer(
 
 fn read(
     mut body: Body,
-    store: &Store,
+    (store, key): (&Store, Option<KeyId>),
     service: &Service,
 ) -> Result<(ResponsesRequest, Prompt), ApiError> {
     let mut request = ResponsesRequest::parse(&body.json()?, store)?;
-    let prompt = generate::prompt(&mut request.ask, service)?;
+    let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }
 
@@ -78,10 +78,10 @@ pub async fn input_tokens(
     mut body: Body,
     call: &Call,
 ) -> Result<Value, ApiError> {
-    let store = state.responses.of(call.key());
+    let (store, key) = (state.responses.of(call.key()), call.key());
     let count = move || {
         let mut request = ResponsesRequest::parse(&body.json()?, &store)?;
-        generate::count_tokens(&mut request.ask, &service)
+        generate::count_tokens(&mut request.ask, &service, key)
     };
     let tokens = parse(count).await?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))

@@ -35,7 +35,7 @@ pub enum Direction {
 /// Fields of a chat that this route knows too and does not serve.
 const REFUSED: &[&str] = &["chat_template", "continue_final_message", "documents"];
 
-/// Answers one request, in JSON.
+/// Answers one request of a domain, in JSON.
 ///
 /// # Errors
 /// Names the field that is not served.
@@ -43,6 +43,7 @@ pub async fn answer(
     service: Arc<Service>,
     direction: Direction,
     mut body: Body,
+    domain: u128,
 ) -> Result<String, ApiError> {
     let work = move || {
         let value = body.json()?;
@@ -50,7 +51,7 @@ pub async fn answer(
         check_model(&object)?;
         check_some(&object, Api::Chat, REFUSED)?;
         let answer = match direction {
-            Direction::Tokenize => tokenize(&service, &object),
+            Direction::Tokenize => tokenize(&service, &object, domain),
             Direction::Detokenize => detokenize(&service, &object),
         }?;
         object.report_unknown();
@@ -61,11 +62,11 @@ pub async fn answer(
 
 /// `{prompt, add_special_tokens}` as a completion encodes it, or `{messages, tools,
 /// add_generation_prompt}` as a chat does.
-fn tokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError> {
+fn tokenize(service: &Service, object: &Object<'_>, domain: u128) -> Result<String, ApiError> {
     let with_texts = object.boolean("return_token_strs", false)?;
     let tokens = match object.get("messages") {
-        Some(_) => conversation_tokens(service, object)?,
-        None => prompt_tokens(service, object)?,
+        Some(_) => conversation_tokens(service, object, domain)?,
+        None => prompt_tokens(service, object, domain)?,
     };
     let texts = Texts {
         chat: &service.chat,
@@ -105,12 +106,16 @@ impl Serialize for Texts<'_> {
     }
 }
 
-fn prompt_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+fn prompt_tokens(
+    service: &Service,
+    object: &Object<'_>,
+    domain: u128,
+) -> Result<Vec<TokenId>, ApiError> {
     let prompt = object.require("prompt")?;
     let text = prompt.string()?;
     let framed = object.boolean("add_special_tokens", true)?;
     let tokenizer = &service.chat.tokenizer;
-    let encoded = tokenizer.encode_at_most(text, framed, ENCODED_TOKENS_MAX);
+    let encoded = tokenizer.encode_at_most(text, framed, ENCODED_TOKENS_MAX, domain);
     match encoded.map_err(|error| prompt.error(error.to_string()))? {
         Encoded::Whole(tokens) => Ok(tokens),
         Encoded::AtLeast(tokens) => Err(prompt.error(format!(
@@ -119,7 +124,11 @@ fn prompt_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>,
     }
 }
 
-fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+fn conversation_tokens(
+    service: &Service,
+    object: &Object<'_>,
+    domain: u128,
+) -> Result<Vec<TokenId>, ApiError> {
     let field = object.require("messages")?;
     if object.boolean("add_special_tokens", false)? {
         let problem = "a conversation has those of its template; send false";
@@ -135,7 +144,7 @@ fn conversation_tokens(service: &Service, object: &Object<'_>) -> Result<Vec<Tok
         enable_thinking: thinking::read(object, target::THINKING_DEFAULT)?.on,
     };
     // The count of a conversation that does not fit is what some clients ask for.
-    let prompt = service.chat.prompt(&conversation, usize::MAX);
+    let prompt = service.chat.prompt(&conversation, domain, usize::MAX);
     prompt
         .map(|prompt| prompt.tokens)
         .map_err(|error: PromptError| field.error(error.to_string()))

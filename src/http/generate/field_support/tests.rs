@@ -52,8 +52,8 @@ fn parse(api: Api, body: &Value) -> Result<(), ApiError> {
     match api {
         Api::Chat => ChatRequest::parse(body).map(drop),
         Api::Completions => {
-            let tokenizer = &chat_model().tokenizer;
-            CompletionRequest::parse(body, tokenizer, target::MAX_CONTEXT).map(drop)
+            let tokenizer = chat_model().tokenizer;
+            CompletionRequest::parse(body, (&tokenizer, None), target::MAX_CONTEXT).map(drop)
         }
         Api::Responses => ResponsesRequest::parse(body, &Store::default()).map(drop),
         Api::Messages => MessagesRequest::parse(body).map(drop),
