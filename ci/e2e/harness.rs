@@ -293,9 +293,14 @@ impl Server {
 
     /// A chat with an API key.
     pub fn chat_as(&self, key: &str, body: &Value) -> Answer {
+        self.post_as(key, "/v1/chat/completions", body)
+    }
+
+    /// Posts JSON with an API key to any route.
+    pub fn post_as(&self, key: &str, path: &str, body: &Value) -> Answer {
         let body = body.to_string();
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\nauthorization: Bearer {key}\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()

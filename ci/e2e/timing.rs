@@ -1,5 +1,6 @@
-//! Prompts of another key, guessed by the time that a probe takes: it tells nothing. With the same
-//! key it tells all, which shows that the attack is one.
+//! Prompts of another key, guessed by the time that a probe takes: it tells nothing, neither of
+//! what is kept of computed prompts nor of texts that were encoded. With the same key it tells all,
+//! which shows that the attack is one.
 
 use std::time::{Duration, Instant};
 
@@ -28,15 +29,20 @@ fn secret(random: &mut Random) -> String {
     digits.collect()
 }
 
-/// Asks about a secret: how long the answer took, and the tokens that it tells as cached.
-fn ask(server: &Server, key: &str, secret: &str) -> (Duration, u64) {
+/// Routes that a probe takes, through the engine and through the tokenizer alone.
+const CHAT: &str = "/v1/chat/completions";
+const TOKENIZE: &str = "/tokenize";
+
+/// Asks about a secret: how long the answer took, and whether it tells of cached tokens.
+fn ask(server: &Server, (key, path): (&str, &str), secret: &str) -> (Duration, bool) {
     let content = format!("{secret} is the number of the account. What is 2 and 3?");
     let messages = json!([{"role": "user", "content": content}]);
     let body = json!({"messages": messages, "max_tokens": 1, "enable_thinking": false});
     let begun = Instant::now();
-    let answer = server.chat_as(key, &body);
+    let answer = server.post_as(key, path, &body);
     let took = begun.elapsed();
-    (took, used(&answer.json()).1)
+    assert_eq!(answer.status, 200, "{answer:?}");
+    (took, path == CHAT && used(&answer.json()).1 >= PAGE)
 }
 
 /// Share of pairs in which the wrong guess took longer than the right one: 0.5 tells nothing, 1
@@ -51,15 +57,16 @@ fn area(right: &[Duration], wrong: &[Duration]) -> f64 {
     won / (right.len() * wrong.len()) as f64
 }
 
-/// Probes of `key` behind prompts of the victim: the area, and whether any told a cached token.
-fn attack(server: &Server, key: &str, random: &mut Random) -> (f64, bool) {
+/// Probes with a key at a path, behind prompts of the victim: the area, and whether any told of
+/// cached tokens.
+fn attack(server: &Server, probe: (&str, &str), random: &mut Random) -> (f64, bool) {
     let (mut right, mut wrong, mut told) = (Vec::new(), Vec::new(), false);
     while right.len().min(wrong.len()) < PROBES / 2 {
         let (known, guess) = (secret(random), secret(random));
-        ask(server, VICTIM, &known);
+        ask(server, (VICTIM, CHAT), &known);
         let is_right = random.below(2) == 0;
-        let (took, cached) = ask(server, key, if is_right { &known } else { &guess });
-        told |= cached >= PAGE;
+        let (took, cached) = ask(server, probe, if is_right { &known } else { &guess });
+        told |= cached;
         let times = if is_right { &mut right } else { &mut wrong };
         if times.len() < PROBES / 2 {
             times.push(took);
@@ -73,10 +80,12 @@ fn probes_with_another_key_tell_nothing() {
     let file = KeyFile::new("timing", &[VICTIM, OTHER].join("\n"));
     let server = Server::start_with(&["--api-keys-file", file.path()]);
     let mut random = Random(SEED);
-    let (of_other, told_other) = attack(&server, OTHER, &mut random);
-    let (of_victim, told_victim) = attack(&server, VICTIM, &mut random);
-    println!("{PROBES} probes: area {of_other:.3} with another key, {of_victim:.3} with the same");
-    assert!(!told_other && told_victim);
-    assert!((of_other - 0.5).abs() <= NOTHING, "{of_other}");
-    assert!(of_victim >= EVERYTHING, "the attack is none: {of_victim}");
+    for path in [CHAT, TOKENIZE] {
+        let (found, told) = attack(&server, (OTHER, path), &mut random);
+        println!("{PROBES} probes of {path} with another key: area {found:.3}");
+        assert!(!told && (found - 0.5).abs() <= NOTHING, "{path}: {found}");
+    }
+    let (found, told) = attack(&server, (VICTIM, CHAT), &mut random);
+    println!("{PROBES} probes of {CHAT} with the same key: area {found:.3}");
+    assert!(told && found >= EVERYTHING, "the attack is none: {found}");
 }
