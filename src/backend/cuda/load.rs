@@ -79,8 +79,8 @@ impl Loader {
         })
     }
 
-    /// Loads `matrices` into `buffers`; they are there behind `finish`. `staging` is the `RECORDS` of
-    /// the backend; what lies there is lost.
+    /// Loads `matrices` into `buffers`; they are there behind `finish`. `staging` is the `RECORDS`
+    /// of the backend; what lies there is lost.
     ///
     /// # Errors
     /// The first matrix that cannot be read, or call that failed.
