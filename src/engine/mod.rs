@@ -44,6 +44,8 @@ mod stats;
 #[cfg(test)]
 mod tests;
 pub mod thinking;
+#[cfg(test)]
+pub(crate) mod trials;
 pub mod turns;
 
 use std::collections::VecDeque;
@@ -240,6 +242,8 @@ struct Engine<E> {
     plan: Plan,
     pace: Pace,
     slower: Slower,
+    /// Clock by which steps are measured.
+    now: fn() -> Instant,
     drafter: Drafter,
     costs: Costs,
     /// Replies of the next step, in the order of their lanes.
@@ -293,6 +297,7 @@ impl<E: Executor> Engine<E> {
             replies: Vec::with_capacity(limits.sequences),
             pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
             slower,
+            now: Instant::now,
             rows: Vec::with_capacity(limits.sequences),
             scored_rows: Vec::new(),
             scored_logits: Vec::new(),
@@ -327,11 +332,11 @@ impl<E: Executor> Engine<E> {
         if self.plan.work.is_empty() {
             return Ok(self.without_work());
         }
-        let begun = Instant::now();
+        let begun = (self.now)();
         self.step()?;
         self.score()?;
         self.emit()?;
-        self.note_pace(begun.elapsed());
+        self.note_pace((self.now)() - begun);
         self.predict()?;
         self.free();
         Ok(Round::Stepped)
@@ -580,9 +585,9 @@ impl<E: Executor> Engine<E> {
         let work = self.plan.work.iter();
         rows.extend(work.map(|work| self.running[work.lane].rows(work.tokens, &self.kv)));
         let work = slower::work(&rows);
-        let begun = Instant::now();
+        let begun = (self.now)();
         let outcome = self.executor.step(&rows);
-        let took = begun.elapsed();
+        let took = (self.now)() - begun;
         self.rows = recycle(rows);
         outcome?;
         let stats = &self.shared.stats;

@@ -85,7 +85,7 @@ impl<E: Executor> Engine<E> {
         if depth == 0 && !prompts {
             return Ok(());
         }
-        let begun = Instant::now();
+        let begun = (self.now)();
         self.executor.predict(&next, &wanted)?;
         for pass in 1..=depth {
             self.take_predicted(&lanes)?;
@@ -94,7 +94,7 @@ impl<E: Executor> Engine<E> {
             }
         }
         if !prompts {
-            self.costs.note_pass(begun.elapsed() / depth as u32);
+            self.costs.note_pass(((self.now)() - begun) / depth as u32);
         }
         Ok(())
     }

@@ -1,12 +1,15 @@
-//! A seeded simulator: the engine under arrivals, departures, slow readers, full queues, broken
-//! logits and a failing device, with its promises checked after every round.
+//! A seeded simulator: the engine under arrivals, floods, departures, slow readers, full queues,
+//! few pages, slow steps, broken logits and a failing device, with its promises checked after every
+//! round. Time is simulated, too, so that a seed gives the same steps again.
 //!
 //! The model is a hash of a sequence's own tokens, read back through its slot and its pages, so
 //! any mix-up of rows, slots or pages changes the tokens of some reply.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::ops::AddAssign;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -19,6 +22,7 @@ use super::request::{
 use super::sampler::{self, Sampler, Scratch};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
+use super::trials::{few_or_many, spread};
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ranked, Rows, TokenId};
@@ -91,8 +95,27 @@ pub struct HashModel<const VOCAB: usize> {
     ranked: Vec<Vec<f32>>,
     /// How many logits of a row the device ranks; 0 if none.
     pub ranks: usize,
+    /// Share of steps that are slow.
+    slow: f64,
+    slow_steps: usize,
     steps_left: u64,
 }
+
+thread_local! {
+    /// What the steps of this thread's simulation have taken.
+    static TAKEN: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Simulated time.
+fn simulated() -> Instant {
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    *BEGUN.get_or_init(Instant::now) + TAKEN.get()
+}
+
+/// Times that a step takes by its rows, and one that is held up.
+const STEP: Duration = Duration::from_millis(2);
+const ROW: Duration = Duration::from_micros(50);
+const HELD_UP: Duration = Duration::from_millis(300);
 
 impl<const VOCAB: usize> HashModel<VOCAB> {
     /// Fails after `steps` steps.
@@ -107,6 +130,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             logits: Vec::new(),
             ranked: Vec::new(),
             ranks: 0,
+            slow: 0.0,
+            slow_steps: 0,
             steps_left: steps,
         }
     }
@@ -123,6 +148,14 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             digest.push(self.pages[page][position % PAGE]);
         }
         digest
+    }
+
+    /// Has a step of so many rows take its time.
+    fn take_time(&mut self, rows: usize) {
+        let slow = rng::uniform(rows as u64, self.steps_left) < self.slow;
+        self.slow_steps += usize::from(slow);
+        let more = if slow { HELD_UP } else { Duration::ZERO };
+        TAKEN.set(TAKEN.get() + STEP + ROW * rows as u32 + more);
     }
 
     /// The logits behind the tokens that predictions know: those of the model.
@@ -199,6 +232,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             return Err(DeviceError::Failed("it was told to fail".to_owned()));
         };
         self.steps_left = left;
+        self.take_time(rows.iter().map(|rows| rows.tokens.len()).sum());
         let behind = |rows: &Rows<'_>| rows.behind.to_vec();
         let written = rows
             .iter()
@@ -521,7 +555,7 @@ impl Dice {
         self.unit() < share
     }
 
-    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
@@ -643,13 +677,13 @@ impl Dice {
 }
 
 /// The engine without its thread: each test says when it works.
-pub fn engine<const VOCAB: usize>(
-    limits: Limits,
-    model: HashModel<VOCAB>,
-) -> (Handle, Engine<HashModel<VOCAB>>) {
+pub fn engine<E: Executor>(limits: Limits, executor: E) -> (Handle, Engine<E>) {
     let (handle, inbox, shared) = Handle::new(&limits);
     let runtime = runtime().expect("a runtime without I/O starts");
-    (handle, Engine::new(model, runtime, limits, inbox, shared))
+    (
+        handle,
+        Engine::new(executor, runtime, limits, inbox, shared),
+    )
 }
 
 thread_local! {
@@ -668,8 +702,13 @@ fn tell(spec: &Spec, expected: &[Event]) {
     TOLD.with_borrow_mut(|told| told.push(whole));
 }
 
+/// Has them know this prompt and its reply alone.
+pub fn tell_alone(whole: Vec<TokenId>) {
+    TOLD.set(vec![whole]);
+}
+
 /// Tokens that come behind `known`, mostly: another request may have the same prompt.
-fn oracle(known: &[TokenId], most: usize) -> Vec<TokenId> {
+pub fn oracle(known: &[TokenId], most: usize) -> Vec<TokenId> {
     TOLD.with_borrow(|told| {
         let whole = told.iter().find(|whole| whole.starts_with(known));
         let rest = whole.map_or(&[][..], |whole| &whole[known.len()..]);
@@ -678,13 +717,13 @@ fn oracle(known: &[TokenId], most: usize) -> Vec<TokenId> {
 }
 
 /// Never what comes.
-fn wrong(known: &[TokenId], most: usize) -> Vec<TokenId> {
+pub fn wrong(known: &[TokenId], most: usize) -> Vec<TokenId> {
     let other = |id: TokenId| (id + 1) % VOCAB as TokenId;
     oracle(known, most).into_iter().map(other).collect()
 }
 
 /// Anything, as many as it likes.
-fn random(known: &[TokenId], most: usize) -> Vec<TokenId> {
+pub fn random(known: &[TokenId], most: usize) -> Vec<TokenId> {
     let mut dice = Dice::new(mix(known.len() as u64 ^ u64::from(known[0]) << 32));
     (0..dice.within(0, most))
         .map(|_| dice.below(VOCAB) as TokenId)
@@ -780,10 +819,19 @@ struct Simulation {
     clients: Vec<Client>,
     rejected: usize,
     round: usize,
+    /// Whether replies may have constraints, whose masks come in real time.
+    constrained: bool,
+    floods: usize,
+    /// Rounds that began sequences where each page was used or kept.
+    crowded: usize,
+    /// A digest of all steps.
+    trace: u64,
 }
 
 /// Rounds in which requests may arrive.
 const ARRIVAL_ROUNDS: usize = 120;
+/// Requests of a flood, more than wait or run at once.
+const FLOOD: usize = 20;
 
 impl Simulation {
     fn new(seed: u64) -> Self {
@@ -796,8 +844,10 @@ impl Simulation {
         };
         let mut model = HashModel::failing_after(&limits, steps);
         model.ranks = dice.below(2) * dice.within(1, VOCAB);
+        model.slow = dice.pick(&[0.0, 0.02, 0.3]);
         let (handle, mut engine) = engine(limits, model);
         engine.drafter = dice.pick(&DRAFTERS);
+        engine.now = simulated;
         TOLD.take();
         Simulation {
             dice,
@@ -807,14 +857,26 @@ impl Simulation {
             clients: vec![],
             rejected: 0,
             round: 0,
+            constrained: true,
+            floods: 0,
+            crowded: 0,
+            trace: 0,
         }
     }
 
-    fn arrive(&mut self) {
-        let spec = self.dice.spec();
+    /// Many requests of one client at once.
+    fn flood(&mut self) {
+        let client = self.dice.below(3) as u64;
+        self.floods += 1;
+        (0..FLOOD).for_each(|_| self.arrive(client));
+    }
+
+    fn arrive(&mut self, client: u64) {
+        let mut spec = self.dice.spec();
+        spec.constraint = spec.constraint.filter(|_| self.constrained);
         let (mut request, receiver) = spec.request(self.dice.within(3, 6));
         request.source = Source {
-            client: self.dice.below(3) as u64,
+            client,
             connection: self.dice.below(2) as u64,
             call: (self.clients.len() / 2) as u64,
         };
@@ -912,8 +974,14 @@ impl Simulation {
     }
 
     fn tick(&mut self) -> Result<Round, DeviceError> {
+        let (kv, begun) = (&self.engine.kv, self.engine.running.len());
+        let full = kv.pages_used() + kv.pages_cached() == self.limits.pages;
         let round = self.engine.round()?;
         self.check_step();
+        self.crowded += usize::from(full && self.engine.running.len() > begun);
+        for work in &self.engine.plan.work {
+            self.trace = mix(self.trace ^ (work.lane << 32 | work.tokens) as u64);
+        }
         self.round += 1;
         for client in &mut self.clients {
             client.read(client.pace, false);
@@ -945,8 +1013,12 @@ impl Simulation {
         for _ in 0..ARRIVAL_ROUNDS {
             for _ in 0..self.dice.within(0, 3) {
                 if self.dice.chance(busy / 2.0) {
-                    self.arrive();
+                    let client = self.dice.below(3) as u64;
+                    self.arrive(client);
                 }
+            }
+            if self.dice.chance(0.002) {
+                self.flood();
             }
             self.tick()?;
         }
@@ -985,65 +1057,118 @@ impl Simulation {
 }
 
 /// What happened in some simulations, to show that they reach what they shall test.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Coverage {
-    failed_devices: usize,
-    rejected: usize,
+    simulations: u64,
+    /// Those that were accepted.
+    requests: u64,
+    failed_devices: u64,
+    rejected: u64,
     cancelled: u64,
     failed: u64,
     finished: u64,
     cached: u64,
+    floods: u64,
+    /// See `Simulation::crowded`.
+    crowded: u64,
+    steps: u64,
+    slow_steps: u64,
     drafted: u64,
     accepted: u64,
 }
 
-fn simulate(seed: u64, coverage: &mut Coverage) {
-    let mut simulation = Simulation::new(seed);
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, other: Coverage) {
+        self.simulations += other.simulations;
+        self.requests += other.requests;
+        self.failed_devices += other.failed_devices;
+        self.rejected += other.rejected;
+        self.cancelled += other.cancelled;
+        self.failed += other.failed;
+        self.finished += other.finished;
+        self.cached += other.cached;
+        self.floods += other.floods;
+        self.crowded += other.crowded;
+        self.steps += other.steps;
+        self.slow_steps += other.slow_steps;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+    }
+}
+
+impl Coverage {
+    fn reaches_every_case(&self) -> bool {
+        let happened = [
+            self.failed_devices,
+            self.rejected,
+            self.cancelled,
+            self.failed,
+            self.floods,
+            self.crowded,
+            self.slow_steps,
+        ];
+        happened.iter().all(|&count| count > 0)
+            && self.finished > 1000
+            && self.cached > 10_000
+            && self.accepted > 1000
+            && self.drafted > self.accepted
+    }
+}
+
+fn simulate(simulation: &mut Simulation) -> Coverage {
     let device_failed = simulation.run().is_err();
     if device_failed {
         simulation.engine.stop(DEVICE_FAILED);
     }
     simulation.check_end(device_failed);
     let stats = simulation.handle.stats();
-    coverage.failed_devices += usize::from(device_failed);
-    coverage.rejected += simulation.rejected;
-    coverage.cancelled += stats.cancelled.get();
-    coverage.failed += stats.failed.get();
-    coverage.cached += stats.cached_tokens.get();
-    coverage.drafted += stats.drafted_tokens.get();
-    coverage.accepted += stats.accepted_tokens.get();
-    coverage.finished += stats.finished_stop.get() + stats.finished_length.get();
+    Coverage {
+        simulations: 1,
+        requests: simulation.clients.len() as u64,
+        failed_devices: u64::from(device_failed),
+        rejected: simulation.rejected as u64,
+        cancelled: stats.cancelled.get(),
+        failed: stats.failed.get(),
+        finished: stats.finished_stop.get() + stats.finished_length.get(),
+        cached: stats.cached_tokens.get(),
+        floods: simulation.floods as u64,
+        crowded: simulation.crowded as u64,
+        steps: stats.steps.get(),
+        slow_steps: simulation.engine.executor.slow_steps as u64,
+        drafted: stats.drafted_tokens.get(),
+        accepted: stats.accepted_tokens.get(),
+    }
 }
 
-/// To look at one failure again, narrow this to its seed. Many where the engine is optimised.
-const SEEDS: std::ops::Range<u64> = 0..if cfg!(debug_assertions) { 250 } else { 10_000 };
+/// Simulations, their numbers being their seeds: many where the engine is optimised, and at length
+/// a million requests.
+const SEEDS: u64 = few_or_many(if cfg!(debug_assertions) { 250 } else { 10_000 }, 36_000);
 
 #[test]
 fn every_promise_holds_in_every_simulation() {
-    let mut coverage = Coverage::default();
-    for seed in SEEDS {
-        let run = std::panic::AssertUnwindSafe(|| simulate(seed, &mut coverage));
-        if let Err(cause) = std::panic::catch_unwind(run) {
-            eprintln!("simulation with seed {seed} failed");
-            std::panic::resume_unwind(cause);
-        }
-    }
-    let Coverage {
-        failed_devices,
-        rejected,
-        cancelled,
-        failed,
-        finished,
-        cached,
-        drafted,
-        accepted,
-    } = coverage;
-    println!("drafts: {accepted} of {drafted} held");
-    let reached = failed_devices > 0 && rejected > 0 && cancelled > 0 && failed > 0;
+    let run = |(): &mut (), seed, coverage: &mut Coverage| {
+        *coverage += simulate(&mut Simulation::new(seed));
+    };
+    let coverage = spread(SEEDS, || (), run);
+    println!("{coverage:?}");
     assert!(
-        reached && finished > 1000 && cached > 10_000 && accepted > 1000 && drafted > accepted,
+        coverage.reaches_every_case(),
         "the simulations no longer reach every case"
     );
+    assert!(coverage.requests >= few_or_many(0, 1_000_000));
+}
+
+#[test]
+fn a_seed_gives_the_same_steps_again() {
+    let steps = |seed| {
+        let mut simulation = Simulation::new(seed);
+        simulation.constrained = false;
+        simulate(&mut simulation);
+        simulation.trace
+    };
+    for seed in 0..10 {
+        assert_eq!(steps(seed), steps(seed), "seed {seed}");
+    }
 }
 
 /// Runs the specs together to their end; events of each.

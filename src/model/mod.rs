@@ -21,6 +21,8 @@ mod stacks;
 #[cfg(test)]
 mod tests;
 mod text_check;
+#[cfg(test)]
+mod trials;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use bits::{Extent, Seen, Trial, Tried, WHOLE, bit_rules};

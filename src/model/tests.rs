@@ -23,8 +23,11 @@ pub(super) fn folder() -> PathBuf {
         .join(target::MODEL)
 }
 
+/// The model on this host's processor.
+pub(super) type Hosted = Runner<Cpu>;
+
 /// The target's model; None when the repository does not hold its weights.
-pub(super) fn runner(threads: usize) -> Option<Runner<Cpu>> {
+pub(super) fn runner(threads: usize) -> Option<Hosted> {
     let progress = Arc::new(Progress::default());
     let stored = ["model.safetensors", "model.safetensors.index.json"];
     let checkpoint = if !EMBEDDED.is_empty() {

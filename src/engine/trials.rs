@@ -1,0 +1,485 @@
+//! Trials of equal bits through the whole engine, over any executor: what is kept of a prompt, how
+//! it is cut and which drafts are tried change no token and no bit of a log-probability.
+//!
+//! A trial draws a request by its number, computes its reply plainly, and again in the way that is
+//! tried. Slots, pages and states are those that earlier trials left.
+
+use std::ops::AddAssign;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use super::drafts::Drafter;
+use super::request::{Event, Sampling};
+use super::sim::{self, Dice, Spec};
+use super::speculate::{DEPTH_MAX, Speculate};
+use super::{Engine, Handle, Limits};
+use crate::executor::{Executor, TokenId};
+use crate::target::{PAGE, PREFILL_TOKENS};
+
+/// How much a test tries: `few` in the suite, `many` where the tests are compiled for that.
+pub const fn few_or_many(few: u64, many: u64) -> u64 {
+    match option_env!("ATLAS_AT_LENGTH") {
+        Some(_) => many,
+        None => few,
+    }
+}
+
+/// Runs trials `0..count` on all cores, each core with one of what `begin` makes; adds up what was
+/// found. A failure names its trial.
+pub fn spread<D, T: Default + AddAssign + Send>(
+    count: u64,
+    begin: impl Fn() -> D + Sync,
+    trial: impl Fn(&mut D, u64, &mut T) + Sync,
+) -> T {
+    let (next, sum) = (AtomicU64::new(0), Mutex::new(T::default()));
+    let work = || {
+        let (mut desk, mut found) = (begin(), T::default());
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                break;
+            }
+            let run = AssertUnwindSafe(|| trial(&mut desk, number, &mut found));
+            if let Err(cause) = catch_unwind(run) {
+                eprintln!("trial {number} failed");
+                resume_unwind(cause);
+            }
+        }
+        *sum.lock().expect("no trial failed") += found;
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let ends = workers.into_iter().map(thread::ScopedJoinHandle::join);
+        ends.for_each(|end| end.unwrap_or_else(|cause| resume_unwind(cause)));
+    });
+    sum.into_inner().expect("no trial failed")
+}
+
+/// A token with the bits of its log-probability and of the most likely ones.
+type Told = (TokenId, u32, Vec<(TokenId, u32)>);
+
+/// A reply, bit by bit.
+#[derive(Debug, Default, PartialEq)]
+struct Reply {
+    tokens: Vec<Told>,
+    end: Option<Event>,
+}
+
+impl Reply {
+    fn take(&mut self, event: Event) {
+        let Event::Token { id, logprobs } = event else {
+            self.end = Some(event);
+            return;
+        };
+        let logprobs = logprobs.expect("they are asked for");
+        let top = logprobs
+            .top
+            .iter()
+            .map(|&(id, logprob)| (id, logprob.to_bits()));
+        self.tokens
+            .push((id, logprobs.logprob.to_bits(), top.collect()));
+    }
+
+    fn ids(&self) -> impl Iterator<Item = TokenId> {
+        self.tokens.iter().map(|told| told.0)
+    }
+}
+
+/// How a reply is computed.
+#[derive(Clone, Copy)]
+struct Way {
+    speculate: Speculate,
+    drafter: Drafter,
+    /// Prompt tokens of a step.
+    chunk: usize,
+}
+
+const PLAIN: Way = Way {
+    speculate: Speculate::Off,
+    drafter: Drafter::Grams,
+    chunk: PREFILL_TOKENS,
+};
+
+/// Pages of a desk: few enough that one request can have all of them.
+const PAGES: usize = 32;
+
+/// An engine without its thread that serves one request after the other.
+pub struct Desk<E: Executor> {
+    engine: Engine<E>,
+    handle: Handle,
+    domains: u128,
+}
+
+impl<E: Executor> Desk<E> {
+    /// Limits of a desk's executor, which has states for `snapshots` prompts.
+    pub fn limits(snapshots: usize) -> Limits {
+        Limits {
+            pages: PAGES,
+            snapshots,
+            ..Limits::TARGET
+        }
+    }
+
+    /// A desk over an executor with such limits.
+    pub fn new(limits: Limits, executor: E) -> Desk<E> {
+        let (handle, engine) = sim::engine(limits, executor);
+        Desk {
+            engine,
+            handle,
+            domains: 0,
+        }
+    }
+
+    /// A domain that nobody has asked in.
+    fn domain(&mut self) -> u128 {
+        self.domains += 1;
+        self.domains
+    }
+
+    /// The reply to a request, and how many tokens of its prompt were kept.
+    fn ask(&mut self, way: Way, domain: u128, spec: &Spec) -> (Reply, usize) {
+        self.engine.limits.speculate = way.speculate;
+        self.engine.limits.prefill_tokens = way.chunk;
+        self.engine.drafter = way.drafter;
+        let (mut request, mut receiver) = spec.request(spec.max_tokens + 2);
+        request.domain = domain;
+        let admitted = request.admitted.clone();
+        self.handle.submit(request).expect("nobody else asks");
+        let mut reply = Reply::default();
+        while reply.end.is_none() {
+            self.engine.round().expect("this device does not fail");
+            std::iter::from_fn(|| receiver.try_recv().ok()).for_each(|event| reply.take(event));
+        }
+        let admission = admitted.get().expect("it was admitted");
+        (reply, admission.cached)
+    }
+
+    /// The reply to a request of which nothing is kept.
+    fn plain(&mut self, spec: &Spec) -> Reply {
+        let domain = self.domain();
+        let (reply, cached) = self.ask(PLAIN, domain, spec);
+        assert_eq!(cached, 0, "its domain is new");
+        reply
+    }
+
+    fn pages_cached(&self) -> usize {
+        self.engine.kv.pages_cached()
+    }
+
+    /// Takes pages of kept prompts, `count` of them, by a request that leaves when it has them.
+    fn evict(&mut self, count: usize) {
+        let used = self.engine.kv.pages_used() + self.pages_cached();
+        let pages = self.engine.limits.pages - used + count;
+        let spec = Spec {
+            max_tokens: pages * PAGE - 1,
+            ..request(vec![1], Sampling::default())
+        };
+        let (request, receiver) = spec.request(2);
+        self.handle.submit(request).expect("nobody else asks");
+        self.engine.round().expect("this device does not fail");
+        drop(receiver);
+        self.engine.round().expect("this device does not fail");
+    }
+}
+
+/// Tokens of a reply.
+const REPLY: usize = 4;
+
+fn request(prompt: Vec<TokenId>, sampling: Sampling) -> Spec {
+    Spec {
+        prompt,
+        max_tokens: REPLY,
+        stop_tokens: vec![],
+        sampling,
+        logprobs: Some(2),
+        prompt_logprobs: None,
+        constraint: None,
+    }
+}
+
+/// Greedy or drawn.
+fn sampling(dice: &mut Dice) -> Sampling {
+    Sampling {
+        temperature: dice.pick(&[0.0, 0.7, 1.5]),
+        top_p: dice.pick(&[1.0, 0.9]),
+        repetition_penalty: dice.pick(&[1.0, 1.0, 1.3]),
+        seed: dice.below(1 << 30) as u64,
+        ..Sampling::default()
+    }
+}
+
+fn tokens<E: Executor>(dice: &mut Dice, count: usize) -> Vec<TokenId> {
+    let token = |_| dice.within(1, E::VOCAB - 1) as TokenId;
+    (0..count).map(token).collect()
+}
+
+/// Tokens of a prompt behind those that it shares, at most.
+const TAIL_MAX: usize = 24;
+
+/// Lengths that a prompt shares with one before: around the ends of pages, long, and of every
+/// remainder of a page.
+pub fn shared_lengths() -> Vec<usize> {
+    let around = [0, 1, 63, 64, 65, 127, 128, 1000];
+    around.into_iter().chain(2 * PAGE..3 * PAGE).collect()
+}
+
+/// What a cache has of a prompt.
+const CACHES: [&str; 3] = ["cold", "warm", "partly evicted"];
+
+/// Trials by what the cache had.
+#[derive(Debug, Default)]
+pub struct Prefixes {
+    trials: [usize; 3],
+    /// Those that went on from what was kept.
+    hits: [usize; 3],
+}
+
+impl AddAssign for Prefixes {
+    fn add_assign(&mut self, other: Prefixes) {
+        for cache in 0..CACHES.len() {
+            self.trials[cache] += other.trials[cache];
+            self.hits[cache] += other.hits[cache];
+        }
+    }
+}
+
+impl Prefixes {
+    /// Tells what was reached: each kind of cache, with and without a hit.
+    pub fn report(&self, executor: &str) {
+        for (cache, name) in CACHES.iter().enumerate() {
+            let (trials, hits) = (self.trials[cache], self.hits[cache]);
+            println!("{executor}: {trials} prompts over a {name} cache, {hits} hits, 0 different");
+            assert!(trials > 0 && (hits > 0) == (cache > 0), "{name}");
+        }
+    }
+}
+
+/// A prompt that shares its beginning with one or two before it.
+pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes) {
+    let (lengths, mut dice) = (shared_lengths(), Dice::new(number));
+    let shared = lengths[number as usize % lengths.len()];
+    // All lengths in turn, and behind them the next kind of cache.
+    let cache = (number as usize / lengths.len() + number as usize) % CACHES.len();
+    let stem = tokens::<E>(&mut dice, shared);
+    let behind = |dice: &mut Dice, stem: &[TokenId]| {
+        let count = dice.within(1, TAIL_MAX);
+        let prompt = [stem, &tokens::<E>(dice, count)].concat();
+        request(prompt, sampling(dice))
+    };
+    let asked = behind(&mut dice, &stem);
+    let wanted = desk.plain(&asked);
+    let cached = desk.pages_cached();
+    desk.evict(cached);
+    let domain = desk.domain();
+    let way = Way {
+        chunk: PAGE * dice.within(1, PREFILL_TOKENS / PAGE),
+        ..PLAIN
+    };
+    // One that parts in the middle leaves a state to go on from when the end goes.
+    let partings = match (cache, dice.within(1, 2)) {
+        (0, _) => vec![],
+        (1, 1) => vec![shared],
+        (1, _) => vec![shared, shared],
+        _ => vec![shared / 2, shared],
+    };
+    for parting in partings {
+        let before = behind(&mut dice, &stem[..parting]);
+        desk.ask(way, domain, &before);
+    }
+    if cache == 2 && desk.pages_cached() > 0 {
+        let count = dice.within(1, desk.pages_cached());
+        desk.evict(count);
+    }
+    let (reply, cached) = desk.ask(way, domain, &asked);
+    assert_eq!(
+        reply, wanted,
+        "{shared} tokens are shared, {cached} kept, {}",
+        CACHES[cache]
+    );
+    found.trials[cache] += 1;
+    found.hits[cache] += usize::from(cached > 0);
+}
+
+/// Replies to prompts that were cut.
+#[derive(Debug, Default)]
+pub struct Chunks {
+    lengths: usize,
+    replies: usize,
+}
+
+impl AddAssign for Chunks {
+    fn add_assign(&mut self, other: Chunks) {
+        self.lengths += other.lengths;
+        self.replies += other.replies;
+    }
+}
+
+impl Chunks {
+    /// Tells what was reached.
+    pub fn report(&self, executor: &str) {
+        let (replies, lengths) = (self.replies, self.lengths);
+        println!(
+            "{executor}: {replies} replies to prompts of {lengths} lengths in chunks, 0 different"
+        );
+        assert!(replies > lengths && lengths > 0);
+    }
+}
+
+/// A prompt of a length in chunks of every size.
+pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks) {
+    let mut dice = Dice::new(length as u64);
+    let prompt = tokens::<E>(&mut dice, length);
+    let spec = request(prompt, sampling(&mut dice));
+    let wanted = desk.plain(&spec);
+    for chunk in (PAGE..=PREFILL_TOKENS).step_by(PAGE) {
+        let domain = desk.domain();
+        let (reply, _) = desk.ask(Way { chunk, ..PLAIN }, domain, &spec);
+        assert_eq!(reply, wanted, "{length} tokens in chunks of {chunk}");
+        found.replies += 1;
+    }
+    found.lengths += 1;
+}
+
+/// Drafters, by name.
+const DRAFTERS: [(&str, Drafter); 5] = [
+    ("prediction layer", Drafter::Prediction),
+    ("earlier tokens", Drafter::Grams),
+    ("always wrong", Drafter::Told(sim::wrong)),
+    ("random", Drafter::Told(sim::random)),
+    ("oracle", Drafter::Told(sim::oracle)),
+];
+
+/// Depths from none to the largest.
+const DEPTHS: usize = DEPTH_MAX + 1;
+/// Combinations of drafter, depth, and greedy or sampled.
+pub const DRAFT_WAYS: u64 = (2 * DEPTHS * DRAFTERS.len()) as u64;
+/// Tokens of a reply with drafts.
+const DRAFTED: usize = 12;
+
+/// Replies with drafts, by drafter.
+#[derive(Debug, Default)]
+pub struct Drafted {
+    replies: [usize; DRAFTERS.len()],
+    tried: [u64; DRAFTERS.len()],
+    held: [u64; DRAFTERS.len()],
+}
+
+impl AddAssign for Drafted {
+    fn add_assign(&mut self, other: Drafted) {
+        for drafter in 0..DRAFTERS.len() {
+            self.replies[drafter] += other.replies[drafter];
+            self.tried[drafter] += other.tried[drafter];
+            self.held[drafter] += other.held[drafter];
+        }
+    }
+}
+
+impl Drafted {
+    /// Tells what was reached: drafts of each drafter, and that they hold as it is meant to.
+    pub fn report(&self, executor: &str) {
+        for (drafter, (name, _)) in DRAFTERS.iter().enumerate() {
+            let (replies, tried, held) = (
+                self.replies[drafter],
+                self.tried[drafter],
+                self.held[drafter],
+            );
+            println!(
+                "{executor}, {name}: {replies} replies, {held} of {tried} drafts held, 0 different"
+            );
+            let hold = match *name {
+                "always wrong" => held == 0,
+                "oracle" => held == tried,
+                _ => true,
+            };
+            assert!(tried > 0 && hold, "{name}");
+        }
+    }
+}
+
+/// A prompt that says something again and again, so that earlier tokens tell what comes.
+fn repeated<E: Executor>(dice: &mut Dice) -> Vec<TokenId> {
+    let count = dice.within(3, 8);
+    let said = tokens::<E>(dice, count);
+    let length = dice.within(1, 4 * count);
+    said.into_iter().cycle().take(length).collect()
+}
+
+/// A reply with drafts.
+pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted) {
+    let (mut dice, way) = (Dice::new(number), number as usize);
+    let (drafter, depth) = (way % DRAFTERS.len(), way / DRAFTERS.len() % DEPTHS);
+    let sampled = way / DRAFTERS.len() / DEPTHS % 2 == 1;
+    let mut spec = request(repeated::<E>(&mut dice), sampling(&mut dice));
+    spec.sampling.temperature = if sampled { dice.pick(&[0.3, 1.0]) } else { 0.0 };
+    if dice.chance(0.5) {
+        // Of few tokens the same ones come again.
+        spec.sampling.allowed = tokens::<E>(&mut dice, 3);
+        spec.sampling.allowed.sort_unstable();
+    }
+    spec.max_tokens = DRAFTED;
+    let wanted = desk.plain(&spec);
+    sim::tell_alone(spec.prompt.iter().copied().chain(wanted.ids()).collect());
+    let (name, drafter_of) = DRAFTERS[drafter];
+    let speculate = match depth {
+        0 => Speculate::Off,
+        depth => Speculate::Depth(depth),
+    };
+    let stats = desk.handle.stats();
+    let before = (stats.drafted_tokens.get(), stats.accepted_tokens.get());
+    let domain = desk.domain();
+    let way = Way {
+        speculate,
+        drafter: drafter_of,
+        ..PLAIN
+    };
+    let (reply, _) = desk.ask(way, domain, &spec);
+    assert_eq!(reply, wanted, "{depth} drafts, {name}, sampled: {sampled}");
+    let stats = desk.handle.stats();
+    found.replies[drafter] += 1;
+    found.tried[drafter] += stats.drafted_tokens.get() - before.0;
+    found.held[drafter] += stats.accepted_tokens.get() - before.1;
+}
+
+/// The hash model, with recurrent states and without.
+mod over_hashes {
+    use super::sim::{HashModel, VOCAB};
+    use super::*;
+
+    type Hashes = Desk<HashModel<VOCAB>>;
+
+    fn desk(snapshots: usize) -> Hashes {
+        let limits = Hashes::limits(snapshots);
+        Desk::new(limits, HashModel::new(&limits))
+    }
+
+    /// Trials of each length and kind of cache.
+    const ROUNDS: u64 = few_or_many(2, 200);
+
+    #[test]
+    fn what_is_kept_of_a_prompt_changes_no_bit() {
+        for (snapshots, model) in [(0, "hashes without states"), (6, "hashes with states")] {
+            let count = ROUNDS * (CACHES.len() * shared_lengths().len()) as u64;
+            let found: Prefixes = spread(count, || desk(snapshots), prefix);
+            found.report(model);
+        }
+    }
+
+    #[test]
+    fn chunks_change_no_bit() {
+        let trial = |desk: &mut Hashes, number, found: &mut Chunks| {
+            chunks(desk, 1 + number as usize, found);
+        };
+        let found: Chunks = spread(few_or_many(300, 1500), || desk(6), trial);
+        found.report("hashes");
+    }
+
+    #[test]
+    fn drafts_change_no_bit() {
+        let count = few_or_many(10, 2500) * DRAFT_WAYS;
+        let found: Drafted = spread(count, || desk(6), drafted);
+        found.report("hashes");
+    }
+}
