@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::harness::{Answer, Server, few_or_many, with};
 use crate::malformed::Random;
 
-/// Choices, few in the suite.
-const CHOICES: usize = few_or_many(160, 10_000);
+/// Choices for each rule of drafts, few in the suite.
+const CHOICES: usize = few_or_many(160, 5_000);
 /// Times that each request is asked in company.
 const TIMES: usize = 4;
 /// Clients that ask at once: more choices than there are slots.
@@ -112,7 +112,7 @@ fn plain(value: Value) -> Value {
 }
 
 /// The choices of an answer, in their order.
-fn choices(answer: &Answer, streamed: bool) -> Vec<Value> {
+pub fn choices(answer: &Answer, streamed: bool) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     if !streamed {
         let choices = answer.json()["choices"].as_array().unwrap().clone();

@@ -36,4 +36,5 @@ mod service;
 mod sloppy;
 mod smuggling;
 mod timing;
+mod triples;
 mod warm;
