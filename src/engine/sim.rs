@@ -831,7 +831,7 @@ struct Simulation {
 /// Rounds in which requests may arrive.
 const ARRIVAL_ROUNDS: usize = 120;
 /// Requests of a flood, more than wait or run at once.
-const FLOOD: usize = 20;
+const BURST: usize = 20;
 
 impl Simulation {
     fn new(seed: u64) -> Self {
@@ -868,7 +868,7 @@ impl Simulation {
     fn flood(&mut self) {
         let client = self.dice.below(3) as u64;
         self.floods += 1;
-        (0..FLOOD).for_each(|_| self.arrive(client));
+        (0..BURST).for_each(|_| self.arrive(client));
     }
 
     fn arrive(&mut self, client: u64) {
