@@ -167,12 +167,14 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
         target::BINARY
     ));
     let mut files: Vec<PathBuf> = places.texts(false).into_keys().collect();
-    files.extend([wants, places.binary()]);
+    files.extend([wants, places.binary(), unfinished(places.binary())]);
     for path in &files {
         gone(path, fs::remove_file(path))?;
     }
     let weights = places.weights();
-    gone(&weights, fs::remove_dir_all(&weights))?;
+    for folder in [&weights, &unfinished(weights.clone())] {
+        gone(folder, fs::remove_dir_all(folder))?;
+    }
     let folders = files
         .iter()
         .filter_map(|path| path.parent())
@@ -182,6 +184,13 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
         let _ = fs::remove_dir(folder);
     }
     boot::print("removed; `systemctl daemon-reload` forgets the unit\n")
+}
+
+/// The name of what an interrupted installation left.
+fn unfinished(path: PathBuf) -> PathBuf {
+    let mut name = path.into_os_string();
+    name.push(transfer::UNFINISHED);
+    name.into()
 }
 
 fn is_drop_in(folder: &Path) -> bool {
@@ -225,7 +234,9 @@ mod tests {
             write(&path, &text).unwrap();
         }
         write(&places.binary(), "").unwrap();
-        write(&places.weights().join("config.json"), "").unwrap();
+        for weights in [places.weights(), unfinished(places.weights())] {
+            write(&weights.join("config.json"), "").unwrap();
+        }
         let other = root.join("etc/atlas/other.toml");
         write(&other, "").unwrap();
         for _ in 0..2 {
