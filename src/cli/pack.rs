@@ -2,8 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use argh::{ArgsInfo, FromArgs};
 use rustix::fs::statvfs;
@@ -34,6 +36,9 @@ pub struct Pack {
     #[argh(positional)]
     file: PathBuf,
 }
+
+/// Threads that repack, at most: more would wait for the one that writes.
+const THREADS_MAX: usize = 4;
 
 /// Why a file was not written.
 enum Stopped {
@@ -162,6 +167,36 @@ fn create(path: &Path) -> io::Result<File> {
     Ok(opened)
 }
 
+/// Makes the items `0 .. count` on several threads, and gives them to `take` in their order. A
+/// thread makes the next one when its last is taken, so that few are in memory.
+///
+/// # Errors
+/// The first of either in that order; no item is begun behind it but for those under way.
+fn in_order<T: Send, E: Send>(
+    count: usize,
+    make: impl Fn(usize) -> Result<T, E> + Sync,
+    mut take: impl FnMut(usize, T) -> Result<(), E>,
+) -> Result<(), E> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = threads.min(THREADS_MAX);
+    thread::scope(|scope| {
+        let made = (0..threads).map(|first| {
+            let ((sender, receiver), make) = (mpsc::sync_channel(0), &make);
+            scope.spawn(move || {
+                let mut items = (first..count).step_by(threads).map(make);
+                // Nobody receives behind an error.
+                while items.next().is_some_and(|item| sender.send(item).is_ok()) {}
+            });
+            receiver
+        });
+        let made: Vec<_> = made.collect();
+        (0..count).try_for_each(|ix| match made[ix % threads].recv() {
+            Ok(item) => take(ix, item?),
+            Err(_) => Ok(()), // A thread has panicked, which `scope` passes on.
+        })
+    })
+}
+
 /// Writes everything; the bytes of the file.
 fn write(
     file: File,
@@ -171,17 +206,19 @@ fn write(
 ) -> Result<u64, Stopped> {
     let mut writer = Writer::new(file, READER.layout, drawn)?;
     let layout = checkpoint.layout();
-    for stack in model::stacks(layout) {
-        let parts: Vec<_> = stack
-            .parts
-            .iter()
-            .map(|part| checkpoint.source(*part))
-            .collect();
-        let (storage, bytes) = backend::pack(&parts, stack.of_experts)?;
-        let n = stack.parts.iter().map(|part| part.n()).sum();
-        let (key, k) = (stack.parts[0].key(), stack.parts[0].k());
-        writer.weight(key, [n, k], storage, &bytes)?;
-    }
+    let stacks = model::stacks(layout);
+    let packed = |ix: usize| {
+        let parts = stacks[ix].parts.iter();
+        let parts: Vec<_> = parts.map(|part| checkpoint.source(*part)).collect();
+        backend::pack(&parts, stacks[ix].of_experts).map_err(Stopped::from)
+    };
+    let append = |ix: usize, (storage, bytes): (_, Vec<u8>)| -> Result<(), Stopped> {
+        let parts = &stacks[ix].parts;
+        let n = parts.iter().map(|part| part.n()).sum();
+        let shape = [n, parts[0].k()];
+        Ok(writer.weight(parts[0].key(), shape, storage, &bytes)?)
+    };
+    in_order(stacks.len(), packed, append)?;
     for vector in layout.vectors() {
         let values = checkpoint.vector(vector.role(), vector.site()).read_f32()?;
         let bytes: Vec<u8> = values
@@ -210,5 +247,34 @@ fn failure(stopped: &Stopped, unfinished: &Path) -> Failure {
             let path = unfinished.display();
             Failure::new(Exit::Io, format!("{path}: cannot be written: {why}; {fix}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_come_in_their_order_whoever_made_them() {
+        let mut taken = Vec::new();
+        let make = |ix: usize| {
+            thread::sleep(std::time::Duration::from_micros((ix * 7 % 5) as u64 * 100));
+            Ok::<_, ()>(ix)
+        };
+        let take = |ix, item| {
+            assert_eq!(ix, item);
+            taken.push(item);
+            Ok(())
+        };
+        assert_eq!(in_order(50, make, take), Ok(()));
+        assert_eq!(taken, Vec::from_iter(0..50));
+    }
+
+    #[test]
+    fn the_first_error_in_order_ends_all() {
+        let make = |ix| if ix >= 9 { Err(ix) } else { Ok(ix) };
+        assert_eq!(in_order(1000, make, |_, _| Ok(())), Err(9));
+        let take = |ix, _| if ix == 3 { Err(3) } else { Ok(()) };
+        assert_eq!(in_order(1000, Ok, take), Err(3));
     }
 }
