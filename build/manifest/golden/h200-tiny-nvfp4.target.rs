@@ -86,7 +86,7 @@ why = "each thread holds one 16-byte vector of the row"
 title = "NVIDIA H200"
 backend = "cuda"
 host = "x86_64-unknown-linux-gnu"
-reply_gap_ms = 20
+reply_gap_ms = 18
 
 [hardware.gpu]
 arch = "sm_90a"
@@ -396,7 +396,7 @@ pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
 pub const PREFILL_TOKENS: usize = 256;
 /// Longest time between two tokens of a reply that prompts are cut to, ms.
-pub const REPLY_GAP_MS: usize = 20;
+pub const REPLY_GAP_MS: usize = 18;
 /// KV pages of the whole server, at most: memory may have room for fewer.
 pub const KV_PAGES: usize = 512;
 /// Largest logits of a row that `top_k` ranks.
