@@ -137,10 +137,15 @@ impl Sequence {
         next.is_some_and(|place| *place <= self.computed + count)
     }
 
-    /// Keeps the next state that is to be kept in `state`; nowhere if there is none.
+    /// Keeps the next state that is to be kept in `state`. If there is none it takes the place of the
+    /// one before: the next turn of a conversation goes on from the last.
     pub fn keep_next(&mut self, state: Option<Slot>) {
         let place = self.places.remove(0);
-        self.lent.extend(state.map(|state| (place, state)));
+        match (state, self.lent.last_mut()) {
+            (Some(state), _) => self.lent.push((place, state)),
+            (None, Some(before)) => before.0 = place,
+            (None, None) => {}
+        }
     }
 
     /// Drafts its next tokens, as many as a step may have of a reply: the reply that it is then.
@@ -190,7 +195,7 @@ impl Sequence {
             .is_some()
     }
 
-    /// The same by the whole row.
+    /// Drafts the next token by the whole row.
     pub fn take_predicted(&mut self, logits: &[f32], scratch: &mut Scratch) {
         let position = self.predicted_position();
         let guess = self.sampler.guess(logits, position, scratch);

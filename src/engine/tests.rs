@@ -10,6 +10,7 @@ use super::sim::{self, HashModel, POISON, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
 use super::*;
 use crate::executor::{DeviceError, Executor, Patience, Rows, TokenId};
+use crate::target::{PAGE, PREFILL_TOKENS};
 
 /// Longer than any of these tests may take; shorter than a person waits.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -80,7 +81,7 @@ fn a_request_is_answered_and_counted() {
 fn a_device_may_have_fewer_pages_than_the_target_states() {
     let few = Limits { pages: 3, ..LIMITS };
     let (handle, thread) = spawn(LIMITS, move || Ok(HashModel::<VOCAB>::new(&few)));
-    let room = 3 * crate::target::PAGE;
+    let room = 3 * PAGE;
     let fits = read_all(submit(&handle, &spec(room - 3), room));
     assert_eq!(fits.last(), Some(&Event::Done(FinishReason::Length)));
     let refused = read_all(submit(&handle, &spec(room - 2), room));
@@ -303,7 +304,7 @@ fn a_prompt_that_failed_is_kept_for_nobody() {
     for drawn in 1..40 {
         let (handle, mut engine) = engine(LIMITS, HashModel::<VOCAB>::new(&LIMITS));
         let mut poisoned = spec(1);
-        poisoned.prompt = vec![POISON; 2 * crate::target::PAGE + 9];
+        poisoned.prompt = vec![POISON; 2 * PAGE + 9];
         poisoned.prompt[1] = drawn;
         let mut receiver = submit(&handle, &poisoned, 4);
         handle.drain();
@@ -313,6 +314,28 @@ fn a_prompt_that_failed_is_kept_for_nobody() {
         assert_eq!(engine.kv.pages_cached(), if failed { 0 } else { 2 });
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+/// With fewer states than places of a prompt, the last place has one.
+#[test]
+fn the_end_of_a_prompt_is_kept_before_its_middle() {
+    let limits = Limits {
+        snapshots: 1,
+        ..LIMITS
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let mut long = spec(1);
+    long.prompt = (0..2 * PREFILL_TOKENS + 2 * PAGE + 9)
+        .map(|at| (at % VOCAB) as TokenId)
+        .collect();
+    for cached in [0, 2 * PREFILL_TOKENS + 2 * PAGE] {
+        let before = handle.stats().cached_tokens.get();
+        let mut receiver = submit(&handle, &long, 4);
+        while !matches!(receiver.try_recv(), Ok(Event::Done(_))) {
+            engine.round().unwrap();
+        }
+        assert_eq!(handle.stats().cached_tokens.get() - before, cached as u64);
+    }
 }
 
 #[test]
@@ -438,7 +461,7 @@ fn a_slot_carries_nothing_to_its_next_owner() {
         ..LIMITS
     };
     let thinks = Spec {
-        prompt: vec![9; crate::target::PAGE + 2],
+        prompt: vec![9; PAGE + 2],
         max_tokens: 30,
         stop_tokens: vec![4],
         sampling: Sampling {
@@ -513,7 +536,7 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
     let limits = Limits {
         sequences: 4,
         queued: 4,
-        prefill_tokens: 2 * crate::target::PAGE,
+        prefill_tokens: 2 * PAGE,
         ..LIMITS
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
@@ -536,13 +559,12 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
         clients.sort_unstable();
         clients
     };
-    let page = crate::target::PAGE;
-    let _flood = [from(1, 9 * page), from(1, page)];
+    let _flood = [from(1, 9 * PAGE), from(1, PAGE)];
     assert_eq!(served(), [1, 1]);
     // Longer than what half a step holds, and than what the flood has left.
-    let _second = from(2, 2 * page);
+    let _second = from(2, 2 * PAGE);
     assert_eq!(served(), [1, 2], "a reply and the newcomer's prompt");
-    assert_eq!(handle.stats().prompt_tokens.get(), 4 * page as u64);
+    assert_eq!(handle.stats().prompt_tokens.get(), 4 * PAGE as u64);
     // The flood's prompt is not left out twice in a row.
     let _third = from(3, 3);
     assert_eq!(served(), [1, 1, 2, 3]);
