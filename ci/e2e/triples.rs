@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::company::choices;
 use crate::harness::{Answer, Connection, Server, few_or_many, with};
 
-/// What a request may meet.
+/// Features and events that a request may meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thing {
     /// Its beginning is kept.
@@ -113,7 +113,7 @@ impl Case {
     /// Has the server know what the case says that it does.
     fn prepare(&self, server: &Server) {
         if self.meets(Cache) {
-            // Where two part a state is kept, and the third goes on from it.
+            // A state is kept where two part, and the third goes on from it.
             for behind in ["Rome is old, and so are many things.", "Is it so?"] {
                 let prompt = format!("{}{behind}", self.beginning());
                 let body = json!({"prompt": prompt, "max_tokens": 2});
@@ -127,7 +127,7 @@ impl Case {
         }
     }
 
-    /// What is asked with all that the case meets.
+    /// Request with all that the case meets.
     fn asked(&self) -> Value {
         let choices = if self.meets(Choices) { 3 } else { 1 };
         let body = with(self.body(), json!({"n": choices}));

@@ -383,7 +383,7 @@ async fn live(
     };
     if let Some(chat) = chat {
         state.serve(chat, engine.clone());
-        // What loading freed is of no use to serving.
+        // Memory that loading freed is of no use to serving.
         allocator::trim();
         log::line(format_args!(
             "READY {place} model {}, context {} x {}",

@@ -108,7 +108,7 @@ impl Warm {
     }
 }
 
-/// What a line asks for.
+/// Conversation that a line asks for.
 ///
 /// # Errors
 /// Says what is wrong with it.

@@ -98,7 +98,7 @@ struct Kept {
 #[derive(Debug, Default)]
 struct Holding {
     pages: usize,
-    /// Those of them that no sequence uses.
+    /// Pages of them that no sequence uses.
     unused: usize,
     /// States behind blocks, and those that are lent for prompts to come.
     states: usize,

@@ -137,8 +137,8 @@ impl Sequence {
         next.is_some_and(|place| *place <= self.computed + count)
     }
 
-    /// Keeps the next state that is to be kept in `state`. If there is none it takes the place of the
-    /// one before: the next turn of a conversation goes on from the last.
+    /// Keeps the next state that is to be kept in `state`. If there is none it takes the place of
+    /// the one before: the next turn of a conversation goes on from the last.
     pub fn keep_next(&mut self, state: Option<Slot>) {
         let place = self.places.remove(0);
         match (state, self.lent.last_mut()) {

@@ -102,7 +102,7 @@ pub struct HashModel<const VOCAB: usize> {
 }
 
 thread_local! {
-    /// What the steps of this thread's simulation have taken.
+    /// Time that the steps of this thread's simulation have taken.
     static TAKEN: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -1060,7 +1060,7 @@ impl Simulation {
 #[derive(Debug, Default)]
 struct Coverage {
     simulations: u64,
-    /// Those that were accepted.
+    /// Requests that were accepted.
     requests: u64,
     failed_devices: u64,
     rejected: u64,

@@ -18,7 +18,7 @@ use super::{Engine, Handle, Limits};
 use crate::executor::{Executor, TokenId};
 use crate::target::{PAGE, PREFILL_TOKENS};
 
-/// How much a test tries: `few` in the suite, `many` where the tests are compiled for that.
+/// Trials of a test: `few` in the suite, `many` where the tests are compiled for that.
 pub const fn few_or_many(few: u64, many: u64) -> u64 {
     match option_env!("ATLAS_AT_LENGTH") {
         Some(_) => many,
@@ -88,7 +88,7 @@ impl Reply {
     }
 }
 
-/// How a reply is computed.
+/// Way to compute a reply.
 #[derive(Clone, Copy)]
 struct Way {
     speculate: Speculate,
@@ -226,14 +226,14 @@ pub fn shared_lengths() -> Vec<usize> {
     around.into_iter().chain(2 * PAGE..3 * PAGE).collect()
 }
 
-/// What a cache has of a prompt.
+/// Share of a prompt that a cache has.
 const CACHES: [&str; 3] = ["cold", "warm", "partly evicted"];
 
 /// Trials by what the cache had.
 #[derive(Debug, Default)]
 pub struct Prefixes {
     trials: [usize; 3],
-    /// Those that went on from what was kept.
+    /// Prompts that went on from what was kept.
     hits: [usize; 3],
 }
 
@@ -415,7 +415,7 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
     let mut spec = request(repeated::<E>(&mut dice), sampling(&mut dice));
     spec.sampling.temperature = if sampled { dice.pick(&[0.3, 1.0]) } else { 0.0 };
     if dice.chance(0.5) {
-        // Of few tokens the same ones come again.
+        // With few tokens the same ones come again.
         spec.sampling.allowed = tokens::<E>(&mut dice, 3);
         spec.sampling.allowed.sort_unstable();
     }

@@ -12,13 +12,13 @@ use crate::weights::{MatrixSource, VectorSource, WeightsError};
 pub enum Program {
     /// The model's forward pass, a row of each sequence.
     Decode,
-    /// The same over drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
+    /// Forward pass over drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
     Verify,
     /// The multi-token-prediction layer behind `Decode`.
     Draft,
-    /// The same behind `Verify`, for some of the rows.
+    /// Prediction layer behind `Verify`, for some of the rows.
     DraftVerified,
-    /// The same behind a prediction, for a row of each sequence.
+    /// Prediction layer behind a prediction, for a row of each sequence.
     DraftOn,
 }
 

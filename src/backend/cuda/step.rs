@@ -130,7 +130,7 @@ impl Layout {
         }
     }
 
-    /// Of a step of `rows` rows: a step of replies copies less.
+    /// Lists of a step of `rows` rows: a step of replies copies less.
     const fn least(rows: usize) -> &'static Layout {
         const REPLIES: Layout = Layout::of(ENDS_MAX);
         match rows {

@@ -63,7 +63,7 @@ fn copy_inputs(site: &Site, target: &str, to: &Path) -> Result<(), Failure> {
             copy(&site.root.join(path), &to.join(path))?;
         }
     }
-    // What plans are made of.
+    // Files that plans are made of.
     let leaf = format!("targets/{target}.toml");
     for path in [leaf.as_str(), pins::FILE] {
         copy(&site.root.join(path), &to.join(path))?;
