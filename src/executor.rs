@@ -159,8 +159,8 @@ pub trait Executor {
     /// `DeviceError` is fatal for the process.
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError>;
 
-    /// What the device has ranked of a row of [`Executor::logits`] of the last step or prediction;
-    /// none if it ranks nothing.
+    /// Ranking of a row of [`Executor::logits`] of the last step or prediction; none if the device
+    /// ranks nothing.
     fn ranked(&self, _index: usize) -> Option<Ranked<'_>> {
         None
     }

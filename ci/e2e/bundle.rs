@@ -226,7 +226,7 @@ fn an_interrupted_installation_goes_on_with_the_same_command() {
     let weights = format!("{root}/var/lib/atlas/tiny");
     let file = files(&weights).remove(0);
     let (bytes, fine) = (fs::metadata(&file).unwrap().len(), fs::read(&file).unwrap());
-    // As a run leaves it that ended within the second part, before it wrote the program.
+    // State of a run that ended within the second part, before it wrote the program.
     let unfinished = format!("{weights}.partial");
     fs::rename(&weights, &unfinished).unwrap();
     let there = Path::new(&unfinished).join(file.file_name().unwrap());

@@ -145,7 +145,7 @@ fn a_second_conversation_pays_for_nothing_of_system_and_tools() {
             let fields = json!({"max_tokens": 1, "tools": tools});
             used(&server.chat(&with(body(&messages), fields)).json())
         };
-        // As long as the head but for the few tokens that frame a message and a reply.
+        // This prompt is as long as the head but for the few tokens that frame a message.
         let (short, _) = ask(user("a"));
         ask(long("First"));
         let (_, cached) = ask(long("second"));

@@ -127,11 +127,14 @@ impl<B: Runs> Runner<B> {
     /// Runs `operations`, as what was recorded of one of `programs`, if one takes the batch.
     fn run(
         &mut self,
-        programs: [Program; 2],
+        programs: &[Program],
         operations: impl FnOnce(&mut B, &mut Model<B>, &mut Scratch<B>, &Batch),
     ) {
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
-        let program = programs.into_iter().find(|program| program.takes(batch));
+        let program = programs
+            .iter()
+            .copied()
+            .find(|program| program.takes(batch));
         let operations = |ops: &mut B| operations(ops, model, s, batch);
         match program {
             Some(program) => self.ops.run(program, batch, operations),
@@ -157,7 +160,7 @@ impl<B: Runs> Runner<B> {
     pub fn draft(&mut self, next: &[TokenId]) -> Result<(), DeviceError> {
         self.batch.replace_tokens(next)?;
         let programs = [Program::Draft, Program::DraftVerified];
-        self.run(programs, |ops, model, s, batch| {
+        self.run(&programs, |ops, model, s, batch| {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
         self.finish()
@@ -312,7 +315,7 @@ impl<B: Runs> Executor for Runner<B> {
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
-        self.run([Program::Decode, Program::Verify], decoder::forward);
+        self.run(&[Program::Decode, Program::Verify], decoder::forward);
         self.finish()
     }
 
@@ -342,7 +345,7 @@ impl<B: Runs> Executor for Runner<B> {
 
     fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
-        self.run([Program::DraftOn; 2], |ops, model, s, batch| {
+        self.run(&[Program::DraftOn], |ops, model, s, batch| {
             decoder::draft(ops, model, s, batch, Hidden::OfWanted);
         });
         self.finish()

@@ -10,9 +10,9 @@ use crate::executor::TokenId;
 
 /// Bytes that remembered texts and their ids take at most.
 pub const SEGMENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What an entry takes beside its text and its ids.
+/// Bytes that an entry takes beside its text and its ids.
 const ENTRY_BYTES: usize = 96;
-/// As much of a domain.
+/// Bytes that a domain takes beside its texts.
 const DOMAIN_BYTES: usize = 256;
 
 /// Ids of the texts of each domain.

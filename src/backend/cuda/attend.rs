@@ -91,7 +91,7 @@ fn angles<A: shapes::Attention>(
         pairs.map(move |pair| A::ROPE.turn(position, pair, A::ROTARY_DIM))
     };
     let mut turns = vec![0.0; MAX_CONTEXT * 2 * A::PAIRS];
-    // Angles of a long context take a core half a second.
+    // All cores: a long context has millions of angles.
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let each = MAX_CONTEXT.div_ceil(threads);
     thread::scope(|scope| {

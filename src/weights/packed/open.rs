@@ -47,7 +47,7 @@ pub struct Packed {
     maps: bool,
     /// To be read through the page cache, and to be mapped.
     file: File,
-    /// That file once more, read as weights are that are kept elsewhere.
+    /// Second handle of that file, read as weights are that are kept elsewhere.
     bulk: OnceLock<WeightsFile>,
     /// Tried at most once; why there is none.
     mapping: OnceLock<Result<Arc<Mapping>, String>>,
