@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::ops::ONE_BY_ONE;
 use crate::target::{DRAFTS, MAX_SEQUENCES};
 
 /// Index into the vocabulary.
@@ -78,6 +79,53 @@ pub struct Rows<'a> {
 pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
 /// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
 pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
+
+/// Drafts of a sequence in one step, at most: rows of a cell are taken one by one up to
+/// [`ONE_BY_ONE`], and the first is of a token that is known.
+pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;
+
+/// Numbers of a rule: of the positions behind a step's rows of a sequence, and of its predictions.
+pub const UNIFORMS: usize = ONE_BY_ONE + DEPTH_MAX;
+
+/// Rule by which a device draws tokens of a sequence ahead of the host: about that of its request,
+/// since a draft may be any token.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Draw {
+    /// 0: the most likely token.
+    pub temperature: f32,
+    /// Most likely tokens that are drawn from; 0: as many as the device likes.
+    pub top_k: u32,
+    pub top_p: f32,
+    /// Relative to the most likely token.
+    pub min_p: f32,
+    /// Position of the token behind the step's first row.
+    pub position: usize,
+    /// In [0, 1), for that position and each behind it.
+    pub uniforms: [f32; UNIFORMS],
+}
+
+/// Predictions that follow a step, each by the tokens that the device draws itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead<'a> {
+    /// Predictions, from 1 to `DEPTH_MAX`.
+    pub depth: usize,
+    /// Row of each sequence at the last position that a prediction may have. Its token does not
+    /// matter.
+    pub rows: &'a [Rows<'a>],
+    /// Rule of each sequence.
+    pub draws: &'a [Draw],
+}
+
+/// What a device drew of a sequence behind a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guessed {
+    /// Drafts of the step that hold, if it is right.
+    pub held: usize,
+    /// Token behind those.
+    pub token: TokenId,
+    /// Predictions that were asked for, behind that token.
+    pub drafts: [TokenId; DEPTH_MAX],
+}
 
 const NO_PREDICTION: &str = "there is no prediction layer";
 
@@ -196,6 +244,24 @@ pub trait Executor {
     /// # Errors
     /// `DeviceError` is fatal for the process.
     fn predict_on(&mut self, _rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
+    }
+
+    /// `step` over replies and their drafts, all logits wanted, and behind it, while the host goes
+    /// on, predictions: `Executor::guessed` waits for them. The device draws the tokens that they
+    /// need by `ahead`. False, and nothing was run, where it cannot.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn step_ahead(&mut self, _rows: &[Rows<'_>], _: &Ahead<'_>) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    /// Waits for what follows the last `step_ahead`, and gives what was drawn of each sequence.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn guessed(&mut self, _guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 

@@ -134,6 +134,31 @@ impl<T: Element> DeviceBuf<T> {
         stream.synchronize()
     }
 
+    /// Copies `len` elements from `start` on to `to`, in stream order, without waiting.
+    ///
+    /// # Safety
+    /// `to` is neither read, written nor dropped before the stream has passed the copy.
+    ///
+    /// # Errors
+    /// The call that failed.
+    ///
+    /// # Panics
+    /// If either is shorter.
+    pub unsafe fn download_unwaited(
+        &self,
+        start: usize,
+        to: &mut PinnedBuf<T>,
+        len: usize,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        let from = self.address(start, len);
+        let to = &mut to[..len];
+        let (to, bytes) = (to.as_mut_ptr().cast::<c_void>(), size_of_val(to));
+        // SAFETY: both ranges have `bytes` bytes; the caller keeps `to` until the copy is done.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) };
+        check("cuMemcpyDtoHAsync", copied)
+    }
+
     /// Copies the first `len` elements of `from` here, in stream order, without waiting.
     ///
     /// # Safety

@@ -16,6 +16,7 @@ mod failures;
 #[cfg_attr(feed_forward = "experts", path = "cuda/route.rs")]
 #[cfg_attr(feed_forward = "mlp", path = "cuda/gate.rs")]
 mod feed_forward;
+mod guess;
 mod jobs;
 mod load;
 pub mod memory;
@@ -43,9 +44,10 @@ use crate::weights::{MatrixSource, VectorSource, WeightsError};
 pub use attend::Launchers;
 
 use failures::Failures;
+use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
-use step::Step;
+use step::Steps;
 use storage::{Order, Storage};
 
 /// What Gated DeltaNet takes of a model that has none.
@@ -144,13 +146,12 @@ pub struct Cuda {
     queue: Queue,
     /// Recorded steps: program, rows.
     graphs: Vec<(Program, usize, Graph)>,
-    step: Step,
+    step: Steps,
+    guesses: Guesses,
     /// Until the first step is recorded.
     loader: Option<Loader>,
     /// Bytes of all matrices loaded so far.
     matrix_bytes: u64,
-    /// Whether the batch's copy may still be under way.
-    begun: bool,
     attend: attend::Room,
     #[cfg_attr(
         feed_forward = "mlp",
@@ -264,10 +265,10 @@ impl Cuda {
         arrived.fill_bytes(0, &stream).map_err(refused)?;
         Ok(Cuda {
             room,
-            step: Step::new(&device)?,
+            step: Steps::new(&device)?,
+            guesses: Guesses::new(&device)?,
             loader: None,
             matrix_bytes: 0,
-            begun: false,
             attend: attend::Room::new(&device, &stream)?,
             feed_forward: feed_forward::Room::new(&device, &stream)?,
             arrived,
@@ -293,7 +294,7 @@ impl Cuda {
     /// Which rows of `x`, a tensor of the step, are F16; null if none is.
     fn in_cells(&self, x: &Tensor) -> *const u32 {
         match x.cells_f16 {
-            true => self.step.in_cells(),
+            true => self.step.now.in_cells(),
             false => ptr::null(),
         }
     }
@@ -397,25 +398,25 @@ impl Device for Cuda {
     }
 
     fn begin(&mut self, batch: &Batch) {
-        if self.begun {
+        let step = self.step.to_begin(batch);
+        if step.begun {
             self.queue.wait();
         }
         if let Some(loader) = &mut self.loader {
             self.queue.failures.waited(loader.finish());
         }
-        self.begun = true;
+        step.begun = true;
         if self.queue.failures.is_lost() {
-            self.step.lose();
+            step.lose();
         } else {
             // SAFETY: the stream has passed the copy before: `begun` is only false behind a wait,
             // and no wait has failed.
-            let copied = unsafe { self.step.begin(batch, &self.queue.stream) };
+            let copied = unsafe { step.begin(batch, &self.queue.stream) };
             self.queue.failures.queued(copied);
         }
     }
 
     fn run(&mut self, program: Program, batch: &Batch, operations: impl FnOnce(&mut Cuda)) {
-        self.begin(batch);
         assert!(program.takes(batch));
         let Some(graph) = self.recorded(program, batch.rows()) else {
             return operations(self);
@@ -465,7 +466,7 @@ impl Device for Cuda {
             let read = x.values.download(from, to, &self.queue.stream);
             self.queue.failures.waited(read);
         }
-        self.begun = false;
+        self.step.passed();
         self.queue.failures.told().map_err(refused)
     }
 }

@@ -91,7 +91,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
 /// The promise of equal bits on the first layers of this binary's model.
 fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let internal = |error| Failure::new(Exit::Internal, error);
-    let checkpoint = weights::open_seeded_layers(layers, Arc::default()).without_prediction();
+    let checkpoint = weights::open_seeded_layers(layers, Arc::default());
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =
         boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;

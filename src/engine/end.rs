@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
-use crate::executor::{DeviceError, Executor, Patience, Ranked, Rows, TokenId};
+use crate::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.
@@ -88,6 +88,16 @@ impl<E: Executor> Executor for Counted<E> {
     fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         let calls = &self.shared.calls;
         calls.around(1, || self.executor.predict_on(rows))
+    }
+
+    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+        let Counted { executor, shared } = self;
+        shared.calls.around(1, || executor.step_ahead(rows, ahead))
+    }
+
+    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+        let Counted { executor, shared } = self;
+        shared.calls.around(1, || executor.guessed(guessed))
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {

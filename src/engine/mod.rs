@@ -82,9 +82,9 @@ use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
-use self::speculate::{Costs, Reply, Speculate};
+use self::speculate::{Costs, Made, Reply, Speculate};
 use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
-use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, Rows};
+use crate::executor::{DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, Rows};
 use crate::target;
 
 /// What clients are told whose replies a failure of the device ends.
@@ -246,6 +246,10 @@ struct Engine<E> {
     now: fn() -> Instant,
     drafter: Drafter,
     costs: Costs,
+    /// Drafts that the device makes between two steps.
+    drawn: Option<predict::Drawn>,
+    /// Room for them.
+    guessed: Vec<Guessed>,
     /// Replies of the next step, in the order of their lanes.
     replies: Vec<Reply>,
     /// Prompt tokens that the planned step may have.
@@ -293,6 +297,8 @@ impl<E: Executor> Engine<E> {
             plan: Plan::new(limits.sequences),
             prompt_tokens: limits.prefill_tokens,
             drafter: Drafter::Grams,
+            drawn: None,
+            guessed: Vec::new(),
             costs: Costs::default(),
             replies: Vec::with_capacity(limits.sequences),
             pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
@@ -327,6 +333,7 @@ impl<E: Executor> Engine<E> {
         self.drop_abandoned();
         self.drop_slow(Instant::now());
         self.resume(Instant::now());
+        self.take_drawn()?;
         self.admit();
         self.plan();
         if self.plan.work.is_empty() {
@@ -337,7 +344,9 @@ impl<E: Executor> Engine<E> {
         self.score()?;
         self.emit()?;
         self.note_pace((self.now)() - begun);
-        self.predict()?;
+        if self.drawn.is_none() {
+            self.predict()?;
+        }
         self.free();
         Ok(Round::Stepped)
     }
@@ -487,8 +496,7 @@ impl<E: Executor> Engine<E> {
             .iter_mut()
             .map(|(_, sequence)| sequence.draft(drafter));
         self.replies.extend(drafted);
-        // Those that there are have taken their time already.
-        let most = (most, 0.0);
+        let most = (most, Made::Already);
         speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
         for ((lane, sequence), chosen) in replies.into_iter().zip(&self.replies) {
             sequence.choose(*chosen);
@@ -581,14 +589,24 @@ impl<E: Executor> Engine<E> {
     /// Runs the planned rows.
     fn step(&mut self) -> Result<(), DeviceError> {
         self.lend_states();
+        let depth = self.depth_ahead();
+        let (running, kv) = (&self.running, &self.kv);
         let mut rows = recycle(mem::take(&mut self.rows));
         let work = self.plan.work.iter();
-        rows.extend(work.map(|work| self.running[work.lane].rows(work.tokens, &self.kv)));
+        rows.extend(work.map(|work| running[work.lane].rows(work.tokens, kv)));
         let work = slower::work(&rows);
         let begun = (self.now)();
-        let outcome = self.executor.step(&rows);
+        let drawn = match depth {
+            0 => Ok(None),
+            _ => predict::step_ahead(&mut self.executor, &rows, (&self.plan, running, kv), depth),
+        };
+        let outcome = match &drawn {
+            Ok(None) => self.executor.step(&rows),
+            _ => Ok(()),
+        };
         let took = (self.now)() - begun;
         self.rows = recycle(rows);
+        self.drawn = drawn?;
         outcome?;
         let stats = &self.shared.stats;
         stats.steps.add(1);

@@ -7,14 +7,58 @@
 use std::time::{Duration, Instant};
 
 use super::drafts::Drafter;
-use super::speculate::{self, DEPTH_MAX, Reply, Speculate};
+use super::kv::Kv;
+use super::scheduler::Plan;
+use super::sequence::Sequence;
+use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::{Engine, Limits};
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use crate::executor::{Ahead, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Token of a row that no known one follows.
 const NONE: TokenId = 0;
+/// Drafts that the device makes while the host goes on.
+#[derive(Debug)]
+pub(super) struct Drawn {
+    /// Replies that they are for, and the tokens that each had before the step.
+    replies: Vec<(Slot, usize)>,
+    /// Drafts of each.
+    pub depth: usize,
+}
+
 /// Steps of a kind that are measured at the start; the shortest counts.
 const MEASURED: usize = 3;
+
+/// Runs the planned rows, and behind them `depth` predictions for each reply, if the device can.
+pub(super) fn step_ahead<E: Executor>(
+    executor: &mut E,
+    rows: &[Rows<'_>],
+    (plan, running, kv): (&Plan, &[Sequence], &Kv),
+    depth: usize,
+) -> Result<Option<Drawn>, DeviceError> {
+    let work = || {
+        plan.work
+            .iter()
+            .map(|work| (&running[work.lane], work.tokens))
+    };
+    let room = work().map(|(reply, rows)| reply.room_ahead(rows, kv));
+    let depth = room.fold(depth, usize::min);
+    let last = work().map(|(reply, rows)| reply.row_ahead((rows, depth), kv));
+    let last: Vec<_> = last.collect();
+    let draws = work().map(|(reply, _)| reply.draw().unwrap_or_default());
+    let draws: Vec<_> = draws.collect();
+    let ahead = Ahead {
+        depth,
+        rows: &last,
+        draws: &draws,
+    };
+    let runs = executor.step_ahead(rows, &ahead)?;
+    Ok(runs.then(|| Drawn {
+        replies: work()
+            .map(|(reply, _)| (reply.slot, reply.known()))
+            .collect(),
+        depth,
+    }))
+}
 
 impl<E: Executor> Engine<E> {
     /// Whether the prediction layer drafts: it is there, and might pay. Measures what rows and
@@ -26,13 +70,15 @@ impl<E: Executor> Engine<E> {
             return Ok(());
         }
         let most = DEPTH_MAX.min(self.limits.drafts);
-        for rows in [1, 1 + most] {
+        // Predictions follow a step of one row.
+        for rows in [1 + most, 1] {
             let shortest = self.measure(|engine| engine.try_rows(rows))?;
             self.costs.note(rows, shortest);
         }
-        let pass =
-            self.measure(|engine| engine.executor.predict(&vec![NONE; 1 + most], &[most]))?;
-        self.costs.note_pass(pass);
+        for depth in [1, most] {
+            let shortest = self.measure(|engine| engine.try_predictions(depth))?;
+            self.costs.note_predictions(depth, shortest);
+        }
         if speculate != Speculate::Auto || self.costs.may_pay(most) {
             self.drafter = Drafter::Prediction;
         }
@@ -53,6 +99,23 @@ impl<E: Executor> Engine<E> {
             shortest = shortest.min(begun.elapsed());
         }
         Ok(shortest)
+    }
+
+    /// So many predictions behind that.
+    fn try_predictions(&mut self, depth: usize) -> Result<(), DeviceError> {
+        let row = Rows {
+            states: States::own(Slot(0)),
+            start: 0,
+            tokens: &[NONE],
+            pages: &[PageId(0)],
+            behind: &[],
+            logits: 1,
+        };
+        self.executor.predict(&[NONE], &[0])?;
+        for pass in 1..depth {
+            self.executor.predict_on(&[Rows { start: pass, ..row }])?;
+        }
+        Ok(())
     }
 
     /// A step of so many rows of a sequence that there is not.
@@ -94,7 +157,38 @@ impl<E: Executor> Engine<E> {
             }
         }
         if !prompts {
-            self.costs.note_pass(((self.now)() - begun) / depth as u32);
+            self.costs.note_predictions(depth, (self.now)() - begun);
+        }
+        Ok(())
+    }
+
+    /// Drafts that the device is to make of every reply behind the planned rows, if it knows about
+    /// how each of them chooses, and there are replies only.
+    pub(super) fn depth_ahead(&mut self) -> usize {
+        let lanes: Vec<_> = self.plan.work.iter().map(|work| work.lane).collect();
+        let knows =
+            |lane: usize| !self.lanes[lane].is_prompt() && self.running[lane].draw().is_some();
+        let predicts = matches!(self.drafter, Drafter::Prediction);
+        match predicts && lanes.iter().all(|&lane| knows(lane)) {
+            true => self.depth(&lanes),
+            false => 0,
+        }
+    }
+
+    /// Waits for drafts that the device makes, and gives them to their replies, as far as it was
+    /// right in what these chose.
+    pub(super) fn take_drawn(&mut self) -> Result<(), DeviceError> {
+        let Some(Drawn { replies, depth }) = self.drawn.take() else {
+            return Ok(());
+        };
+        let begun = (self.now)();
+        self.executor.guessed(&mut self.guessed)?;
+        self.costs.note_predictions(depth, (self.now)() - begun);
+        for ((slot, known), guessed) in replies.into_iter().zip(&self.guessed) {
+            let reply = self.running.iter_mut().find(|reply| reply.slot == slot);
+            if let Some(reply) = reply {
+                reply.take_guessed(known, guessed, depth);
+            }
         }
         Ok(())
     }
@@ -124,7 +218,8 @@ impl<E: Executor> Engine<E> {
         let Limits {
             speculate, drafts, ..
         } = self.limits;
-        let most = self.drafts_max();
+        // States that drafts of this step have are free behind it.
+        let most = drafts;
         if let Speculate::Depth(depth) = speculate {
             return depth.min(drafts);
         }
@@ -134,8 +229,8 @@ impl<E: Executor> Engine<E> {
         });
         self.replies.clear();
         self.replies.extend(replies);
-        let pass = self.costs.pass();
-        speculate::choose(speculate, &self.costs, (most, pass), &mut self.replies);
+        let most = (most, Made::ByPredictions);
+        speculate::choose(speculate, &self.costs, most, &mut self.replies);
         let chosen = self.replies.iter().map(|reply| reply.drafts);
         chosen.max().unwrap_or(0)
     }

@@ -7,6 +7,7 @@
 //! device ranks, mostly tell the next token without the rest of the row.
 //! Log-probabilities are of the row that the constraint leaves, before anything else.
 
+use std::array;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use super::forbidden::Forbidden;
 use super::request::{Sampling, Scored, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
-use crate::executor::{Ranked, TokenId};
+use crate::executor::{Draw, Ranked, TokenId, UNIFORMS};
 use crate::ranking::{all_finite, most_likely, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.
@@ -170,6 +171,24 @@ impl Sampler {
         }
         let forced = self.forced();
         forced.or_else(|| self.choose(logits, position, scratch))
+    }
+
+    /// Rule by which a device draws about the tokens that would be chosen at `position` and behind,
+    /// or `None` if more decides than the most likely tokens.
+    pub fn draw(&self, position: usize) -> Option<Draw> {
+        let rule = &self.sampling;
+        let more = self.adjusts() || narrows_by_all(rule) || self.forced().is_some();
+        (!more).then(|| Draw {
+            temperature: rule.temperature,
+            top_k: rule.top_k,
+            top_p: rule.top_p,
+            min_p: rule.min_p,
+            position,
+            uniforms: match rule.temperature {
+                0.0 => [0.0; UNIFORMS],
+                _ => array::from_fn(|behind| self.uniforms(position + behind)[0] as f32),
+            },
+        })
     }
 
     /// Remembers the token that was chosen.

@@ -12,7 +12,7 @@ use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
 use super::speculate::{DEPTH_MAX, Reply};
 use super::turns::Source;
-use crate::executor::{Kept, Ranked, Rows, Slot, States, TokenId};
+use crate::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
 use crate::ranking;
 use crate::target;
 
@@ -220,6 +220,52 @@ impl Sequence {
             pages,
             behind: &[],
             logits: 1,
+        }
+    }
+
+    /// Tokens of it that are known.
+    pub fn known(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Row at the last position of `depth` predictions behind `rows` of the next step; none beyond
+    /// its pages, which are as many as the reply may have.
+    pub fn row_ahead<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> Rows<'a> {
+        let pages = kv.pages(self.slot);
+        let last = self.computed + rows - 1 + depth - 1;
+        Rows {
+            states: States::own(self.slot),
+            start: last.min(pages.len() * target::PAGE - 1),
+            tokens: &[0],
+            pages,
+            behind: &[],
+            logits: 1,
+        }
+    }
+
+    /// Predictions behind `rows` of the next step that its pages have room for.
+    pub fn room_ahead(&self, rows: usize, kv: &Kv) -> usize {
+        kv.pages(self.slot).len() * target::PAGE - (self.computed + rows - 1)
+    }
+
+    /// Rule by which a device draws about what the request's own would choose next, if there is
+    /// one.
+    pub fn draw(&self) -> Option<Draw> {
+        let constrained = self.guide.is_some();
+        let draw = self.sampler.draw(self.tokens.len());
+        draw.filter(|_| !constrained)
+    }
+
+    /// Takes the drafts that a device made, if it was right in which tokens came behind the first
+    /// `known`.
+    pub fn take_guessed(&mut self, known: usize, guessed: &Guessed, depth: usize) {
+        let right = self.tokens.len() == known + guessed.held + 1
+            && self.tokens.last() == Some(&guessed.token);
+        if right && self.begin_prediction().is_some() {
+            let drafts = &guessed.drafts[..depth];
+            drafts
+                .iter()
+                .for_each(|&draft| self.drafts.add_predicted(draft));
         }
     }
 

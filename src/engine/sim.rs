@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::AddAssign;
+use std::slice;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -19,13 +20,15 @@ use super::events::{self, EventReceiver};
 use super::request::{
     Admitted, COMMON, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
-use super::sampler::{self, Sampler, Scratch};
+use super::sampler::{self, Sampler, Scratch, argmax};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
 use super::trials::{few_or_many, spread};
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
-use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Ranked, Rows, TokenId};
+use crate::executor::{
+    Ahead, DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, PageId, Ranked, Rows, TokenId,
+};
 use crate::ranking;
 use crate::target::{MAX_CONTEXT, PAGE};
 
@@ -95,6 +98,9 @@ pub struct HashModel<const VOCAB: usize> {
     ranked: Vec<Vec<f32>>,
     /// How many logits of a row the device ranks; 0 if none.
     pub ranks: usize,
+    /// Whether it draws drafts itself: those of the last `step_ahead`.
+    pub draws: bool,
+    guessed: Vec<Guessed>,
     /// Share of steps that are slow.
     slow: f64,
     slow_steps: usize,
@@ -130,6 +136,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             logits: Vec::new(),
             ranked: Vec::new(),
             ranks: 0,
+            draws: false,
+            guessed: Vec::new(),
             slow: 0.0,
             slow_steps: 0,
             steps_left: steps,
@@ -295,6 +303,67 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             behind.extend(row.tokens);
         }
         self.predict_logits();
+        Ok(())
+    }
+
+    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+        assert_eq!(
+            (ahead.rows.len(), ahead.draws.len()),
+            (rows.len(), rows.len())
+        );
+        if !self.draws {
+            return Ok(false);
+        }
+        let mut next = Vec::new();
+        self.step(rows)?;
+        let logits = self.logits.clone();
+        self.guessed.clear();
+        let mut wanted = Vec::new();
+        for rows in rows {
+            let first = next.len();
+            assert_eq!(rows.logits, rows.tokens.len());
+            let own = logits.chunks_exact(VOCAB).skip(first).take(rows.logits);
+            next.extend(own.map(argmax));
+            let drafts = next[first..].iter().zip(&rows.tokens[1..]);
+            let held = drafts.take_while(|(chosen, draft)| chosen == draft).count();
+            wanted.push(first + held);
+            self.guessed.push(Guessed {
+                held,
+                token: next[first + held],
+                ..Guessed::default()
+            });
+        }
+        self.predict(&next, &wanted)?;
+        for pass in 0..ahead.depth {
+            let tokens: Vec<_> = self.logits.chunks_exact(VOCAB).map(argmax).collect();
+            let own = self.guessed.iter_mut().zip(&tokens);
+            own.for_each(|(guessed, &token)| guessed.drafts[pass] = token);
+            if pass + 1 < ahead.depth {
+                let starts: Vec<_> = self
+                    .predicted
+                    .iter()
+                    .map(|known| known.0.length - 1)
+                    .collect();
+                let on = ahead.rows.iter().zip(&tokens).zip(starts);
+                let on = on.map(|((row, token), start)| {
+                    assert!(start <= row.start, "its page table ends before it");
+                    Rows {
+                        start,
+                        tokens: slice::from_ref(token),
+                        ..*row
+                    }
+                });
+                self.predict_on(&on.collect::<Vec<_>>())?;
+            }
+        }
+        self.logits = logits;
+        self.rank();
+        Ok(true)
+    }
+
+    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+        guessed.clear();
+        guessed.append(&mut self.guessed);
         Ok(())
     }
 
@@ -844,6 +913,7 @@ impl Simulation {
         };
         let mut model = HashModel::failing_after(&limits, steps);
         model.ranks = dice.below(2) * dice.within(1, VOCAB);
+        model.draws = dice.chance(0.5);
         model.slow = dice.pick(&[0.0, 0.02, 0.3]);
         let (handle, mut engine) = engine(limits, model);
         engine.drafter = dice.pick(&DRAFTERS);
@@ -1302,6 +1372,16 @@ fn a_flood_leaves_another_client_its_working_set() {
 
 #[test]
 fn what_the_model_itself_predicts_holds() {
+    predictions_hold(false, &[0.0, 1.0]);
+}
+
+#[test]
+fn what_the_device_draws_holds() {
+    predictions_hold(true, &[0.0]);
+}
+
+/// Replies at some temperatures, with predictions that the host draws from, or the device.
+fn predictions_hold(draws: bool, temperatures: &[f32]) {
     let mut dice = Dice::new(12);
     let limits = Limits {
         sequences: 6,
@@ -1313,7 +1393,11 @@ fn what_the_model_itself_predicts_holds() {
         context: MAX_CONTEXT,
         prefill_tokens: 2 * PAGE,
     };
-    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let model = HashModel::<VOCAB> {
+        draws,
+        ..HashModel::new(&limits)
+    };
+    let (handle, mut engine) = engine(limits, model);
     engine.drafter = Drafter::Prediction;
     let mut receivers = Vec::new();
     for first in 1..20 {
@@ -1323,7 +1407,7 @@ fn what_the_model_itself_predicts_holds() {
             max_tokens: 40,
             stop_tokens: vec![],
             sampling: Sampling {
-                temperature: dice.pick(&[0.0, 1.0]),
+                temperature: dice.pick(temperatures),
                 seed: first as u64,
                 ..Sampling::default()
             },

@@ -12,11 +12,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::executor::TokenId;
-use crate::ops::ONE_BY_ONE;
 
-/// Drafts of a reply in one step, at most: rows of a cell are taken one by one up to
-/// [`ONE_BY_ONE`], and the first is of a token that is known.
-pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;
+pub use crate::executor::DEPTH_MAX;
 
 /// Rule for how many drafts a reply gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,38 +131,67 @@ const MEMORY: u64 = 1024;
 /// Factor by which replies must be expected to come faster before there are drafts.
 const GAIN_MIN: f64 = 1.02;
 
-/// Times of steps of replies, by their rows.
+/// Times by a number, as of steps by their rows.
+#[derive(Debug, Default)]
+struct Times {
+    /// Seconds, and when they were last measured; index: the number.
+    measured: Vec<Option<(f64, u64)>>,
+    notes: u64,
+}
+
+impl Times {
+    fn note(&mut self, number: usize, took: Duration) {
+        self.notes += 1;
+        let took = took.as_secs_f64();
+        if self.measured.len() <= number {
+            self.measured.resize(number + 1, None);
+        }
+        let mean = self.known(number).unwrap_or(took);
+        self.measured[number] = Some((mean + WEIGHT * (took - mean), self.notes));
+    }
+
+    fn known(&self, number: usize) -> Option<f64> {
+        let (seconds, at) = (*self.measured.get(number)?)?;
+        (self.notes - at < MEMORY).then_some(seconds)
+    }
+
+    /// Seconds by the nearest numbers that are known; beyond all of them as long as the largest, so
+    /// that more is tried. None if no smaller one is known.
+    fn of(&self, number: usize) -> Option<f64> {
+        let known = |number: usize| self.known(number).map(|seconds| (number, seconds));
+        let (below, least) = (1..=number).rev().find_map(known)?;
+        let above = (number..self.measured.len()).find_map(known);
+        Some(match above {
+            Some((above, most)) if above > below => {
+                let share = (number - below) as f64 / (above - below) as f64;
+                least + share * (most - least)
+            }
+            _ => least,
+        })
+    }
+}
+
+/// Times of steps of replies, by their rows, and of predictions behind one, by their number.
 #[derive(Debug, Default)]
 pub struct Costs {
-    /// Seconds, and the step that they were last measured at; index: rows.
-    measured: Vec<Option<(f64, u64)>>,
-    steps: u64,
-    /// Seconds that a draft of every reply takes.
-    pass: f64,
+    steps: Times,
+    predictions: Times,
 }
 
 impl Costs {
     /// Notes a step of so many rows, none of them of a prompt.
     pub fn note(&mut self, rows: usize, took: Duration) {
-        self.steps += 1;
-        let took = took.as_secs_f64();
-        if self.measured.len() <= rows {
-            self.measured.resize(rows + 1, None);
-        }
-        let mean = self.known(rows).unwrap_or(took);
-        self.measured[rows] = Some((mean + WEIGHT * (took - mean), self.steps));
+        self.steps.note(rows, took);
     }
 
-    /// Notes how long the prediction layer took for a draft of every reply.
-    pub fn note_pass(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        let mean = if self.pass > 0.0 { self.pass } else { took };
-        self.pass = mean + WEIGHT * (took - mean);
+    /// Notes how long `depth` drafts of every reply took to make, beside the step.
+    pub fn note_predictions(&mut self, depth: usize, took: Duration) {
+        self.predictions.note(depth, took);
     }
 
-    /// Seconds of that.
-    pub fn pass(&self) -> f64 {
-        self.pass
+    /// Seconds of that; 0 where nothing is known.
+    fn predictions(&self, depth: usize) -> f64 {
+        self.predictions.of(depth).unwrap_or(0.0)
     }
 
     /// Whether one reply would come faster with up to `most` drafts of the prediction layer if all
@@ -173,30 +199,15 @@ impl Costs {
     pub fn may_pay(&self, most: usize) -> bool {
         let seconds = |drafts: usize| {
             let step = self.of(1 + drafts)?;
-            Some((step + drafts as f64 * self.pass) / (1 + drafts) as f64)
+            Some((step + self.predictions(drafts)) / (1 + drafts) as f64)
         };
         let plain = seconds(0);
         (1..=most).any(|drafts| seconds(drafts).map(|with| with * GAIN_MIN) < plain)
     }
 
-    fn known(&self, rows: usize) -> Option<f64> {
-        let (seconds, at) = (*self.measured.get(rows)?)?;
-        (self.steps - at < MEMORY).then_some(seconds)
-    }
-
-    /// Seconds that a step of so many rows takes, by the nearest ones that are known; beyond all of
-    /// them as long as the largest, so that more rows are tried. None if no smaller one is known.
+    /// Seconds that a step of so many rows takes. None if that of no smaller one is known.
     fn of(&self, rows: usize) -> Option<f64> {
-        let known = |rows: usize| self.known(rows).map(|seconds| (rows, seconds));
-        let (below, least) = (1..=rows).rev().find_map(known)?;
-        let above = (rows..self.measured.len()).find_map(known);
-        Some(match above {
-            Some((above, most)) if above > below => {
-                let share = (rows - below) as f64 / (above - below) as f64;
-                least + share * (most - least)
-            }
-            _ => least,
-        })
+        self.steps.of(rows)
     }
 }
 
@@ -208,17 +219,23 @@ pub struct Reply {
     pub drafts: usize,
 }
 
-/// Leaves each of `replies` as many drafts as pay, `most` in all, where one more of every reply
-/// takes `pass` seconds to make.
+/// Whether drafts are there, or have to be predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    Already,
+    ByPredictions,
+}
+
+/// Leaves each of `replies` as many drafts as pay, `most` in all.
 pub fn choose(
     speculate: Speculate,
     costs: &Costs,
-    (most, pass): (usize, f64),
+    (most, made): (usize, Made),
     replies: &mut [Reply],
 ) {
     match speculate {
         Speculate::Off => replies.iter_mut().for_each(|reply| reply.drafts = 0),
-        Speculate::Auto => choose_by_cost(costs, (most, pass), replies),
+        Speculate::Auto => choose_by_cost(costs, (most, made), replies),
         Speculate::Depth(depth) => {
             let mut left = most;
             for reply in replies {
@@ -230,7 +247,7 @@ pub fn choose(
 }
 
 /// Takes the drafts that are likeliest to hold, as long as tokens are expected to come faster.
-fn choose_by_cost(costs: &Costs, (most, pass): (usize, f64), replies: &mut [Reply]) {
+fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Reply]) {
     let has: Vec<usize> = replies.iter().map(|reply| reply.drafts).collect();
     replies.iter_mut().for_each(|reply| reply.drafts = 0);
     let rows = replies.len();
@@ -250,8 +267,14 @@ fn choose_by_cost(costs: &Costs, (most, pass): (usize, f64), replies: &mut [Repl
         let Some(step) = costs.of(rows + drafts) else {
             break;
         };
-        let passes = taken.iter().max().map_or(0.0, |&taken| taken as f64);
-        let seconds = step + passes * pass;
+        let predicted = match made {
+            Made::Already => 0.0,
+            Made::ByPredictions => taken
+                .iter()
+                .max()
+                .map_or(0.0, |&most| costs.predictions(most)),
+        };
+        let seconds = step + predicted;
         if tokens / seconds > best {
             best = tokens / seconds;
             let chosen = replies.iter_mut().zip(&taken);
@@ -332,7 +355,7 @@ mod tests {
             costs.note(rows, Duration::from_secs_f64(1.0 + row * rows as f64));
         }
         let mut replies = [Reply { trust, drafts: 7 }];
-        choose(Speculate::Auto, &costs, (7, 0.0), &mut replies);
+        choose(Speculate::Auto, &costs, (7, Made::Already), &mut replies);
         replies[0].drafts
     }
 
@@ -357,10 +380,24 @@ mod tests {
             let mut costs = Costs::default();
             costs.note(1, Duration::from_millis(10));
             costs.note(8, Duration::from_millis(11));
+            for depth in [1, 7] {
+                costs.note_predictions(depth, Duration::from_secs_f64(depth as f64 * pass));
+            }
             let mut replies = [Reply { trust, drafts: 7 }];
-            choose(Speculate::Auto, &costs, (7, pass), &mut replies);
-            costs.note_pass(Duration::from_secs_f64(pass));
-            (replies[0].drafts, costs.may_pay(7))
+            choose(
+                Speculate::Auto,
+                &costs,
+                (7, Made::ByPredictions),
+                &mut replies,
+            );
+            let predicted = replies[0].drafts;
+            replies[0].drafts = 7;
+            choose(Speculate::Auto, &costs, (7, Made::Already), &mut replies);
+            assert_eq!(
+                replies[0].drafts, 7,
+                "drafts that are there cost no prediction"
+            );
+            (predicted, costs.may_pay(7))
         };
         assert_eq!(depth(0.0001), (7, true));
         let (some, pays) = depth(0.005);
@@ -376,7 +413,7 @@ mod tests {
         let mut replies = [bad, good].map(|trust| Reply { trust, drafts: 7 });
         let mut costs = Costs::default();
         costs.note(2, Duration::from_millis(10));
-        choose(Speculate::Auto, &costs, (5, 0.0), &mut replies);
+        choose(Speculate::Auto, &costs, (5, Made::Already), &mut replies);
         assert_eq!(replies.map(|reply| reply.drafts), [0, 5]);
     }
 
@@ -387,11 +424,16 @@ mod tests {
         choose(
             Speculate::Depth(3),
             &Costs::default(),
-            (5, 0.0),
+            (5, Made::Already),
             &mut replies,
         );
         assert_eq!(replies.map(|reply| reply.drafts), [3, 1, 1]);
-        choose(Speculate::Off, &Costs::default(), (5, 0.0), &mut replies);
+        choose(
+            Speculate::Off,
+            &Costs::default(),
+            (5, Made::Already),
+            &mut replies,
+        );
         assert_eq!(replies.map(|reply| reply.drafts), [0, 0, 0]);
     }
 
@@ -401,7 +443,12 @@ mod tests {
             trust: Trust::default(),
             drafts: 7,
         }];
-        choose(Speculate::Auto, &Costs::default(), (7, 0.0), &mut replies);
+        choose(
+            Speculate::Auto,
+            &Costs::default(),
+            (7, Made::Already),
+            &mut replies,
+        );
         assert_eq!(replies[0].drafts, 0);
     }
 

@@ -187,6 +187,7 @@ pub fn bit_rules<B: Runs>(
     cuts(runner, extent, (trial, &mut seen))?;
     resumes(runner, extent, trial)?;
     drafts::drafts(runner, extent, trial)?;
+    drafts::predictions(runner, extent, trial)?;
     Ok(seen)
 }
 

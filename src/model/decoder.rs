@@ -3,10 +3,10 @@
 use super::blocks::{Block, Loader, Stream};
 use super::family::{self, Mixer, Runs};
 use super::feed_forward::FeedForward;
-use super::runner::ROWS_MAX;
+use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::executor::{DeviceError, ENDS_MAX};
 use crate::ops::{Batch, Ends, RANKED};
-use crate::target::{HIDDEN, Role, Site, VOCAB};
+use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 
 /// Weights, caches and states.
@@ -42,8 +42,8 @@ pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     mixer: <Mixer<B> as Block<B>>::Scratch,
     feed_forward: <FeedForward<B> as Block<B>>::Scratch,
-    /// Rows of a prediction: normed embeddings, and those beside hidden states.
-    pair: Option<[B::Tensor; 2]>,
+    /// Room of predictions, if the model has that layer.
+    pub predicted: Option<Predicted<B>>,
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,
     /// Logits of the wanted rows.
@@ -52,6 +52,37 @@ pub struct Scratch<B: Runs> {
     pub ranked: B::Tensor,
 }
 
+/// Storage of a prediction, beside that of a step: the host may still read what the step left.
+pub struct Predicted<B: Runs> {
+    /// Normed embeddings of every row, and those beside hidden states.
+    pair: [B::Tensor; 2],
+    /// Normed hidden states of the wanted rows.
+    pub last: B::Tensor,
+    /// Logits of the wanted rows.
+    pub logits: B::Tensor,
+    /// Ranking of each row of `logits`, where the backend ranks them.
+    pub ranked: B::Tensor,
+}
+
+impl<B: Runs> Predicted<B> {
+    fn new(ops: &B) -> Result<Predicted<B>, DeviceError> {
+        let [y, pair] = PAIR_WIDTHS.map(|width| ops.tensor(ROWS_MAX, width));
+        let [last, logits, ranked] = END_WIDTHS.map(|width| ops.tensor(PREDICTED_MAX, width));
+        Ok(Predicted {
+            pair: [y?, pair?],
+            last: last?,
+            logits: logits?,
+            ranked: ranked?,
+        })
+    }
+}
+
+/// Most rows whose logits a prediction gives: one of each sequence, or all of a recorded step.
+const PREDICTED_MAX: usize = if MAX_SEQUENCES < VERIFIED_MAX {
+    VERIFIED_MAX
+} else {
+    MAX_SEQUENCES
+};
 /// Widths of the tensors of every row that a prediction needs beside the others: normed embeddings,
 /// and those beside hidden states.
 const PAIR_WIDTHS: [usize; 2] = [HIDDEN, 2 * HIDDEN];
@@ -65,7 +96,10 @@ pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
     let stream = Stream::<B>::widths(family::MIXED);
     let rows = blocks.chain(stream).chain(pair);
     let ends = END_WIDTHS.map(|width| ENDS_MAX * width);
-    rows.map(|width| ROWS_MAX * width).chain(ends)
+    let predicted = END_WIDTHS.map(|width| PREDICTED_MAX * width);
+    let predicted = predicted.into_iter().filter(move |_| predicts(layout));
+    let rows = rows.map(|width| ROWS_MAX * width);
+    rows.chain(ends).chain(predicted)
 }
 
 /// Whether a model has a prediction layer.
@@ -84,10 +118,7 @@ impl<B: Runs> Scratch<B> {
             stream: Stream::new(ops, ROWS_MAX, family::MIXED)?,
             mixer: Mixer::scratch(ops, ROWS_MAX)?,
             feed_forward: FeedForward::scratch(ops, ROWS_MAX)?,
-            pair: match (predicts(layout), PAIR_WIDTHS) {
-                (true, [y, pair]) => Some([ops.tensor(ROWS_MAX, y)?, ops.tensor(ROWS_MAX, pair)?]),
-                (false, _) => None,
-            },
+            predicted: predicts(layout).then(|| Predicted::new(ops)).transpose()?,
             last: last?,
             logits: logits?,
             ranked: ranked?,
@@ -225,30 +256,31 @@ pub fn forward_watched<B: Runs>(
 pub enum Hidden {
     /// States that `forward` left of each row, in `s.stream.x`.
     OfRows,
-    /// States that a prediction left of the rows that were wanted, in `s.last`.
+    /// States that a prediction left of the rows that were wanted, in `s.predicted.last`.
     OfWanted,
 }
 
-/// Runs the multi-token-prediction layer on `hidden` and the token after each row
-/// (`batch.tokens`). Leaves its own hidden states in `s.stream.x`, and of the wanted rows those in
-/// `s.last`, the logits of the token after next in `s.logits`, and their ranking in `s.ranked`, if
-/// the backend ranks them.
+/// Runs the multi-token-prediction layer on the hidden states that `from` tells and the token after
+/// each row (`batch.tokens`). Leaves its own hidden states in `s.stream.x`, and in `s.predicted` of
+/// the wanted rows those, the logits of the token after next, and, if the backend ranks them, their
+/// ranking; then a guess of each is in the batch ahead.
 pub fn draft<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
     s: &mut Scratch<B>,
     batch: &Batch,
-    hidden: Hidden,
+    from: Hidden,
 ) {
     let prediction = model.prediction.as_mut();
     let prediction = prediction.expect("the target has a multi-token-prediction layer");
-    let [y, pair] = s.pair.as_mut().expect("a prediction has room");
+    let room = s.predicted.as_mut().expect("a prediction has room");
+    let [y, pair] = &mut room.pair;
     let Stream { residual, x, .. } = &mut s.stream;
     ops.embed(&model.embed, batch, residual);
     ops.rms_norm(residual, &prediction.norm_embedding, y);
-    let hidden = match hidden {
+    let hidden = match from {
         Hidden::OfRows => &*x,
-        Hidden::OfWanted => &s.last,
+        Hidden::OfWanted => &room.last,
     };
     ops.rms_norm(hidden, &prediction.norm_hidden, residual);
     ops.concat(y, residual, pair);
@@ -256,14 +288,17 @@ pub fn draft<B: Runs>(
     prediction.layer.mix(ops, s, batch);
     prediction.layer.feed(ops, s, batch);
     ops.rms_norm(&s.stream.residual, &prediction.norm, &mut s.stream.x);
-    logits(ops, model, s, batch);
+    let room = s.predicted.as_mut().expect("a prediction has room");
+    ops.select(&s.stream.x, batch, &mut room.last);
+    ops.linear(&room.last, model.head(), &mut room.logits);
     if B::RANKS {
-        ops.top_k(&s.logits, &mut s.ranked);
+        ops.top_k(&room.logits, &mut room.ranked);
+        ops.guess(&room.ranked, from == Hidden::OfWanted);
     }
 }
 
-/// Leaves the logits of the wanted rows of `s.stream.x`, the hidden states that `forward` or
-/// `draft` left, in `s.logits [wanted, VOCAB]`.
+/// Leaves the logits of the wanted rows of `s.stream.x`, the hidden states that `forward` left, in
+/// `s.logits [wanted, VOCAB]`.
 pub fn logits<B: Runs>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     ops.select(&s.stream.x, batch, &mut s.last);
     ops.linear(&s.last, model.head(), &mut s.logits);

@@ -2,15 +2,15 @@
 
 use super::blocks::{self, Attention, DeltaNet, Either, Sited};
 use super::feed_forward::Feeds;
-use crate::ops::{Attend, Delta};
+use crate::ops::{Attend, Delta, Guess};
 use crate::shapes::{Attention as _, Delta as _};
 use crate::target::{self, Full, Gdn, MIXERS, Role, Site};
 use crate::weights::Layout;
 
 /// Operations that the family is written in.
-pub trait Runs: Feeds + Attend<Full> + Delta<Gdn> {}
+pub trait Runs: Feeds + Guess + Attend<Full> + Delta<Gdn> {}
 
-impl<B: Feeds + Attend<Full> + Delta<Gdn>> Runs for B {}
+impl<B: Feeds + Guess + Attend<Full> + Delta<Gdn>> Runs for B {}
 
 /// Token mixer of a layer.
 pub type Mixer<B> = Either<DeltaNet<B, Gdn>, Attention<B, Full>>;

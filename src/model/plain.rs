@@ -4,15 +4,15 @@ use std::iter;
 
 use super::blocks::{self, Attention};
 use super::feed_forward::Feeds;
-use crate::ops::Attend;
+use crate::ops::{Attend, Guess};
 use crate::shapes::Attention as _;
 use crate::target::{Full, Role};
 use crate::weights::Layout;
 
 /// Operations that the family is written in.
-pub trait Runs: Feeds + Attend<Full> {}
+pub trait Runs: Feeds + Guess + Attend<Full> {}
 
-impl<B: Feeds + Attend<Full>> Runs for B {}
+impl<B: Feeds + Guess + Attend<Full>> Runs for B {}
 
 /// Token mixer of every layer.
 pub type Mixer<B> = Attention<B, Full>;

@@ -2,8 +2,8 @@
 
 use super::Runs;
 use crate::executor::{
-    DeviceError, ENDS_MAX, Executor, LOGITS_ROWS_MAX, PageId, Patience, Ranked, Rows, Slot, States,
-    TokenId,
+    Ahead, DEPTH_MAX, DeviceError, ENDS_MAX, Executor, Guessed, LOGITS_ROWS_MAX, PageId, Patience,
+    Ranked, Rows, Slot, States, TokenId,
 };
 use crate::ops::{Batch, ONE_BY_ONE, Program, RANKED};
 use crate::target;
@@ -30,6 +30,12 @@ pub struct Runner<B: Runs> {
     model: Model<B>,
     scratch: Scratch<B>,
     batch: Batch,
+    /// Rows of predictions behind the first one.
+    ahead: Batch,
+    /// Predictions that run ahead, and sequences of each.
+    asked: (usize, usize),
+    /// Whether a prediction was run last, whose logits are beside those of steps.
+    predicted: bool,
     /// Of the last step, if the backend ranks rows.
     ranked: B::Host,
     /// The row that was asked for last.
@@ -66,6 +72,9 @@ impl<B: Runs> Runner<B> {
             model,
             scratch,
             batch: Batch::new(plan.pages),
+            ahead: Batch::ahead(plan.pages),
+            asked: (0, 0),
+            predicted: false,
         };
         checkpoint.progress().enter(Stage::Recording);
         runner.record()?;
@@ -110,11 +119,19 @@ impl<B: Runs> Runner<B> {
             }
         };
         let sequences = (0..rows.div_ceil(each)).map(sequence);
-        self.batch.fill(&sequences.collect::<Vec<_>>())
+        let sequences = sequences.collect::<Vec<_>>();
+        if each == 1 {
+            self.ahead.fill(&sequences)?;
+        }
+        self.batch.fill(&sequences)
     }
 
     fn record_program(&mut self, program: Program) -> Result<(), DeviceError> {
-        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
+        let (model, s) = (&mut self.model, &mut self.scratch);
+        let batch = match program {
+            Program::DraftOn => &self.ahead,
+            _ => &self.batch,
+        };
         self.ops.record(program, batch, |ops| match program {
             Program::Decode | Program::Verify => decoder::forward(ops, model, s, batch),
             Program::Draft | Program::DraftVerified => {
@@ -131,19 +148,35 @@ impl<B: Runs> Runner<B> {
         operations: impl FnOnce(&mut B, &mut Model<B>, &mut Scratch<B>, &Batch),
     ) {
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.batch);
-        let program = programs
-            .iter()
-            .copied()
-            .find(|program| program.takes(batch));
+        let takes = |program: &&Program| program.takes(batch);
         let operations = |ops: &mut B| operations(ops, model, s, batch);
-        match program {
-            Some(program) => self.ops.run(program, batch, operations),
-            None => {
-                self.ops.begin(batch);
-                operations(&mut self.ops);
-            }
+        self.ops.begin(batch);
+        match programs.iter().find(takes) {
+            Some(&program) => self.ops.run(program, batch, operations),
+            None => operations(&mut self.ops),
         }
         self.displaced = false;
+    }
+
+    /// Predicts behind the rows that a prediction was wanted of, by the rows of `ahead`.
+    fn draft_on(&mut self) {
+        let (model, s, ahead) = (&mut self.model, &mut self.scratch, &self.ahead);
+        self.ops.run(Program::DraftOn, ahead, |ops| {
+            decoder::draft(ops, model, s, ahead, Hidden::OfWanted);
+        });
+    }
+
+    /// Programs of the batch and of a prediction behind it, if those and what follows are recorded.
+    fn recorded_ahead(&self) -> Option<[Program; 2]> {
+        let (rows, sequences) = (self.batch.rows(), self.batch.spans().len());
+        let programs = match self.batch.is_decode() {
+            true => [Program::Decode, Program::Draft],
+            false => [Program::Verify, Program::DraftVerified],
+        };
+        let recorded = |program, rows| self.ops.launches(program, rows).is_some();
+        let takes = |program: &Program| program.takes(&self.batch) && recorded(*program, rows);
+        let all = programs.iter().all(takes) && recorded(Program::DraftOn, sequences);
+        all.then_some(programs)
     }
 
     /// Runs the multi-token-prediction layer on the rows of the last `step` or `draft`.
@@ -163,7 +196,7 @@ impl<B: Runs> Runner<B> {
         self.run(&programs, |ops, model, s, batch| {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
-        self.finish()
+        self.finish_prediction()
     }
 
     /// The layers, for tests that spoil them.
@@ -244,13 +277,25 @@ impl<B: Runs> Runner<B> {
 
     /// Waits for the step, and takes what its rows are ranked by.
     fn finish(&mut self) -> Result<(), DeviceError> {
-        self.displaced = false;
+        (self.displaced, self.predicted) = (false, false);
+        self.take_ranked()
+    }
+
+    /// The same of a prediction.
+    fn finish_prediction(&mut self) -> Result<(), DeviceError> {
+        (self.displaced, self.predicted) = (false, true);
+        self.take_ranked()
+    }
+
+    fn take_ranked(&mut self) -> Result<(), DeviceError> {
         let rows = match B::RANKS {
             true => self.batch.wanted().len(),
             false => 0,
         };
-        self.ops
-            .read(&self.scratch.ranked, 0..rows, &mut self.ranked)
+        let s = &self.scratch;
+        let predicted = s.predicted.as_ref().filter(|_| self.predicted);
+        let ranked = predicted.map_or(&s.ranked, |room| &room.ranked);
+        self.ops.read(ranked, 0..rows, &mut self.ranked)
     }
 
     fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
@@ -329,8 +374,10 @@ impl<B: Runs> Executor for Runner<B> {
             decoder::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
             self.displaced = false;
         }
-        let row = index..index + 1;
-        self.ops.read(&self.scratch.logits, row, &mut self.logits)?;
+        let (row, s) = (index..index + 1, &self.scratch);
+        let predicted = s.predicted.as_ref().filter(|_| self.predicted);
+        let logits = predicted.map_or(&s.logits, |room| &room.logits);
+        self.ops.read(logits, row, &mut self.logits)?;
         Ok(&self.logits)
     }
 
@@ -344,11 +391,43 @@ impl<B: Runs> Executor for Runner<B> {
     }
 
     fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+        self.ahead.fill(rows)?;
+        self.ops.begin(&self.ahead);
+        self.draft_on();
+        self.finish_prediction()
+    }
+
+    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
         self.fill(rows)?;
-        self.run(&[Program::DraftOn], |ops, model, s, batch| {
-            decoder::draft(ops, model, s, batch, Hidden::OfWanted);
+        let Some([step, draft]) = self.recorded_ahead() else {
+            return Ok(false);
+        };
+        assert!((1..=DEPTH_MAX).contains(&ahead.depth) && ahead.rows.len() == rows.len());
+        self.ahead.fill(ahead.rows)?;
+        self.ahead.draw_by(ahead.draws);
+        let (ops, batch) = (&mut self.ops, &mut self.batch);
+        let (model, s) = (&mut self.model, &mut self.scratch);
+        ops.begin(batch);
+        ops.begin(&self.ahead);
+        ops.run(step, batch, |ops| decoder::forward(ops, model, s, batch));
+        ops.ask(&s.ranked, 0..batch.rows(), &mut self.ranked);
+        batch.want_of_each();
+        ops.accept(&s.ranked, batch);
+        let batch = &*batch;
+        ops.run(draft, batch, |ops| {
+            decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
-        self.finish()
+        (1..ahead.depth).for_each(|_| self.draft_on());
+        (self.displaced, self.predicted) = (false, false);
+        self.asked = (ahead.depth, rows.len());
+        self.ops.read_asked()?;
+        Ok(true)
+    }
+
+    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+        let (passes, sequences) = self.asked;
+        guessed.clear();
+        self.ops.read_guesses(passes, sequences, guessed)
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -362,7 +441,7 @@ impl<B: Runs> Executor for Runner<B> {
         self.ops.begin(&self.batch);
         decoder::logits(&mut self.ops, &self.model, &mut self.scratch, &self.batch);
         self.batch.want(wanted)?;
-        self.displaced = true;
+        (self.displaced, self.predicted) = (true, false);
         let rows = 0..rows.len();
         self.ops
             .read(&self.scratch.logits, rows, &mut self.others)?;

@@ -4,15 +4,15 @@ use std::iter;
 
 use super::blocks::{self, Attention, Either, Sited};
 use super::feed_forward::Feeds;
-use crate::ops::Attend;
+use crate::ops::{Attend, Guess};
 use crate::shapes::Attention as _;
 use crate::target::{self, Full, MIXERS, Role, Site, Sliding};
 use crate::weights::Layout;
 
 /// Operations that the family is written in.
-pub trait Runs: Feeds + Attend<Full> + Attend<Sliding> {}
+pub trait Runs: Feeds + Guess + Attend<Full> + Attend<Sliding> {}
 
-impl<B: Feeds + Attend<Full> + Attend<Sliding>> Runs for B {}
+impl<B: Feeds + Guess + Attend<Full> + Attend<Sliding>> Runs for B {}
 
 /// Token mixer of a layer.
 pub type Mixer<B> = Either<Attention<B, Sliding>, Attention<B, Full>>;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
-use crate::executor::{DeviceError, ENDS_MAX, Kept, PageId, Rows, Slot, States, TokenId};
+use crate::executor::{DeviceError, Draw, ENDS_MAX, Kept, PageId, Rows, Slot, States, TokenId};
 use crate::target::{MAX_CONTEXT, PAGE, STATES, VOCAB};
 
 /// The rows of one sequence within the step.
@@ -51,6 +51,9 @@ pub struct Batch {
     pages: Vec<PageId>,
     behind: Vec<Slot>,
     wanted: Vec<usize>,
+    /// Rules of rows of predictions; those of other batches have none.
+    draws: Vec<Draw>,
+    is_ahead: bool,
 }
 
 impl Batch {
@@ -65,7 +68,38 @@ impl Batch {
             pages: Vec::new(),
             behind: Vec::new(),
             wanted: Vec::new(),
+            draws: Vec::new(),
+            is_ahead: false,
         }
+    }
+
+    /// One for predictions behind the first one, beside the batch of the step that they are behind:
+    /// a device has both at once, and moves this one on from prediction to prediction.
+    pub fn ahead(page_count: usize) -> Batch {
+        Batch {
+            is_ahead: true,
+            ..Batch::new(page_count)
+        }
+    }
+
+    /// Whether it is one for predictions behind the first one.
+    pub fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
+    /// Gives each row a rule by which its drafts are drawn.
+    ///
+    /// # Panics
+    /// Unless there is one for each row.
+    pub fn draw_by(&mut self, draws: &[Draw]) {
+        assert_eq!(draws.len(), self.rows());
+        self.draws.clear();
+        self.draws.extend_from_slice(draws);
+    }
+
+    /// Rules of the rows; none if they have none.
+    pub fn draws(&self) -> &[Draw] {
+        &self.draws
     }
 
     /// Replaces the content by `rows`.
@@ -114,6 +148,13 @@ impl Batch {
             return fail(format!("logits of rows {rows:?} of {}", self.rows()));
         }
         Ok(std::mem::replace(&mut self.wanted, rows))
+    }
+
+    /// Has the logits of one row of each sequence wanted; which one, the device will know.
+    pub fn want_of_each(&mut self) {
+        self.wanted.clear();
+        self.wanted
+            .extend(self.spans.iter().map(|span| span.rows.end - 1));
     }
 
     /// Whether every sequence has one row, whose logits are wanted: a step of decoding.
@@ -243,6 +284,7 @@ impl Batch {
         self.pages.clear();
         self.behind.clear();
         self.wanted.clear();
+        self.draws.clear();
     }
 
     fn push(&mut self, sequence: &Rows<'_>) {

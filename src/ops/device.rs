@@ -86,14 +86,13 @@ pub trait Device {
     /// the same batch, or none, whatever is read in between; it stays as it is until a `read`.
     fn begin(&mut self, batch: &Batch);
 
-    /// Runs `operations` on `batch`, which the program takes: the same calls on the same storage
-    /// for a program and a number of rows, whatever else is in the batch. A backend may record
-    /// and replay them.
-    fn run(&mut self, _: Program, batch: &Batch, operations: impl FnOnce(&mut Self))
+    /// Runs `operations` on `batch`, which was begun with and which the program takes: the same
+    /// calls on the same storage for a program and a number of rows, whatever else is in the batch.
+    /// A backend may record and replay them.
+    fn run(&mut self, _: Program, _: &Batch, operations: impl FnOnce(&mut Self))
     where
         Self: Sized,
     {
-        self.begin(batch);
         operations(self);
     }
 

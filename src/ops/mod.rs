@@ -1,6 +1,7 @@
 //! The operations that models are written in, each with its formula, shapes and effects.
 //!
-//! [`Device`] is storage and order, [`Footprint`] the memory that it costs. Beside them stand
+//! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Guess`] what runs
+//! ahead of the host. Beside them stand
 //! groups of operations: [`Dense`], and for each kind of block [`Attend`], [`Delta`], [`Route`] and
 //! [`Gate`], generic over the block's shape (`crate::shapes`). A family of models states which
 //! groups it needs.
@@ -21,6 +22,7 @@ mod dense;
 mod device;
 mod footprint;
 mod gate;
+mod guess;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
@@ -31,6 +33,7 @@ pub use dense::{Dense, Ends, norm_and_rank};
 pub use device::{Device, Program};
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::Gate;
+pub use guess::Guess;
 pub use route::Route;
 
 use crate::target::{TOP_K, VOCAB};

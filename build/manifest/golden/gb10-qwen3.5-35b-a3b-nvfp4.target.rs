@@ -84,6 +84,11 @@ memory_bytes = 128419522150
 bandwidth_rated = 273000000000
 bandwidth_read_measured = 244000000000
 
+[hardware.op.accept]
+kernel = "spans_f32"
+threads = 128
+why = "a warp a span: few spans of few rows, one block or two"
+
 [hardware.op.attend]
 kernel = "split_kv_bf16"
 threads = 256
@@ -133,6 +138,11 @@ why = "heads as `gated_rms_norm` has them, then `linear_add`"
 kernel = "heads_f32"
 threads = 128
 why = "a warp per head, four heads a block"
+
+[hardware.op.guess]
+kernel = "rows_f32"
+threads = 128
+why = "a warp a row: few rows, one block or two"
 
 [hardware.op.linear]
 kernel = "panels_f16"
@@ -531,6 +541,10 @@ pub const TOP_K_CHUNKS: usize = 48;
 pub const TOP_K_PARTS: usize = 21;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = false;
+/// Kernel of `accept`.
+pub const OP_ACCEPT_KERNEL: &str = "spans_f32";
+/// Threads of a block of `accept`.
+pub const OP_ACCEPT_THREADS: usize = 128;
 /// Kernel of `attend`.
 pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
 /// Threads of a block of `attend`.
@@ -571,6 +585,10 @@ pub const OP_GATED_LINEAR_ADD_THREADS: usize = 128;
 pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
+/// Kernel of `guess`.
+pub const OP_GUESS_KERNEL: &str = "rows_f32";
+/// Threads of a block of `guess`.
+pub const OP_GUESS_THREADS: usize = 128;
 /// Kernel of `linear`.
 pub const OP_LINEAR_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear`.

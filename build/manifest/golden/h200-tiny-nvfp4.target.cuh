@@ -106,6 +106,11 @@ inline constexpr Format NORM_LINEAR_FORMATS[] = {Format::nvfp4_compressed_tensor
 // Formats of the matrices of `linear`.
 inline constexpr Format LINEAR_FORMATS[] = {Format::bf16, Format::nvfp4_compressed_tensors};
 
+// Kernel `spans_f32` of `accept`.
+struct Accept {
+  static constexpr int kThreads = 128;
+};
+
 // Kernel `tiles_bf16` of `attend`.
 struct Attend {
   static constexpr int kThreads = 384;
@@ -153,6 +158,11 @@ struct GatedLinearAdd {
 
 // Kernel `heads_f32` of `gated_rms_norm`.
 struct GatedRmsNorm {
+  static constexpr int kThreads = 128;
+};
+
+// Kernel `rows_f32` of `guess`.
+struct Guess {
   static constexpr int kThreads = 128;
 };
 

@@ -98,6 +98,11 @@ memory_bytes = 150109880320
 bandwidth_rated = 4800000000000
 bandwidth_read_measured = 4650000000000
 
+[hardware.op.accept]
+kernel = "spans_f32"
+threads = 128
+why = "a warp a span: few spans of few rows, one block or two"
+
 [hardware.op.attend]
 kernel = "tiles_bf16"
 threads = 384
@@ -147,6 +152,11 @@ why = "heads are normed and gated as they are rounded for `linear_add`; few rows
 kernel = "heads_f32"
 threads = 128
 why = "a warp per head, four heads a block"
+
+[hardware.op.guess]
+kernel = "rows_f32"
+threads = 128
+why = "a warp a row: few rows, one block or two"
 
 [hardware.op.linear]
 kernel = "panels_f16"
@@ -552,6 +562,10 @@ pub const TOP_K_CHUNKS: usize = 132;
 pub const TOP_K_PARTS: usize = 1;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = true;
+/// Kernel of `accept`.
+pub const OP_ACCEPT_KERNEL: &str = "spans_f32";
+/// Threads of a block of `accept`.
+pub const OP_ACCEPT_THREADS: usize = 128;
 /// Kernel of `attend`.
 pub const OP_ATTEND_KERNEL: &str = "tiles_bf16";
 /// Threads of a block of `attend`.
@@ -592,6 +606,10 @@ pub const OP_GATED_LINEAR_ADD_THREADS: usize = 128;
 pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
 /// Threads of a block of `gated_rms_norm`.
 pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
+/// Kernel of `guess`.
+pub const OP_GUESS_KERNEL: &str = "rows_f32";
+/// Threads of a block of `guess`.
+pub const OP_GUESS_THREADS: usize = 128;
 /// Kernel of `linear`.
 pub const OP_LINEAR_KERNEL: &str = "panels_f16";
 /// Threads of a block of `linear`.

@@ -98,8 +98,8 @@ const DENSE: &[&str] = &[
     "lm_head",
 ];
 
-/// Ops of a device beside those of a forward pass: what loads weights, and what measures.
-const BESIDE: &[&str] = &["pack", "read_bytes"];
+/// Ops of a device beside those of a forward pass: what draws drafts, loads weights, and measures.
+const BESIDE: &[&str] = &["accept", "guess", "pack", "read_bytes"];
 
 /// A kernel that a leaf may name.
 struct Kernel {
@@ -183,6 +183,8 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("moe", "rows_f16"),
     Kernel::new("moe", FP4_KERNEL),
     Kernel::new("swiglu", "vectors_f32"),
+    Kernel::new("accept", "spans_f32"),
+    Kernel::new("guess", "rows_f32"),
     Kernel::new("pack", "vectors"),
     Kernel::new("read_bytes", "ring"),
 ];

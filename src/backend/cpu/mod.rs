@@ -28,7 +28,7 @@ use crate::backend::host;
 use crate::backend::mapping::Mapping;
 use crate::executor::{DeviceError, Patience};
 use crate::model::Fed;
-use crate::ops::{Batch, Dense, Device, Footprint, Gate, HostMemory, RANKED};
+use crate::ops::{Batch, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED};
 use crate::ranking;
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
@@ -291,6 +291,8 @@ impl Fed for Cpu {
         Tensor::of(width, values)
     }
 }
+
+impl Guess for Cpu {}
 
 impl Dense for Cpu {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {

@@ -2,7 +2,7 @@
 
 use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
-use super::step::Step;
+use super::step::Steps;
 use super::{
     ARRIVED, Cuda, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused,
 };
@@ -23,7 +23,7 @@ impl Footprint for Cuda {
     const CONTEXT_BYTES: u64 = 576 << 20;
     const GRAPH_LAYER_BYTES: u64 = 24 << 10;
     const LOCKED_BYTES: u64 = match target::HOST_RESERVE {
-        Some(_) => (load::LOCKED_BYTES_MAX + Step::BYTES) as u64,
+        Some(_) => (load::LOCKED_BYTES_MAX + Steps::BYTES[0] + Steps::BYTES[1]) as u64,
         None => 0,
     };
 
@@ -31,7 +31,7 @@ impl Footprint for Cuda {
         ffi::buffer_bytes(usize::try_from(bytes).expect("64 bits"))
     }
 
-    /// Buffers of `Cuda`, of `Step` and of a `Routing`.
+    /// Buffers of `Cuda`, of `Steps` and of a `Routing`.
     fn workspace() -> impl Iterator<Item = usize> {
         const NUMBER: usize = size_of::<f32>();
         let shared = [
@@ -40,7 +40,8 @@ impl Footprint for Cuda {
             OPERAND_BYTES,
             PARTS * NUMBER,
             PARTS * NUMBER,
-            Step::BYTES,
+            Steps::BYTES[0],
+            Steps::BYTES[1],
         ];
         shared
             .into_iter()

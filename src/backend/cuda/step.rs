@@ -6,7 +6,7 @@ use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
-use crate::executor::{DeviceError, ENDS_MAX, Kept, Slot};
+use crate::executor::{DeviceError, Draw, ENDS_MAX, Kept, Slot, UNIFORMS};
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;
@@ -28,6 +28,9 @@ const CELL_TILE_ROWS: usize = 128;
 const GROUPS: [usize; SHAPES] = each_attention![A => A::GROUP];
 /// Tokens of a full tile of cells, of each attention shape.
 const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::GROUP];
+
+/// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), behind five others.
+const RULE: usize = 5 + UNIFORMS;
 
 /// Where a list lies in the buffer, in numbers; 16-byte aligned.
 #[derive(Clone, Copy)]
@@ -83,6 +86,9 @@ struct Layout {
     chunks: Section,
     /// Lists of each attention shape.
     tiles: [TileSections; SHAPES],
+    /// First positions of rows ahead, and their rules.
+    starts: Section,
+    rules: Section,
     /// Last, because a copy ends with the pages in use.
     pages: Section,
 }
@@ -109,6 +115,8 @@ impl Layout {
             tiles[place] = TileSections::after(tiles[place - 1].others, rows, place);
             place += 1;
         }
+        let starts = Section::after(tiles[SHAPES - 1].others, ENDS_MAX);
+        let rules = Section::after(starts, RULE * ENDS_MAX);
         let tables_max = MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
         Layout {
             tokens,
@@ -126,23 +134,28 @@ impl Layout {
             runs,
             chunks,
             tiles,
-            pages: Section::after(tiles[SHAPES - 1].others, tables_max),
+            starts,
+            rules,
+            pages: Section::after(rules, tables_max),
         }
     }
 
     /// Lists of a step of `rows` rows: a step of replies copies less.
     const fn least(rows: usize) -> &'static Layout {
-        const REPLIES: Layout = Layout::of(ENDS_MAX);
         match rows {
             ..=ENDS_MAX => &REPLIES,
             _ => &LARGEST,
         }
     }
+
+    /// Numbers in all.
+    const fn numbers(&self) -> usize {
+        self.pages.start + self.pages.len
+    }
 }
 
+const REPLIES: Layout = Layout::of(ENDS_MAX);
 const LARGEST: Layout = Layout::of(ROWS_MAX);
-/// Numbers of the largest step.
-const NUMBERS: usize = LARGEST.pages.start + LARGEST.pages.len;
 
 /// Rows, sequences and wanted rows of a batch.
 type Shape = [usize; 3];
@@ -176,7 +189,55 @@ pub struct TileList {
     pub tokens: usize,
 }
 
-/// The batch that operations read.
+/// Batches that operations read: of a step, and of predictions ahead.
+pub struct Steps {
+    pub now: Step,
+    pub ahead: Step,
+}
+
+impl Steps {
+    /// Bytes that they take of the device.
+    pub const BYTES: [usize; 2] = [
+        LARGEST.numbers() * size_of::<u32>(),
+        REPLIES.numbers() * size_of::<u32>(),
+    ];
+
+    pub fn new(device: &Device) -> Result<Steps, DeviceError> {
+        Ok(Steps {
+            now: Step::new(device, &LARGEST)?,
+            ahead: Step::new(device, &REPLIES)?,
+        })
+    }
+
+    /// The step whose batch is `batch`.
+    ///
+    /// # Panics
+    /// If it was begun with a batch of another shape.
+    pub fn of(&self, batch: &Batch) -> &Step {
+        let step = match batch.is_ahead() {
+            true => &self.ahead,
+            false => &self.now,
+        };
+        let same = step.lost || step.shape == Some(shape_of(batch));
+        assert!(same, "operations get the batch that a step was begun with");
+        step
+    }
+
+    /// The same, to be begun with the batch.
+    pub fn to_begin(&mut self, batch: &Batch) -> &mut Step {
+        match batch.is_ahead() {
+            true => &mut self.ahead,
+            false => &mut self.now,
+        }
+    }
+
+    /// Notes that the stream has passed all copies.
+    pub fn passed(&mut self) {
+        (self.now.begun, self.ahead.begun) = (false, false);
+    }
+}
+
+/// A batch on the device.
 pub struct Step {
     device: DeviceBuf<u32>,
     host: PinnedBuf<u32>,
@@ -185,6 +246,8 @@ pub struct Step {
     shape: Option<Shape>,
     /// Whether nothing is launched any more, on whatever lists.
     lost: bool,
+    /// Whether the batch's copy may still be under way.
+    pub begun: bool,
     /// Spans whose rows `gated_delta` takes one by one.
     pub spans: usize,
     pub cells: usize,
@@ -197,16 +260,15 @@ pub struct Step {
 }
 
 impl Step {
-    /// What a step takes of the device.
-    pub const BYTES: usize = NUMBERS * size_of::<u32>();
-
-    pub fn new(device: &Device) -> Result<Step, DeviceError> {
+    /// Room for the lists of `layout`.
+    fn new(device: &Device, layout: &'static Layout) -> Result<Step, DeviceError> {
         Ok(Step {
-            device: memory::buffer(device, NUMBERS)?,
-            host: memory::locked(device, NUMBERS)?,
-            layout: &LARGEST,
+            device: memory::buffer(device, layout.numbers())?,
+            host: memory::locked(device, layout.numbers())?,
+            layout,
             shape: None,
             lost: false,
+            begun: false,
             spans: 0,
             cells: 0,
             runs: 0,
@@ -239,6 +301,10 @@ impl Step {
         if batch.is_short() && batch.rows() <= ENDS_MAX {
             self.pad(batch.rows());
         }
+        if batch.is_ahead() {
+            self.put(layout.starts, numbers(batch.positions()));
+            self.put(layout.rules, batch.draws().iter().flat_map(rule));
+        }
         let pages = self.put_pages(batch);
         // SAFETY: the host's numbers are next written when the stream has passed this copy.
         unsafe {
@@ -252,14 +318,9 @@ impl Step {
         self.lost = true;
     }
 
-    /// This step, for what goes by its lists.
-    ///
-    /// # Panics
-    /// If it was begun with a batch of another shape than `batch`.
-    pub fn of(&self, batch: &Batch) -> &Step {
-        let same = self.lost || self.shape == Some(shape_of(batch));
-        assert!(same, "operations get the batch that a step was begun with");
-        self
+    /// Has the rows wanted that `batch` does now; the device lists them itself.
+    pub fn want(&mut self, batch: &Batch) {
+        self.shape = Some(shape_of(batch));
     }
 
     /// Writes a list; returns its length.
@@ -448,6 +509,37 @@ impl Step {
     pub fn pages(&self) -> *const u32 {
         self.at(self.layout.pages)
     }
+
+    /// Tokens and wanted rows of a step, which predictions behind it replace.
+    pub fn replaced(&mut self) -> [*mut u32; 2] {
+        let layout = self.layout;
+        [layout.tokens, layout.wanted].map(|list| self.at_mut(list))
+    }
+
+    /// Rules of rows ahead, F32.
+    pub fn rules(&self) -> *const f32 {
+        self.at(self.layout.rules).cast()
+    }
+
+    /// Starts, tokens, positions and tiles of rows ahead, which predictions move on.
+    pub fn moved_on(&mut self) -> [*mut u32; 4] {
+        let layout = self.layout;
+        let others = layout.tiles[0].others;
+        let lists = [layout.starts, layout.tokens, layout.positions, others];
+        lists.map(|list| self.at_mut(list))
+    }
+
+    fn at_mut(&mut self, section: Section) -> *mut u32 {
+        self.device.as_mut_ptr().wrapping_add(section.start)
+    }
+}
+
+/// Rule of a sequence, as bits of F32.
+fn rule(draw: &Draw) -> impl Iterator<Item = u32> {
+    let (top_k, position) = (draw.top_k as f32, draw.position as f32);
+    let narrowed = [draw.temperature, top_k, draw.top_p, draw.min_p, position];
+    let numbers = narrowed.into_iter().chain(draw.uniforms);
+    numbers.map(f32::to_bits)
 }
 
 fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
@@ -566,7 +658,7 @@ mod tests {
     fn lists_of_a_step_of_replies_are_a_short_copy() {
         let (replies, largest) = (Layout::least(ENDS_MAX), Layout::least(ROWS_MAX));
         assert!(5 * replies.pages.start < largest.pages.start);
-        assert!(replies.pages.start + replies.pages.len <= NUMBERS);
+        assert!(replies.numbers() <= largest.numbers());
         let of_shapes = replies.tiles.iter();
         assert!(of_shapes.map(|tiles| tiles.others.len).min() >= Some(4 * ENDS_MAX));
     }

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use crate::backend::clock::{Clock, Timed};
 use crate::executor::{DeviceError, Patience};
 use crate::ops::{
-    Attend, Batch, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta, Qkv, RANKED,
-    Route, Span, norm_and_rank, store_and_attend,
+    Attend, Batch, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta, Guess, Qkv,
+    RANKED, Route, Span, norm_and_rank, store_and_attend,
 };
 use crate::shapes;
 use crate::target::{self, Format, KvFormat};
@@ -212,6 +212,8 @@ impl<B: Device + Timed> Device for Metered<B> {
         self.tell()
     }
 }
+
+impl<B: Device + Timed> Guess for Metered<B> {}
 
 impl<B: Dense + Timed> Dense for Metered<B> {
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor) {

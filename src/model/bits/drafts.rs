@@ -1,13 +1,20 @@
 //! Replies whose rows are drafts, some of which do not hold, have the bits of plain decoding.
 
 use super::{Extent, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen};
-use crate::executor::{DeviceError, Executor, Rows, Slot, States, TokenId};
+use crate::engine::request::Sampling;
+use crate::engine::sampler::Sampler;
+use crate::executor::{
+    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+};
+use crate::model::runner::VERIFIED_MAX;
 use crate::model::{Runner, Runs};
 use crate::ops::{CELL, ONE_BY_ONE};
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
 
 /// Tokens of a reply: drafts go over the end of a cell.
 const STEPS: usize = 12;
+/// Largest logits that a device draws drafts from, at most.
+const RULE_TOP_K: usize = 32;
 /// Longest prompt.
 const PROMPT_MAX: usize = 2 * CELL;
 
@@ -91,4 +98,180 @@ fn states(from: Slot, depth: usize) -> Vec<Slot> {
     let own = (from.0 as usize >= first).then_some(from);
     let others = others.filter(|state| *state != from);
     own.into_iter().chain(others).take(depth).collect()
+}
+
+/// Sequences of a step that predictions are behind, at most.
+const PREDICTED_MAX: usize = if MAX_SEQUENCES < 3 { MAX_SEQUENCES } else { 3 };
+
+/// Tries predictions ahead of the host: what the device draws, from the model's logits and from one
+/// prediction behind the other, against what the host draws by the same random rules.
+pub(super) fn predictions<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    if !runner.predicts() {
+        return Ok(());
+    }
+    let case = format!("{} steps", extent.cuts);
+    let mut compared = Tried::nothing(&case, "drafts of the device = of the host");
+    for _ in 0..extent.cuts {
+        let replies = (0..1 + trial.below(PREDICTED_MAX)).map(|at| Reply::drawn(runner, at, trial));
+        let replies = replies.collect::<Result<Vec<_>, _>>()?;
+        let depth = 1 + trial.below(DEPTH_MAX);
+        let Some(guessed) = guessed(runner, &replies, depth)? else {
+            return Ok(()); // This backend records nothing.
+        };
+        compare(runner, &replies, (&guessed, depth), &mut compared)?;
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// A reply from its first token on.
+struct Reply {
+    slot: Slot,
+    pages: Vec<PageId>,
+    /// First token, then drafts, some of which hold.
+    tokens: Vec<TokenId>,
+    sampler: Sampler,
+}
+
+impl Reply {
+    fn drawn<B: Runs>(
+        runner: &mut Runner<B>,
+        at: usize,
+        trial: &mut impl Trial,
+    ) -> Result<Reply, DeviceError> {
+        let mut reply = Reply {
+            slot: Slot(at as u32),
+            pages: pages(at, ONE_BY_ONE + DEPTH_MAX),
+            tokens: prompt(trial, 1),
+            sampler: sampler(trial),
+        };
+        let most = ONE_BY_ONE
+            .min(VERIFIED_MAX / PREDICTED_MAX)
+            .min(1 + DRAFTS / PREDICTED_MAX);
+        for _ in 0..trial.below(most) {
+            runner.step(&[reply.rows(0, &reply.tokens)])?;
+            let right = reply.choice(runner, reply.tokens.len() - 1, reply.tokens.len());
+            let wrong = trial.below(VOCAB) as TokenId;
+            reply
+                .tokens
+                .push(if trial.below(4) > 0 { right } else { wrong });
+        }
+        Ok(reply)
+    }
+
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
+        Rows {
+            states: States::own(self.slot),
+            start,
+            tokens,
+            pages: &self.pages,
+            behind: &[],
+            logits: tokens.len(),
+        }
+    }
+
+    /// Token at `position`, by what row `row` of the last step or prediction is ranked by.
+    fn choice<B: Runs>(&self, runner: &Runner<B>, row: usize, position: usize) -> TokenId {
+        let ranked = runner.ranked(row).expect("rows are ranked");
+        let chosen = self.sampler.choose_ranked(&ranked, position);
+        chosen.expect("the largest logits decide")
+    }
+
+    /// Choices behind each of its rows, of which the first is row `first` of the step.
+    fn choices<B: Runs>(&self, runner: &Runner<B>, first: usize) -> Vec<TokenId> {
+        let rows = 0..self.tokens.len();
+        rows.map(|row| self.choice(runner, first + row, row + 1))
+            .collect()
+    }
+}
+
+/// Guesses of the device behind a step of all rows; none if it makes none.
+fn guessed<B: Runs>(
+    runner: &mut Runner<B>,
+    replies: &[Reply],
+    depth: usize,
+) -> Result<Option<Vec<Guessed>>, DeviceError> {
+    let steps: Vec<_> = replies
+        .iter()
+        .map(|reply| reply.rows(0, &reply.tokens))
+        .collect();
+    let last = |reply: &Reply| reply.tokens.len() + depth - 2;
+    let rows: Vec<_> = replies
+        .iter()
+        .map(|reply| reply.rows(last(reply), &[0]))
+        .collect();
+    let draws = replies
+        .iter()
+        .map(|reply| reply.sampler.draw(1).expect("a rule"));
+    let draws: Vec<_> = draws.collect();
+    let ahead = Ahead {
+        depth,
+        rows: &rows,
+        draws: &draws,
+    };
+    let mut guessed = Vec::new();
+    if !runner.step_ahead(&steps, &ahead)? {
+        return Ok(None);
+    }
+    runner.guessed(&mut guessed)?;
+    Ok(Some(guessed))
+}
+
+/// Compares guesses with what the host chooses.
+fn compare<B: Runs>(
+    runner: &mut Runner<B>,
+    replies: &[Reply],
+    (guessed, depth): (&[Guessed], usize),
+    compared: &mut Tried,
+) -> Result<(), DeviceError> {
+    let mut same = |same: bool| {
+        compared.rows += 1;
+        compared.different += usize::from(!same);
+    };
+    let steps: Vec<_> = replies
+        .iter()
+        .map(|reply| reply.rows(0, &reply.tokens))
+        .collect();
+    runner.step(&steps)?;
+    let (mut next, mut wanted) = (Vec::new(), Vec::new());
+    for (reply, guessed) in replies.iter().zip(guessed) {
+        let first = next.len();
+        let choices = reply.choices(runner, first);
+        let pairs = choices.iter().zip(&reply.tokens[1..]);
+        let held = pairs.take_while(|(chosen, draft)| chosen == draft).count();
+        same((held, choices[held]) == (guessed.held, guessed.token));
+        wanted.push(first + held);
+        next.extend(choices);
+    }
+    runner.predict(&next, &wanted)?;
+    for pass in 0..depth {
+        let drafts: Vec<_> = guessed.iter().map(|guessed| guessed.drafts[pass]).collect();
+        for (row, (reply, draft)) in replies.iter().zip(&drafts).enumerate() {
+            let position = guessed[row].held + 2 + pass;
+            same(reply.choice(runner, row, position) == *draft);
+        }
+        let rows = replies
+            .iter()
+            .enumerate()
+            .map(|(row, reply)| reply.rows(guessed[row].held + 1 + pass, &drafts[row..=row]));
+        runner.predict_on(&rows.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// A sampler of a random rule, greedy or not.
+fn sampler(trial: &mut impl Trial) -> Sampler {
+    let sampling = Sampling {
+        temperature: [0.0, 0.5, 1.0][trial.below(3)],
+        top_k: 1 + trial.below(RULE_TOP_K) as u32,
+        top_p: [0.5, 0.9, 1.0][trial.below(3)],
+        min_p: [0.0, 0.1][trial.below(2)],
+        seed: trial.below(1 << 30) as u64,
+        ..Sampling::default()
+    };
+    Sampler::new(sampling, &[], &[], 0)
 }

@@ -24,7 +24,7 @@ impl ProbeDelta<Gdn> for Cuda {
 /// The values of a tensor of the step, whose F16 rows are F32 then.
 pub fn widened(cuda: &Cuda, tensor: &Tensor, mut values: Vec<f32>) -> Vec<f32> {
     let rows = values.chunks_exact_mut(tensor.width).enumerate();
-    for (_, row) in rows.filter(|&(row, _)| tensor.cells_f16 && cuda.step.is_in_cell(row)) {
+    for (_, row) in rows.filter(|&(row, _)| tensor.cells_f16 && cuda.step.now.is_in_cell(row)) {
         for head in row.chunks_exact_mut(Gdn::VALUE_DIM) {
             let pairs = head[..Gdn::VALUE_DIM / 2].iter().map(|pair| pair.to_bits());
             let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);

@@ -1,0 +1,66 @@
+// Implements: Guess::accept
+// Match:      ranked rows of spans that are taken one by one
+// Bound by:   latency (one warp a span, row by row)
+// Sync:       none beyond a warp; chained launch
+#pragma once
+
+#include "base/launch.cuh"
+#include "ops/guess/draw.cuh"
+#include "tile/ptx.cuh"
+
+namespace atlas::accept {
+
+struct Params {
+  const float* ranked;        // (rows, top_k::kWidth)
+  const unsigned* spans;      // (count, 2): first row and rows
+  const unsigned* positions;  // (rows)
+  unsigned* tokens;           // (rows)
+  unsigned* wanted;           // (count)
+  guess::Ahead ahead;
+  unsigned* accepted;  // (count, 2): drafts that hold, and the token behind them
+  unsigned count;
+};
+
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void spans_f32(
+    const __grid_constant__ Params params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const guess::Ahead& ahead = params.ahead;
+  constexpr unsigned kWarps = Tile::kThreads / tile::kWarpLanes;
+  const unsigned span = blockIdx.x * kWarps + threadIdx.x / tile::kWarpLanes;
+  if (span >= params.count) return;
+  const unsigned first = params.spans[2 * span], rows = params.spans[2 * span + 1];
+  unsigned held = rows, behind = 0;
+  for (unsigned i = 0; i < rows; ++i) {
+    const unsigned row = first + i;
+    const unsigned token =
+        guess::draw(params.ranked + size_t{top_k::kWidth} * row, ahead.rule(span), ahead.uniforms,
+                    params.positions[row] + 1);
+    const bool holds = i + 1 < rows && token == params.tokens[row + 1];
+    if (!holds && held == rows) held = i, behind = token;
+    __syncwarp();  // all lanes have read the draft, which the next row overwrites
+    if (threadIdx.x % tile::kWarpLanes == 0) params.tokens[row] = token;
+  }
+  if (rows == 0 || threadIdx.x % tile::kWarpLanes != 0) return;
+  const unsigned row = first + held, next = params.positions[row] + 1;
+  params.wanted[span] = row;
+  ahead.starts[span] = ahead.positions[span] = ahead.tiles[4 * span + 3] = next;
+  params.accepted[2 * span] = held, params.accepted[2 * span + 1] = behind;
+}
+
+template <class Tile>
+struct SpansF32 {
+  static cudaError_t launch(const float* ranked, const unsigned* spans, const unsigned* positions,
+                            unsigned* tokens, unsigned* wanted, const float* rules,
+                            unsigned* starts, unsigned* next_tokens, unsigned* next_positions,
+                            unsigned* tiles, unsigned* accepted, unsigned rows, unsigned count,
+                            unsigned uniforms, cudaStream_t stream) {
+    const guess::Ahead ahead{rules, starts, next_tokens, next_positions, tiles, uniforms};
+    const Params params{ranked, spans, positions, tokens, wanted, ahead, accepted, count};
+    const unsigned blocks = blocks_for(count, Tile::kThreads / tile::kWarpLanes);
+    return launch_chained(spans_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
+  }
+};
+
+}  // namespace atlas::accept

@@ -1,0 +1,166 @@
+//! Predictions ahead of the host on the GPU, and what the host reads of them.
+
+use std::ops::Range;
+
+use ffi::{CudaError, Device, Event, PinnedBuf, ops};
+
+use super::{Cuda, Host, Tensor, count, memory, refused};
+use crate::executor::{DEPTH_MAX, DeviceError, ENDS_MAX, Guessed, TokenId, UNIFORMS};
+use crate::ops::{Batch, Guess, RANKED};
+
+/// Numbers of what was accepted of a sequence: drafts that hold, and the token behind them.
+const ACCEPTED: usize = 2;
+// Positions are numbers of rules, which are F32.
+const _: () = assert!(crate::target::MAX_CONTEXT <= 1 << 24);
+
+/// Guesses in page-locked memory, which the device writes and the host reads behind a wait.
+pub struct Guesses {
+    /// `[ENDS_MAX][ACCEPTED]`.
+    accepted: PinnedBuf<u32>,
+    /// `[DEPTH_MAX][ENDS_MAX]`.
+    drafts: PinnedBuf<u32>,
+    /// Mark behind what was asked for.
+    asked: Event,
+}
+
+impl Guesses {
+    pub fn new(device: &Device) -> Result<Guesses, DeviceError> {
+        Ok(Guesses {
+            accepted: memory::locked(device, ENDS_MAX * ACCEPTED)?,
+            drafts: memory::locked(device, DEPTH_MAX * ENDS_MAX)?,
+            asked: Event::open(device).map_err(refused)?,
+        })
+    }
+
+    /// Guess of a sequence, of so many passes.
+    fn of(&self, sequence: usize, passes: usize) -> Guessed {
+        let [held, token] = self.accepted.as_chunks::<ACCEPTED>().0[sequence];
+        let mut guessed = Guessed {
+            held: held as usize,
+            token,
+            ..Guessed::default()
+        };
+        let drafts = self.drafts.chunks(ENDS_MAX).take(passes);
+        let drafts = drafts.map(|pass| pass[sequence] as TokenId);
+        guessed
+            .drafts
+            .iter_mut()
+            .zip(drafts)
+            .for_each(|(to, draft)| *to = draft);
+        guessed
+    }
+}
+
+impl Cuda {
+    /// Queues the copy of `rows` of `x`, and marks its end.
+    fn copy_and_mark(
+        &mut self,
+        x: &Tensor,
+        rows: Range<usize>,
+        out: &mut Host,
+    ) -> Result<(), CudaError> {
+        let (from, stream) = (x.guard + rows.start * x.width, &self.queue.stream);
+        // SAFETY: `out` is read behind the wait for the mark, and as long as that.
+        unsafe {
+            x.values
+                .download_unwaited(from, &mut out.memory, out.len, stream)?
+        };
+        self.guesses.asked.record(stream)
+    }
+}
+
+impl Guess for Cuda {
+    fn ask(&mut self, x: &Tensor, rows: Range<usize>, out: &mut Host) {
+        assert!(rows.end <= x.rows);
+        out.len = rows.len() * x.width;
+        if !self.queue.failures.any() {
+            let asked = self.copy_and_mark(x, rows, out);
+            self.queue.failures.queued(asked);
+        }
+    }
+
+    fn read_asked(&mut self) -> Result<(), DeviceError> {
+        match self.queue.failures.any() {
+            true => self.queue.wait(),
+            false => {
+                let waited = self.guesses.asked.wait();
+                self.queue.failures.waited(waited);
+            }
+        }
+        self.step.passed();
+        self.queue.failures.told().map_err(refused)
+    }
+
+    fn accept(&mut self, ranked: &Tensor, batch: &Batch) {
+        assert_eq!((ranked.rows, ranked.width), (batch.rows(), RANKED));
+        let sequences = batch.spans().len();
+        assert!(batch.wanted().len() == sequences && sequences <= ENDS_MAX);
+        self.step.now.want(batch);
+        let step = self.step.of(batch);
+        let (spans, positions) = (step.span_list(), step.positions());
+        let [tokens, wanted] = self.step.now.replaced();
+        let rules = self.step.ahead.rules();
+        let [starts, next_tokens, next_positions, tiles] = self.step.ahead.moved_on();
+        let accepted = self.guesses.accepted.as_mut_ptr();
+        // SAFETY: shapes are checked; all lists have room for ENDS_MAX rows, of which each span
+        // has its own; the host reads `accepted` behind a wait only.
+        self.queue.launch("accept", |stream| unsafe {
+            ops::atlas_accept(
+                ranked.as_ptr(),
+                spans,
+                positions,
+                tokens,
+                wanted,
+                rules,
+                starts,
+                next_tokens,
+                next_positions,
+                tiles,
+                accepted,
+                count(ranked.rows),
+                count(sequences),
+                count(UNIFORMS),
+                stream,
+            )
+        });
+    }
+
+    fn guess(&mut self, ranked: &Tensor, on: bool) {
+        assert!(ranked.width == RANKED && ranked.rows <= ENDS_MAX);
+        let rules = self.step.ahead.rules();
+        let [starts, tokens, positions, tiles] = self.step.ahead.moved_on();
+        let drafts = self.guesses.drafts.as_mut_ptr();
+        // SAFETY: the lists have room for ENDS_MAX rows, and `drafts` for as many in each pass; the
+        // host reads those behind a wait only.
+        self.queue.launch("guess", |stream| unsafe {
+            ops::atlas_guess(
+                ranked.as_ptr(),
+                rules,
+                starts,
+                tokens,
+                positions,
+                tiles,
+                drafts,
+                count(ranked.rows),
+                count(UNIFORMS),
+                count(DEPTH_MAX),
+                count(ENDS_MAX),
+                u32::from(on),
+                stream,
+            )
+        });
+    }
+
+    fn read_guesses(
+        &mut self,
+        passes: usize,
+        sequences: usize,
+        guessed: &mut Vec<Guessed>,
+    ) -> Result<(), DeviceError> {
+        self.queue.wait();
+        self.step.passed();
+        self.queue.failures.told().map_err(refused)?;
+        guessed.extend((0..sequences).map(|sequence| self.guesses.of(sequence, passes)));
+        Ok(())
+    }
+}

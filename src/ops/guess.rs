@@ -1,0 +1,46 @@
+//! Predictions that run ahead of the host, which reads meanwhile what the step before has given.
+
+use std::ops::Range;
+
+use super::{Batch, Device};
+use crate::executor::{DeviceError, Guessed};
+
+/// Guesses of what the host will choose. A backend that records no program is never asked for
+/// any, and has the bodies that are here.
+pub trait Guess: Device {
+    /// Begins to copy `rows` of `x` to the host, behind all operations so far: `Guess::read_asked`
+    /// waits.
+    fn ask(&mut self, _x: &Self::Tensor, _rows: Range<usize>, _out: &mut Self::Host) {}
+
+    /// Waits for what was asked for, but not for operations behind that.
+    ///
+    /// # Errors
+    /// `DeviceError` when an operation of this step failed on the device.
+    fn read_asked(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Guesses which token comes behind each row of `batch`, all of which are ranked, by the rules
+    /// of the batch ahead: it is the row's token from here on. One row of each sequence is
+    /// wanted: the device takes the one behind which no draft holds, and the row ahead is at the
+    /// next position.
+    fn accept(&mut self, _ranked: &Self::Tensor, _batch: &Batch) {}
+
+    /// Guesses the next draft of each row of `ranked` by the rules of the batch ahead, where it
+    /// becomes the token of the row; behind a prediction on that batch (`on`) its rows move on by
+    /// a position.
+    fn guess(&mut self, _ranked: &Self::Tensor, _on: bool) {}
+
+    /// Waits for all operations, and appends the guesses of so many sequences in `passes`.
+    ///
+    /// # Errors
+    /// As `read_asked`.
+    fn read_guesses(
+        &mut self,
+        _passes: usize,
+        _sequences: usize,
+        _guessed: &mut Vec<Guessed>,
+    ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
