@@ -5,7 +5,7 @@ use super::family::{self, Mixer, Runs};
 use super::feed_forward::FeedForward;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::executor::{DeviceError, ENDS_MAX};
-use crate::ops::{Batch, Ends, RANKED};
+use crate::ops::{Batch, BesideNorms, Ends, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 
@@ -276,14 +276,16 @@ pub fn draft<B: Runs>(
     let room = s.predicted.as_mut().expect("a prediction has room");
     let [y, pair] = &mut room.pair;
     let Stream { residual, x, .. } = &mut s.stream;
-    ops.embed(&model.embed, batch, residual);
-    ops.rms_norm(residual, &prediction.norm_embedding, y);
     let hidden = match from {
         Hidden::OfRows => &*x,
         Hidden::OfWanted => &room.last,
     };
-    ops.rms_norm(hidden, &prediction.norm_hidden, residual);
-    ops.concat(y, residual, pair);
+    let norms = BesideNorms {
+        embedding: &prediction.norm_embedding,
+        hidden: &prediction.norm_hidden,
+    };
+    let room = [y, &mut *residual];
+    ops.embed_beside(&model.embed, hidden, norms, batch, room, pair);
     ops.linear(pair, &prediction.fusion, residual);
     prediction.layer.mix(ops, s, batch);
     prediction.layer.feed(ops, s, batch);

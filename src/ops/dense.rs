@@ -36,6 +36,24 @@ pub trait Dense: Device {
     /// `out[r] = a[r] | b[r]`. `a, b [R, W]`, `out [R, 2 W]`.
     fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
 
+    /// `rms_norm` of `embed`, beside `rms_norm` of `hidden`: `out[r] = embedding | hidden`, bit by
+    /// bit. `hidden [R, H]`, `out [R, 2 H]`.
+    fn embed_beside(
+        &mut self,
+        table: &Self::Matrix,
+        hidden: &Self::Tensor,
+        norms: BesideNorms<'_, Self>,
+        batch: &Batch,
+        room: [&mut Self::Tensor; 2],
+        out: &mut Self::Tensor,
+    ) {
+        let [normed, other] = room;
+        self.embed(table, batch, other);
+        self.rms_norm(other, norms.embedding, normed);
+        self.rms_norm(hidden, norms.hidden, other);
+        self.concat(normed, other, out);
+    }
+
     /// `out[i] = x[batch.wanted[i]]`. `x [R, W]`, `out [batch.wanted.len(), W]`.
     fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor);
 
@@ -56,6 +74,12 @@ pub trait Dense: Device {
     ) {
         norm_and_rank(self, residual, norm, w, batch, out);
     }
+}
+
+/// Weights of the norms of [`Dense::embed_beside`], `[H]`.
+pub struct BesideNorms<'a, B: Device + ?Sized> {
+    pub embedding: &'a B::Vector,
+    pub hidden: &'a B::Vector,
 }
 
 /// Storage that [`Dense::lm_head`] fills.

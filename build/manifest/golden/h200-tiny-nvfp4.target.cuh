@@ -141,6 +141,11 @@ struct Embed {
   static constexpr int kThreads = 256;
 };
 
+// Kernel `rows_f32` of `embed_beside`.
+struct EmbedBeside {
+  static constexpr int kThreads = 256;
+};
+
 // Kernel `warpgroups_f16` of `experts`.
 struct Experts {
   static constexpr int kThreads = 384;

@@ -133,6 +133,11 @@ kernel = "rows_f32"
 threads = 256
 why = "a thread unpacks 16 bytes of the table; the residual stream is F32"
 
+[hardware.op.embed_beside]
+kernel = "rows_f32"
+threads = 256
+why = "a block norms half a row as `lm_head` norms a row"
+
 [hardware.op.experts]
 kernel = "warpgroups_f16"
 threads = 384
@@ -590,6 +595,10 @@ pub const OP_DELTA_NET_THREADS: usize = 256;
 pub const OP_EMBED_KERNEL: &str = "rows_f32";
 /// Threads of a block of `embed`.
 pub const OP_EMBED_THREADS: usize = 256;
+/// Kernel of `embed_beside`.
+pub const OP_EMBED_BESIDE_KERNEL: &str = "rows_f32";
+/// Threads of a block of `embed_beside`.
+pub const OP_EMBED_BESIDE_THREADS: usize = 256;
 /// Kernel of `experts`.
 pub const OP_EXPERTS_KERNEL: &str = "warpgroups_f16";
 /// Threads of a block of `experts`.

@@ -88,6 +88,7 @@ impl Kind {
 /// Ops of every model.
 const DENSE: &[&str] = &[
     "embed",
+    "embed_beside",
     "rms_norm",
     "linear",
     "linear_add",
@@ -156,6 +157,7 @@ pub(crate) const FP4_OPS: [&str; 2] = ["experts", "moe"];
 
 const KERNELS: &[Kernel] = &[
     Kernel::new("embed", "rows_f32"),
+    Kernel::new("embed_beside", "rows_f32"),
     Kernel::new("rms_norm", "rows_f32").row(),
     Kernel::new("linear", "panels_f16"),
     Kernel::new("linear_add", "panels_f16"),

@@ -17,6 +17,14 @@ static_assert(target::FORMAT_EMBED == target::Format::bf16, "no other table is k
 
 inline constexpr int kRowVectors = target::HIDDEN * sizeof(f16) / kVectorBytes;
 
+// Eight numbers of a token, from `8 * vector` on: a panel's run of 64 bytes is four such vectors of
+// one row.
+__device__ inline const uint4& vector_of(const unsigned char* table, size_t token, size_t vector) {
+  const size_t group = token / tile::kPanelRows * (kRowVectors / 4) + vector / 4;
+  const size_t run = group * tile::kPanelRows + token % tile::kPanelRows;
+  return reinterpret_cast<const uint4*>(table + run * tile::kRunBytes)[vector % 4];
+}
+
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void rows_f32(
     const unsigned char* table, const unsigned* tokens, float* out, unsigned rows) {
@@ -25,11 +33,7 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(
   const size_t item = static_cast<size_t>(blockIdx.x) * Tile::kThreads + threadIdx.x;
   const size_t row = item / kRowVectors, vector = item % kRowVectors;
   if (row >= rows) return;
-  // A panel's run of 64 bytes is four vectors of one row.
-  const size_t token = tokens[row], panel = token / tile::kPanelRows;
-  const size_t group = panel * (kRowVectors / 4) + vector / 4;
-  const size_t run = group * tile::kPanelRows + token % tile::kPanelRows;
-  const uint4 from = reinterpret_cast<const uint4*>(table + run * tile::kRunBytes)[vector % 4];
+  const uint4 from = vector_of(table, tokens[row], vector);
   tile::vector_at(out, 2 * item) = tile::widened({from.x, from.y});
   tile::vector_at(out, 2 * item + 1) = tile::widened({from.z, from.w});
 }

@@ -7,7 +7,7 @@ use ffi::ops;
 use super::storage::Storage;
 use super::{Cuda, FEW_ROWS, Matrix, Tensor, Vector, count};
 use crate::executor::ENDS_MAX;
-use crate::ops::{Batch, Dense, Ends, RANKED, norm_and_rank};
+use crate::ops::{Batch, BesideNorms, Dense, Ends, RANKED, norm_and_rank};
 use crate::target::{HIDDEN, VOCAB};
 
 impl Dense for Cuda {
@@ -106,6 +106,40 @@ impl Dense for Cuda {
         // SAFETY: shapes are checked.
         self.queue.launch("concat", |stream| unsafe {
             ops::atlas_concat(a.as_ptr(), b.as_ptr(), out, rows, width, stream)
+        });
+    }
+
+    fn embed_beside(
+        &mut self,
+        table: &Matrix,
+        hidden: &Tensor,
+        norms: BesideNorms<'_, Cuda>,
+        batch: &Batch,
+        _: [&mut Tensor; 2],
+        out: &mut Tensor,
+    ) {
+        let rows = batch.rows();
+        assert_eq!(
+            (table.n, table.k, table.storage),
+            (VOCAB, HIDDEN, Storage::F16)
+        );
+        assert_eq!((hidden.rows, hidden.width), (rows, HIDDEN));
+        let (of_embedding, of_hidden) = (&norms.embedding.0, &norms.hidden.0);
+        assert_eq!((of_embedding.len(), of_hidden.len()), (HIDDEN, HIDDEN));
+        let out = out.shape(rows, 2 * HIDDEN);
+        let step = self.step.of(batch);
+        // SAFETY: `Batch` has checked the tokens; shapes are checked.
+        self.queue.launch("embed_beside", |stream| unsafe {
+            ops::atlas_embed_beside(
+                table.bytes.as_ptr(),
+                step.tokens(),
+                of_embedding.as_ptr(),
+                hidden.as_ptr(),
+                of_hidden.as_ptr(),
+                out,
+                count(rows),
+                stream,
+            )
         });
     }
 

@@ -4,13 +4,14 @@ use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::executor::DeviceError;
-use crate::ops::{Ends, RANKED};
+use crate::ops::{BesideNorms, Ends, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;
 
 pub(super) const GROUP: Group = Group {
     by_row: &[
         "embed",
+        "embed_beside",
         "rms_norm",
         "linear",
         "linear_add",
@@ -46,6 +47,10 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let embedding = blocks(&[Role::Embedding])[0][0];
     let mut cases: Vec<Box<dyn RowCase>> = vec![
         Box::new(Embed(stored(random, embedding))),
+        Box::new(EmbedBeside {
+            table: stored(random, embedding),
+            norms: [random.gains(HIDDEN), random.gains(HIDDEN)],
+        }),
         Box::new(RmsNorm(random.gains(HIDDEN))),
         Box::new(Concat),
         Box::new(Select),
@@ -106,6 +111,42 @@ impl<B: Probe> RowOpOn<B> for Embed {
         Ok(Box::new(move |b, x, batch| {
             let mut out = b.room(batch.rows(), HIDDEN)?;
             b.embed(&table, batch, &mut out);
+            x.push(out);
+            Ok(())
+        }))
+    }
+}
+
+struct EmbedBeside {
+    table: Stored,
+    norms: [Vec<f32>; 2],
+}
+
+impl RowOp for EmbedBeside {
+    fn op(&self) -> &'static str {
+        "embed_beside"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![HIDDEN]
+    }
+}
+
+impl<B: Probe> RowOpOn<B> for EmbedBeside {
+    fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        let table = b.matrix_of(&self.table)?;
+        let [embedding, hidden] = &self.norms;
+        let (embedding, hidden) = (b.vector_of(embedding)?, b.vector_of(hidden)?);
+        Ok(Box::new(move |b, x, batch| {
+            let norms = BesideNorms {
+                embedding: &embedding,
+                hidden: &hidden,
+            };
+            let rows = batch.rows();
+            let (mut normed, mut other) = (b.room(rows, HIDDEN)?, b.room(rows, HIDDEN)?);
+            let mut out = b.room(rows, 2 * HIDDEN)?;
+            let room = [&mut normed, &mut other];
+            b.embed_beside(&table, &x[0], norms, batch, room, &mut out);
             x.push(out);
             Ok(())
         }))

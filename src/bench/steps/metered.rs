@@ -7,8 +7,8 @@ use std::rc::Rc;
 use crate::backend::clock::{Clock, Timed};
 use crate::executor::{DeviceError, Patience};
 use crate::ops::{
-    Attend, Batch, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta, Guess, Qkv,
-    RANKED, Route, Span, norm_and_rank, store_and_attend,
+    Attend, Batch, BesideNorms, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta,
+    Guess, Qkv, RANKED, Route, Span, norm_and_rank, store_and_attend,
 };
 use crate::shapes;
 use crate::target::{self, Format, KvFormat};
@@ -274,6 +274,29 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         self.inner.concat(&a.inner, &b.inner, &mut out.inner);
         out.shape(a.rows, a.width + b.width);
         self.done("concat", (0, 0), 2 * out.bytes(), 0);
+    }
+
+    fn embed_beside(
+        &mut self,
+        table: &Self::Matrix,
+        hidden: &Self::Tensor,
+        norms: BesideNorms<'_, Self>,
+        batch: &Batch,
+        [normed, other]: [&mut Self::Tensor; 2],
+        out: &mut Self::Tensor,
+    ) {
+        let norms = BesideNorms {
+            embedding: norms.embedding,
+            hidden: norms.hidden,
+        };
+        let room = [&mut normed.inner, &mut other.inner];
+        let (table_of, hidden_of, to) = (&table.inner, &hidden.inner, &mut out.inner);
+        self.inner
+            .embed_beside(table_of, hidden_of, norms, batch, room, to);
+        out.shape(batch.rows(), 2 * table.k);
+        let table_rows = table.bytes / table.n as u64 * batch.rows() as u64;
+        let bytes = table_rows + hidden.bytes() + out.bytes();
+        self.done("embed_beside", (0, 0), bytes, 0);
     }
 
     fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor) {
