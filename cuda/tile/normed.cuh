@@ -37,10 +37,29 @@ __host__ __device__ constexpr int normed_rows_max() {
   return rows;
 }
 
+// Rows that lie one behind the other.
+struct RowsIn {
+  const float* first;
+
+  __device__ const float* operator()(int r) const {
+    return first + static_cast<size_t>(r) * target::HIDDEN;
+  }
+};
+
+// Those of a list; null: the first ones.
+struct ListedRows {
+  const float* first;
+  const unsigned* list;
+
+  __device__ const float* operator()(int r) const {
+    return RowsIn{first}(list == nullptr ? r : static_cast<int>(list[r]));
+  }
+};
+
 // Norms all rows into shared memory, `NormedRow`'s threads one at a time; the first block also
-// writes them to `x`.
-template <class Shape>
-__device__ inline void norm_rows(const float* residual, float* x, int rows, const NormedRow& gain,
+// writes them to `x`. `from(r)` is row r.
+template <class Shape, class From>
+__device__ inline void norm_rows(const From& from, float* x, int rows, const NormedRow& gain,
                                  const StagedRows<Shape>& staged, NormedStorage<Shape>& shared) {
   constexpr int kGroups = Shape::kThreads / kPanelThreads;
   constexpr int kRows = kNormedAtOnce<Shape>;
@@ -52,7 +71,7 @@ __device__ inline void norm_rows(const float* residual, float* x, int rows, cons
     NormedRow row[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (row_of(i) < rows) row[i].load(residual + at(row_of(i)));
+      if (row_of(i) < rows) row[i].load(from(row_of(i)));
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {

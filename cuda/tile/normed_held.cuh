@@ -14,7 +14,9 @@ struct HeldRows {
 };
 
 // Norms rows, one a block, into `x` as well unless that is null, and waits until all are there.
-__device__ inline Meeting norm_held(const float* residual, float* x, int rows,
+// `from(r)` is row r.
+template <class From>
+__device__ inline Meeting norm_held(const From& from, float* x, int rows,
                                     const NormedRow& gain, const HeldRows& to) {
   __shared__ NormedRow::SharedStorage shared;
   const int blocks = gridDim.x, first = blockIdx.x;
@@ -22,7 +24,7 @@ __device__ inline Meeting norm_held(const float* residual, float* x, int rows,
   for (int r = first; r < rows; r += blocks) {
     const size_t at = static_cast<size_t>(r) * target::HIDDEN;
     NormedRow row;
-    row.load(residual + at);
+    row.load(from(r));
     row.normalise(gain, target::NORM_EPS, shared);
     NormedRow::for_each_vector([&](int i, int vector) {
       put_vector(to.x + at, vector, row.part[i]);

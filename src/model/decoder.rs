@@ -5,7 +5,7 @@ use super::family::{self, Mixer, Runs};
 use super::feed_forward::FeedForward;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::executor::{DeviceError, ENDS_MAX};
-use crate::ops::{Batch, BesideNorms, Ends, RANKED};
+use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 
@@ -243,6 +243,7 @@ pub fn forward_watched<B: Runs>(
         behind(ops, s, Part::FeedForward);
     }
     let ends = Ends {
+        hidden: Hidden::OfRows,
         x: &mut s.stream.x,
         last: &mut s.last,
         logits: &mut s.logits,
@@ -251,18 +252,10 @@ pub fn forward_watched<B: Runs>(
     ops.lm_head(&s.stream.residual, &model.norm, model.head(), batch, ends);
 }
 
-/// Hidden states that a prediction goes on from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hidden {
-    /// States that `forward` left of each row, in `s.stream.x`.
-    OfRows,
-    /// States that a prediction left of the rows that were wanted, in `s.predicted.last`.
-    OfWanted,
-}
-
-/// Runs the multi-token-prediction layer on the hidden states that `from` tells and the token after
-/// each row (`batch.tokens`). Leaves its own hidden states in `s.stream.x`, and in `s.predicted` of
-/// the wanted rows those, the logits of the token after next, and, if the backend ranks them, their
+/// Runs the multi-token-prediction layer on the token after each row (`batch.tokens`) and hidden
+/// states: `from` says whether `forward` left them of each row, in `s.stream.x`, or a prediction of
+/// the rows that were wanted, in `s.predicted.last`. Leaves in `s.predicted` of the wanted rows its
+/// own hidden states, the logits of the token after next, and, if the backend ranks them, their
 /// ranking; then a guess of each is in the batch ahead.
 pub fn draft<B: Runs>(
     ops: &mut B,
@@ -289,12 +282,18 @@ pub fn draft<B: Runs>(
     ops.linear(pair, &prediction.fusion, residual);
     prediction.layer.mix(ops, s, batch);
     prediction.layer.feed(ops, s, batch);
-    ops.rms_norm(&s.stream.residual, &prediction.norm, &mut s.stream.x);
+    let prediction = model.prediction.as_ref().expect("it has run");
     let room = s.predicted.as_mut().expect("a prediction has room");
-    ops.select(&s.stream.x, batch, &mut room.last);
-    ops.linear(&room.last, model.head(), &mut room.logits);
+    let ends = Ends {
+        hidden: Hidden::OfWanted,
+        x: &mut s.stream.x,
+        last: &mut room.last,
+        logits: &mut room.logits,
+        ranked: &mut room.ranked,
+    };
+    let residual = &s.stream.residual;
+    ops.lm_head(residual, &prediction.norm, model.head(), batch, ends);
     if B::RANKS {
-        ops.top_k(&room.logits, &mut room.ranked);
         ops.guess(&room.ranked, from == Hidden::OfWanted);
     }
 }

@@ -5,11 +5,11 @@ use crate::executor::{
     Ahead, DEPTH_MAX, DeviceError, ENDS_MAX, Executor, Guessed, LOGITS_ROWS_MAX, PageId, Patience,
     Ranked, Rows, Slot, States, TokenId,
 };
-use crate::ops::{Batch, ONE_BY_ONE, Program, RANKED};
+use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 
-use super::decoder::{self, Hidden, Model, Part, Scratch};
+use super::decoder::{self, Model, Part, Scratch};
 use super::feed_forward::ROUTER_LOGITS;
 use super::ledger::Plan;
 

@@ -62,8 +62,9 @@ pub trait Dense: Device {
     /// not a number if a logit is not finite. `logits [R, VOCAB]`, `out [R, RANKED]`.
     fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
 
-    /// `rms_norm` of `residual`; of its wanted rows `linear` with `w`, and `top_k` where rows are
-    /// ranked; bit by bit. What is left in `out.last` is not specified.
+    /// `rms_norm` of the rows of `residual` that `out.hidden` says; of the wanted ones `linear` with
+    /// `w`, and `top_k` where rows are ranked; bit by bit. What is left in the one of `out.x` and
+    /// `out.last` that it does not say is not specified.
     fn lm_head(
         &mut self,
         residual: &Self::Tensor,
@@ -82,11 +83,22 @@ pub struct BesideNorms<'a, B: Device + ?Sized> {
     pub hidden: &'a B::Vector,
 }
 
+/// Hidden states that [`Dense::lm_head`] leaves, and that a prediction goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    /// Those of every row, in `Ends::x`.
+    OfRows,
+    /// Those of the wanted rows, in `Ends::last`.
+    OfWanted,
+}
+
 /// Storage that [`Dense::lm_head`] fills.
 pub struct Ends<'a, B: Device + ?Sized> {
-    /// Normed rows, `[R, H]`.
+    /// Rows that are left normed.
+    pub hidden: Hidden,
+    /// Normed rows, `[R, H]`, or room for the wanted ones of `residual`.
     pub x: &'a mut B::Tensor,
-    /// Room for the wanted ones of them.
+    /// Normed rows that are wanted, `[batch.wanted.len(), H]`, or room for them.
     pub last: &'a mut B::Tensor,
     /// `[batch.wanted.len(), VOCAB]`.
     pub logits: &'a mut B::Tensor,
@@ -103,8 +115,16 @@ pub fn norm_and_rank<B: Dense + ?Sized>(
     batch: &Batch,
     out: Ends<'_, B>,
 ) {
-    ops.rms_norm(residual, norm, out.x);
-    ops.select(out.x, batch, out.last);
+    match out.hidden {
+        Hidden::OfRows => {
+            ops.rms_norm(residual, norm, out.x);
+            ops.select(out.x, batch, out.last);
+        }
+        Hidden::OfWanted => {
+            ops.select(residual, batch, out.x);
+            ops.rms_norm(out.x, norm, out.last);
+        }
+    }
     ops.linear(out.last, w, out.logits);
     if B::RANKS {
         ops.top_k(out.logits, out.ranked);

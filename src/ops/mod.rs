@@ -29,7 +29,7 @@ pub use attend::{Attend, Qkv, store_and_attend};
 pub use batch::{Batch, Span};
 pub use cost::Cost;
 pub use delta::{Delta, DeltaNet, GatedDelta};
-pub use dense::{BesideNorms, Dense, Ends, norm_and_rank};
+pub use dense::{BesideNorms, Dense, Ends, Hidden, norm_and_rank};
 pub use device::{Device, Program};
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::Gate;

@@ -33,7 +33,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
   tile::NormedRow gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  const auto meeting = tile::norm_held(params.residual, params.x, params.rows, gain, to);
+  const auto meeting = tile::norm_held(params.rows_in(), params.x, params.rows, gain, to);
   tile::hold_normed<kTiles>(stage, to, first, rows);
   const W w{params.weight, VOCAB, HIDDEN};
   float* logits = params.logits + size_t{VOCAB} * first;
@@ -72,15 +72,16 @@ struct HeldF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
   static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
 
-  static cudaError_t launch(const float* residual, const float* gain, float* x,
-                            unsigned char* operands, const unsigned char* weight, float* logits,
-                            unsigned* orders, float* sums, unsigned* arrived, float* ranked,
-                            unsigned rows, unsigned format, cudaStream_t stream) {
+  static cudaError_t launch(const float* residual, const unsigned* wanted, const float* gain,
+                            float* x, unsigned char* operands, const unsigned char* weight,
+                            float* logits, unsigned* orders, float* sums, unsigned* arrived,
+                            float* ranked, unsigned rows, unsigned format, cudaStream_t stream) {
     using tile::Storage;
     constexpr Storage kHead =
         tile::storage_of(target::TIED_HEAD ? target::FORMAT_EMBED : target::FORMAT_HEAD);
     if (format != static_cast<unsigned>(kHead)) return cudaErrorInvalidValue;
     const Params params{residual,
+                        wanted,
                         gain,
                         x,
                         weight,

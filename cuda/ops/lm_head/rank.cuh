@@ -6,6 +6,7 @@
 #include "ops/top_k/rank.cuh"
 #include "target.cuh"
 #include "tile/meet.cuh"
+#include "tile/normed.cuh"
 
 namespace atlas::lm_head {
 
@@ -14,7 +15,8 @@ using target::VOCAB;
 using top_k::kPanels;
 
 struct Params {
-  const float* residual;        // (rows, HIDDEN)
+  const float* residual;        // (rows of the step, HIDDEN)
+  const unsigned* wanted;       // (rows): which of them; null: the first ones
   const float* gain;            // (HIDDEN)
   float* x;                     // (rows, HIDDEN)
   const unsigned char* weight;  // panels of (VOCAB, HIDDEN)
@@ -24,6 +26,8 @@ struct Params {
   unsigned* ranked_by;          // blocks that have ranked; zero before and behind
   float* ranked;                // (rows, 2 * TOP_K + 1)
   int rows;
+
+  __device__ tile::ListedRows rows_in() const { return {residual, wanted}; }
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];

@@ -27,7 +27,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   tile::NormedRow gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  tile::norm_rows(params.residual, params.x, params.rows, gain, staged, shared);
+  tile::norm_rows(params.rows_in(), params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
     float* to = params.logits + size_t{VOCAB} * row;

@@ -88,7 +88,7 @@ __device__ inline void run(const Params& params, int block, int blocks) {
   Row gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  tile::norm_rows(params.residual, params.x, params.rows, gain, staged, shared);
+  tile::norm_rows(tile::RowsIn{params.residual}, params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     int panel = at.first + unit;
     const Part& part = at.part_of(panel);

@@ -4,7 +4,7 @@
 use super::random::Random;
 use super::*;
 use crate::executor::{PageId, Rows, Slot, States};
-use crate::ops::{Attend, Delta, GatedDelta, Route};
+use crate::ops::{Attend, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
 
@@ -439,4 +439,37 @@ fn concatenation_and_selection() {
     let batch = batch(0, 0, 3, &[PageId(0)]);
     cpu.select(&pair, &batch, &mut last);
     assert_eq!(last.values, pair.row(2));
+}
+
+/// Normed rows that `lm_head` leaves, and logits of those that are wanted.
+fn head(hidden: Hidden, batch: &Batch) -> [Tensor; 2] {
+    let (mut cpu, mut random) = (Cpu::new(1), Random::new(10));
+    let residual = tensor(&mut random, batch.rows(), 8);
+    let norm = random.normal(8);
+    let matrix = Matrix::new(8, &[random.normal(8 * VOCAB)]);
+    let (mut x, mut last) = (Tensor::default(), Tensor::default());
+    let (mut logits, mut ranked) = (Tensor::default(), Tensor::default());
+    let ends = Ends {
+        hidden,
+        x: &mut x,
+        last: &mut last,
+        logits: &mut logits,
+        ranked: &mut ranked,
+    };
+    cpu.lm_head(&residual, &norm, &matrix, batch, ends);
+    let normed = match hidden {
+        Hidden::OfRows => x,
+        Hidden::OfWanted => last,
+    };
+    [normed, logits]
+}
+
+#[test]
+fn the_head_of_the_wanted_rows_leaves_what_that_of_all_rows_does_of_them() {
+    let mut batch = batch(0, 0, 4, &[PageId(0)]);
+    batch.want(vec![1, 3]).unwrap();
+    let [all, logits] = head(Hidden::OfRows, &batch);
+    let [wanted, logits_of_wanted] = head(Hidden::OfWanted, &batch);
+    assert_eq!(wanted.values, [all.row(1), all.row(3)].concat());
+    assert_eq!(logits_of_wanted.values, logits.values);
 }

@@ -7,7 +7,7 @@ use ffi::ops;
 use super::storage::Storage;
 use super::{Cuda, FEW_ROWS, Matrix, Tensor, Vector, count};
 use crate::executor::ENDS_MAX;
-use crate::ops::{Batch, BesideNorms, Dense, Ends, RANKED, norm_and_rank};
+use crate::ops::{Batch, BesideNorms, Dense, Ends, Hidden, RANKED, norm_and_rank};
 use crate::target::{HIDDEN, VOCAB};
 
 impl Dense for Cuda {
@@ -175,21 +175,26 @@ impl Dense for Cuda {
         batch: &Batch,
         out: Ends<'_, Cuda>,
     ) {
-        // A step of replies wants all its rows; drafts may be more of them than this takes.
-        if !batch.wants_all() || batch.rows() > FEW_ROWS {
-            return norm_and_rank(self, residual, norm, w, batch, out);
-        }
-        let rows = batch.rows();
-        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
+        let rows = batch.wanted().len();
+        // Some of a prompt's rows are wanted and all are left; drafts may be more than this takes.
+        let (wanted, x) = match out.hidden {
+            _ if rows > FEW_ROWS => return norm_and_rank(self, residual, norm, w, batch, out),
+            Hidden::OfWanted => (self.step.of(batch).wanted_rows(), out.last),
+            Hidden::OfRows if batch.wants_all() => (ptr::null(), out.x),
+            Hidden::OfRows => return norm_and_rank(self, residual, norm, w, batch, out),
+        };
+        assert_eq!((residual.rows, residual.width), (batch.rows(), HIDDEN));
         assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
-        let x = out.x.shape(rows, HIDDEN);
+        let x = x.shape(rows, HIDDEN);
         let logits = out.logits.shape(rows, VOCAB);
         let ranked = out.ranked.shape(rows, RANKED);
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; orders and sums
-        // have room for `ENDS_MAX` rows, the operands for `FEW_ROWS`; `arrived` has numbers.
+        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it; the
+        // matrix is in panels of its storage; orders and sums have room for `ENDS_MAX` rows, the
+        // operands for `FEW_ROWS`; `arrived` has numbers.
         self.queue.launch("lm_head", |stream| unsafe {
             ops::atlas_lm_head(
                 residual.as_ptr(),
+                wanted,
                 norm.0.as_ptr(),
                 x,
                 self.operands.as_mut_ptr(),

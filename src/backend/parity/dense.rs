@@ -3,8 +3,8 @@
 use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
-use crate::executor::DeviceError;
-use crate::ops::{BesideNorms, Ends, RANKED};
+use crate::executor::{DeviceError, ENDS_MAX};
+use crate::ops::{BesideNorms, Ends, Hidden, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;
 
@@ -55,11 +55,14 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
         Box::new(Concat),
         Box::new(Select),
         Box::new(TopK),
-        Box::new(LmHead {
+    ];
+    for hidden in [Hidden::OfRows, Hidden::OfWanted] {
+        cases.push(Box::new(LmHead {
             norm: random.gains(HIDDEN),
             matrix: stored(random, head[0][0]),
-        }),
-    ];
+            hidden,
+        }));
+    }
     cases.extend(products(random, fusion()));
     cases
 }
@@ -367,6 +370,7 @@ impl<B: Probe> RowOpOn<B> for TopK {
 struct LmHead {
     norm: Vec<f32>,
     matrix: Stored,
+    hidden: Hidden,
 }
 
 impl RowOp for LmHead {
@@ -375,7 +379,11 @@ impl RowOp for LmHead {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", name(&self.matrix.bits))
+        let matrix = name(&self.matrix.bits);
+        match self.wanted(rows) {
+            Some(wanted) => format!("{} of {rows} {matrix}", wanted.len()),
+            None => format!("{rows} {matrix}"),
+        }
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -388,7 +396,16 @@ impl RowOp for LmHead {
     }
 
     fn takes(&self, rows: usize) -> bool {
-        rows <= MAX_SEQUENCES
+        match self.wanted(rows) {
+            Some(wanted) => wanted.len() <= ENDS_MAX,
+            None => rows <= MAX_SEQUENCES,
+        }
+    }
+
+    /// Every third row, the last one among them.
+    fn wanted(&self, rows: usize) -> Option<Vec<usize>> {
+        let third = || ((rows - 1) % 3..rows).step_by(3).collect();
+        (self.hidden == Hidden::OfWanted).then(third)
     }
 
     /// Normed rows, logits, those of the ids, ranked ones, and the logarithm of what all weigh,
@@ -407,16 +424,21 @@ impl<B: Probe> RowOpOn<B> for LmHead {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         let (norm, matrix) = (b.vector_of(&self.norm)?, b.matrix_of(&self.matrix)?);
         Ok(Box::new(move |b, x, batch| {
-            let rows = batch.rows();
-            let (mut normed, mut last) = (b.room(rows, HIDDEN)?, b.room(rows, HIDDEN)?);
-            let (mut logits, mut ranked) = (b.room(rows, VOCAB)?, b.room(rows, RANKED)?);
+            let (rows, wanted) = (batch.rows(), batch.wanted().len());
+            let (mut normed, mut last) = (b.room(rows, HIDDEN)?, b.room(wanted, HIDDEN)?);
+            let (mut logits, mut ranked) = (b.room(wanted, VOCAB)?, b.room(wanted, RANKED)?);
             let ends = Ends {
+                hidden: self.hidden,
                 x: &mut normed,
                 last: &mut last,
                 logits: &mut logits,
                 ranked: &mut ranked,
             };
             b.lm_head_rounded(&x[0], &norm, &matrix, batch, ends)?;
+            let normed = match self.hidden {
+                Hidden::OfRows => normed,
+                Hidden::OfWanted => last,
+            };
             *x = vec![normed, logits, ranked];
             Ok(())
         }))

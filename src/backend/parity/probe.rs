@@ -3,7 +3,7 @@
 use super::round_f16;
 use crate::backend::cpu::{self, Cpu};
 use crate::executor::DeviceError;
-use crate::ops::{Batch, Dense, Device, Ends};
+use crate::ops::{Batch, Dense, Device, Ends, Hidden};
 use crate::weights::Stored;
 
 /// A backend that cases can be run on.
@@ -73,10 +73,17 @@ impl Probe for Cpu {
         residual: &cpu::Tensor,
         norm: &Vec<f32>,
         w: &Self::Matrix,
-        _: &Batch,
+        batch: &Batch,
         out: Ends<'_, Cpu>,
     ) -> Result<(), DeviceError> {
-        self.norm_linear_rounded(residual, norm, out.x, &mut [(w, out.logits)])?;
+        let (rows, normed) = match out.hidden {
+            Hidden::OfRows => (residual, out.x),
+            Hidden::OfWanted => {
+                self.select(residual, batch, out.x);
+                (&*out.x, out.last)
+            }
+        };
+        self.norm_linear_rounded(rows, norm, normed, &mut [(w, out.logits)])?;
         self.top_k(out.logits, out.ranked);
         Ok(())
     }

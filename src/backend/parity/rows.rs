@@ -55,9 +55,14 @@ pub trait RowOp {
         true
     }
 
-    /// Whether every result is a row of the case.
+    /// Whether every result is of one row.
     fn is_by_row(&self) -> bool {
         true
+    }
+
+    /// Which of so many rows are wanted and have results, if not all.
+    fn wanted(&self, _rows: usize) -> Option<Vec<usize>> {
+        None
     }
 
     /// Changes drawn inputs, which are those of `widths`.
@@ -131,9 +136,10 @@ impl<'a> Rowwise<'a> {
         self.op.case(self.rows)
     }
 
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
+    /// Rows that have results.
+    pub fn with_results(&self) -> Vec<usize> {
+        let all = || (0..self.rows).collect();
+        self.op.wanted(self.rows).unwrap_or_else(all)
     }
 
     /// The case's row `row` alone.
@@ -184,6 +190,9 @@ impl<'a> Rowwise<'a> {
         let rows: Vec<_> = rows.collect();
         let mut batch = Batch::new(KV_PAGES);
         batch.fill(&rows)?;
+        if let Some(wanted) = self.op.wanted(self.rows) {
+            batch.want(wanted)?;
+        }
         Ok(batch)
     }
 }

@@ -8,7 +8,7 @@ use crate::backend::clock::{Clock, Timed};
 use crate::executor::{DeviceError, Patience};
 use crate::ops::{
     Attend, Batch, BesideNorms, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta,
-    Guess, Qkv, RANKED, Route, Span, norm_and_rank, store_and_attend,
+    Guess, Hidden, Qkv, RANKED, Route, Span, norm_and_rank, store_and_attend,
 };
 use crate::shapes;
 use crate::target::{self, Format, KvFormat};
@@ -319,16 +319,18 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         batch: &Batch,
         out: Ends<'_, Self>,
     ) {
-        if !batch.wants_all() {
+        if out.hidden == Hidden::OfRows && !batch.wants_all() {
             return norm_and_rank(self, residual, norm, w, batch, out);
         }
         let Ends {
+            hidden,
             x,
             last,
             logits,
             ranked,
         } = out;
         let inner = Ends {
+            hidden,
             x: &mut x.inner,
             last: &mut last.inner,
             logits: &mut logits.inner,
@@ -337,14 +339,20 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         let head = &w.inner;
         self.inner
             .lm_head(&residual.inner, norm, head, batch, inner);
-        x.shape(residual.rows, residual.width);
-        logits.shape(x.rows, w.n);
-        let mut bytes = w.bytes + residual.bytes() + x.bytes() + logits.bytes();
+        let rows = batch.wanted().len();
+        let normed = match hidden {
+            Hidden::OfRows => x,
+            Hidden::OfWanted => last,
+        };
+        normed.shape(rows, residual.width);
+        logits.shape(rows, w.n);
+        let read = if rows == 0 { 0 } else { w.bytes };
+        let mut bytes = read + 2 * normed.bytes() + logits.bytes();
         if B::RANKS {
-            ranked.shape(x.rows, RANKED);
+            ranked.shape(rows, RANKED);
             bytes += ranked.bytes();
         }
-        let flops = (2 * x.rows * w.n * w.k) as u64;
+        let flops = (2 * rows * w.n * w.k) as u64;
         self.done("lm_head", (w.n, w.k), bytes, flops);
     }
 }
