@@ -475,6 +475,7 @@ impl Drop for Cuda {
     /// Nothing is under way any more when the memory goes that it works in, whoever has that.
     fn drop(&mut self) {
         self.queue.wait();
+        self.wait_beside();
     }
 }
 

@@ -528,6 +528,7 @@ impl<E: Executor> Engine<E> {
         let prompts = work.clone().filter(is_prompt).map(|work| work.tokens);
         let prompts = prompts.sum();
         self.pace.note(prompts, took);
+        self.costs.fade();
         if prompts == 0 {
             self.costs.note(work.map(|work| work.tokens).sum(), took);
         }
@@ -691,6 +692,7 @@ impl<E: Executor> Engine<E> {
             }
             sequence.settle_drafts(held, &mut self.kv);
             row += 1 + drafts;
+            self.costs.note_drafts(drafts, held);
             drafted += drafts;
             accepted += held;
         }

@@ -12,7 +12,7 @@ use super::scheduler::Plan;
 use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::{Engine, Limits};
-use crate::executor::{Ahead, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use crate::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Token of a row that no known one follows.
 const NONE: TokenId = 0;
@@ -70,14 +70,15 @@ impl<E: Executor> Engine<E> {
             return Ok(());
         }
         let most = DEPTH_MAX.min(self.limits.drafts);
-        // Predictions follow a step of one row.
+        let mut step = Duration::ZERO;
         for rows in [1 + most, 1] {
-            let shortest = self.measure(|engine| engine.try_rows(rows))?;
-            self.costs.note(rows, shortest);
+            step = self.measure(|engine| engine.try_rows(rows))?;
+            self.costs.note(rows, step);
         }
         for depth in [1, most] {
-            let shortest = self.measure(|engine| engine.try_predictions(depth))?;
-            self.costs.note_predictions(depth, shortest);
+            let with = self.measure(|engine| engine.try_predictions(depth))?;
+            self.costs
+                .note_predictions(depth, with.saturating_sub(step));
         }
         if speculate != Speculate::Auto || self.costs.may_pay(most) {
             self.drafter = Drafter::Prediction;
@@ -101,19 +102,28 @@ impl<E: Executor> Engine<E> {
         Ok(shortest)
     }
 
-    /// So many predictions behind that.
+    /// So many predictions behind a step of one row.
     fn try_predictions(&mut self, depth: usize) -> Result<(), DeviceError> {
-        let row = Rows {
+        let row = |start| Rows {
             states: States::own(Slot(0)),
-            start: 0,
+            start,
             tokens: &[NONE],
             pages: &[PageId(0)],
             behind: &[],
             logits: 1,
         };
+        let ahead = Ahead {
+            depth,
+            rows: &[row(depth)],
+            draws: &[Draw::default()],
+        };
+        if self.executor.step_ahead(&[row(0)], &ahead)? {
+            return self.executor.guessed(&mut self.guessed);
+        }
+        self.executor.step(&[row(0)])?;
         self.executor.predict(&[NONE], &[0])?;
         for pass in 1..depth {
-            self.executor.predict_on(&[Rows { start: pass, ..row }])?;
+            self.executor.predict_on(&[row(pass)])?;
         }
         Ok(())
     }

@@ -92,8 +92,13 @@ impl Grams {
 
 /// Weight of what is older, at each look at how often drafts held.
 const FADING: f64 = 0.95;
-/// Drafts that are thought to have been tried, and to have held, before any was.
-const SUPPOSED: (f64, f64) = (2.0, 1.5);
+/// Drafts of a reply that are thought to have been tried before any was: they held as often as
+/// those of other replies lately.
+const SUPPOSED: f64 = 2.0;
+/// Drafts that held of those, before there was any reply.
+const SUPPOSED_HELD: f64 = 1.5;
+/// Weight of what is older, of all replies.
+const FADING_OF_ALL: f64 = 0.998;
 
 /// Trust in the drafts of a sequence: how often they hold, each behind those that held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,23 +108,27 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Share of drafts that hold.
-    fn rate(self) -> f64 {
-        (self.held + SUPPOSED.1) / (self.tried + SUPPOSED.0)
+    /// Share of drafts that hold, if of all so many do.
+    fn rate(self, of_all: f64) -> f64 {
+        (self.held + SUPPOSED * of_all) / (self.tried + SUPPOSED)
     }
 
     /// Notes a step: of `drafts` the first `held` held, and none behind them was looked at.
     pub fn note(&mut self, drafts: usize, held: usize) {
+        self.fade(FADING);
+        self.add(drafts, held);
+    }
+
+    fn add(&mut self, drafts: usize, held: usize) {
         let tried = held + usize::from(held < drafts);
-        self.fade();
         self.tried += tried as f64;
         self.held += held as f64;
     }
 
     /// Forgets a little: drafts that are not tried for long are thought of as at first.
-    fn fade(&mut self) {
-        self.tried *= FADING;
-        self.held *= FADING;
+    fn fade(&mut self, fading: f64) {
+        self.tried *= fading;
+        self.held *= fading;
     }
 }
 
@@ -171,11 +180,13 @@ impl Times {
     }
 }
 
-/// Times of steps of replies, by their rows, and of predictions behind one, by their number.
+/// Times of steps of replies, by their rows, and of predictions behind one, by their number; and
+/// what they are for, how often drafts of any reply hold.
 #[derive(Debug, Default)]
 pub struct Costs {
     steps: Times,
     predictions: Times,
+    hold: Trust,
 }
 
 impl Costs {
@@ -189,7 +200,22 @@ impl Costs {
         self.predictions.note(depth, took);
     }
 
-    /// Seconds of that; 0 where nothing is known.
+    /// Notes how many drafts of a reply's step held, as `Trust::note` has it.
+    pub fn note_drafts(&mut self, drafts: usize, held: usize) {
+        self.hold.add(drafts, held);
+    }
+
+    /// Forgets a little of that, in each step: drafts that do not pay are tried again some time.
+    pub fn fade(&mut self) {
+        self.hold.fade(FADING_OF_ALL);
+    }
+
+    /// Share of the drafts of all replies that hold.
+    fn hold(&self) -> f64 {
+        self.hold.rate(SUPPOSED_HELD / SUPPOSED)
+    }
+
+    /// Seconds that so many drafts of every reply take to make; 0 where nothing is known.
     fn predictions(&self, depth: usize) -> f64 {
         self.predictions.of(depth).unwrap_or(0.0)
     }
@@ -257,7 +283,12 @@ fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Rep
     let mut taken = vec![0; rows];
     let (mut tokens, mut best) = (rows as f64, GAIN_MIN * rows as f64 / plain);
     for drafts in 1..=most {
-        let hope = |reply: usize| replies[reply].trust.rate().powi(taken[reply] as i32 + 1);
+        let hope = |reply: usize| {
+            replies[reply]
+                .trust
+                .rate(costs.hold())
+                .powi(taken[reply] as i32 + 1)
+        };
         let open = (0..rows).filter(|&reply| taken[reply] < has[reply]);
         let Some(next) = open.max_by(|&a, &b| hope(a).total_cmp(&hope(b))) else {
             break;
@@ -288,7 +319,7 @@ impl Reply {
     pub fn faded(self, had: usize) -> Trust {
         let mut trust = self.trust;
         if had > 0 && self.drafts == 0 {
-            trust.fade();
+            trust.fade(FADING);
         }
         trust
     }
@@ -475,9 +506,9 @@ mod tests {
     fn trust_that_is_not_tried_comes_back() {
         let mut trust = Trust::default();
         (0..200).for_each(|_| trust.note(7, 0));
-        assert!(trust.rate() < 0.1);
+        assert!(trust.rate(0.75) < 0.1);
         let mut reply = Reply { trust, drafts: 0 };
         (0..200).for_each(|_| reply.trust = reply.faded(7));
-        assert!(reply.trust.rate() > 0.7);
+        assert!(reply.trust.rate(0.75) > 0.7);
     }
 }

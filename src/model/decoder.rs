@@ -247,7 +247,7 @@ pub fn forward_watched<B: Runs>(
         x: &mut s.stream.x,
         last: &mut s.last,
         logits: &mut s.logits,
-        ranked: &mut s.ranked,
+        ranked: Some(&mut s.ranked),
     };
     ops.lm_head(&s.stream.residual, &model.norm, model.head(), batch, ends);
 }
@@ -255,8 +255,8 @@ pub fn forward_watched<B: Runs>(
 /// Runs the multi-token-prediction layer on the token after each row (`batch.tokens`) and hidden
 /// states: `from` says whether `forward` left them of each row, in `s.stream.x`, or a prediction of
 /// the rows that were wanted, in `s.predicted.last`. Leaves in `s.predicted` of the wanted rows its
-/// own hidden states, the logits of the token after next, and, if the backend ranks them, their
-/// ranking; then a guess of each is in the batch ahead.
+/// own hidden states and the logits of the token after next, and a guess of that in the batch
+/// ahead.
 pub fn draft<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
@@ -266,6 +266,9 @@ pub fn draft<B: Runs>(
 ) {
     let prediction = model.prediction.as_mut();
     let prediction = prediction.expect("the target has a multi-token-prediction layer");
+    if from == Hidden::OfRows {
+        ops.accept(&s.ranked, batch);
+    }
     let room = s.predicted.as_mut().expect("a prediction has room");
     let [y, pair] = &mut room.pair;
     let Stream { residual, x, .. } = &mut s.stream;
@@ -289,12 +292,18 @@ pub fn draft<B: Runs>(
         x: &mut s.stream.x,
         last: &mut room.last,
         logits: &mut room.logits,
-        ranked: &mut room.ranked,
+        ranked: None,
     };
     let residual = &s.stream.residual;
     ops.lm_head(residual, &prediction.norm, model.head(), batch, ends);
+    ops.guess(&room.logits, from == Hidden::OfWanted);
+}
+
+/// Ranks what a prediction left in `s.predicted.logits`, if the backend ranks rows.
+pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
+    let room = s.predicted.as_mut().expect("a prediction has room");
     if B::RANKS {
-        ops.guess(&room.ranked, from == Hidden::OfWanted);
+        ops.top_k(&room.logits, &mut room.ranked);
     }
 }
 

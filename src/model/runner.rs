@@ -123,7 +123,9 @@ impl<B: Runs> Runner<B> {
         if each == 1 {
             self.ahead.fill(&sequences)?;
         }
-        self.batch.fill(&sequences)
+        self.batch.fill(&sequences)?;
+        self.batch.draw_ahead();
+        Ok(())
     }
 
     fn record_program(&mut self, program: Program) -> Result<(), DeviceError> {
@@ -283,6 +285,7 @@ impl<B: Runs> Runner<B> {
 
     /// The same of a prediction.
     fn finish_prediction(&mut self) -> Result<(), DeviceError> {
+        decoder::rank_prediction(&mut self.ops, &mut self.scratch);
         (self.displaced, self.predicted) = (false, true);
         self.take_ranked()
     }
@@ -407,12 +410,12 @@ impl<B: Runs> Executor for Runner<B> {
         self.ahead.draw_by(ahead.draws);
         let (ops, batch) = (&mut self.ops, &mut self.batch);
         let (model, s) = (&mut self.model, &mut self.scratch);
+        batch.draw_ahead();
         ops.begin(batch);
-        ops.begin(&self.ahead);
         ops.run(step, batch, |ops| decoder::forward(ops, model, s, batch));
+        ops.begin_ahead(&self.ahead);
         ops.ask(&s.ranked, 0..batch.rows(), &mut self.ranked);
         batch.want_of_each();
-        ops.accept(&s.ranked, batch);
         let batch = &*batch;
         ops.run(draft, batch, |ops| {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);

@@ -54,6 +54,7 @@ pub struct Batch {
     /// Rules of rows of predictions; those of other batches have none.
     draws: Vec<Draw>,
     is_ahead: bool,
+    accepts: bool,
 }
 
 impl Batch {
@@ -70,6 +71,7 @@ impl Batch {
             wanted: Vec::new(),
             draws: Vec::new(),
             is_ahead: false,
+            accepts: false,
         }
     }
 
@@ -148,6 +150,16 @@ impl Batch {
             return fail(format!("logits of rows {rows:?} of {}", self.rows()));
         }
         Ok(std::mem::replace(&mut self.wanted, rows))
+    }
+
+    /// Has the device draw the tokens behind its rows, for predictions.
+    pub fn draw_ahead(&mut self) {
+        self.accepts = true;
+    }
+
+    /// Whether it does.
+    pub fn accepts(&self) -> bool {
+        self.accepts
     }
 
     /// Has the logits of one row of each sequence wanted; which one, the device will know.
@@ -285,6 +297,7 @@ impl Batch {
         self.behind.clear();
         self.wanted.clear();
         self.draws.clear();
+        self.accepts = false;
     }
 
     fn push(&mut self, sequence: &Rows<'_>) {

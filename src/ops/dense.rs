@@ -102,8 +102,8 @@ pub struct Ends<'a, B: Device + ?Sized> {
     pub last: &'a mut B::Tensor,
     /// `[batch.wanted.len(), VOCAB]`.
     pub logits: &'a mut B::Tensor,
-    /// `[batch.wanted.len(), RANKED]`.
-    pub ranked: &'a mut B::Tensor,
+    /// `[batch.wanted.len(), RANKED]`; none where rows are not to be ranked.
+    pub ranked: Option<&'a mut B::Tensor>,
 }
 
 /// [`Dense::lm_head`], operation by operation.
@@ -126,7 +126,9 @@ pub fn norm_and_rank<B: Dense + ?Sized>(
         }
     }
     ops.linear(out.last, w, out.logits);
-    if B::RANKS {
-        ops.top_k(out.logits, out.ranked);
+    if let Some(ranked) = out.ranked
+        && B::RANKS
+    {
+        ops.top_k(out.logits, ranked);
     }
 }

@@ -11,6 +11,7 @@
 namespace atlas::accept {
 
 struct Params {
+  const unsigned* accepts;    // (1)
   const float* ranked;        // (rows, top_k::kWidth)
   const unsigned* spans;      // (count, 2): first row and rows
   const unsigned* positions;  // (rows)
@@ -26,6 +27,7 @@ __global__ __launch_bounds__(Tile::kThreads) void spans_f32(
     const __grid_constant__ Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
+  if (*params.accepts == 0) return;
   const guess::Ahead& ahead = params.ahead;
   constexpr unsigned kWarps = Tile::kThreads / tile::kWarpLanes;
   const unsigned span = blockIdx.x * kWarps + threadIdx.x / tile::kWarpLanes;
@@ -35,8 +37,8 @@ __global__ __launch_bounds__(Tile::kThreads) void spans_f32(
   for (unsigned i = 0; i < rows; ++i) {
     const unsigned row = first + i;
     const unsigned token =
-        guess::draw(params.ranked + size_t{top_k::kWidth} * row, ahead.rule(span), ahead.uniforms,
-                    params.positions[row] + 1);
+        guess::draw(params.ranked + size_t{top_k::kWidth} * row,
+                    ahead.turn(span, params.positions[row] + 1));
     const bool holds = i + 1 < rows && token == params.tokens[row + 1];
     if (!holds && held == rows) held = i, behind = token;
     __syncwarp();  // all lanes have read the draft, which the next row overwrites
@@ -51,13 +53,13 @@ __global__ __launch_bounds__(Tile::kThreads) void spans_f32(
 
 template <class Tile>
 struct SpansF32 {
-  static cudaError_t launch(const float* ranked, const unsigned* spans, const unsigned* positions,
+  static cudaError_t launch(const unsigned* accepts, const float* ranked, const unsigned* spans, const unsigned* positions,
                             unsigned* tokens, unsigned* wanted, const float* rules,
                             unsigned* starts, unsigned* next_tokens, unsigned* next_positions,
                             unsigned* tiles, unsigned* accepted, unsigned rows, unsigned count,
                             unsigned uniforms, cudaStream_t stream) {
     const guess::Ahead ahead{rules, starts, next_tokens, next_positions, tiles, uniforms};
-    const Params params{ranked, spans, positions, tokens, wanted, ahead, accepted, count};
+    const Params params{accepts, ranked, spans, positions, tokens, wanted, ahead, accepted, count};
     const unsigned blocks = blocks_for(count, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(spans_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
   }

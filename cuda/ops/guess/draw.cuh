@@ -30,28 +30,48 @@ __device__ inline float whole(float sum) {
   return __shfl_sync(tile::kAllLanes, sum, tile::kWarpLanes - 1);
 }
 
-// Place among the largest logits that `uniform` falls to; 0 where none has a weight.
-__device__ inline int place_of(const float* logits, const float* rule, float uniform) {
-  static_assert(target::TOP_K >= tile::kWarpLanes, "each lane has a logit");
+// A rule at a position.
+struct Turn {
+  const float* rule;
+  float uniform;
+  bool draws;  // or takes the largest logit
+
+  __device__ Turn(const float* rule, unsigned uniforms, unsigned position) : rule(rule) {
+    const unsigned at = position - static_cast<unsigned>(rule[kBase]);
+    draws = rule[kTemperature] > 0.0f && at < uniforms;
+    uniform = draws ? rule[kUniforms + at] : 0.0f;
+  }
+
+  // Largest logits that are drawn from.
+  __device__ int count() const {
+    if (!draws) return 1;
+    const bool all = rule[kTopK] == 0.0f || rule[kTopK] > tile::kWarpLanes;
+    return all ? tile::kWarpLanes : static_cast<int>(rule[kTopK]);
+  }
+};
+
+// Place among the largest logits, of which each lane has one in order, that the turn falls to; 0
+// where none has a weight.
+__device__ inline int place_of(float logit, const Turn& turn) {
+  if (!turn.draws) return 0;
   const unsigned lane = threadIdx.x % tile::kWarpLanes;
-  const bool kept = rule[kTopK] == 0.0f || static_cast<float>(lane) < rule[kTopK];
-  float weight = kept ? expf((logits[lane] - logits[0]) / rule[kTemperature]) : 0.0f;
+  const float* rule = turn.rule;
+  const float largest = __shfl_sync(tile::kAllLanes, logit, 0);
+  const bool kept = static_cast<int>(lane) < turn.count();
+  float weight = kept ? expf((logit - largest) / rule[kTemperature]) : 0.0f;
   float sum = sum_to(weight, lane);
   if (rule[kTopP] < 1.0f && sum - weight >= rule[kTopP] * whole(sum)) weight = 0.0f;
   if (weight < rule[kMinP]) weight = 0.0f;  // the largest weighs 1
   sum = sum_to(weight, lane);
-  const unsigned reach = __ballot_sync(tile::kAllLanes, sum > uniform * whole(sum));
+  const unsigned reach = __ballot_sync(tile::kAllLanes, sum > turn.uniform * whole(sum));
   return reach == 0 ? 0 : __ffs(reach) - 1;
 }
 
-// Token at `position`, of a ranked row and a rule with `uniforms` numbers; a warp together.
-__device__ inline unsigned draw(const float* ranked, const float* rule, unsigned uniforms,
-                                unsigned position) {
-  const unsigned at = position - static_cast<unsigned>(rule[kBase]);
-  const bool draws = rule[kTemperature] > 0.0f && at < uniforms;
-  const int place =
-      draws ? place_of(ranked + target::TOP_K, rule, rule[kUniforms + at]) : 0;
-  return static_cast<unsigned>(ranked[place]);
+// Token of a turn, of a ranked row; a warp together.
+__device__ inline unsigned draw(const float* ranked, const Turn& turn) {
+  static_assert(target::TOP_K >= tile::kWarpLanes, "each lane has a logit");
+  const unsigned lane = threadIdx.x % tile::kWarpLanes;
+  return static_cast<unsigned>(ranked[place_of(ranked[target::TOP_K + lane], turn)]);
 }
 
 // Rows of predictions ahead, one of each sequence.
@@ -63,8 +83,8 @@ struct Ahead {
   unsigned* tiles;      // (rows, 4): the last number is the first position that is written
   unsigned uniforms;
 
-  __device__ const float* rule(unsigned row) const {
-    return rules + size_t{kUniforms + uniforms} * row;
+  __device__ Turn turn(unsigned row, unsigned position) const {
+    return {rules + size_t{kUniforms + uniforms} * row, uniforms, position};
   }
 };
 

@@ -1,7 +1,10 @@
 // Implements: Guess::guess
-// Match:      ranked rows, whatever their number
+// Match:      rows of logits, and the largest of each part as `lm_head` leaves it
 // Bound by:   latency (one warp a row)
 // Sync:       none beyond a warp; chained launch
+//
+// Nobody ranks the rows: of each part only the largest logit may be drawn. A token that is likely
+// seldom shares a part with one that is likelier.
 #pragma once
 
 #include "base/launch.cuh"
@@ -10,12 +13,62 @@
 
 namespace atlas::guess {
 
+using top_k::Key;
+using top_k::kParts;
+
+// Parts of a lane.
+inline constexpr int kMine = (kParts + tile::kWarpLanes - 1) / tile::kWarpLanes;
+
 struct Params {
-  const float* ranked;  // (rows, top_k::kWidth)
+  const float* logits;     // (rows, target::VOCAB)
+  const unsigned* orders;  // (rows, kParts)
   Ahead ahead;
   unsigned* drafts;  // (passes, ends)
   unsigned rows, passes, ends, on;
 };
+
+__device__ inline Key warp_max(Key key) {
+#pragma unroll
+  for (int lanes = tile::kWarpLanes / 2; lanes > 0; lanes /= 2) {
+    key = max(key, __shfl_xor_sync(tile::kAllLanes, key, lanes));
+  }
+  return key;
+}
+
+// Part whose largest logit a turn draws.
+__device__ inline int part_of(const unsigned* orders, const Turn& turn) {
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  Key mine[kMine];
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int part = i * tile::kWarpLanes + lane;
+    mine[i] = part < kParts ? top_k::key_of(orders[part], part) : 0;
+  }
+  Key own = 0;  // the largest but `lane`
+  const int count = turn.count();
+#pragma unroll 1
+  for (int place = 0; place < count; ++place) {
+    Key best = 0;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) best = max(best, mine[i]);
+    best = warp_max(best);
+    if (place == lane) own = best;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) mine[i] = mine[i] == best ? 0 : mine[i];
+  }
+  const int place = place_of(top_k::logit_of(top_k::order_of(own)), turn);
+  return static_cast<int>(top_k::id_of(__shfl_sync(tile::kAllLanes, own, place)));
+}
+
+// The largest logit of a part.
+__device__ inline unsigned token_of(const float* logits, int part) {
+  top_k::Part loaded;
+  loaded.load(logits, part);
+  Key best = 0;
+  loaded.for_each(
+      [&](int id, float logit) { best = max(best, top_k::key_of(top_k::order_of(logit), id)); });
+  return top_k::id_of(warp_max(best));
+}
 
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const __grid_constant__ Params params) {
@@ -27,9 +80,9 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const __grid_constant
   if (row >= params.rows) return;
   const unsigned position = ahead.positions[row];
   const unsigned pass = params.on ? position - ahead.starts[row] + 1 : 0;
-  const unsigned token = draw(params.ranked + size_t{top_k::kWidth} * row, ahead.rule(row),
-                              ahead.uniforms, ahead.starts[row] + 1 + pass);
-  __syncwarp();  // all lanes have read the position
+  const Turn turn = ahead.turn(row, ahead.starts[row] + 1 + pass);
+  const int part = part_of(params.orders + size_t{kParts} * row, turn);
+  const unsigned token = token_of(params.logits + size_t{target::VOCAB} * row, part);
   if (threadIdx.x % tile::kWarpLanes != 0) return;
   ahead.tokens[row] = token;
   if (pass < params.passes) params.drafts[params.ends * pass + row] = token;
@@ -41,12 +94,12 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const __grid_constant
 
 template <class Tile>
 struct RowsF32 {
-  static cudaError_t launch(const float* ranked, const float* rules, unsigned* starts,
+  static cudaError_t launch(const float* logits, const unsigned* orders, const float* rules, unsigned* starts,
                             unsigned* tokens, unsigned* positions, unsigned* tiles,
                             unsigned* drafts, unsigned rows, unsigned uniforms, unsigned passes,
                             unsigned ends, unsigned on, cudaStream_t stream) {
     const Ahead ahead{rules, starts, tokens, positions, tiles, uniforms};
-    const Params params{ranked, ahead, drafts, rows, passes, ends, on};
+    const Params params{logits, orders, ahead, drafts, rows, passes, ends, on};
     const unsigned blocks = blocks_for(rows, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
   }

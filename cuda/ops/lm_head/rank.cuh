@@ -24,7 +24,7 @@ struct Params {
   unsigned* orders;             // (rows, kParts)
   float* sums;                  // (rows, kParts)
   unsigned* ranked_by;          // blocks that have ranked; zero before and behind
-  float* ranked;                // (rows, 2 * TOP_K + 1)
+  float* ranked;                // (rows, 2 * TOP_K + 1); null: parts are ranked only
   int rows;
 
   __device__ tile::ListedRows rows_in() const { return {residual, wanted}; }
@@ -54,6 +54,7 @@ __device__ inline void rank(const Params& params, int first, int rows, const til
   };
   top_k::rank_parts<kAtOnce>(params.logits, params.orders, params.sums, rows * parts,
                              Shape::kWarps, item_at);
+  if (params.ranked == nullptr) return;
   const int blocks = gridDim.x, waiting = min(params.rows, blocks), block = blockIdx.x;
   const bool waits = block < waiting;
   tile::Meeting meeting{params.ranked_by, gridDim.x, static_cast<unsigned>(waiting)};

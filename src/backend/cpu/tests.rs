@@ -454,7 +454,7 @@ fn head(hidden: Hidden, batch: &Batch) -> [Tensor; 2] {
         x: &mut x,
         last: &mut last,
         logits: &mut logits,
-        ranked: &mut ranked,
+        ranked: Some(&mut ranked),
     };
     cpu.lm_head(&residual, &norm, &matrix, batch, ends);
     let normed = match hidden {

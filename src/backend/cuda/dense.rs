@@ -187,7 +187,9 @@ impl Dense for Cuda {
         assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
         let x = x.shape(rows, HIDDEN);
         let logits = out.logits.shape(rows, VOCAB);
-        let ranked = out.ranked.shape(rows, RANKED);
+        let ranked = out
+            .ranked
+            .map_or(ptr::null_mut(), |ranked| ranked.shape(rows, RANKED));
         // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it; the
         // matrix is in panels of its storage; orders and sums have room for `ENDS_MAX` rows, the
         // operands for `FEW_ROWS`; `arrived` has numbers.

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use ffi::{CudaError, Device, Event, PinnedBuf, ops};
+use ffi::{CudaError, Device, Event, PinnedBuf, Stream, ops};
 
 use super::{Cuda, Host, Tensor, count, memory, refused};
 use crate::executor::{DEPTH_MAX, DeviceError, ENDS_MAX, Guessed, TokenId, UNIFORMS};
 use crate::ops::{Batch, Guess, RANKED};
+use crate::target::VOCAB;
 
 /// Numbers of what was accepted of a sequence: drafts that hold, and the token behind them.
 const ACCEPTED: usize = 2;
@@ -19,7 +20,12 @@ pub struct Guesses {
     accepted: PinnedBuf<u32>,
     /// `[DEPTH_MAX][ENDS_MAX]`.
     drafts: PinnedBuf<u32>,
-    /// Mark behind what was asked for.
+    /// Copies beside the operations, which do not wait for each other.
+    beside: Stream,
+    /// Marks in the stream of operations behind what is to be read, and beside it behind the copy
+    /// of the batch ahead and behind what was asked for.
+    made: Event,
+    copied: Event,
     asked: Event,
 }
 
@@ -28,6 +34,9 @@ impl Guesses {
         Ok(Guesses {
             accepted: memory::locked(device, ENDS_MAX * ACCEPTED)?,
             drafts: memory::locked(device, DEPTH_MAX * ENDS_MAX)?,
+            beside: Stream::open(device).map_err(refused)?,
+            made: Event::open(device).map_err(refused)?,
+            copied: Event::open(device).map_err(refused)?,
             asked: Event::open(device).map_err(refused)?,
         })
     }
@@ -52,24 +61,62 @@ impl Guesses {
 }
 
 impl Cuda {
-    /// Queues the copy of `rows` of `x`, and marks its end.
+    /// Queues the copy of the batch ahead, and has operations wait for it.
+    fn copy_ahead(&mut self, ahead: &Batch) -> Result<(), CudaError> {
+        let Guesses { beside, copied, .. } = &self.guesses;
+        self.step.ahead.begun = true;
+        // SAFETY: the stream has passed the copy before, which operations have waited for: `begun`
+        // is only false behind a wait for those, and no wait has failed.
+        unsafe { self.step.ahead.begin(ahead, beside)? };
+        copied.record(beside)?;
+        copied.hold(&self.queue.stream)
+    }
+
+    /// Queues the copy of `rows` of `x` behind all operations so far, and marks its end.
     fn copy_and_mark(
         &mut self,
         x: &Tensor,
         rows: Range<usize>,
         out: &mut Host,
     ) -> Result<(), CudaError> {
-        let (from, stream) = (x.guard + rows.start * x.width, &self.queue.stream);
+        let Guesses {
+            beside,
+            made,
+            asked,
+            ..
+        } = &self.guesses;
+        let from = x.guard + rows.start * x.width;
+        made.record(&self.queue.stream)?;
+        made.hold(beside)?;
         // SAFETY: `out` is read behind the wait for the mark, and as long as that.
         unsafe {
             x.values
-                .download_unwaited(from, &mut out.memory, out.len, stream)?
+                .download_unwaited(from, &mut out.memory, out.len, beside)?
         };
-        self.guesses.asked.record(stream)
+        asked.record(beside)
+    }
+
+    /// Waits for the copies beside operations.
+    pub(super) fn wait_beside(&mut self) {
+        let waited = self.guesses.beside.synchronize();
+        self.queue.failures.waited(waited);
     }
 }
 
 impl Guess for Cuda {
+    fn begin_ahead(&mut self, ahead: &Batch) {
+        if self.step.ahead.begun {
+            self.queue.wait();
+        }
+        match self.queue.failures.is_lost() {
+            true => self.step.ahead.lose(),
+            false => {
+                let copied = self.copy_ahead(ahead);
+                self.queue.failures.queued(copied);
+            }
+        }
+    }
+
     fn ask(&mut self, x: &Tensor, rows: Range<usize>, out: &mut Host) {
         assert!(rows.end <= x.rows);
         out.len = rows.len() * x.width;
@@ -92,20 +139,24 @@ impl Guess for Cuda {
     }
 
     fn accept(&mut self, ranked: &Tensor, batch: &Batch) {
+        if !batch.accepts() {
+            return;
+        }
         assert_eq!((ranked.rows, ranked.width), (batch.rows(), RANKED));
-        let sequences = batch.spans().len();
-        assert!(batch.wanted().len() == sequences && sequences <= ENDS_MAX);
+        assert!(batch.rows() <= ENDS_MAX);
         self.step.now.want(batch);
         let step = self.step.of(batch);
-        let (spans, positions) = (step.span_list(), step.positions());
+        let (accepts, spans, positions) = (step.accepts(), step.span_list(), step.positions());
         let [tokens, wanted] = self.step.now.replaced();
         let rules = self.step.ahead.rules();
         let [starts, next_tokens, next_positions, tiles] = self.step.ahead.moved_on();
         let accepted = self.guesses.accepted.as_mut_ptr();
         // SAFETY: shapes are checked; all lists have room for ENDS_MAX rows, of which each span
-        // has its own; the host reads `accepted` behind a wait only.
+        // has its own, and spans are filled up to as many as rows; the host reads `accepted` behind
+        // a wait only.
         self.queue.launch("accept", |stream| unsafe {
             ops::atlas_accept(
+                accepts,
                 ranked.as_ptr(),
                 spans,
                 positions,
@@ -118,30 +169,31 @@ impl Guess for Cuda {
                 tiles,
                 accepted,
                 count(ranked.rows),
-                count(sequences),
+                count(batch.rows()),
                 count(UNIFORMS),
                 stream,
             )
         });
     }
 
-    fn guess(&mut self, ranked: &Tensor, on: bool) {
-        assert!(ranked.width == RANKED && ranked.rows <= ENDS_MAX);
+    fn guess(&mut self, logits: &Tensor, on: bool) {
+        assert!(logits.width == VOCAB && logits.rows <= ENDS_MAX);
         let rules = self.step.ahead.rules();
         let [starts, tokens, positions, tiles] = self.step.ahead.moved_on();
         let drafts = self.guesses.drafts.as_mut_ptr();
-        // SAFETY: the lists have room for ENDS_MAX rows, and `drafts` for as many in each pass; the
-        // host reads those behind a wait only.
+        // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts` for
+        // as many in each pass; the host reads those behind a wait only.
         self.queue.launch("guess", |stream| unsafe {
             ops::atlas_guess(
-                ranked.as_ptr(),
+                logits.as_ptr(),
+                self.orders.as_ptr(),
                 rules,
                 starts,
                 tokens,
                 positions,
                 tiles,
                 drafts,
-                count(ranked.rows),
+                count(logits.rows),
                 count(UNIFORMS),
                 count(DEPTH_MAX),
                 count(ENDS_MAX),

@@ -80,6 +80,8 @@ struct Layout {
     tables: Section,
     in_cells: Section,
     wanted: Section,
+    /// One number.
+    accepts: Section,
     spans: Section,
     cells: Section,
     runs: Section,
@@ -106,7 +108,8 @@ impl Layout {
         let tables = Section::after(behind, rows);
         let in_cells = Section::after(tables, rows);
         let wanted = Section::after(in_cells, ENDS_MAX);
-        let spans = Section::after(wanted, 2 * ENDS_MAX);
+        let accepts = Section::after(wanted, 1);
+        let spans = Section::after(accepts, 2 * ENDS_MAX);
         let cells = Section::after(spans, 2 * cells_of(rows));
         let runs = Section::after(cells, 2 * MAX_SEQUENCES);
         let chunks = Section::after(runs, 4 * (rows / CHUNK_ROWS + ENDS_MAX));
@@ -129,6 +132,7 @@ impl Layout {
             tables,
             in_cells,
             wanted,
+            accepts,
             spans,
             cells,
             runs,
@@ -289,6 +293,7 @@ impl Step {
         self.put(layout.tokens, batch.tokens().iter().copied());
         self.put(layout.positions, numbers(batch.positions()));
         self.put(layout.wanted, numbers(batch.wanted()));
+        self.put(layout.accepts, [u32::from(batch.accepts())].into_iter());
         let spans = batch.spans().iter();
         self.spans = self.put(layout.spans, spans.clone().flat_map(one_by_one)) / 2;
         self.cells = self.put(layout.cells, spans.clone().flat_map(cells)) / 2;
@@ -471,6 +476,11 @@ impl Step {
 
     pub fn wanted_rows(&self) -> *const u32 {
         self.at(self.layout.wanted)
+    }
+
+    /// Whether the tokens of predictions are drawn on the device.
+    pub fn accepts(&self) -> *const u32 {
+        self.at(self.layout.accepts)
     }
 
     pub fn span_list(&self) -> *const u32 {

@@ -432,7 +432,7 @@ impl<B: Probe> RowOpOn<B> for LmHead {
                 x: &mut normed,
                 last: &mut last,
                 logits: &mut logits,
-                ranked: &mut ranked,
+                ranked: Some(&mut ranked),
             };
             b.lm_head_rounded(&x[0], &norm, &matrix, batch, ends)?;
             let normed = match self.hidden {

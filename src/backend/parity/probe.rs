@@ -84,7 +84,7 @@ impl Probe for Cpu {
             }
         };
         self.norm_linear_rounded(rows, norm, normed, &mut [(w, out.logits)])?;
-        self.top_k(out.logits, out.ranked);
+        self.top_k(out.logits, out.ranked.expect("rows that rank"));
         Ok(())
     }
 

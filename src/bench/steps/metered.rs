@@ -327,14 +327,14 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             x,
             last,
             logits,
-            ranked,
+            mut ranked,
         } = out;
         let inner = Ends {
             hidden,
             x: &mut x.inner,
             last: &mut last.inner,
             logits: &mut logits.inner,
-            ranked: &mut ranked.inner,
+            ranked: ranked.as_deref_mut().map(|ranked| &mut ranked.inner),
         };
         let head = &w.inner;
         self.inner
@@ -349,8 +349,10 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         let read = if rows == 0 { 0 } else { w.bytes };
         let mut bytes = read + 2 * normed.bytes() + logits.bytes();
         if B::RANKS {
-            ranked.shape(rows, RANKED);
-            bytes += ranked.bytes();
+            if let Some(ranked) = ranked {
+                ranked.shape(rows, RANKED);
+                bytes += ranked.bytes();
+            }
         }
         let flops = (2 * rows * w.n * w.k) as u64;
         self.done("lm_head", (w.n, w.k), bytes, flops);
