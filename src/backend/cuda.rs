@@ -56,6 +56,7 @@ mod delta {
     pub const WIDEST: usize = 0;
     pub const WIDEST_ROW: usize = 0;
     pub const RECORDS: usize = 0;
+    pub const ARRIVED: usize = 0;
 }
 
 /// The GPU that kernels are compiled for, and how many SMs grids are sized for.
@@ -104,8 +105,9 @@ const OPERAND_BYTES: usize = most(
 /// What `gated_delta` prepares of a step's cells, or what weights lie in on their way to their
 /// place, bytes.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
-/// Numbers of blocks that have stored theirs: a tile of few rows has one, of each KV head.
-const ARRIVED: usize = FEW_ROWS * attend::KV_HEADS;
+/// Numbers of blocks that have stored theirs, a tile of few rows having one of each KV head, or of
+/// those that have read.
+const ARRIVED: usize = most(FEW_ROWS * attend::KV_HEADS, delta::ARRIVED);
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Parts of the rows that `top_k` takes.
@@ -159,7 +161,8 @@ pub struct Cuda {
     )]
     feed_forward: feed_forward::Room,
     /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits, or,
-    /// the first one, have normed a row or ranked their logits; zeros between launches.
+    /// the first one, have normed a row or ranked their logits, or of each span and key head, have
+    /// read their channels; zeros between launches.
     arrived: DeviceBuf<u32>,
     /// What `gated_delta` prepares of a step's cells; before the first step, rows to be repacked.
     records: DeviceBuf<u8>,

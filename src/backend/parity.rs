@@ -113,6 +113,8 @@ const DEVICE_CPU: &str = "cuda = cpu";
 const RUNS: &str = "cuda runs";
 /// A sequence's results beside those of others.
 const ALONE: &str = "a sequence alone = in the batch";
+/// A sequence's results beside those of drafts that do not hold.
+const DRAFTED: &str = "with wrong drafts = without";
 /// What `attention` promises.
 const APART: &str = "store_kv and attend = attention";
 

@@ -1,8 +1,8 @@
-// Implements: Ops::delta_net for steps of one row per sequence
+// Implements: Ops::delta_net for steps of few rows per sequence
 // Match:      F32, keys and values of 128 elements, 4 taps
 // Bound by:   HBM (the state, read and written once)
-// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row;
-//             chained launch
+// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row, or of
+//             a sequence's rows; chained launch
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
 // they are read before the wait. The state comes part by part into shared memory: registers for all
@@ -10,44 +10,16 @@
 // another. The arithmetic is that of `conv_silu`, `gated_delta` and `gated_rms_norm`.
 #pragma once
 
-#include "ops/conv_silu/channels_f32.cuh"
-#include "ops/gated_delta/columns_f32.cuh"
-#include "ops/gated_rms_norm/heads_f32.cuh"
+#include "ops/delta_net/spans.cuh"
 
 namespace atlas::delta_net {
 
-using gated_delta::kColumnLanes;
-using gated_delta::kColumns;
-using gated_delta::kHeadGroup;
-using gated_delta::kKeys;
-using gated_delta::kParts;
-using gated_delta::kSplits;
 using gated_delta::kThreads;
-using gated_delta::kWidth;
-using target::shapes::Delta;
 
-// Channels of a head's query, key and value, and those of a thread.
-inline constexpr int kChannels = 2 * Delta::kKeyDim + Delta::kValueDim;
+// Channels of a thread.
 inline constexpr int kMine = (kChannels + kThreads - 1) / kThreads;
 // Blocks that an SM has room for.
 inline constexpr int kResident = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
-
-struct Params {
-  const float* qkv;           // (rows, kWidth)
-  const float* z;             // (rows, kValueHeads, kValueDim)
-  const float* b;             // (rows, kValueHeads)
-  const float* a;             // (rows, kValueHeads)
-  const float* conv;          // (kWidth, kConv)
-  const float* a_log;         // (kValueHeads)
-  const float* dt_bias;       // (kValueHeads)
-  const float* norm;          // (kValueDim)
-  float* tail;                // (states, kRing, kWidth)
-  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
-  const unsigned* positions;  // (rows)
-  const unsigned* from_slots;  // (rows)
-  const unsigned* slots;       // (rows)
-  float* out;                 // (rows, kValueHeads, kValueDim)
-};
 
 struct SharedStorage {
   float4 state[kSplits][kColumns][tile::kWarpLanes];
@@ -60,68 +32,6 @@ struct SharedStorage {
   float weight;
   unsigned long long full[kSplits];
 };
-
-// One channel of the head: where it lies in a row, its taps and its last inputs.
-struct Channel {
-  int index;  // in the head; `kChannels` or more is no channel
-  int at;
-  bool keeps;  // several heads read the channels of a key; one of them keeps the new input
-  float4 taps;
-  float before[conv_silu::kTail];
-  float* ring;  // of the channel, elements kWidth apart
-  bool moves;   // the inputs before are in another ring
-
-  __device__ void load(const Params& params, int of, int head, size_t row, int position) {
-    index = of;
-    const int here = min(index, kChannels - 1);
-    const int part = here / Delta::kKeyDim, key_head = head / kHeadGroup;
-    at = part == 0   ? key_head * Delta::kKeyDim + here
-         : part == 1 ? kKeys + key_head * Delta::kKeyDim + here - Delta::kKeyDim
-                     : 2 * kKeys + head * Delta::kValueDim + here - 2 * Delta::kKeyDim;
-    keeps = part >= 2 || head % kHeadGroup == 0;
-    const size_t slot = params.slots[row], from_slot = params.from_slots[row];
-    const float* from_ring = params.tail + from_slot * conv_silu::kRing * kWidth + at;
-    ring = params.tail + slot * conv_silu::kRing * kWidth + at;
-    moves = slot != from_slot;
-    taps = tile::vector_at(params.conv, at);
-#pragma unroll
-    for (int i = 0; i < conv_silu::kTail; ++i) {
-      const int from = position - conv_silu::kTail + i;
-      before[i] = from < 0 ? 0.0f : __ldcg(from_ring + from % conv_silu::kRing * kWidth);
-    }
-  }
-
-  __device__ void apply(float x, int position, SharedStorage& shared) const {
-    if (index >= kChannels) return;
-    if (keeps) ring[position % conv_silu::kRing * kWidth] = x;
-    if (keeps && moves) move(position);
-    shared.mixed[index] = tile::silu(
-        fmaf(taps.w, x, fmaf(taps.z, before[2], fmaf(taps.y, before[1], taps.x * before[0]))));
-  }
-
-  // Brings the inputs before this one to the ring that is written.
-  __device__ void move(int position) const {
-#pragma unroll
-    for (int i = 0; i < conv_silu::kTail; ++i) {
-      const int at = position - conv_silu::kTail + i;
-      if (at >= 0) ring[at % conv_silu::kRing * kWidth] = before[i];
-    }
-  }
-};
-
-extern __shared__ __align__(128) unsigned char dynamic_shared[];
-
-// Asks for all parts of the head's state; one thread.
-__device__ inline void ask(SharedStorage& shared, const float* state) {
-  constexpr unsigned kBytes = sizeof(shared.state[0]);
-  for (auto& full : shared.full) ptx::mbarrier_init(&full);
-  ptx::mbarrier_init_fence();
-  for (int split = 0; split < kSplits; ++split) {
-    ptx::mbarrier_expect(&shared.full[split], kBytes);
-    ptx::copy_bulk(shared.state[split], state + split * kColumns * Delta::kKeyDim, kBytes,
-                   &shared.full[split]);
-  }
-}
 
 template <class Tile>
 __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) {
@@ -147,6 +57,14 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
   const float4 gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
+  // Of the heads that read the channels of a key one keeps the new input: it takes the place of one
+  // that no other needs.
+  const auto keep = [&](const Channel& channel, float x) {
+    if (!channel.own && head % kHeadGroup != 0) return;
+    float* ring = channel.ring_of(params, slot);
+    ring[position % conv_silu::kRing * kWidth] = x;
+    if (slot != from_slot) channel.put_before(ring, position);
+  };
   float x[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) x[i] = params.qkv[row * kWidth + channel[i].at];
@@ -158,7 +76,11 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
     shared.weight = tile::sigmoid(params.b[gates]);
   }
 #pragma unroll
-  for (int i = 0; i < kMine; ++i) channel[i].apply(x[i], position, shared);
+  for (int i = 0; i < kMine; ++i) {
+    if (channel[i].index >= kChannels) break;
+    keep(channel[i], x[i]);
+    shared.mixed[channel[i].index] = channel[i].mixed(x[i]);
+  }
   __syncthreads();  // the row is mixed; the state can be waited for
   if (warp == 0) {
     const auto unit = gated_delta::Unit::of(tile::vector_at(shared.mixed, lane),
@@ -209,10 +131,15 @@ struct HeadsF32 {
                             const float* conv, const float* a_log, const float* dt_bias,
                             const float* norm, float* tail, float* state,
                             const unsigned* positions, const unsigned* from_slots,
-                            const unsigned* slots, float* out, unsigned rows,
-                            cudaStream_t stream) {
+                            const unsigned* slots, const unsigned* behind,
+                            const unsigned* spans, unsigned* arrived, float* out, unsigned rows,
+                            unsigned span_count, cudaStream_t stream) {
     const Params params{qkv,  z,    b,     a,         conv,       a_log, dt_bias,
                         norm, tail, state, positions, from_slots, slots, out};
+    if (spans != nullptr) {
+      const auto* list = reinterpret_cast<const uint2*>(spans);
+      return launch_spans(params, {list, behind, arrived}, span_count, stream);
+    }
     const unsigned blocks = rows * Delta::kValueHeads;
     const Launch shape{Delta::kValueHeads, kThreads, shared_bytes(blocks), rows};
     return launch_chained(heads_f32<Tile>, shape, stream, params);

@@ -1,10 +1,12 @@
 //! Gated DeltaNet on the GPU.
 
+use std::ptr;
+
 use ffi::{DeviceBuf, ops};
 
 use super::step::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
-use crate::executor::DeviceError;
+use crate::executor::{DeviceError, ENDS_MAX};
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
 use crate::shapes::Delta as _;
@@ -21,6 +23,9 @@ const CELL_RECORD: usize = Gdn::KEY_HEADS * 2 * CELL * Gdn::KEY_DIM * 2
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
 /// What is prepared of a step's cells, bytes.
 pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
+
+/// Numbers of blocks that have read the channels of a key head, of each of its spans.
+pub const ARRIVED: usize = ENDS_MAX * Gdn::KEY_HEADS;
 
 /// State of one Gated DeltaNet layer.
 pub struct State {
@@ -183,7 +188,7 @@ impl Delta<Gdn> for Cuda {
     ) {
         let DeltaNet { qkv, z, b, a, .. } = input;
         let DeltaNet { a_log, dt_bias, .. } = input;
-        if !batch.is_decode() {
+        if !batch.is_short() {
             self.conv_silu(qkv, input.conv, state, batch, conv);
             let qkv = &*conv;
             let delta = GatedDelta {
@@ -207,8 +212,14 @@ impl Delta<Gdn> for Cuda {
         assert_eq!(input.norm.0.len(), Gdn::VALUE_DIM);
         let out = out.shape(rows, Gdn::VALUES);
         let step = self.step.of(batch);
+        let (spans, span_count) = match batch.is_decode() {
+            true => (ptr::null(), rows),
+            false => (step.span_list(), step.spans),
+        };
+        assert!(span_count <= ENDS_MAX);
         // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
-        // written by two sequences, or by one and read by another.
+        // written by two sequences, or by one and read by another; spans of it are short, and
+        // `arrived` has room for `ENDS_MAX` of them.
         self.queue.launch("delta_net", |stream| unsafe {
             ops::atlas_delta_net(
                 qkv.as_ptr(),
@@ -224,8 +235,12 @@ impl Delta<Gdn> for Cuda {
                 step.positions(),
                 step.source_slots(),
                 step.slots(),
+                step.behind(),
+                spans,
+                self.arrived.as_mut_ptr(),
                 out,
                 count(rows),
+                count(span_count),
                 stream,
             )
         });

@@ -1,9 +1,10 @@
 //! Comparisons of the device's operations with the CPU's.
 
 use super::rows::{ROWS, RowCase, RowOpOn, Rowwise};
-use super::sequences::{SequenceCase, Sequences, schedules};
+use super::sequences::{CAN_DRAFT, SequenceCase, Sequences, schedules};
 use super::{
-    ALONE, DEVICE_CPU, GROUPS, Group, RUNS, Random, Report, decode, distance, long, same_bits,
+    ALONE, DEVICE_CPU, DRAFTED, GROUPS, Group, RUNS, Random, Report, decode, distance, long,
+    same_bits,
 };
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
@@ -109,6 +110,9 @@ impl Both<'_> {
         let both = (&found[..], &wanted[..]);
         nearest(report, op, (&shape, DEVICE_CPU), both, case.limit());
         self.equal(report, case, &found, ALONE, &case.alone());
+        if CAN_DRAFT {
+            self.equal(report, case, &found, DRAFTED, &case.with_drafts());
+        }
     }
 
     /// A prompt cut anywhere on the grid gives the same bits. Row by row it comes as near as the op
@@ -239,7 +243,11 @@ mod tests {
 
     #[test]
     fn operations_that_keep_something_are_those_of_the_list() {
-        let steps = vec![vec![(0, CELL + 1), (1, 2)], vec![(1, 1), (0, 1)]];
+        let steps = vec![
+            vec![(0, CELL + 1), (1, 2)],
+            vec![(1, 1), (0, 1)],
+            vec![(1, 3), (0, 1)],
+        ];
         let report = compared(|both, report, random| {
             for group in GROUPS {
                 let cases = (group.sequences)(random);

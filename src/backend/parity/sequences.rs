@@ -5,7 +5,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::executor::{DeviceError, PageId, Rows, Slot, States};
 use crate::ops::{Batch, Device, ONE_BY_ONE};
-use crate::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
+use crate::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
 
 /// An operation that keeps something of each sequence, with its weights.
 pub trait SequenceOp {
@@ -42,6 +42,66 @@ impl<T: SequenceOpOn<Cpu> + SequenceOpOn<Backend>> SequenceCase for T {}
 /// Steps: of each the parts, which are a sequence and its rows.
 pub type Steps = Vec<Vec<(usize, usize)>>;
 
+/// Whether there are states for as many drafts as a step may have of a sequence, beside those that
+/// two sequences go on from.
+pub const CAN_DRAFT: bool = STATES > MAX_SEQUENCES + ONE_BY_ONE;
+
+/// A part of a step, as it is run.
+struct Part {
+    sequence: usize,
+    rows: usize,
+    /// Rows behind them, which do not hold.
+    drafts: usize,
+}
+
+/// Where each sequence is.
+struct Progress {
+    /// Rows that hold.
+    done: Vec<usize>,
+    /// State behind these.
+    states: Vec<Slot>,
+}
+
+impl Progress {
+    fn new(count: usize) -> Progress {
+        Progress {
+            done: vec![0; count],
+            states: (0..count).map(own_slot).collect(),
+        }
+    }
+
+    /// States behind the rows of a part but the last one, if some are drafts: none that another
+    /// sequence goes on from, and last, where that is read longest, the one that this goes on from.
+    fn behind(&self, part: &Part) -> Vec<Slot> {
+        let count = match part.drafts {
+            0 => 0,
+            drafts => part.rows + drafts - 1,
+        };
+        let lent = (MAX_SEQUENCES..STATES).map(|state| Slot(state as u32));
+        let mut behind: Vec<Slot> = lent
+            .filter(|state| !self.states.contains(state))
+            .take(count)
+            .collect();
+        let from = self.states[part.sequence];
+        if from != own_slot(part.sequence)
+            && let Some(last) = behind.last_mut()
+        {
+            *last = from;
+        }
+        behind
+    }
+
+    fn advance(&mut self, part: &Part, behind: &[Slot]) {
+        let state = behind.get(part.rows - 1).copied();
+        self.states[part.sequence] = state.unwrap_or(own_slot(part.sequence));
+        self.done[part.sequence] += part.rows;
+    }
+}
+
+fn own_slot(sequence: usize) -> Slot {
+    Slot((MAX_SEQUENCES - 1 - sequence) as u32)
+}
+
 /// Steps of one and of several sequences, prefill and decode, at the edges of pages and splits.
 pub fn schedules() -> Vec<Steps> {
     let one = |rows: usize| vec![vec![(0, rows)]];
@@ -73,6 +133,8 @@ pub struct Sequences<'a> {
     /// Inputs of each sequence: width and values.
     inputs: Vec<Vec<(usize, Vec<f32>)>>,
     steps: Steps,
+    /// Whether few rows of a step's first sequence have drafts behind them, which do not hold.
+    drafts: bool,
 }
 
 impl<'a> Sequences<'a> {
@@ -91,6 +153,7 @@ impl<'a> Sequences<'a> {
             op,
             inputs: (0..count).map(&mut sequence).collect(),
             steps,
+            drafts: false,
         }
     }
 
@@ -121,6 +184,16 @@ impl<'a> Sequences<'a> {
             op: self.op,
             inputs: self.inputs.clone(),
             steps,
+            drafts: false,
+        }
+    }
+
+    /// The same, few rows of the first sequence of each step having drafts behind them, which do
+    /// not hold.
+    pub fn with_drafts(&self) -> Sequences<'a> {
+        Sequences {
+            drafts: true,
+            ..self.in_steps(self.steps.clone())
         }
     }
 
@@ -162,52 +235,79 @@ impl<'a> Sequences<'a> {
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
         let mut opened = op.open(b)?;
         let mut results = vec![Vec::new(); self.inputs.len()];
-        let mut done = vec![0; self.inputs.len()];
-        for parts in &self.steps {
-            let batch = self.batch(parts, &done)?;
+        let mut progress = Progress::new(self.inputs.len());
+        for (step, parts) in self.steps.iter().enumerate() {
+            let parts = self.parts(step, parts);
+            let behind: Vec<_> = parts.iter().map(|part| progress.behind(part)).collect();
+            let batch = self.batch(&parts, &progress, &behind)?;
             let inputs = (0..self.inputs[0].len()).map(|input| {
-                let (width, values) = self.rows(parts, &done, input);
+                let (width, values) = self.rows(&parts, &progress.done, input);
                 b.given(width, &values)
             });
             let mut x = inputs.collect::<Result<Vec<_>, _>>()?;
             b.begin(&batch);
             let out = opened(b, &mut x, &batch)?;
             let out = b.seen(&out)?;
-            let mut at = 0;
-            for &(sequence, rows) in parts {
-                let len = rows * (out.len() / batch.rows());
-                results[sequence].extend_from_slice(&out[at..at + len]);
-                at += len;
-                done[sequence] += rows;
+            let (mut at, width) = (0, out.len() / batch.rows());
+            for (part, behind) in parts.iter().zip(&behind) {
+                results[part.sequence].extend_from_slice(&out[at..][..part.rows * width]);
+                at += (part.rows + part.drafts) * width;
+                progress.advance(part, behind);
             }
         }
         Ok(results)
     }
 
-    fn rows(&self, parts: &[(usize, usize)], done: &[usize], input: usize) -> (usize, Vec<f32>) {
-        let width = self.inputs[0][input].0;
-        let part = |&(sequence, rows): &(usize, usize)| {
-            let values = &self.inputs[sequence][input].1;
-            &values[done[sequence] * width..][..rows * width]
+    /// The parts of a step, with as many drafts as there may be or fewer, from step to step.
+    fn parts(&self, step: usize, parts: &[(usize, usize)]) -> Vec<Part> {
+        let parts = parts.iter().enumerate();
+        let part = |(index, &(sequence, rows)): (usize, &(usize, usize))| Part {
+            sequence,
+            rows,
+            drafts: match ONE_BY_ONE.checked_sub(rows) {
+                Some(most @ 1..) if self.drafts && index == 0 => most - step % most,
+                _ => 0,
+            },
         };
-        (width, parts.iter().flat_map(part).copied().collect())
+        parts.map(part).collect()
     }
 
-    fn batch(&self, parts: &[(usize, usize)], done: &[usize]) -> Result<Batch, DeviceError> {
+    /// Values of an input; those of drafts are the sequence's first ones.
+    fn rows(&self, parts: &[Part], done: &[usize], input: usize) -> (usize, Vec<f32>) {
+        let width = self.inputs[0][input].0;
+        let part = |part: &Part| {
+            let values = &self.inputs[part.sequence][input].1;
+            let rows = &values[done[part.sequence] * width..][..part.rows * width];
+            let drafts = values.iter().cycle().take(part.drafts * width);
+            rows.iter().chain(drafts).copied().collect::<Vec<f32>>()
+        };
+        (width, parts.iter().flat_map(part).collect())
+    }
+
+    fn batch(
+        &self,
+        parts: &[Part],
+        progress: &Progress,
+        behind: &[Vec<Slot>],
+    ) -> Result<Batch, DeviceError> {
         let count = self.inputs.len();
         let length = |sequence: usize| {
             let (width, values) = &self.inputs[sequence][0];
-            values.len() / width
+            values.len() / width + if self.drafts { ONE_BY_ONE } else { 0 }
         };
         let table = |sequence: usize| dealt(sequence, count, length(sequence));
         let tables: Vec<_> = (0..count).map(table).collect();
-        let tokens = vec![0; parts.iter().map(|part| part.1).max().unwrap_or(0)];
-        let rows = parts.iter().map(|&(sequence, rows)| Rows {
-            states: States::own(Slot((MAX_SEQUENCES - 1 - sequence) as u32)),
-            start: done[sequence],
-            tokens: &tokens[..rows],
-            pages: &tables[sequence],
-            behind: &[],
+        let longest = parts.iter().map(|part| part.rows + part.drafts).max();
+        let tokens = vec![0; longest.unwrap_or(0)];
+        let rows = parts.iter().zip(behind).map(|(part, behind)| Rows {
+            states: States {
+                from: progress.states[part.sequence],
+                ..States::own(own_slot(part.sequence))
+            },
+            start: progress.done[part.sequence],
+            tokens: &tokens[..part.rows + part.drafts],
+            pages: &tables[part.sequence],
+            behind,
             logits: 1,
         });
         let mut batch = Batch::new(KV_PAGES);

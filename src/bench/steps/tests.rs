@@ -3,6 +3,7 @@
 use super::metered::{Call, distinct_experts};
 use super::*;
 use crate::backend::cpu::Cpu;
+use crate::ops::ONE_BY_ONE;
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::{Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
 use crate::weights::Layout;
@@ -82,9 +83,13 @@ fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
     let state = crate::ops::Cost::gated_delta::<Gdn>().bytes;
     let tail = f32s(2 * (Gdn::CONV - 1) * Gdn::QKV);
     let row = f32s(Gdn::QKV + 2 * Gdn::VALUE_HEADS + Gdn::VALUES);
-    let prompt = |op| bytes(Case::Prompt(2), op);
-    assert_eq!(prompt("gated_delta"), state + 2 * row);
-    assert_eq!(prompt("conv_silu"), weights + tail + 2 * f32s(2 * Gdn::QKV));
+    let few = f32s(Gdn::VALUES) + row;
+    let prompt = |rows, op| bytes(Case::Prompt(rows), op);
+    assert_eq!(prompt(2, "delta_net"), state + weights + tail + 2 * few);
+    let (rows, long) = (ONE_BY_ONE as u64 + 1, ONE_BY_ONE + 1);
+    assert_eq!(prompt(long, "gated_delta"), state + rows * row);
+    let mixed = rows * f32s(2 * Gdn::QKV);
+    assert_eq!(prompt(long, "conv_silu"), weights + tail + mixed);
 }
 
 #[test]

@@ -83,15 +83,16 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
             false,
             &mut projections,
         );
-        match batch.is_decode() {
-            true => self.decode(ops, stream, own, batch),
+        match batch.is_short() {
+            true => self.few(ops, stream, own, batch),
             false => self.prompt(ops, stream, own, batch),
         }
     }
 }
 
 impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
-    fn decode(
+    /// Decode, verified drafts and short prompts.
+    fn few(
         &mut self,
         ops: &mut B,
         stream: &mut Stream<B>,
@@ -113,7 +114,7 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         ops.linear_add(mixed, &self.out, &mut stream.residual);
     }
 
-    /// Prompts and verified drafts: heads are normed with the product that they are for.
+    /// Prompts: heads are normed with the product that they are for.
     fn prompt(
         &mut self,
         ops: &mut B,

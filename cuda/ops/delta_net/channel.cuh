@@ -1,0 +1,104 @@
+// What blocks of one row and of several have in common: parameters, the channels of a head, and the
+// copies of its state.
+#pragma once
+
+#include "ops/conv_silu/channels_f32.cuh"
+#include "ops/gated_delta/columns_f32.cuh"
+#include "ops/gated_rms_norm/heads_f32.cuh"
+
+namespace atlas::delta_net {
+
+using gated_delta::kColumnLanes;
+using gated_delta::kColumns;
+using gated_delta::kHeadGroup;
+using gated_delta::kKeys;
+using gated_delta::kParts;
+using gated_delta::kSplits;
+using gated_delta::kWidth;
+using target::shapes::Delta;
+
+// Channels of a head's query, key and value.
+inline constexpr int kChannels = 2 * Delta::kKeyDim + Delta::kValueDim;
+
+struct Params {
+  const float* qkv;           // (rows, kWidth)
+  const float* z;             // (rows, kValueHeads, kValueDim)
+  const float* b;             // (rows, kValueHeads)
+  const float* a;             // (rows, kValueHeads)
+  const float* conv;          // (kWidth, kConv)
+  const float* a_log;         // (kValueHeads)
+  const float* dt_bias;       // (kValueHeads)
+  const float* norm;          // (kValueDim)
+  float* tail;                // (states, kRing, kWidth)
+  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
+  const unsigned* positions;  // (rows)
+  const unsigned* from_slots;  // (rows)
+  const unsigned* slots;       // (rows)
+  float* out;                 // (rows, kValueHeads, kValueDim)
+};
+
+// One channel of the head: where it lies in a row, its taps and its last inputs.
+struct Channel {
+  int index;  // in the head; `kChannels` or more is no channel
+  int at;
+  bool own;  // several heads read the channels of a key
+  float4 taps;
+  float before[conv_silu::kTail];  // inputs; of a ring they are kWidth apart
+
+  __device__ void load(const Params& params, int of, int head, size_t row, int position) {
+    index = of;
+    const int here = min(index, kChannels - 1);
+    const int part = here / Delta::kKeyDim, key_head = head / kHeadGroup;
+    at = part == 0   ? key_head * Delta::kKeyDim + here
+         : part == 1 ? kKeys + key_head * Delta::kKeyDim + here - Delta::kKeyDim
+                     : 2 * kKeys + head * Delta::kValueDim + here - 2 * Delta::kKeyDim;
+    own = part >= 2;
+    const float* ring = ring_of(params, params.from_slots[row]);
+    taps = tile::vector_at(params.conv, at);
+#pragma unroll
+    for (int i = 0; i < conv_silu::kTail; ++i) {
+      const int from = position - conv_silu::kTail + i;
+      before[i] = from < 0 ? 0.0f : __ldcg(ring + from % conv_silu::kRing * kWidth);
+    }
+  }
+
+  __device__ float* ring_of(const Params& params, size_t slot) const {
+    return params.tail + slot * conv_silu::kRing * kWidth + at;
+  }
+
+  __device__ float mixed(float x) const {
+    return tile::silu(
+        fmaf(taps.w, x, fmaf(taps.z, before[2], fmaf(taps.y, before[1], taps.x * before[0]))));
+  }
+
+  // Brings the inputs before a position to a ring.
+  __device__ void put_before(float* ring, int position) const {
+#pragma unroll
+    for (int i = 0; i < conv_silu::kTail; ++i) {
+      const int to = position - conv_silu::kTail + i;
+      if (to >= 0) ring[to % conv_silu::kRing * kWidth] = before[i];
+    }
+  }
+
+  // Makes `x` the newest input before what comes next.
+  __device__ void advance(float x) {
+    before[0] = before[1], before[1] = before[2], before[2] = x;
+  }
+};
+
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+// Asks for all parts of the head's state; one thread.
+template <class Storage>
+__device__ inline void ask(Storage& shared, const float* state) {
+  constexpr unsigned kBytes = sizeof(shared.state[0]);
+  for (auto& full : shared.full) ptx::mbarrier_init(&full);
+  ptx::mbarrier_init_fence();
+  for (int split = 0; split < kSplits; ++split) {
+    ptx::mbarrier_expect(&shared.full[split], kBytes);
+    ptx::copy_bulk(shared.state[split], state + split * kColumns * Delta::kKeyDim, kBytes,
+                   &shared.full[split]);
+  }
+}
+
+}  // namespace atlas::delta_net
