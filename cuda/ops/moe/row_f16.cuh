@@ -1,4 +1,4 @@
-// One row of Ops::moe.
+// One row of Ops::moe, or a few rows apart.
 // Match:      experts of one weight format and shape, the shared one last, if any; operands F16
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum
@@ -30,12 +30,23 @@ inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
 inline constexpr int kInner = 2 * Experts::kIntermediate;
 
 struct Params {
-  const float* x;                // (HIDDEN)
-  const float* logits;           // (kCount + 1)
+  const float* x;                // (rows, HIDDEN)
+  const float* logits;           // (rows, kCount + 1)
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
-  f16* act;                      // (kTurns, kIntermediate)
-  float* residual;               // (HIDDEN)
+  f16* act;                      // (rows, kTurns, kIntermediate)
+  float* residual;               // (rows, HIDDEN)
+
+  // Those of the block's row.
+  __device__ Params own() const {
+    const size_t row = blockIdx.y;
+    return {x + row * HIDDEN,
+            logits + row * route::kLogits,
+            gate_up,
+            down,
+            act + row * kTurns * Experts::kIntermediate,
+            residual + row * HIDDEN};
+  }
 };
 
 // The row's experts and their weights, the shared one last; one warp chooses. The arithmetic is
@@ -106,7 +117,8 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(RowShape::kThreads, tile::kResidentBlocks<RowShape>) void
-gate_up(Params params) {
+gate_up(Params all) {
+  const Params params = all.own();
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);
   const auto units =
@@ -243,7 +255,8 @@ struct Down {
 };
 
 template <tile::Storage kStorage>
-__global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params params) {
+__global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
+  const Params params = all.own();
   using Stage = Down<kStorage>;
   __shared__ typename Stage::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
@@ -259,14 +272,22 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params params) {
   stage.add();
 }
 
+// Weights of a layer's experts that the second-level cache keeps.
+inline constexpr size_t kCachedWeights = size_t{4} << 20;
+inline constexpr size_t kWeights =
+    size_t{Experts::kCount + kHasShared} * 3 * Experts::kIntermediate * HIDDEN;
+// Rows that are computed apart, at most: an expert that several of them choose is read as often,
+// which takes less than to plan for all of them if it comes from the second-level cache.
+inline constexpr unsigned kApartMax = kWeights <= kCachedWeights ? 8 : 1;
+
 template <tile::Storage kStorage>
-cudaError_t launch_row(const Params& params, cudaStream_t stream) {
+cudaError_t launch_apart(const Params& params, unsigned rows, cudaStream_t stream) {
   constexpr unsigned kUnits = GateUpUnits::kUnits, kSms = target::SMS;
-  const Launch shape{min(kUnits, kSms), RowShape::kThreads, sizeof(GateUpStorage)};
+  const Launch shape{min(kUnits, kSms), RowShape::kThreads, sizeof(GateUpStorage), rows};
   const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
   if (failed != cudaSuccess) return failed;
   constexpr unsigned kPanels = tile::panels_of(HIDDEN);
-  return launch_chained(down<kStorage>, {kPanels, kThreads, 0}, stream, params);
+  return launch_chained(down<kStorage>, {kPanels, kThreads, 0, rows}, stream, params);
 }
 
 }  // namespace atlas::moe

@@ -3,7 +3,7 @@
 //             Rows of experts so wide or many that no block has room for its part go as `route`
 //             and `experts`
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
-// Sync:       one row: as `row_f16`; more: two chained launches, both products and the weighted
+// Sync:       one row, or a few of small experts: as `row_f16`; more: two chained launches, both products and the weighted
 //             sum. In the first, a block waits for the activations that others compute and, if rows
 //             are many, for what others choose
 //
@@ -691,9 +691,9 @@ struct RowsF16 {
       constexpr Storage kStorage = decltype(storage)::value;
       if (format != static_cast<unsigned>(kStorage)) return false;
       if constexpr (kRowFits<kStorage>) {
-        if (rows == 1) {
-          const Params row{x, logits, gate_up, down, reinterpret_cast<f16*>(act), residual};
-          result = launch_row<kStorage>(row, stream);
+        if (rows <= kApartMax) {
+          const Params apart{x, logits, gate_up, down, reinterpret_cast<f16*>(act), residual};
+          result = launch_apart<kStorage>(apart, rows, stream);
           return true;
         }
       }
