@@ -88,17 +88,11 @@ struct Channel {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// Asks for all parts of the head's state; one thread.
-template <class Storage>
-__device__ inline void ask(Storage& shared, const float* state) {
-  constexpr unsigned kBytes = sizeof(shared.state[0]);
-  for (auto& full : shared.full) ptx::mbarrier_init(&full);
-  ptx::mbarrier_init_fence();
-  for (int split = 0; split < kSplits; ++split) {
-    ptx::mbarrier_expect(&shared.full[split], kBytes);
-    ptx::copy_bulk(shared.state[split], state + split * kColumns * Delta::kKeyDim, kBytes,
-                   &shared.full[split]);
-  }
+// Asks for columns of a head's state; one thread.
+template <class Columns>
+__device__ inline void ask(unsigned long long& full, Columns& to, const float* columns) {
+  ptx::mbarrier_expect(&full, sizeof(to));
+  ptx::copy_bulk(to, columns, sizeof(to), &full);
 }
 
 }  // namespace atlas::delta_net

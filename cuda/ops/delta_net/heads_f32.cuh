@@ -1,8 +1,8 @@
 // Implements: Ops::delta_net for steps of few rows per sequence
 // Match:      F32, keys and values of 128 elements, 4 taps
 // Bound by:   HBM (the state, read and written once)
-// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row, or of
-//             a sequence's rows; chained launch
+// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row;
+//             of several rows as `spans.cuh`; chained launches
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
 // they are read before the wait. The state comes part by part into shared memory: registers for all
@@ -33,6 +33,15 @@ struct SharedStorage {
   unsigned long long full[kSplits];
 };
 
+// Asks for all parts of the head's state; one thread.
+__device__ inline void ask_all(SharedStorage& shared, const float* state) {
+  for (auto& full : shared.full) ptx::mbarrier_init(&full);
+  ptx::mbarrier_init_fence();
+  for (int split = 0; split < kSplits; ++split) {
+    ask(shared.full[split], shared.state[split], state + split * kColumns * Delta::kKeyDim);
+  }
+}
+
 template <class Tile>
 __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) {
   static_assert(Tile::kThreads == kThreads, "a part's columns have their lanes");
@@ -48,7 +57,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   constexpr int kState = Delta::kValueDim * Delta::kKeyDim;
   float* state = params.state + (slot * Delta::kValueHeads + head) * kState;
   const float* before = params.state + (from_slot * Delta::kValueHeads + head) * kState;
-  if (threadIdx.x == 0 && begun) ask(shared, before);
+  if (threadIdx.x == 0 && begun) ask_all(shared, before);
   Channel channel[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
@@ -138,7 +147,7 @@ struct HeadsF32 {
                         norm, tail, state, positions, from_slots, slots, out};
     if (spans != nullptr) {
       const auto* list = reinterpret_cast<const uint2*>(spans);
-      return launch_spans(params, {list, behind, arrived}, span_count, stream);
+      return launch_spans(params, {list, behind, arrived}, rows, span_count, stream);
     }
     const unsigned blocks = rows * Delta::kValueHeads;
     const Launch shape{Delta::kValueHeads, kThreads, shared_bytes(blocks), rows};
