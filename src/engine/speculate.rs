@@ -92,13 +92,15 @@ impl Grams {
 
 /// Weight of what is older, at each look at how often drafts held.
 const FADING: f64 = 0.95;
-/// Drafts of a reply that are thought to have been tried before any was: they held as often as
-/// those of other replies lately.
+/// Drafts that are thought to have been tried before any was.
 const SUPPOSED: f64 = 2.0;
-/// Drafts that held of those, before there was any reply.
-const SUPPOSED_HELD: f64 = 1.5;
+/// Share of them that held, before there was any reply; a reply's own are thought to have held as
+/// often as those of others lately.
+const SUPPOSED_RATE: f64 = 0.75;
 /// Weight of what is older, of all replies.
 const FADING_OF_ALL: f64 = 0.998;
+/// Chance of a draft that is as good as certain to hold.
+const CERTAIN: f64 = 0.99;
 
 /// Trust in the drafts of a sequence: how often they hold, each behind those that held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,9 +110,9 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Share of drafts that hold, if of all so many do.
-    fn rate(self, of_all: f64) -> f64 {
-        (self.held + SUPPOSED * of_all) / (self.tried + SUPPOSED)
+    /// Share of drafts that hold, if so many are supposed to.
+    fn rate(self, supposed: f64) -> f64 {
+        (self.held + SUPPOSED * supposed) / (self.tried + SUPPOSED)
     }
 
     /// Notes a step: of `drafts` the first `held` held, and none behind them was looked at.
@@ -186,7 +188,10 @@ impl Times {
 pub struct Costs {
     steps: Times,
     predictions: Times,
+    /// Drafts of all replies.
     hold: Trust,
+    /// Those of each place behind the token that is known.
+    places: [Trust; DEPTH_MAX],
 }
 
 impl Costs {
@@ -203,16 +208,25 @@ impl Costs {
     /// Notes how many drafts of a reply's step held, as `Trust::note` has it.
     pub fn note_drafts(&mut self, drafts: usize, held: usize) {
         self.hold.add(drafts, held);
+        let tried = drafts.min(held + 1);
+        for (at, place) in self.places.iter_mut().take(tried).enumerate() {
+            place.add(1, usize::from(at < held));
+        }
     }
 
     /// Forgets a little of that, in each step: drafts that do not pay are tried again some time.
     pub fn fade(&mut self) {
+        let places = self.places.iter_mut();
+        places.for_each(|place| place.fade(FADING_OF_ALL));
         self.hold.fade(FADING_OF_ALL);
     }
 
-    /// Share of the drafts of all replies that hold.
-    fn hold(&self) -> f64 {
-        self.hold.rate(SUPPOSED_HELD / SUPPOSED)
+    /// Chance that a reply's draft at a place holds if those before do: what drafts of all replies
+    /// have there, as much more or less as the reply's own hold more often or less.
+    fn chance(&self, trust: Trust, place: usize) -> f64 {
+        let of_all = self.hold.rate(SUPPOSED_RATE);
+        let there = self.places[place.min(DEPTH_MAX - 1)].rate(of_all);
+        (there * trust.rate(of_all) / of_all).min(CERTAIN)
     }
 
     /// Seconds that so many drafts of every reply take to make; 0 where nothing is known.
@@ -280,20 +294,16 @@ fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Rep
     let Some(plain) = costs.of(rows) else {
         return;
     };
-    let mut taken = vec![0; rows];
+    let (mut taken, mut held) = (vec![0; rows], vec![1.0; rows]);
     let (mut tokens, mut best) = (rows as f64, GAIN_MIN * rows as f64 / plain);
     for drafts in 1..=most {
-        let hope = |reply: usize| {
-            replies[reply]
-                .trust
-                .rate(costs.hold())
-                .powi(taken[reply] as i32 + 1)
-        };
+        let hope = |reply: usize| held[reply] * costs.chance(replies[reply].trust, taken[reply]);
         let open = (0..rows).filter(|&reply| taken[reply] < has[reply]);
         let Some(next) = open.max_by(|&a, &b| hope(a).total_cmp(&hope(b))) else {
             break;
         };
-        tokens += hope(next);
+        held[next] = hope(next);
+        tokens += held[next];
         taken[next] += 1;
         let Some(step) = costs.of(rows + drafts) else {
             break;
