@@ -10,7 +10,6 @@ import argparse
 import json
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
@@ -31,33 +30,6 @@ PROMPTS = [
     "What is the capital of Zorbalia?",
     "Write a JSON object with the keys name, age. name: Anna Smith; age: 31;",
 ]
-
-
-def dequantised():
-    """FP32 tensors of the exported file with plain `.weight` names."""
-    tensors = load_file(export.TARGET / "model.safetensors")
-    out = {k: v.float() for k, v in tensors.items() if ".weight_" not in k}
-    for name, packed in tensors.items():
-        if name.endswith(".weight_packed"):
-            stem = name.removesuffix("_packed")
-            out[stem] = export.unpack(
-                packed, tensors[stem + "_scale"], tensors[stem + "_global_scale"]
-            )
-    return out
-
-
-def stacked(tensors):
-    """Per-expert tensors of `prefix.mlp.experts.E.*` stacked as transformers and tiny_model hold
-    them.
-    """
-    out = {k: v for k, v in tensors.items() if ".experts." not in k}
-    for stem in {k.split(".experts.")[0] + ".experts." for k in tensors if ".experts." in k}:
-        get = lambda e, part: tensors[f"{stem}{e}.{part}_proj.weight"]
-        out[stem + "gate_up_proj"] = torch.stack(
-            [torch.cat([get(e, "gate"), get(e, "up")]) for e in range(m.EXPERTS)]
-        )
-        out[stem + "down_proj"] = torch.stack([get(e, "down") for e in range(m.EXPERTS)])
-    return out
 
 
 def reference(state):
@@ -124,7 +96,7 @@ def check_random():
 @torch.no_grad()
 def check_exported():
     tokenizer = Tokenizer.from_file(str(export.TARGET / "tokenizer.json"))
-    hf = reference(stacked(dequantised()))
+    hf = reference(export.exported())
     stop = tokenizer.token_to_id("<|im_end|>")
     for thinking in (False, True):
         for prompt in PROMPTS:

@@ -3,6 +3,7 @@ generation_config.json.
 
     python scripts/tiny_export.py --checkpoint train.pt    # a checkpoint of tiny_train.py
     python scripts/tiny_export.py --random 0               # untrained weights of a seed
+    python scripts/tiny_export.py --drafts drafts.pt       # the MTP layer of tiny_drafts.py, nothing else
     python scripts/tiny_export.py --describe               # sizes and ids of what is there
 
 A quantised matrix X [N,K] becomes X.weight_packed U8 [N,K/2] (low nibble = even column, nibble =
@@ -89,11 +90,61 @@ def checkpoint_tensors(model):
     out = {}
     for i, layer in enumerate(model.model.language_model.layers):
         out |= layer_tensors(f"{TRUNK}layers.{i}.", layer)
-    out |= layer_tensors("mtp.layers.0.", model.mtp.layers[0])
     for name, value in model.named_parameters():
-        if ".layers." not in name:
+        if ".layers." not in name and not name.startswith("mtp."):
             out[name] = value.detach().bfloat16()
+    return {k: v.contiguous() for k, v in (out | draft_tensors(model.mtp)).items()}
+
+
+def draft_tensors(mtp):
+    """Every tensor of the MTP layer, by name."""
+    out = layer_tensors("mtp.layers.0.", mtp.layers[0])
+    for name, value in mtp.named_parameters():
+        if "layers." not in name:
+            out["mtp." + name] = value.detach().bfloat16()
     return {k: v.contiguous() for k, v in out.items()}
+
+
+def with_drafts(tensors, path):
+    """Exported tensors with the MTP layer of a file."""
+    mtp = m.Mtp()
+    mtp.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    new = draft_tensors(mtp)
+    shape = lambda t: (t.shape, t.dtype)
+    old = {name: shape(t) for name, t in tensors.items() if name.startswith("mtp.")}
+    if old != {name: shape(t) for name, t in new.items()}:
+        raise SystemExit(f"{path}: has other tensors than the MTP layer of the checkpoint")
+    return tensors | new
+
+
+def exported():
+    """FP32 tensors of the exported file, by the names of tiny_model."""
+    return stacked(dequantised(load_file(TARGET / "model.safetensors")))
+
+
+def dequantised(tensors):
+    """FP32 tensors of exported ones, with plain `.weight` names."""
+    out = {k: v.float() for k, v in tensors.items() if ".weight_" not in k}
+    for name, packed in tensors.items():
+        if name.endswith(".weight_packed"):
+            stem = name.removesuffix("_packed")
+            scales = tensors[stem + "_scale"], tensors[stem + "_global_scale"]
+            out[stem] = unpack(packed, *scales)
+    return out
+
+
+def stacked(tensors):
+    """Per-expert tensors of `prefix.mlp.experts.E.*` stacked as transformers and tiny_model hold
+    them.
+    """
+    out = {k: v for k, v in tensors.items() if ".experts." not in k}
+    for stem in {k.split(".experts.")[0] + ".experts." for k in tensors if ".experts." in k}:
+        get = lambda e, part: tensors[f"{stem}{e}.{part}_proj.weight"]
+        out[stem + "gate_up_proj"] = torch.stack(
+            [torch.cat([get(e, "gate"), get(e, "up")]) for e in range(m.EXPERTS)]
+        )
+        out[stem + "down_proj"] = torch.stack([get(e, "down") for e in range(m.EXPERTS)])
+    return out
 
 
 def ignored():
@@ -237,6 +288,10 @@ def load_model(args):
     return model
 
 
+def write(tensors):
+    save_file(tensors, TARGET / "model.safetensors", metadata={"format": "pt"})
+
+
 def describe():
     tensors = load_file(TARGET / "model.safetensors")
     count = sum(
@@ -256,15 +311,14 @@ def main():
     )
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--random", type=int)
+    parser.add_argument("--drafts", type=Path)
     parser.add_argument("--describe", action="store_true")
     args = parser.parse_args()
     if args.checkpoint or args.random is not None:
-        save_file(
-            checkpoint_tensors(load_model(args)),
-            TARGET / "model.safetensors",
-            metadata={"format": "pt"},
-        )
+        write(checkpoint_tensors(load_model(args)))
         write_configs()
+    if args.drafts:
+        write(with_drafts(load_file(TARGET / "model.safetensors"), args.drafts))
     describe()
 
 

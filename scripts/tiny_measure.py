@@ -2,8 +2,7 @@
 
     python scripts/tiny_measure.py --checkpoint train.pt --failures wrong.jsonl
 
-Greedy; the whole batch is computed again for every token, which needs no cache. Needs torch and
-tokenizers.
+Greedy. Needs torch, safetensors and tokenizers.
 """
 
 import argparse
@@ -19,9 +18,9 @@ import tiny_data
 import tiny_eval
 import tiny_export
 import tiny_model as m
+from tiny_replies import Writer
 
 BATCH = 384
-LIMIT = 2048  # tokens of prompt and answer
 CALL = re.compile(r"<tool_call>\n<function=([^>\n]+)>\n(.*?)</function>\n</tool_call>", re.DOTALL)
 ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>\n", re.DOTALL)
 
@@ -35,28 +34,18 @@ def padded(rows, pad, device):
     return ids, starts
 
 
-@torch.no_grad()
-def generate(model, tokenizer, prompts, device, new_tokens):
-    """Greedy continuations (token lists without the stop token) of token lists."""
-    stop, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
-    rows = [list(p) for p in prompts]
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+def generate(model, tokenizer, prompts, new_tokens):
+    """Token lists of prompts with their greedy replies, the token that ends them included."""
+    room = -(-max(map(len, prompts)) // m.CHUNK) * m.CHUNK + new_tokens
+    writer = Writer(model, min(BATCH, len(prompts)), room, tokenizer.token_to_id("<|im_end|>"))
+    rows = [None] * len(prompts)
+    order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
     for at in range(0, len(order), BATCH):
-        live = order[at : at + BATCH]
-        for _ in range(new_tokens):
-            ids, starts = padded([rows[i] for i in live], pad, device)
-            hidden = model.hidden(ids, starts)[0]
-            last = torch.tensor([len(rows[i]) - 1 for i in live], device=device)
-            best = (
-                model.lm_head(hidden[torch.arange(len(live), device=device), last])
-                .argmax(-1)
-                .tolist()
-            )
-            for i, token in zip(live, best):
-                rows[i].append(token)
-            live = [i for i in live if rows[i][-1] != stop and len(rows[i]) < LIMIT]
-            if not live:
-                break
+        part = order[at : at + BATCH]
+        writer.write([prompts[i] for i in part], new_tokens)
+        places = zip(part, writer.ids, writer.first[:, 0].tolist(), writer.ends().tolist())
+        for i, ids, first, end in places:
+            rows[i] = ids[first:end].tolist()
     return rows
 
 
@@ -139,6 +128,15 @@ def requests(records):
     return out
 
 
+def prompts_of(tokenizer, asked):
+    """Token ids of each request."""
+    texts = [
+        tiny_chat.render(with_mappings(messages), r.get("tools"), thinking)
+        for r, messages, thinking, _ in asked
+    ]
+    return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
 def use_quantised_weights(model):
     """Replaces every matrix to be quantised by its dequantised NVFP4 form."""
     with torch.no_grad():
@@ -157,13 +155,9 @@ def measure(model, device, short=0, failures=None, new_tokens=tiny_eval.MAX_TOKE
     use_quantised_weights(model)
     tokenizer = Tokenizer.from_file(str(tiny_data.TARGET / "tokenizer.json"))
     asked = requests(tiny_eval.load(short))
-    texts = [
-        tiny_chat.render(with_mappings(messages), r.get("tools"), thinking)
-        for r, messages, thinking, _ in asked
-    ]
-    prompts = [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    prompts = prompts_of(tokenizer, asked)
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        rows = generate(model, tokenizer, prompts, device, new_tokens)
+        rows = generate(model, tokenizer, prompts, new_tokens)
         good, drafted = accepted(model, tokenizer, rows, prompts, device)
     graded = []
     for (record, _, thinking, grade), row, prompt in zip(asked, rows, prompts):

@@ -1,10 +1,11 @@
-"""The `tiny` model in PyTorch, for training and checking; parameter names are those of the
-checkpoint.
+"""The `tiny` model in PyTorch, for training, checking and replying; parameter names are those of
+the checkpoint.
 
 Family qwen3_5_moe in small: three Gated DeltaNet layers and one gated full-attention layer, each
 followed by a mixture of experts, and one multi-token-prediction (MTP) layer. Rows hold several
 conversations back to back; `starts` marks the first token of each, where attention, convolution and
-recurrent state begin anew.
+recurrent state begin anew. A layer that is given a memory (`Layer.memory`) leaves there what
+`Layer.step` goes on from, a token at a time.
 
 Shapes: B rows, L tokens (a multiple of 64), D = 256 hidden.
 """
@@ -76,7 +77,7 @@ class UnitLowerInverse(torch.autograd.Function):
 
 def delta_rule(q, k, v, log_decay, beta):
     """Chunked gated delta rule in FP32: q, k, v [B,H,L,128], log_decay, beta [B,H,L] ->
-    [B,H,L,128].
+    ([B,H,L,128], the state S [B,H,128,128] behind the last token).
 
     One token: S *= exp(g); S += k (beta (v - S^T k))^T; o = S^T q. Inside a chunk the 64
     corrections depend on one another through a unit lower triangular system, solved at once; chunks
@@ -105,7 +106,15 @@ def delta_rule(q, k, v, log_decay, beta):
         change = wanted_i - reads_i @ state
         out.append(q_i @ state + inside_i @ change)
         state = state * last_i + k_i.transpose(-1, -2) @ change
-    return torch.stack(out, 2).reshape(b, h, length, dim)
+    return torch.stack(out, 2).reshape(b, h, length, dim), state
+
+
+def delta_step(q, k, v, log_decay, beta, state):
+    """Delta rule of one token behind `state`: q, k, v [B,H,1,128] -> [B,H,1,128], the new state."""
+    state = state * log_decay.exp()[..., None]
+    change = beta[..., None] * (v - k @ state)
+    state = state + k.transpose(-1, -2) @ change
+    return q @ state, state
 
 
 class DeltaNet(nn.Module):
@@ -142,8 +151,13 @@ class DeltaNet(nn.Module):
 
     def inputs(self, x, age):
         """FP32 q, k, v [B,H,L,128], log decay and beta [B,H,L] of the delta rule."""
-        mixed = self.convolve(self.in_proj_qkv(x), age).float()
-        q, k, v = mixed.split([KEY_HEADS * GDN_DIM, KEY_HEADS * GDN_DIM, VALUE_HEADS * GDN_DIM], -1)
+        return self.heads(self.convolve(self.in_proj_qkv(x), age), x, age)
+
+    def heads(self, mixed, x, age):
+        """`inputs` from convolved projections [B,L,1024]."""
+        q, k, v = mixed.float().split(
+            [KEY_HEADS * GDN_DIM, KEY_HEADS * GDN_DIM, VALUE_HEADS * GDN_DIM], -1
+        )
         heads = lambda t: t.unflatten(-1, (-1, GDN_DIM)).transpose(1, 2)
         unit = lambda t: t * torch.rsqrt(t.pow(2).sum(-1, keepdim=True) + EPS)
         share = VALUE_HEADS // KEY_HEADS
@@ -167,22 +181,63 @@ class DeltaNet(nn.Module):
         z = self.in_proj_z(x).unflatten(-1, (VALUE_HEADS, GDN_DIM))
         return self.out_proj((o * F.silu(z.float())).flatten(-2).to(x.dtype))
 
-    def forward(self, x, age, mask, weights):
+    def forward(self, x, age, mask, weights, memory=None):
         prepared = self.inputs(x, age)
         with torch.autocast(x.device.type, enabled=False):
-            o = delta_rule(*prepared)
+            o, state = delta_rule(*prepared)
+        if memory:
+            memory["state"].copy_(state)
+            memory["taps"].copy_(self.in_proj_qkv(x[:, 1 - CONV :]))
+        return self.outputs(o, x)
+
+    def memory(self, rows, room, like):
+        """Recurrent state and the last inputs of the convolution."""
+        width = self.in_proj_qkv.out_features
+        return {
+            "state": like.new_zeros(rows, VALUE_HEADS, GDN_DIM, GDN_DIM, dtype=torch.float32),
+            "taps": like.new_zeros(rows, CONV - 1, width),
+        }
+
+    def step(self, x, at, first, memory):
+        """One token [B,1,D] of conversations that have more than three."""
+        window = torch.cat([memory["taps"], self.in_proj_qkv(x).to(memory["taps"].dtype)], 1)
+        memory["taps"].copy_(window[:, 1:])
+        full = torch.full(window.shape[:2], CONV, device=x.device)
+        prepared = self.heads(self.convolve(window, full)[:, -1:], x, full[:, -1:])
+        with torch.autocast(x.device.type, enabled=False):
+            o, state = delta_step(*prepared, memory["state"])
+        memory["state"].copy_(state)
         return self.outputs(o, x)
 
 
-def rotate(x):
-    """RoPE on the first 64 of 256 dims, half-split pairs (i, i + 32); x [B,H,L,256]."""
+def rotate(x, at):
+    """RoPE on the first 64 of 256 dims, half-split pairs (i, i + 32); x [B,H,L,256] at positions
+    `at`, [L] or [B,1,L].
+    """
     half = ROTARY // 2
     turn = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.arange(x.shape[2], device=x.device, dtype=torch.float32)[:, None] * turn
+    angle = at[..., None].float() * turn
     cos, sin = angle.cos(), angle.sin()
     a, b = x[..., :half].float(), x[..., half:ROTARY].float()
     turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
     return torch.cat([turned, x[..., ROTARY:]], -1)
+
+
+def attend(q, keys, values, mask, own=()):
+    """Attention of few queries [B,4,N,256] over keys and values [B,2,L,256] where `mask`
+    [B,1,N,L], and of each query over pairs of a key and a value [B,2,N,256] of its own.
+    """
+    share, count = HEADS // KV_HEADS, q.shape[2]
+    grouped = q.unflatten(1, (KV_HEADS, share))
+    scores = (grouped.flatten(2, 3) @ keys.transpose(-1, -2)).unflatten(2, (share, count)).float()
+    scores = scores.masked_fill(~mask[:, None], float("-inf"))
+    extra = [(grouped * k[:, :, None]).float().sum(-1, keepdim=True) for k, _ in own]
+    odds = (torch.cat([scores, *extra], -1) * HEAD_DIM**-0.5).softmax(-1).to(values.dtype)
+    known = odds[..., : keys.shape[2]].flatten(2, 3) @ values
+    out = known.unflatten(2, (share, count))
+    for i, (_, v) in enumerate(own, keys.shape[2]):
+        out = out + odds[..., i : i + 1] * v[:, :, None]
+    return out.flatten(1, 2)
 
 
 class Attention(nn.Module):
@@ -199,15 +254,47 @@ class Attention(nn.Module):
         self.q_norm = Norm(HEAD_DIM)
         self.k_norm = Norm(HEAD_DIM)
 
-    def forward(self, x, age, mask, weights):
+    def queries(self, x, at, weights):
+        """Rotated queries [B,4,L,256] and the gate [B,L,4,256] of their outputs."""
         q, gate = F.linear(x, weights("q_proj")).unflatten(-1, (HEADS, 2 * HEAD_DIM)).chunk(2, -1)
+        return rotate(self.q_norm(q).transpose(1, 2), at), gate
+
+    def keys(self, x, at, weights):
+        """Rotated keys and values [B,2,L,256]."""
         k = F.linear(x, weights("k_proj")).unflatten(-1, (KV_HEADS, HEAD_DIM))
         v = F.linear(x, weights("v_proj")).unflatten(-1, (KV_HEADS, HEAD_DIM)).transpose(1, 2)
-        q, k = rotate(self.q_norm(q).transpose(1, 2)), rotate(self.k_norm(k).transpose(1, 2))
+        return rotate(self.k_norm(k).transpose(1, 2), at), v
+
+    def outputs(self, o, gate, weights):
+        return F.linear((o.transpose(1, 2) * gate.sigmoid()).flatten(-2), weights("o_proj"))
+
+    def forward(self, x, age, mask, weights, memory=None):
+        at = torch.arange(x.shape[1], device=x.device)
+        q, gate = self.queries(x, at, weights)
+        k, v = self.keys(x, at, weights)
+        if memory:
+            memory["keys"][:, :, : x.shape[1]] = k
+            memory["values"][:, :, : x.shape[1]] = v
         share = HEADS // KV_HEADS
         k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
-        return F.linear((o * gate.sigmoid()).flatten(-2), weights("o_proj"))
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.outputs(o, gate, weights)
+
+    def memory(self, rows, room, like):
+        """Keys and values of so many positions."""
+        names = ("keys", "values")
+        return {name: like.new_zeros(rows, KV_HEADS, room, HEAD_DIM) for name in names}
+
+    def step(self, x, at, first, memory):
+        """One token [B,1,D] at position `at` [1], of conversations that begin at `first` [B,1]."""
+        weights = lambda name: stored(self, name)
+        q, gate = self.queries(x, at, weights)
+        for held, new in zip(memory.values(), self.keys(x, at, weights)):
+            held.index_copy_(2, at, new.to(held.dtype))
+        place = torch.arange(memory["keys"].shape[2], device=x.device)
+        mask = (place <= at) & (place >= first)
+        o = attend(q, *memory.values(), mask[:, None, None])
+        return self.outputs(o, gate, weights)
 
 
 class Experts(nn.Module):
@@ -277,14 +364,28 @@ class Layer(nn.Module):
         self.input_layernorm = Norm(HIDDEN)
         self.post_attention_layernorm = Norm(HIDDEN)
 
-    def forward(self, h, age, mask, quantised):
-        mixer = self.self_attn if self.full else self.linear_attn
+    @property
+    def mixer(self):
+        return self.self_attn if self.full else self.linear_attn
+
+    def forward(self, h, age, mask, quantised, memory=None):
+        mixer = self.mixer
         pick = lambda part, prefix: (
             lambda name: quantised.get(prefix + name) if quantised else stored(part, name)
         )
-        h = h + mixer(self.input_layernorm(h), age, mask, pick(mixer, "self_attn."))
+        h = h + mixer(self.input_layernorm(h), age, mask, pick(mixer, "self_attn."), memory)
         out, balance = self.mlp(self.post_attention_layernorm(h), pick(self.mlp, "mlp."))
         return h + out, balance
+
+    def memory(self, rows, room, like):
+        """Memory of rows of up to `room` tokens; tensors of the type and device of `like`."""
+        return self.mixer.memory(rows, room, like)
+
+    def step(self, h, at, first, memory):
+        """One token [B,1,D] at position `at` [1] behind those of the memory."""
+        h = h + self.mixer.step(self.input_layernorm(h), at, first, memory)
+        out, _ = self.mlp(self.post_attention_layernorm(h), lambda name: stored(self.mlp, name))
+        return h + out
 
     def quantised(self):
         """Fake-quantised matrices by name, for this layer's forward."""
@@ -369,6 +470,11 @@ class Mtp(nn.Module):
         self.layers = nn.ModuleList([Layer(True)])
         self.norm = Norm(HIDDEN)
 
+    def fuse(self, embedded, hidden):
+        """Input of the layer from a token's embedding and the hidden state before it."""
+        pair = [self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)]
+        return self.fc(torch.cat(pair, -1))
+
 
 class Trunk(nn.Module):
     def __init__(self):
@@ -405,25 +511,31 @@ class Tiny(nn.Module):
     def quantised(self):
         return [layer.quantised() for layer in self.all_layers()]
 
-    def hidden(self, ids, starts, quantised=None):
+    def hidden(self, ids, starts, quantised=None, memory=None):
         """Normed hidden state [B,L,D] of the trunk, its load-balance loss, and (age, mask)."""
         trunk = self.model.language_model
         age, mask = row_structure(starts)
         h, balance = trunk.embed_tokens(ids), 0.0
         for i, layer in enumerate(trunk.layers):
-            h, extra = layer(h, age, mask, quantised[i] if quantised else None)
+            kept = memory[i] if memory else None
+            h, extra = layer(h, age, mask, quantised[i] if quantised else None, kept)
             balance = balance + extra / LAYERS
         return trunk.norm(h), balance, (age, mask)
+
+    def hidden_step(self, ids, at, first, memory):
+        """Normed hidden state [B,1,D] of the tokens [B,1] at position `at` [1]."""
+        trunk = self.model.language_model
+        h = trunk.embed_tokens(ids)
+        for layer, kept in zip(trunk.layers, memory):
+            h = layer.step(h, at, first, kept)
+        return trunk.norm(h)
 
     def draft_hidden(self, ids, h, structure, quantised=None):
         """MTP hidden state [B,L,D]; position t has read ids up to t+1."""
         trunk, mtp = self.model.language_model, self.mtp
-        following = F.pad(ids[:, 1:], (0, 1))
-        pair = torch.cat(
-            [mtp.pre_fc_norm_embedding(trunk.embed_tokens(following)), mtp.pre_fc_norm_hidden(h)],
-            -1,
-        )
-        x, balance = mtp.layers[0](mtp.fc(pair), *structure, quantised[-1] if quantised else None)
+        following = trunk.embed_tokens(F.pad(ids[:, 1:], (0, 1)))
+        x = mtp.fuse(following, h)
+        x, balance = mtp.layers[0](x, *structure, quantised[-1] if quantised else None)
         return mtp.norm(x), balance
 
     def forward(self, ids, starts, quantised=None):

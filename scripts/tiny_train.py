@@ -78,6 +78,28 @@ def loss_of(model, ids, weights, starts, quantise):
     return main + DRAFT_WEIGHT * draft + BALANCE_WEIGHT * balance, main, draft
 
 
+def captured(run, optimiser):
+    """(graph, what `run` returns) of a training step. It is warmed up on a side stream with a zero
+    learning rate.
+    """
+    rates = [g["lr"].clone() for g in optimiser.param_groups]
+    for g in optimiser.param_groups:
+        g["lr"].zero_()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    optimiser.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        out = run()
+    for g, rate in zip(optimiser.param_groups, rates):
+        g["lr"].copy_(rate)
+    return graph, out
+
+
 class Stepper:
     """One training step as a captured CUDA graph, one graph without and one with quantised
     weights.
@@ -100,26 +122,6 @@ class Stepper:
         self.optimiser.step()
         return torch.stack([main.detach(), draft.detach()])
 
-    def capture(self, quantise):
-        """Warms up on a side stream with a zero learning rate, then records."""
-        self.captured.clear()
-        rates = [g["lr"].clone() for g in self.optimiser.param_groups]
-        for g in self.optimiser.param_groups:
-            g["lr"].zero_()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.eager(quantise)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        self.optimiser.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            out = self.eager(quantise)
-        for g, rate in zip(self.optimiser.param_groups, rates):
-            g["lr"].copy_(rate)
-        self.captured[quantise] = (graph, out)
-
     def step(self, batch, quantise):
         """Runs one step; returns its losses as a device tensor that the next step overwrites."""
         for held, value in zip(self.inputs, batch):
@@ -127,7 +129,8 @@ class Stepper:
         if not self.graph:
             return self.eager(quantise)
         if quantise not in self.captured:
-            self.capture(quantise)
+            self.captured.clear()
+            self.captured[quantise] = captured(lambda: self.eager(quantise), self.optimiser)
         graph, out = self.captured[quantise]
         graph.replay()
         return out
@@ -155,9 +158,9 @@ def make_optimiser(model):
     )
 
 
-def rate_at(progress, step):
+def rate_at(progress, step, peak=PEAK):
     warm = min(1.0, (step + 1) / WARM_STEPS)
-    return warm * (FLOOR + (PEAK - FLOOR) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))))
+    return warm * (FLOOR + (peak - FLOOR) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))))
 
 
 def save(model, out):
