@@ -154,7 +154,7 @@ sha256 = "540273a1b67082536688b5a37a3db15ef59e85f636061c2cb972d960e7f32f06"
 [[model.checkpoint.nvfp4.files]]
 name = "model.safetensors"
 bytes = 10354740
-sha256 = "cf40bd59dd0f6dcf015c77cbbad669fbddf41f221f7dfa3ca56525caf08ecdce"
+sha256 = "0be29005740715473db0e4e2dd2bccefe622ef0f9c891331ca35c1725e6ca9eb"
 
 [[model.checkpoint.nvfp4.files]]
 name = "tokenizer.json"
@@ -404,7 +404,7 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "chat_template.jinja", bytes: 4084, sha256: "71e7f6e95dc28d0c2d39284c8b82f434482c453a3146a20435d84534b7bba787" },
     CheckpointFile { name: "config.json", bytes: 4137, sha256: "b9d47354a3e649bdffeff6917958629776b3bda766a43f1740563d172aeb86db" },
     CheckpointFile { name: "generation_config.json", bytes: 145, sha256: "540273a1b67082536688b5a37a3db15ef59e85f636061c2cb972d960e7f32f06" },
-    CheckpointFile { name: "model.safetensors", bytes: 10354740, sha256: "cf40bd59dd0f6dcf015c77cbbad669fbddf41f221f7dfa3ca56525caf08ecdce" },
+    CheckpointFile { name: "model.safetensors", bytes: 10354740, sha256: "0be29005740715473db0e4e2dd2bccefe622ef0f9c891331ca35c1725e6ca9eb" },
     CheckpointFile { name: "tokenizer.json", bytes: 192613, sha256: "b4d624f9f57ac1a663c595cd717b8240f8b1e5774778fa9f2a7828b5a0a44477" },
     CheckpointFile { name: "tokenizer_config.json", bytes: 1961, sha256: "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1" },
 ];
