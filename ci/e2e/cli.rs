@@ -143,6 +143,43 @@ fn the_way_to_ready_is_told_stage_by_stage() {
 }
 
 #[test]
+fn drafts_are_timed_and_their_acceptance_is_told_to_be_simulated() {
+    let file = std::env::temp_dir().join(format!("atlas-e2e-drafts-{}", std::process::id()));
+    let json = file.to_str().unwrap();
+    let line = [
+        "bench",
+        "drafts",
+        "--layers",
+        "1",
+        "--acceptance",
+        "0.75",
+        "--json",
+        json,
+    ];
+    let told = stdout(&line);
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(told.contains("\nacceptance 0.75, simulated: "), "{told}");
+    assert_eq!(report["acceptance_is"], "simulated");
+    let drafts = report["drafts"].as_array().unwrap();
+    let depths = |sequences: u64| {
+        let those = drafts.iter().filter(|of| of["sequences"] == sequences);
+        those
+            .filter_map(|of| of["depth"].as_u64())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(depths(1), [0, 1, 2, 3, 4, 5, 6, 7]);
+    // As many rows of logits as a step of this target has.
+    assert_eq!(depths(8), [0, 1, 2]);
+    for of in drafts {
+        let (depth, bytes) = (&of["depth"], of["predictions_bytes"].as_u64().unwrap());
+        assert_eq!(bytes > 0, depth != 0, "{of}");
+        assert!(of["tok_s"].as_f64().unwrap() > 0.0, "{of}");
+    }
+    assert_eq!(code(&["bench", "drafts", "--acceptance", "1.5"]), 2);
+}
+
+#[test]
 fn a_start_that_fails_ends_as_its_process_did() {
     let empty = std::env::temp_dir().join(format!("atlas-e2e-empty-{}", std::process::id()));
     std::fs::create_dir_all(&empty).unwrap();

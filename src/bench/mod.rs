@@ -45,6 +45,7 @@ enum What {
     Serve(Options),
     Decode(steps::DecodeOptions),
     Prefill(steps::PrefillOptions),
+    Drafts(steps::DraftsOptions),
     Start(start::StartOptions),
 }
 
@@ -150,6 +151,7 @@ pub fn run(command: Command) -> Result<(), BenchError> {
         What::Serve(options) => serve(&options),
         What::Decode(options) => steps::decode(options),
         What::Prefill(options) => steps::prefill(options),
+        What::Drafts(options) => steps::drafts::drafts(options),
         What::Start(options) => start::start(&options),
     }
 }

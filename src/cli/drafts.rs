@@ -31,10 +31,7 @@ struct Line {
 /// # Errors
 /// Names the line that cannot be used, or what the model lacks.
 pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
-    if target::MTP_LAYERS == 0 {
-        let message = format!("{} has no multi-token-prediction layer", target::MODEL_ID);
-        return Err(Failure::new(Exit::Config, message));
-    }
+    require_prediction()?;
     boot::require_serving()?;
     let exchanges = exchanges(file)?;
     let files = Files::locate(weights)?;
@@ -45,6 +42,16 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     let found =
         acceptance(&mut runner, &exchanges).map_err(|error| Failure::new(Exit::Internal, error))?;
     boot::print(&line(exchanges.len(), found))
+}
+
+/// # Errors
+/// Says that the target's model has no layer that drafts.
+pub fn require_prediction() -> Result<(), Failure> {
+    if target::MTP_LAYERS == 0 {
+        let message = format!("{} has no multi-token-prediction layer", target::MODEL_ID);
+        return Err(Failure::new(Exit::Config, message));
+    }
+    Ok(())
 }
 
 fn line(replies: usize, found: Acceptance) -> String {

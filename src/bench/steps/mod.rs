@@ -1,4 +1,5 @@
-//! `bench decode` and `bench prefill`: the model's steps against what memory allows.
+//! `bench decode`, `bench prefill` and `bench drafts`: the model's steps against what memory
+//! allows.
 //!
 //! A step is timed as the engine runs it. Its operations are then timed one by one on a second copy
 //! of the model, and their bytes added up: what no cache can save, with as many experts as rows
@@ -6,6 +7,8 @@
 //! measured in the same run; each operation is also compared with a plain read of its own size,
 //! which has to start and to end as the operation has.
 
+pub mod drafted;
+pub mod drafts;
 pub mod figures;
 pub mod metered;
 pub mod reads;
@@ -16,7 +19,7 @@ mod tests;
 use std::cell::RefCell;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,6 +38,9 @@ use crate::ops::Device;
 use crate::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
 use crate::weights::{self, Checkpoint};
 
+pub use drafts::DraftsOptions;
+
+use drafted::Drafted;
 use figures::CaseFigures;
 use metered::{Metered, Sink};
 use reads::Reads;
@@ -122,14 +128,18 @@ pub struct Report {
 enum Case {
     Decode(Decode),
     Prompt(usize),
+    /// A step of drafts.
+    Verify(Drafted),
+    /// Predictions behind one.
+    Predict(Drafted),
 }
 
-/// Where weights come from and figures go.
+/// Where weights come from, and what is timed.
 struct Job {
     weights: Option<PathBuf>,
     layers: usize,
-    json: Option<PathBuf>,
-    svg: Option<PathBuf>,
+    /// Whether the prediction layer is loaded.
+    predicts: bool,
     cases: Vec<Case>,
 }
 
@@ -139,14 +149,13 @@ pub fn decode(options: DecodeOptions) -> Result<(), BenchError> {
     let rows = ROWS.into_iter();
     let cases = rows.flat_map(|rows| CONTEXTS.map(|context| Decode { rows, context }));
     let cases = cases.filter(|case| case.fits(STEPS_ALL, KV_PAGES));
-    Job {
+    let job = Job {
         weights: options.weights,
         layers: options.layers,
-        json: options.json,
-        svg: options.svg,
+        predicts: false,
         cases: cases.map(Case::Decode).collect(),
-    }
-    .run()
+    };
+    job.report()?.tell(options.json, options.svg)
 }
 
 /// # Errors
@@ -155,45 +164,39 @@ pub fn prefill(options: PrefillOptions) -> Result<(), BenchError> {
     let most = MAX_CONTEXT / PAGE * PAGE;
     let mut prompts = PROMPTS.map(|tokens| tokens.min(most)).to_vec();
     prompts.dedup();
-    Job {
+    let job = Job {
         weights: options.weights,
         layers: options.layers,
-        json: options.json,
-        svg: options.svg,
+        predicts: false,
         cases: prompts.into_iter().map(Case::Prompt).collect(),
-    }
-    .run()
+    };
+    job.report()?.tell(options.json, options.svg)
 }
 
 impl Job {
-    fn run(self) -> Result<(), BenchError> {
+    fn report(&self) -> Result<Report, BenchError> {
         if self.layers == 0 || self.layers > target::LAYERS {
             let text = format!("--layers: 1 to {}, not {}", target::LAYERS, self.layers);
             return Err(BenchError::Option(text));
         }
         let measured = self.measure();
         let failed = |error: Box<dyn Error + Send + Sync>| boot::start_failure(error.as_ref());
-        let report = measured.map_err(|error| BenchError::Start(failed(error)))?;
-        print!("{}", report.table());
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&report).expect("plain numbers and strings");
-            write(path, &(text + "\n"))?;
-        }
-        if let Some(path) = &self.svg {
-            write(path, &report.svg())?;
-        }
-        Ok(())
+        measured.map_err(|error| BenchError::Start(failed(error)))
     }
 
     fn open(&self) -> Result<Checkpoint, Box<dyn Error + Send + Sync>> {
-        Ok(match &self.weights {
+        let checkpoint = match &self.weights {
             None => weights::open_seeded_layers(self.layers, Arc::default()),
             Some(directory) => weights::open_layers(directory, self.layers, Arc::default())?,
+        };
+        Ok(match self.predicts {
+            true => checkpoint,
+            false => checkpoint.without_prediction(),
         })
     }
 
     fn measure(&self) -> Result<Report, Box<dyn Error + Send + Sync>> {
-        let checkpoint = self.open()?.without_prediction();
+        let checkpoint = self.open()?;
         let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
         // Both copies of the model have what is left beside all that the second one needs.
@@ -248,6 +251,8 @@ impl Case {
         match self {
             Case::Decode(Decode { rows, context }) => format!("{rows} x context {context}"),
             Case::Prompt(tokens) => format!("prompt of {tokens}"),
+            Case::Verify(drafted) => drafted.to_string(),
+            Case::Predict(drafted) => format!("predictions behind {drafted}"),
         }
     }
 
@@ -256,6 +261,7 @@ impl Case {
         match self {
             Case::Decode(decode) => decode.fits(STEPS_ALL, pages),
             Case::Prompt(_) => true,
+            Case::Verify(drafted) | Case::Predict(drafted) => drafted.fits(pages),
         }
     }
 
@@ -264,13 +270,15 @@ impl Case {
         match self {
             Case::Decode(decode) => decode.rows,
             Case::Prompt(tokens) => tokens,
+            Case::Verify(drafted) => drafted.rows(),
+            Case::Predict(drafted) => drafted.drafts(),
         }
     }
 
     fn launches<B: Runs>(self, runner: &Runner<B>) -> Option<usize> {
         match self {
             Case::Decode(decode) => runner.launches(decode.rows),
-            Case::Prompt(_) => None,
+            Case::Prompt(_) | Case::Verify(_) | Case::Predict(_) => None,
         }
     }
 
@@ -280,6 +288,11 @@ impl Case {
             Case::Prompt(tokens) => {
                 let times = (0..=REPEATS).map(|_| run::prefill(runner, tokens));
                 times.collect::<Result<Vec<_>, _>>()?.split_off(1)
+            }
+            Case::Verify(drafted) => drafted.steps(runner, STEPS_ALL)?.split_off(STEPS / 4),
+            Case::Predict(drafted) => {
+                let mut times = drafted.predictions(runner, STEPS_ALL, Drafted::step)?;
+                times.split_off(STEPS / 4)
             }
         };
         times.sort_by(f64::total_cmp);
@@ -297,6 +310,16 @@ impl Case {
             Case::Prompt(tokens) => {
                 (0..steps).try_for_each(|_| run::prefill(runner, tokens).map(drop))
             }
+            Case::Verify(drafted) => drafted.steps(runner, steps).map(drop),
+            Case::Predict(drafted) => {
+                let untold = |drafted: &Drafted, runner: &mut _, round| {
+                    let told = sink.borrow().len();
+                    drafted.step(runner, round)?;
+                    sink.borrow_mut().truncate(told);
+                    Ok(())
+                };
+                drafted.predictions(runner, steps, untold).map(drop)
+            }
         };
         once(1)?;
         sink.borrow_mut().clear();
@@ -306,8 +329,30 @@ impl Case {
 }
 
 impl Report {
+    /// Prints the figures, and writes the files that were asked for.
+    fn tell(&self, json: Option<PathBuf>, svg: Option<PathBuf>) -> Result<(), BenchError> {
+        print!("{}", self.table());
+        json.map_or(Ok(()), |path| write_json(&path, self))?;
+        svg.map_or(Ok(()), |path| write(&path, &self.svg()))
+    }
+
     /// For people.
     pub fn table(&self) -> String {
+        let mut text = self.head();
+        for case in &self.cases {
+            case_table(&mut text, case).expect("a string takes everything");
+        }
+        text
+    }
+
+    /// Figures of a case; none if there was no memory for it.
+    fn case(&self, case: Case) -> Option<&CaseFigures> {
+        let name = case.name();
+        self.cases.iter().find(|figures| figures.name == name)
+    }
+
+    /// Target, weights, and what figures are of.
+    fn head(&self) -> String {
         let mut text = format!(
             "{}, weights {}: loaded in {:.2} s; a large plain read takes {:.1} GB/s\n",
             self.target, self.weights, self.load_s, self.read_gb_s
@@ -323,9 +368,6 @@ impl Report {
                 "left out, there is no memory for their KV pages: {names}"
             )
             .expect("a string takes everything");
-        }
-        for case in &self.cases {
-            case_table(&mut text, case).expect("a string takes everything");
         }
         text
     }
@@ -350,6 +392,11 @@ impl Report {
         });
         chart::svg(&bars.collect::<Vec<_>>(), false).expect("a string takes everything")
     }
+}
+
+fn write_json(path: &Path, report: &impl Serialize) -> Result<(), BenchError> {
+    let text = serde_json::to_string_pretty(report).expect("plain numbers and strings");
+    write(path, &(text + "\n"))
 }
 
 fn case_table(text: &mut String, case: &CaseFigures) -> std::fmt::Result {

@@ -8,6 +8,12 @@ use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;
 
+/// Tokens of a step of so many rows: others in each step, and of each row.
+pub fn drawn(step: usize, rows: usize) -> Vec<TokenId> {
+    let token = |row: usize| ((step * rows + row) * STRIDE % VOCAB) as TokenId;
+    (0..rows).map(token).collect()
+}
+
 /// Decode steps of `rows` sequences behind `context` tokens each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decode {
@@ -42,8 +48,7 @@ impl Decode {
         let tables: Vec<_> = (0..self.rows).map(table).collect();
         let mut times = Vec::with_capacity(steps);
         for step in 0..steps {
-            let token = |row: usize| ((step * self.rows + row) * STRIDE % VOCAB) as TokenId;
-            let tokens: Vec<_> = (0..self.rows).map(token).collect();
+            let tokens = drawn(step, self.rows);
             let row = |row: usize| Rows {
                 states: States::own(Slot(row as u32)),
                 start: self.context + step,
@@ -66,9 +71,7 @@ impl Decode {
 /// # Errors
 /// `DeviceError` of a step.
 pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, DeviceError> {
-    let prompt: Vec<_> = (0..tokens)
-        .map(|at| (at * STRIDE % VOCAB) as TokenId)
-        .collect();
+    let prompt = drawn(0, tokens);
     let pages: Vec<_> = (0..tokens.div_ceil(PAGE))
         .map(|page| PageId(page as u32))
         .collect();

@@ -1,6 +1,6 @@
 //! The CPU's steps, and bytes against shapes.
 
-use super::metered::{Call, distinct_experts};
+use super::metered::{Call, Label, distinct_experts};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::ops::ONE_BY_ONE;
@@ -123,6 +123,42 @@ fn rows_visit_as_many_experts_as_chance_lets_them() {
     assert!((distinct_experts::<Moe>(10_000) - Moe::COUNT as f64).abs() < 1e-6);
 }
 
+fn drafted(sequences: usize, depth: usize) -> Drafted {
+    Drafted {
+        sequences,
+        depth,
+        context: 3,
+    }
+}
+
+/// Rows of each call of the head.
+fn heads(calls: &[Call]) -> Vec<u64> {
+    let of_head = |call: &&Call| {
+        let Label { op, n, .. } = call.label;
+        n == VOCAB && ["linear", "lm_head"].contains(&op)
+    };
+    let heads = calls.iter().filter(of_head);
+    let row = (2 * VOCAB * HIDDEN) as u64;
+    heads.map(|call| call.cost.flops / row).collect()
+}
+
+#[test]
+fn a_step_of_drafts_has_the_logits_of_each_row() {
+    if target::MTP_LAYERS > 0 {
+        let calls = calls(Case::Verify(drafted(2, 3)), 1);
+        assert_eq!(heads(&calls), [2 * (1 + 3); METERED]);
+    }
+}
+
+#[test]
+fn predictions_are_told_without_the_step_before_them() {
+    if target::MTP_LAYERS > 0 {
+        let calls = calls(Case::Predict(drafted(2, 3)), 1);
+        assert_eq!(heads(&calls), [2; 3 * METERED]);
+        assert_eq!(of(&calls, "embed_beside").len(), 3 * METERED);
+    }
+}
+
 #[test]
 fn cases_that_do_not_fit_are_left_out() {
     let decode = |rows, context| Decode { rows, context };
@@ -130,9 +166,19 @@ fn cases_that_do_not_fit_are_left_out() {
     assert!(!decode(1, 8).fits(8, 0));
     assert!(!decode(target::MAX_SEQUENCES + 1, 8).fits(8, KV_PAGES));
     assert!(!decode(1, MAX_CONTEXT).fits(1, KV_PAGES));
+    assert!(drafted(1, 1).fits(1));
+    assert!(!drafted(2, 1).fits(1));
+    assert!(!drafted(target::MAX_SEQUENCES + 1, 0).fits(KV_PAGES));
+    assert!(!drafted(1, crate::executor::ENDS_MAX).fits(KV_PAGES));
+    let whole = Drafted {
+        context: MAX_CONTEXT - 2,
+        ..drafted(1, 0)
+    };
+    assert!(whole.fits(KV_PAGES));
+    assert!(!Drafted { depth: 1, ..whole }.fits(KV_PAGES));
 }
 
-fn report(partition: Option<&str>, left_out: &[&str]) -> Report {
+pub(super) fn report(partition: Option<&str>, left_out: &[&str]) -> Report {
     Report {
         format: FORMAT,
         target: target::BINARY,

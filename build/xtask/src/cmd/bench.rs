@@ -18,8 +18,8 @@ pub struct Bench {
     /// which target: <hw>/<model>/<quant>
     #[argh(positional)]
     target: String,
-    /// what to measure: serve (the server over HTTP), decode or prefill (the model's steps), or
-    /// start (the way to READY)
+    /// what to measure: serve (the server over HTTP), decode, prefill or drafts (the model's
+    /// steps), or start (the way to READY)
     #[argh(positional)]
     what: String,
     /// flags of `serve`, as one text; the weights directory for targets that do not carry weights

@@ -1,0 +1,179 @@
+//! Steps of replies with drafts, and the predictions behind them, through the calls that the engine
+//! makes.
+
+use std::fmt;
+use std::time::Instant;
+
+use super::run::drawn;
+use crate::executor::{Ahead, DeviceError, Draw, ENDS_MAX, Executor, PageId, Rows, Slot, States};
+use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
+
+/// Replies that have as many drafts each, all of which hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drafted {
+    pub sequences: usize,
+    /// Drafts of each.
+    pub depth: usize,
+    /// Tokens of each before its first row of a step.
+    pub context: usize,
+}
+
+impl fmt::Display for Drafted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x depth {}", self.sequences, self.depth)
+    }
+}
+
+impl Drafted {
+    /// Rows of a step.
+    pub fn rows(&self) -> usize {
+        self.sequences * self.each()
+    }
+
+    /// Drafts of a step.
+    pub fn drafts(&self) -> usize {
+        self.sequences * self.depth
+    }
+
+    /// Rows of a sequence.
+    fn each(&self) -> usize {
+        1 + self.depth
+    }
+
+    /// Positions of a sequence: those of its rows, and of the drafts for the next step.
+    fn end(&self) -> usize {
+        self.context + self.each() + self.depth
+    }
+
+    /// Whether a step of the target has the rows, a sequence the positions, and a model of so many
+    /// `pages` those. States behind drafts may be any that no sequence here has, so that more
+    /// drafts can be timed than the engine tries.
+    pub fn fits(&self, pages: usize) -> bool {
+        self.sequences <= MAX_SEQUENCES
+            && self.rows() <= ENDS_MAX
+            && self.sequences + self.behind().concat().len() <= STATES
+            && self.end() <= MAX_CONTEXT
+            && self.sequences * self.end().div_ceil(PAGE) <= pages
+    }
+
+    /// Page table of each sequence.
+    fn tables(&self) -> Vec<Vec<PageId>> {
+        let each = self.end().div_ceil(PAGE);
+        let table = |index: usize| (index * each..(index + 1) * each).map(|id| PageId(id as u32));
+        let sequences = 0..self.sequences;
+        sequences.map(|index| table(index).collect()).collect()
+    }
+
+    /// States behind the drafts of each sequence; none if the model has no states.
+    fn behind(&self) -> Vec<Vec<Slot>> {
+        let each = if SNAPSHOTS > 0 { self.depth } else { 0 };
+        let first = |index: usize| self.sequences + index * each;
+        let of = |index: usize| (first(index)..first(index) + each).map(|id| Slot(id as u32));
+        (0..self.sequences)
+            .map(|index| of(index).collect())
+            .collect()
+    }
+
+    /// Has `run` take the rows of a step. Each round has other tokens.
+    fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
+        let (tokens, tables, behind) = (drawn(round, self.rows()), self.tables(), self.behind());
+        let rows = tokens.chunks(self.each()).enumerate();
+        let rows = rows.map(|(index, tokens)| Rows {
+            states: States::own(Slot(index as u32)),
+            start: self.context,
+            tokens,
+            pages: &tables[index],
+            behind: &behind[index],
+            logits: tokens.len(),
+        });
+        run(&rows.collect::<Vec<_>>())
+    }
+
+    /// Has `run` take a row of each sequence, so many positions behind the step's last.
+    fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
+        let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
+        let rows = tables.iter().enumerate().map(|(index, pages)| Rows {
+            states: States::own(Slot(index as u32)),
+            start: self.context + self.depth + pass,
+            tokens: &tokens[index..=index],
+            pages,
+            behind: &[],
+            logits: 1,
+        });
+        run(&rows.collect::<Vec<_>>())
+    }
+
+    /// One step.
+    ///
+    /// # Errors
+    /// `DeviceError` of it.
+    pub fn step<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
+        self.with_rows(round, |rows| executor.step(rows))
+    }
+
+    /// A step, behind which the device makes as many drafts by itself; false if it cannot.
+    fn step_ahead<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
+        let draws = vec![Draw::default(); self.sequences];
+        self.with_row_behind(self.depth - 1, |last| {
+            let ahead = Ahead {
+                depth: self.depth,
+                rows: last,
+                draws: &draws,
+            };
+            self.with_rows(round, |rows| executor.step_ahead(rows, &ahead))
+        })
+    }
+
+    /// Predicts as many drafts behind a step whose drafts hold, each with the host in between.
+    ///
+    /// # Errors
+    /// `DeviceError` of a prediction.
+    fn predict<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
+        let last = (1..=self.sequences).map(|count| count * self.each() - 1);
+        executor.predict(&drawn(round + 1, self.rows()), &last.collect::<Vec<_>>())?;
+        (1..self.depth)
+            .try_for_each(|pass| self.with_row_behind(pass, |rows| executor.predict_on(rows)))
+    }
+
+    /// Seconds of each of `rounds` steps.
+    ///
+    /// # Errors
+    /// `DeviceError` of one.
+    pub fn steps<E: Executor>(
+        &self,
+        executor: &mut E,
+        rounds: usize,
+    ) -> Result<Vec<f64>, DeviceError> {
+        let rounds = 0..rounds;
+        let times = rounds.map(|round| seconds(|| self.step(executor, round)));
+        times.collect()
+    }
+
+    /// Seconds of the predictions behind each of `rounds` steps, from where the step is done: ahead
+    /// of the host if the device can, or else one by one, behind a step that `step` runs.
+    ///
+    /// # Errors
+    /// As `steps`.
+    pub fn predictions<E: Executor>(
+        &self,
+        executor: &mut E,
+        rounds: usize,
+        step: impl Fn(&Drafted, &mut E, usize) -> Result<(), DeviceError>,
+    ) -> Result<Vec<f64>, DeviceError> {
+        let (rounds, mut guessed) = (0..rounds, Vec::new());
+        let times = rounds.map(|round| match self.step_ahead(executor, round)? {
+            true => seconds(|| executor.guessed(&mut guessed)),
+            false => {
+                step(self, executor, round)?;
+                seconds(|| self.predict(executor, round))
+            }
+        });
+        times.collect()
+    }
+}
+
+fn seconds(run: impl FnOnce() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
+    let start = Instant::now();
+    run()?;
+    Ok(start.elapsed().as_secs_f64())
+}
