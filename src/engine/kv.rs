@@ -562,6 +562,80 @@ mod tests {
         assert_eq!(run(&mut kv, (0, &a), &[]), PAGE);
     }
 
+    /// Pages that are found of each prompt.
+    fn found<const N: usize>(kv: &Kv, prompts: &[Vec<TokenId>; N]) -> [usize; N] {
+        prompts
+            .each_ref()
+            .map(|asked| kv.prefixes.look_up(0, asked).pages.len())
+    }
+
+    #[test]
+    fn pages_go_from_the_end_of_what_was_used_longest_ago() {
+        let mut kv = Kv::new((2, 0, 0), 9, target::MAX_CONTEXT, Keyed::default());
+        let prompts = [1, 2, 3].map(|first| prompt(first, 2));
+        for asked in &prompts {
+            run(&mut kv, (0, asked), &[]);
+        }
+        assert_eq!(run(&mut kv, (0, &prompts[0]), &[]), 2 * PAGE);
+        // Three pages are nobody's.
+        let left = (4..=9).map(|pages| {
+            let slot = reserve(&mut kv, pages).unwrap();
+            kv.release(slot);
+            found(&kv, &prompts)
+        });
+        let order = [
+            [2, 1, 2],
+            [2, 0, 2],
+            [2, 0, 1],
+            [2, 0, 0],
+            [1, 0, 0],
+            [0; 3],
+        ];
+        assert_eq!(left.collect::<Vec<_>>(), order);
+    }
+
+    #[test]
+    fn states_go_in_the_order_in_which_they_were_last_read() {
+        let mut kv = Kv::new((2, 3, 0), 20, target::MAX_CONTEXT, Keyed::default());
+        let prompts = [1, 2, 3].map(|first| prompt(first, 1));
+        for asked in &prompts {
+            run(&mut kv, (0, asked), &[1]);
+        }
+        assert_eq!(run(&mut kv, (0, &prompts[0]), &[]), PAGE);
+        let slot = reserve(&mut kv, 1).unwrap();
+        let left = (0..3).map(|_| {
+            kv.lend(slot).unwrap();
+            found(&kv, &prompts)
+        });
+        assert_eq!(left.collect::<Vec<_>>(), [[1, 0, 1], [1, 0, 0], [0; 3]]);
+    }
+
+    #[test]
+    fn pages_go_first_of_who_asks_then_of_who_has_most_beyond_its_share() {
+        // Pages that the asker and two others keep, what may be left of each when one is needed.
+        for (kept, left) in [
+            ([1, 3, 2], [0, 3, 2]),
+            ([0, 3, 2], [0, 2, 2]),
+            ([0, 2, 3], [0, 2, 2]),
+            // A share is 5 pages of 20.
+            ([4, 5, 6], [4, 5, 5]),
+            ([4, 5, 5], [3, 5, 5]),
+            ([7, 5, 6], [6, 5, 6]),
+        ] {
+            let mut kv = Kv::new((2, 0, 0), 20, target::MAX_CONTEXT, Keyed::default());
+            for (domain, &pages) in kept.iter().enumerate() {
+                run(&mut kv, (domain as u128, &prompt(0, pages)), &[]);
+            }
+            let free = 20 - kept.iter().sum::<usize>();
+            reserve(&mut kv, free + 1).unwrap();
+            let found = [0, 1, 2].map(|domain| {
+                let asked = prompt(0, kept[domain]);
+                kv.prefixes.look_up(domain as u128, &asked).pages.len()
+            });
+            assert_eq!(found, left, "of {kept:?}");
+        }
+    }
+
     #[test]
     fn a_flood_takes_nothing_from_who_has_less() {
         // Few states, then few pages.

@@ -30,6 +30,8 @@ mod kv;
 mod limits;
 mod pace;
 mod predict;
+#[cfg(test)]
+mod predict_tests;
 mod prefix;
 pub mod request;
 pub mod rng;

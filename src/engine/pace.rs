@@ -137,6 +137,71 @@ mod tests {
         assert_eq!(pace.tokens(MOST), 2 * PAGE);
     }
 
+    /// Tokens that a step aims at, behind replies that take `alone` and a step of `tokens`.
+    fn fitted(alone: Duration, tokens: usize, took: Duration) -> usize {
+        let mut pace = Pace::new(BOUND);
+        pace.note(0, alone);
+        pace.note(tokens, took);
+        pace.tokens
+    }
+
+    /// As many as a step takes of a prompt.
+    fn most(tokens: usize) -> usize {
+        tokens.min(PREFILL_TOKENS.max(LEAST))
+    }
+
+    #[test]
+    fn a_step_of_replies_moves_the_mean_by_its_weight() {
+        let mut pace = Pace::new(BOUND);
+        let alone = [10, 20, 1].map(|took| {
+            pace.note(0, Duration::from_millis(took));
+            (pace.alone.unwrap() * 1e6).round()
+        });
+        assert_eq!(alone, [10_000.0, 11_000.0, 10_000.0]);
+    }
+
+    #[test]
+    fn prompts_get_the_tokens_that_would_have_taken_the_rest_of_the_bound() {
+        let ms = Duration::from_millis;
+        // Two pages took 12 ms beside replies of 4: 16 ms have room for four thirds of that.
+        assert_eq!(fitted(ms(4), LEAST, ms(16)), most(LEAST * 4 / 3));
+        assert_eq!(fitted(ms(4), LEAST, ms(5)), most(2 * LEAST), "the double");
+        // A quarter of the bound is theirs beside replies that take more than it.
+        assert_eq!(fitted(ms(30), LEAST, ms(33)), most(LEAST * 5 / 3));
+        assert_eq!(fitted(ms(16), LEAST, ms(19)), most(LEAST * 5 / 3));
+        assert_eq!(fitted(ms(4), LEAST, ms(200)), LEAST);
+    }
+
+    #[test]
+    fn few_tokens_count_where_they_are_half_or_took_too_long() {
+        let with = |before: usize, tokens, took| {
+            let mut pace = Pace {
+                tokens: before,
+                ..Pace::new(BOUND)
+            };
+            pace.note(tokens, Duration::from_millis(took));
+            pace.tokens
+        };
+        let before = 4 * LEAST;
+        assert_eq!(with(before, before / 2 - 1, 10), before, "it says nothing");
+        assert_eq!(with(before, before / 2, 20), most(before / 2));
+        assert_eq!(with(before, before / 2 - 1, 40), most(before / 2));
+    }
+
+    #[test]
+    fn a_step_has_whole_pages() {
+        let tokens = |tokens, most| {
+            let pace = Pace {
+                tokens,
+                ..Pace::new(BOUND)
+            };
+            pace.tokens(most)
+        };
+        assert_eq!(tokens(3 * PAGE - 1, MOST), 2 * PAGE);
+        assert_eq!(tokens(3 * PAGE, MOST), 3 * PAGE);
+        assert_eq!(tokens(3 * PAGE, PAGE), PAGE);
+    }
+
     #[test]
     fn a_short_prompt_says_nothing_about_long_ones() {
         let mut pace = Pace::new(BOUND);

@@ -26,7 +26,7 @@ pub(super) struct Drawn {
 }
 
 /// Steps of a kind that are measured at the start; the shortest counts.
-const MEASURED: usize = 3;
+pub(super) const MEASURED: usize = 3;
 
 /// Runs the planned rows, and behind them `depth` predictions for each reply, if the device can.
 pub(super) fn step_ahead<E: Executor>(

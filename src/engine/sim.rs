@@ -90,6 +90,8 @@ pub struct HashModel<const VOCAB: usize> {
     rows: Vec<(Digest, TokenId)>,
     /// State of a prediction of each row that was wanted, and the tokens behind its pages.
     predicted: Vec<(Digest, Vec<TokenId>)>,
+    /// Rows that predictions behind steps ran over.
+    predicted_rows: usize,
     /// Page table of each row of the last step.
     tables: Vec<Vec<PageId>>,
     /// Of the last step.
@@ -132,6 +134,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
             rows: Vec::new(),
             predicted: Vec::new(),
+            predicted_rows: 0,
             tables: Vec::new(),
             logits: Vec::new(),
             ranked: Vec::new(),
@@ -274,6 +277,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
 
     fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
         assert_eq!(next.len(), self.rows.len(), "a token behind each row");
+        self.predicted_rows += next.len();
         let tables = wanted.iter().map(|&row| self.tables[row].clone());
         self.tables = tables.collect();
         self.predicted.clear();
@@ -1426,6 +1430,40 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
     // Earlier tokens are drafted first, and seldom come again here.
     let holds = held * 20 > drafted * 19;
     assert!(drafted > 500 && holds, "{held} of {drafted} hold");
+}
+
+/// Rows that the prediction layer runs over for a prompt of some steps and its reply.
+fn predicted_rows(speculate: Speculate, prompt: usize, reply: usize) -> usize {
+    let limits = Limits {
+        sequences: 1,
+        snapshots: 2,
+        drafts: 7,
+        speculate,
+        queued: 1,
+        pages: 20,
+        context: MAX_CONTEXT,
+        prefill_tokens: PAGE,
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    engine.drafter = Drafter::Prediction;
+    let mut spec = Dice::new(16).spec();
+    spec.prompt = (0..prompt).map(|at| (at % 40 + 1) as TokenId).collect();
+    (spec.max_tokens, spec.stop_tokens, spec.prompt_logprobs) = (reply, vec![], None);
+    (spec.constraint, spec.sampling) = (None, Sampling::default());
+    let (request, _receiver) = spec.request(reply + 2);
+    handle.submit(request).expect("there is room");
+    handle.drain();
+    while engine.round().expect("this device does not fail") != Round::Finished {}
+    engine.executor.predicted_rows
+}
+
+#[test]
+fn the_prediction_layer_knows_prompts_though_no_draft_is_wanted() {
+    let prompt = 3 * PAGE + 5;
+    assert_eq!(predicted_rows(Speculate::Off, prompt, 1), prompt);
+    // Behind steps of a reply it has nothing to do then.
+    assert_eq!(predicted_rows(Speculate::Off, prompt, 9), prompt);
+    assert!(predicted_rows(Speculate::Depth(1), prompt, 9) > prompt);
 }
 
 #[test]

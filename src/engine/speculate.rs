@@ -512,6 +512,60 @@ mod tests {
         assert_eq!(costs.of(8), Some(1.0));
     }
 
+    /// Whether trust is of so many drafts that were tried and held.
+    fn is_of(trust: Trust, tried: f64, held: f64) -> bool {
+        (trust.tried - tried).abs() < 1e-12 && (trust.held - held).abs() < 1e-12
+    }
+
+    #[test]
+    fn drafts_behind_one_that_failed_were_not_tried() {
+        let noted = |drafts, held| {
+            let mut trust = Trust::default();
+            trust.note(drafts, held);
+            trust
+        };
+        assert!(is_of(noted(3, 0), 1.0, 0.0));
+        assert!(is_of(noted(3, 1), 2.0, 1.0));
+        assert!(is_of(noted(3, 2), 3.0, 2.0));
+        assert!(is_of(noted(3, 3), 3.0, 3.0));
+        assert!(is_of(noted(0, 0), 0.0, 0.0));
+    }
+
+    #[test]
+    fn what_is_older_counts_less_at_each_look() {
+        let mut trust = Trust::default();
+        trust.note(2, 2);
+        trust.note(1, 0);
+        assert!(is_of(trust, 2.0 * FADING + 1.0, 2.0 * FADING));
+        trust.fade(0.5);
+        assert!(is_of(trust, FADING + 0.5, FADING));
+    }
+
+    #[test]
+    fn trust_begins_with_what_is_supposed() {
+        let (tried, held) = (4.0, 1.0);
+        assert_eq!(Trust::default().rate(0.25), 0.25);
+        assert_eq!(Trust { tried, held }.rate(0.75), 2.5 / 6.0);
+        let mut costs = Costs::default();
+        assert_eq!(costs.hold(), 0.75);
+        costs.note_drafts(3, 1);
+        assert_eq!(costs.hold(), 2.5 / 4.0);
+        costs.fade();
+        assert!(is_of(costs.hold, 2.0 * FADING_OF_ALL, FADING_OF_ALL));
+    }
+
+    #[test]
+    fn trust_fades_where_drafts_were_there_and_none_was_tried() {
+        let trust = Trust {
+            tried: 4.0,
+            held: 1.0,
+        };
+        let faded = |had, drafts| Reply { trust, drafts }.faded(had);
+        assert!(is_of(faded(0, 0), 4.0, 1.0));
+        assert!(is_of(faded(3, 1), 4.0, 1.0));
+        assert!(is_of(faded(1, 0), 4.0 * FADING, FADING));
+    }
+
     #[test]
     fn trust_that_is_not_tried_comes_back() {
         let mut trust = Trust::default();
