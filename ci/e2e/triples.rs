@@ -12,9 +12,21 @@ use serde_json::{Value, json};
 use crate::company::choices;
 use crate::harness::{Answer, Connection, Server, few_or_many, with};
 
-/// Features and events that a request may meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Thing {
+/// Makes the things and the list of all.
+macro_rules! things {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Features and events that a request may meet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Thing {
+            $($(#[$doc])* $name,)*
+        }
+        use Thing::*;
+
+        const THINGS: &[Thing] = &[$($name,)*];
+    };
+}
+
+things! {
     /// Its beginning is kept.
     Cache,
     /// Its prompt is cut smaller, beside a reply.
@@ -30,19 +42,7 @@ enum Thing {
     /// It was left amid its reply before, and another one is left beside it.
     Cancellation,
 }
-use Thing::*;
 
-const THINGS: [Thing; 9] = [
-    Cache,
-    Chunk,
-    Speculation,
-    Choices,
-    Stream,
-    Grammar,
-    Penalties,
-    StopStrings,
-    Cancellation,
-];
 /// Ways to choose three of nine.
 const TRIPLES: usize = 84;
 /// Drawn requests of each.
