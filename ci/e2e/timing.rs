@@ -1,12 +1,12 @@
-//! Prompts of another key, guessed by the time that a probe takes: it tells nothing, neither of
-//! what is kept of computed prompts nor of texts that were encoded. With the same key it tells all,
-//! which shows that the attack is one.
+//! Prompts and schemas of another key, guessed by the time that a probe takes: it tells nothing of
+//! what is kept of computed prompts, of texts that were encoded and of grammars that were compiled.
+//! With the same key it tells all, which shows that the attack is one.
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use crate::harness::{Server, few_or_many};
+use crate::harness::{Server, few_or_many, with};
 use crate::keys::KeyFile;
 use crate::malformed::Random;
 use crate::prefix::{PAGE, used};
@@ -30,20 +30,67 @@ fn secret(random: &mut Random) -> String {
     digits.collect()
 }
 
-/// Routes that a probe takes, through the engine and through the tokenizer alone.
-const CHAT: &str = "/v1/chat/completions";
-const TOKENIZE: &str = "/tokenize";
+/// Members of a schema, so many that it takes its time to compile.
+const MEMBERS: usize = 200;
 
-/// Asks about a secret: how long the answer took, and whether it tells of cached tokens.
-fn ask(server: &Server, (key, path): (&str, &str), secret: &str) -> (Duration, bool) {
-    let content = format!("{secret} is the number of the account. What is 2 and 3?");
-    let messages = json!([{"role": "user", "content": content}]);
-    let body = json!({"messages": messages, "max_tokens": 1, "enable_thinking": false});
+/// Where a secret is, and the way that a probe takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the prompt, through the engine.
+    Prompt,
+    /// In a text, through the tokenizer alone.
+    Text,
+    /// In the schema of the reply.
+    Schema,
+}
+
+impl Place {
+    fn path(self) -> &'static str {
+        match self {
+            Place::Prompt | Place::Schema => "/v1/chat/completions",
+            Place::Text => "/tokenize",
+        }
+    }
+
+    fn body(self, secret: &str) -> Value {
+        let (said, schema) = match self {
+            Place::Prompt | Place::Text => (secret, None),
+            Place::Schema => ("This", Some(schema(secret))),
+        };
+        let content = format!("{said} is the number of the account. What is 2 and 3?");
+        let messages = json!([{"role": "user", "content": content}]);
+        let body = json!({"messages": messages, "max_tokens": 1, "enable_thinking": false});
+        let form = |schema| json!({"name": "account", "schema": schema});
+        let form = |schema| json!({"type": "json_schema", "json_schema": form(schema)});
+        match schema {
+            None => body,
+            Some(schema) => with(body, json!({"response_format": form(schema)})),
+        }
+    }
+}
+
+/// Of an object whose members all tell the secret.
+fn schema(secret: &str) -> Value {
+    let text = |at| json!({"type": "string", "pattern": format!("^({secret}[a-z]{{1,20}}|{at})$")});
+    let members: Map<String, Value> = (0..MEMBERS)
+        .map(|at| (format!("m{at}"), text(at)))
+        .collect();
+    let names: Vec<_> = members.keys().cloned().collect();
+    json!({"type": "object", "properties": members, "required": names})
+}
+
+/// Asks about a secret: how long the answer took, and whether it tells that something of the
+/// prompt was kept.
+fn ask(server: &Server, (key, place): (&str, Place), secret: &str) -> (Duration, bool) {
+    let body = place.body(secret);
     let begun = Instant::now();
-    let answer = server.post_as(key, path, &body);
+    let answer = server.post_as(key, place.path(), &body);
     let took = begun.elapsed();
     assert_eq!(answer.status, 200, "{answer:?}");
-    (took, path == CHAT && used(&answer.json()).1 >= PAGE)
+    (
+        took,
+        place == Place::Prompt && used(&answer.json()).1 >= PAGE,
+    )
 }
 
 /// Share of pairs in which the wrong guess took longer than the right one: 0.5 tells nothing, 1
@@ -58,13 +105,17 @@ fn area(right: &[Duration], wrong: &[Duration]) -> f64 {
     won / (right.len() * wrong.len()) as f64
 }
 
-/// Probes with a key at a path, behind prompts of the victim: the area, and whether any told of
-/// cached tokens.
-fn attack(server: &Server, probe: (&str, &str), random: &mut Random) -> (f64, bool) {
+/// Probes with a key, behind requests of the victim that have the secret at `seen`: the area, and
+/// whether any told of cached tokens.
+fn attack(
+    server: &Server,
+    (seen, probe): (Place, (&str, Place)),
+    random: &mut Random,
+) -> (f64, bool) {
     let (mut right, mut wrong, mut told) = (Vec::new(), Vec::new(), false);
     while right.len().min(wrong.len()) < PROBES / 2 {
         let (known, guess) = (secret(random), secret(random));
-        ask(server, (VICTIM, CHAT), &known);
+        ask(server, (VICTIM, seen), &known);
         let is_right = random.below(2) == 0;
         let (took, cached) = ask(server, probe, if is_right { &known } else { &guess });
         told |= cached;
@@ -81,12 +132,25 @@ fn probes_with_another_key_tell_nothing() {
     let file = KeyFile::new("timing", &[VICTIM, OTHER].join("\n"));
     let server = Server::start_with(&["--api-keys-file", file.path()]);
     let mut random = Random(SEED);
-    for path in [CHAT, TOKENIZE] {
-        let (found, told) = attack(&server, (OTHER, path), &mut random);
-        println!("{PROBES} probes of {path} with another key: area {found:.3}");
-        assert!(!told && (found - 0.5).abs() <= NOTHING, "{path}: {found}");
+    for (seen, place) in [
+        (Place::Prompt, Place::Prompt),
+        (Place::Prompt, Place::Text),
+        (Place::Schema, Place::Schema),
+    ] {
+        let (found, told) = attack(&server, (seen, (OTHER, place)), &mut random);
+        println!("{PROBES} probes with another key, {place:?}: area {found:.3}");
+        assert!(
+            !told && (found - 0.5).abs() <= NOTHING,
+            "{place:?}: {found}"
+        );
     }
-    let (found, told) = attack(&server, (VICTIM, CHAT), &mut random);
-    println!("{PROBES} probes of {CHAT} with the same key: area {found:.3}");
-    assert!(told && found >= EVERYTHING, "the attack is none: {found}");
+    for place in [Place::Prompt, Place::Schema] {
+        let (found, told) = attack(&server, (place, (VICTIM, place)), &mut random);
+        println!("{PROBES} probes with the same key, {place:?}: area {found:.3}");
+        assert_eq!(told, place == Place::Prompt);
+        assert!(
+            found >= EVERYTHING,
+            "the attack is none, {place:?}: {found}"
+        );
+    }
 }

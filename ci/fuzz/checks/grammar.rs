@@ -88,7 +88,7 @@ pub fn grammar(input: &[u8]) {
         return;
     };
     let begun = cpu();
-    let compiled = model::chat().grammars.compile(&grammar);
+    let compiled = model::chat().grammars.compile(0, &grammar);
     let took = cpu() - begun;
     assert!(took < COMPILE_PATIENCE, "{took:?}");
     let Ok(compiled) = compiled else {

@@ -96,7 +96,7 @@ mod tests {
     fn compiled(fields: &Value) -> Result<Option<Rule>, ApiError> {
         let mut rule = ChatRequest::parse(&body(fields.clone()))?.ask.rule;
         if let Some(rule) = &mut rule {
-            rule.compile(&chat_model())?;
+            rule.compile(&chat_model(), 0)?;
         }
         Ok(rule)
     }

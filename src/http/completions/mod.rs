@@ -18,7 +18,7 @@ use super::chat::usage::Tally;
 use super::error::ApiError;
 use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
-use super::keys::KeyId;
+use super::keys::{self, KeyId};
 use super::parsing::Body;
 use super::state::{Service, State};
 use super::threads::parse;
@@ -70,8 +70,9 @@ fn read(
     let (chat, context) = (&service.chat, service.engine.context());
     let encoder = (chat.tokenizer.as_ref(), key);
     let (mut request, prompts) = CompletionRequest::parse(&value, encoder, context)?;
+    let domain = keys::domain(key, &request.ask.salt);
     if let Some(rule) = &mut request.ask.rule {
-        rule.compile(chat)?;
+        rule.compile(chat, domain)?;
     }
     Ok((request, prompts))
 }

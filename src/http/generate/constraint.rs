@@ -47,15 +47,16 @@ impl Rule {
         })
     }
 
-    /// Compiles the grammar; to be called beside the connections, for it may take a while.
+    /// Compiles the grammar, or finds what `domain` had compiled; to be called beside the
+    /// connections, for it may take a while.
     ///
     /// # Errors
     /// Names the field whose grammar is refused.
-    pub fn compile(&mut self, chat: &ChatModel) -> Result<(), ApiError> {
+    pub fn compile(&mut self, chat: &ChatModel, domain: u128) -> Result<(), ApiError> {
         let Rule::Follows(follows) = self else {
             return Ok(());
         };
-        let compiled = chat.grammars.compile(&follows.grammar);
+        let compiled = chat.grammars.compile(domain, &follows.grammar);
         let compiled = compiled.map_err(|error| ApiError::field(follows.field, error.0))?;
         follows.compiled = Some(compiled);
         Ok(())

@@ -146,8 +146,9 @@ fn encoded(
     if ask.calls_tools() && !chat.calls_tools {
         return Err(ApiError::field("tools", "this model calls no tools"));
     }
+    let domain = keys::domain(key, &ask.salt);
     if let Some(rule) = &mut ask.rule {
-        rule.compile(chat)?;
+        rule.compile(chat, domain)?;
     }
     let conversation = Conversation {
         messages: chat.place_system_messages(std::mem::take(&mut ask.messages)),
@@ -155,7 +156,7 @@ fn encoded(
         add_generation_prompt: true,
         enable_thinking: ask.thinking,
     };
-    chat.prompt(&conversation, keys::domain(key, &ask.salt), limit)
+    chat.prompt(&conversation, domain, limit)
         .map_err(|error| prompt_error(&error, ask.messages_field, limit))
 }
 

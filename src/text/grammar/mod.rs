@@ -162,13 +162,16 @@ impl Grammar {
     }
 }
 
+/// Name of a compiled grammar: its domain, and its text.
+type Key = (u128, String);
+
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
     factory: ParserFactory,
     vocabulary: Arc<Vocabulary>,
     watch: Arc<Watch>,
-    /// The last ones, oldest first, by their keys.
-    cache: Mutex<VecDeque<(String, Arc<Compiled>)>>,
+    /// The last ones, oldest first, by their domains and keys.
+    cache: Mutex<VecDeque<(Key, Arc<Compiled>)>>,
     /// What keeps replies from opening calls; made when the first one asks.
     forbidden: OnceLock<Arc<ForbiddenTag>>,
 }
@@ -218,13 +221,14 @@ impl Grammars {
         })
     }
 
-    /// Compiles a grammar, or finds it compiled.
+    /// Compiles a grammar, or finds what `domain` had compiled: the time that a request takes would
+    /// tell others that somebody follows the same schema.
     ///
     /// # Errors
     /// Says what cannot be enforced, is malformed, is over a limit or matches nothing.
-    pub fn compile(&self, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
+    pub fn compile(&self, domain: u128, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
         limits::check(grammar)?;
-        let key = grammar.key();
+        let key = (domain, grammar.key());
         if let Some(found) = self.cached(&key) {
             return Ok(found);
         }
@@ -245,16 +249,16 @@ impl Grammars {
     }
 
     /// Puts a grammar into the cache, for which the oldest ones go.
-    fn keep(&self, key: String, compiled: Arc<Compiled>) {
+    fn keep(&self, key: Key, compiled: Arc<Compiled>) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.push_back((key, compiled));
-        let mut bytes: usize = cache.iter().map(|(key, _)| key.len()).sum();
+        let mut bytes: usize = cache.iter().map(|((_, text), _)| text.len()).sum();
         while cache.len() > limits::CACHED_MAX || bytes > limits::CACHED_BYTES_MAX {
-            bytes -= cache.pop_front().map_or(0, |(key, _)| key.len());
+            bytes -= cache.pop_front().map_or(0, |((_, text), _)| text.len());
         }
     }
 
-    fn cached(&self, key: &str) -> Option<Arc<Compiled>> {
+    fn cached(&self, key: &Key) -> Option<Arc<Compiled>> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let at = cache.iter().position(|(known, _)| known == key)?;
         let entry = cache.remove(at)?;

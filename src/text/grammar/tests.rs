@@ -18,6 +18,8 @@ const SLOWER: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
 const TOKENIZER: &[u8] = include_bytes!("../../../targets/_model/tiny/tokenizer.json");
 const VOCABULARY: usize = 3072;
 const END: TokenId = 3065;
+/// Where nobody else compiles.
+const DOMAIN: u128 = 0;
 
 fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_bytes(TOKENIZER, VOCABULARY).unwrap())
@@ -111,14 +113,14 @@ fn accepts(compiled: &Arc<Compiled>, text: &str) -> bool {
 }
 
 fn refusal(grammars: &Grammars, grammar: &Grammar) -> String {
-    grammars.compile(grammar).unwrap_err().0
+    grammars.compile(DOMAIN, grammar).unwrap_err().0
 }
 
 #[test]
 fn any_reply_under_a_schema_is_valid() {
     let grammars = grammars();
     for (at, (name, schema)) in schemas().into_iter().enumerate() {
-        let compiled = grammars.compile(&json_grammar(schema.clone()));
+        let compiled = grammars.compile(DOMAIN, &json_grammar(schema.clone()));
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
         for reply in random_replies(&compiled, "\"", 30, at as u64) {
             // An exponent may be beyond what this JSON reader holds.
@@ -134,7 +136,7 @@ fn any_reply_under_a_schema_is_valid() {
 #[test]
 fn a_regular_expression_is_matched_whole() {
     let pattern = r"(\+\d{2} )?\d{3}/[a-f]{2,5}";
-    let compiled = grammars().compile(&Grammar::Regex(pattern.to_string()));
+    let compiled = grammars().compile(DOMAIN, &Grammar::Regex(pattern.to_string()));
     let whole = regex::Regex::new(&format!("^(?:{pattern})$")).unwrap();
     for reply in random_replies(&compiled.unwrap(), "\"", 50, 1) {
         assert!(whole.is_match(&reply), "{reply}");
@@ -152,7 +154,7 @@ fn a_choice_is_one_of_its_strings() {
     ];
     let choices: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
     let compiled = grammars()
-        .compile(&Grammar::Choice(choices.clone()))
+        .compile(DOMAIN, &Grammar::Choice(choices.clone()))
         .unwrap();
     for reply in random_replies(&compiled, "\"", 100, 2) {
         assert!(choices.contains(&reply), "{reply:?}");
@@ -163,7 +165,7 @@ fn a_choice_is_one_of_its_strings() {
 fn a_lark_grammar_is_obeyed() {
     let text = "start: sum\nsum: NUMBER (\" + \" NUMBER)*\nNUMBER: /[1-9][0-9]?/";
     let compiled = grammars()
-        .compile(&Grammar::Lark(text.to_string()))
+        .compile(DOMAIN, &Grammar::Lark(text.to_string()))
         .unwrap();
     for reply in random_replies(&compiled, "\"", 30, 3) {
         let is_number = |part: &str| (1..100).contains(&part.parse().unwrap_or(0));
@@ -174,7 +176,7 @@ fn a_lark_grammar_is_obeyed() {
 #[test]
 fn a_grammar_waits_for_the_end_of_the_reasoning() {
     let compiled = grammars()
-        .compile(&Grammar::Regex("[0-9]{3}".to_string()))
+        .compile(DOMAIN, &Grammar::Regex("[0-9]{3}".to_string()))
         .unwrap();
     let tokenizer = tokenizer();
     let scope = Scope {
@@ -295,7 +297,7 @@ fn a_call_in_the_reasoning_is_not_kept_from_being_said() {
 #[test]
 fn a_token_that_says_more_than_the_end_of_the_tag_is_forbidden() {
     let compiled = grammars()
-        .compile(&Grammar::Regex("[0-9]{3}".to_string()))
+        .compile(DOMAIN, &Grammar::Regex("[0-9]{3}".to_string()))
         .unwrap();
     let tokenizer = tokenizer();
     let mut guide = compiled.guide(Scope {
@@ -330,7 +332,7 @@ fn sets_of_characters_in_a_pattern_are_those_of_schemas() {
         (r"^\d$", "1", "\u{661}"),
     ] {
         let schema = json_grammar(json!({"type": "string", "pattern": pattern}));
-        let compiled = grammars.compile(&schema).unwrap();
+        let compiled = grammars.compile(DOMAIN, &schema).unwrap();
         assert!(accepts(&compiled, &format!("\"{taken}\"")), "{pattern}");
         assert!(!accepts(&compiled, &format!("\"{refused}\"")), "{pattern}");
     }
@@ -374,7 +376,7 @@ fn what_a_strict_schema_cannot_enforce_is_named_and_otherwise_warned_of() {
             strict: false,
             whitespace: true,
         });
-        let compiled = grammars.compile(&lenient).unwrap();
+        let compiled = grammars.compile(DOMAIN, &lenient).unwrap();
         assert!(
             compiled.warnings().concat().contains(name),
             "{:?}",
@@ -402,7 +404,7 @@ fn a_grammar_that_nothing_matches_is_refused() {
         Grammar::Choice(vec![]),
         Grammar::Choice(vec![String::new()]),
     ] {
-        assert!(grammars.compile(&grammar).is_err(), "{grammar:?}");
+        assert!(grammars.compile(DOMAIN, &grammar).is_err(), "{grammar:?}");
     }
 }
 
@@ -410,19 +412,28 @@ fn a_grammar_that_nothing_matches_is_refused() {
 fn the_cache_keeps_a_bounded_number_and_finds_what_it_keeps() {
     let grammars = grammars();
     let numbered = |at: usize| Grammar::Regex(format!("x{at}"));
-    let first = grammars.compile(&numbered(0)).unwrap();
+    let first = grammars.compile(DOMAIN, &numbered(0)).unwrap();
     for at in 0..3 * limits::CACHED_MAX {
-        grammars.compile(&numbered(at)).unwrap();
+        grammars.compile(DOMAIN, &numbered(at)).unwrap();
         assert!(Arc::ptr_eq(
-            &grammars.compile(&numbered(at)).unwrap(),
-            &grammars.compile(&numbered(at)).unwrap()
+            &grammars.compile(DOMAIN, &numbered(at)).unwrap(),
+            &grammars.compile(DOMAIN, &numbered(at)).unwrap()
         ));
     }
     assert_eq!(grammars.cache.lock().unwrap().len(), limits::CACHED_MAX);
     assert!(!Arc::ptr_eq(
         &first,
-        &grammars.compile(&numbered(0)).unwrap()
+        &grammars.compile(DOMAIN, &numbered(0)).unwrap()
     ));
+}
+
+#[test]
+fn nobody_finds_what_another_domain_had_compiled() {
+    let (grammars, grammar) = (grammars(), Grammar::Regex("x".to_string()));
+    let [first, other, again] =
+        [DOMAIN, DOMAIN + 1, DOMAIN].map(|domain| grammars.compile(domain, &grammar).unwrap());
+    assert!(!Arc::ptr_eq(&first, &other));
+    assert!(Arc::ptr_eq(&first, &again));
 }
 
 #[test]
@@ -431,11 +442,11 @@ fn large_grammars_crowd_each_other_out_of_the_cache() {
     let words = |at: usize| (0..3_000).map(move |word| format!("{at} value number {word}"));
     for at in 0..20 {
         grammars
-            .compile(&Grammar::Choice(words(at).collect()))
+            .compile(DOMAIN, &Grammar::Choice(words(at).collect()))
             .unwrap();
     }
     let cache = grammars.cache.lock().unwrap();
-    let bytes: usize = cache.iter().map(|(key, _)| key.len()).sum();
+    let bytes: usize = cache.iter().map(|((_, text), _)| text.len()).sum();
     assert!((1..20).contains(&cache.len()), "{} are kept", cache.len());
     assert!(bytes <= limits::CACHED_BYTES_MAX);
 }
@@ -444,7 +455,7 @@ fn large_grammars_crowd_each_other_out_of_the_cache() {
 #[test]
 fn no_member_passes_for_another() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
-    let compiled = grammars().compile(&json_grammar(schema)).unwrap();
+    let compiled = grammars().compile(DOMAIN, &json_grammar(schema)).unwrap();
     assert!(accepts(&compiled, r#"{"a":1,"b":"x","c\n":"\""}"#));
     assert!(!accepts(&compiled, r#"{"\u0061":"x"}"#));
     let many = json!({"type": "object", "minProperties": 2});
@@ -455,10 +466,10 @@ fn no_member_passes_for_another() {
 fn a_list_keeps_its_first_items_whatever_older_drafts_say_of_the_rest() {
     let schema = json!({"type": "array", "prefixItems": [{"type": "integer"}],
         "additionalItems": false, "$schema": "http://json-schema.org/draft-07/schema#"});
-    let compiled = grammars().compile(&json_grammar(schema)).unwrap();
+    let compiled = grammars().compile(DOMAIN, &json_grammar(schema)).unwrap();
     assert!(accepts(&compiled, "[1]") && !accepts(&compiled, "[\"x\"]"));
     let older = json!({"type": "array", "items": [{"type": "integer"}], "additionalItems": false});
-    let compiled = grammars().compile(&json_grammar(older)).unwrap();
+    let compiled = grammars().compile(DOMAIN, &json_grammar(older)).unwrap();
     assert!(accepts(&compiled, "[1]") && !accepts(&compiled, "[1,2]"));
 }
 

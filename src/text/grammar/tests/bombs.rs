@@ -184,7 +184,7 @@ fn bombs_are_refused_in_time() {
     let grammars = grammars();
     for (name, grammar) in bombs() {
         let begun = cpu();
-        let refused = grammars.compile(&grammar).is_err();
+        let refused = grammars.compile(DOMAIN, &grammar).is_err();
         let took = cpu() - begun;
         assert!(refused, "{name} was taken");
         assert!(took < limits::COMPILE_TIME * SLOWER, "{name} took {took:?}");
@@ -198,7 +198,7 @@ fn conjunctions_up_to_their_limit_cost_bounded_time() {
     for count in [2, 4, 8, limits::CONJUNCTIONS_MAX] {
         let text = format!("start: A\nA: {}", containing(count).join(" & "));
         let begun = cpu();
-        let taken = grammars.compile(&Grammar::Lark(text)).is_ok();
+        let taken = grammars.compile(DOMAIN, &Grammar::Lark(text)).is_ok();
         let took = cpu() - begun;
         println!("{count} conjunctions: taken {taken}, {took:?}");
         assert!(took < limits::COMPILE_TIME * SLOWER, "{count}: {took:?}");
@@ -271,7 +271,7 @@ fn what_is_read_in_many_ways_ends_in_time() {
         .join(" | ");
     let text = format!("start: r0\nr0: {parts} | r0 r0 r0\nr1: T0\nT0: /[a-z]/\nT1: /\\w/\n");
     let begun = cpu();
-    let _ = grammars.compile(&Grammar::Lark(text));
+    let _ = grammars.compile(DOMAIN, &Grammar::Lark(text));
     let took = cpu() - begun;
     assert!(took < limits::COMPILE_TIME * SLOWER, "{took:?}");
 }
@@ -281,7 +281,7 @@ fn what_is_read_in_many_ways_ends_in_time() {
 fn a_panic_of_the_library_is_an_error_without_a_stack() {
     let grammars = grammars();
     let grammar = Grammar::Regex(r"(\p{Lu}|()\w)|()\p{L}".to_string());
-    let refused = grammars.compile(&grammar).unwrap_err();
+    let refused = grammars.compile(DOMAIN, &grammar).unwrap_err();
     assert_eq!(refused.0, "it cannot be compiled");
     let create = || {
         grammars
@@ -359,8 +359,10 @@ fn the_deepest_grammars_compile() {
             .rev()
             .map(|count| json_grammar(chain(count, link)))
             .find(|grammar| limits::check(grammar).is_ok());
-        assert!(grammars.compile(&deepest.unwrap()).is_ok());
+        assert!(grammars.compile(DOMAIN, &deepest.unwrap()).is_ok());
     }
     let most = (limits::LARK_PARTS_MAX - 4) / 2;
-    grammars.compile(&Grammar::Lark(rules(most))).unwrap();
+    grammars
+        .compile(DOMAIN, &Grammar::Lark(rules(most)))
+        .unwrap();
 }

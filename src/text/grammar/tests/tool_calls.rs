@@ -110,16 +110,23 @@ fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
         }}});
         let calls =
             |tool: &Value, loose| grammar::<S>(std::slice::from_ref(tool), Calls::One, loose, None);
-        let forced = grammars.compile(&calls(&tool, false).unwrap()).unwrap();
+        let forced = grammars
+            .compile(DOMAIN, &calls(&tool, false).unwrap())
+            .unwrap();
         let told = forced.warnings().concat();
         assert!(told.contains("propertyNames"), "{}: {told}", S::NAME);
         for reply in random_replies(&forced, S::CLOSE, 30, 5) {
             assert!(reply.starts_with(S::OPEN), "{reply}");
         }
-        assert!(grammars.compile(&calls(&tool, true).unwrap()).is_ok());
+        assert!(
+            grammars
+                .compile(DOMAIN, &calls(&tool, true).unwrap())
+                .is_ok()
+        );
         tool["function"]["strict"] = json!(true);
         let strict = calls(&tool, false).map_err(|refused| refused.problem);
-        let strict = strict.and_then(|grammar| grammars.compile(&grammar).map_err(|error| error.0));
+        let strict =
+            strict.and_then(|grammar| grammars.compile(DOMAIN, &grammar).map_err(|error| error.0));
         assert!(strict.is_err(), "{}", S::NAME);
     }
     for_each_syntax!(run(&grammars()));
@@ -135,7 +142,7 @@ fn arguments_may_be_described_where_the_schema_refers_to() {
                 "required": ["city", "days"], "additionalProperties": false}}}}}),
         ];
         let forced = grammar::<S>(&tools, Calls::One, false, None).unwrap();
-        let forced = grammars.compile(&forced).unwrap();
+        let forced = grammars.compile(DOMAIN, &forced).unwrap();
         for reply in random_replies(&forced, S::CLOSE, 3, 7) {
             let calls = calls::<S>(&tools, &reply);
             let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
@@ -154,7 +161,7 @@ fn every_forced_call_is_one_of_an_offered_tool_with_valid_arguments() {
             let tools = tools(strict);
             for (calls, several) in [(Calls::One, false), (Calls::Several, true)] {
                 let grammar = grammar::<S>(&tools, calls, false, None).unwrap();
-                let compiled = grammars.compile(&grammar).unwrap();
+                let compiled = grammars.compile(DOMAIN, &grammar).unwrap();
                 assert_eq!(compiled.warnings(), [""; 0], "{}", S::OPEN);
                 let replies = random_replies(&compiled, S::CLOSE, REPLIES, 70 + at as u64);
                 let counts = replies.iter().map(|reply| check::<S>(&tools, reply));
@@ -181,7 +188,7 @@ fn forced<S: CallGrammar>(
 ) -> Result<Arc<Compiled>, String> {
     let grammar = grammar::<S>(&tool(parameters, strict), Calls::One, false, None);
     let grammar = grammar.map_err(|refused| refused.problem)?;
-    grammars.compile(&grammar).map_err(|error| error.0)
+    grammars.compile(DOMAIN, &grammar).map_err(|error| error.0)
 }
 
 /// Parameters whose member `v` has a schema; what it refers to stays at the same place.
@@ -470,7 +477,7 @@ fn an_answer_of_json_may_stand_where_calls_do() {
             for (schema, any) in answers.into_iter().zip([true, false]) {
                 let schema = json_grammar(schema);
                 let grammar = grammar::<S>(&tools, Calls::Several, true, Some(&schema)).unwrap();
-                let compiled = grammars.compile(&grammar).unwrap();
+                let compiled = grammars.compile(DOMAIN, &grammar).unwrap();
                 let [call, wrong] = [7, 8].map(|v| written::<S>(&json!({"v": v})));
                 assert!(!accepts(&compiled, &wrong) || any, "{}: {wrong}", S::NAME);
                 let two = format!("{call}{}{call}", S::BETWEEN);
@@ -488,7 +495,7 @@ fn an_answer_of_json_may_stand_where_calls_do() {
 fn what_opens_a_call_without_a_mark_may_be_text() {
     let tools = tool(&json!({"type": "object"}), true);
     let behind = grammar::<Llama3Json>(&tools, Calls::BehindTag, true, None).unwrap();
-    let behind = grammars().compile(&behind).unwrap();
+    let behind = grammars().compile(DOMAIN, &behind).unwrap();
     for (text, taken) in [
         (r#"f", "parameters": {}}"#, true),
         (r#"g", "parameters": {"#, false),
