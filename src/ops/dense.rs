@@ -62,9 +62,9 @@ pub trait Dense: Device {
     /// not a number if a logit is not finite. `logits [R, VOCAB]`, `out [R, RANKED]`.
     fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
 
-    /// `rms_norm` of the rows of `residual` that `out.hidden` says; of the wanted ones `linear` with
-    /// `w`, and `top_k` where rows are ranked; bit by bit. What is left in the one of `out.x` and
-    /// `out.last` that it does not say is not specified.
+    /// `rms_norm` of the rows of `residual` that `out.hidden` says; of the wanted ones `linear`
+    /// with `w`, and `top_k` where rows are ranked; bit by bit. What is left in the one of `out.x`
+    /// and `out.last` that it does not say is not specified.
     fn lm_head(
         &mut self,
         residual: &Self::Tensor,

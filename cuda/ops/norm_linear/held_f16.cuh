@@ -29,7 +29,8 @@ __device__ inline void run_held(const Params& params, const tile::HeldRows& to, 
   Row gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  const auto meeting = tile::norm_held(tile::RowsIn{params.residual}, params.x, params.rows, gain, to);
+  const tile::RowsIn from{params.residual};
+  const auto meeting = tile::norm_held(from, params.x, params.rows, gain, to);
   tile::hold_normed<kTiles>(stage, to, first, rows);
   stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
     int panel = at.first + unit;
