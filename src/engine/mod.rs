@@ -48,6 +48,7 @@ mod tests;
 pub mod thinking;
 #[cfg(test)]
 pub(crate) mod trials;
+mod trust;
 pub mod turns;
 
 use std::collections::VecDeque;
@@ -496,7 +497,7 @@ impl<E: Executor> Engine<E> {
         self.replies.clear();
         let drafted = replies
             .iter_mut()
-            .map(|(_, sequence)| sequence.draft(drafter));
+            .map(|(_, sequence)| sequence.draft(drafter, &self.costs));
         self.replies.extend(drafted);
         let most = (most, Made::Already);
         speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
@@ -530,7 +531,7 @@ impl<E: Executor> Engine<E> {
         let prompts = work.clone().filter(is_prompt).map(|work| work.tokens);
         let prompts = prompts.sum();
         self.pace.note(prompts, took);
-        self.costs.fade();
+        self.costs.forget();
         if prompts == 0 {
             self.costs.note(work.map(|work| work.tokens).sum(), took);
         }
@@ -692,9 +693,9 @@ impl<E: Executor> Engine<E> {
                 }
                 held += 1;
             }
-            sequence.settle_drafts(held, &mut self.kv);
+            let scores = sequence.settle_drafts(held, &mut self.kv);
             row += 1 + drafts;
-            self.costs.note_drafts(drafts, held);
+            self.costs.note_drafts(scores);
             drafted += drafts;
             accepted += held;
         }

@@ -235,14 +235,20 @@ impl<E: Executor> Engine<E> {
         }
         let replies = lanes.iter().map(|&lane| Reply {
             drafts: DEPTH_MAX,
-            ..self.running[lane].reply()
+            ..self.running[lane].predicted_reply()
         });
         self.replies.clear();
         self.replies.extend(replies);
         let most = (most, Made::ByPredictions);
         speculate::choose(speculate, &self.costs, most, &mut self.replies);
         let chosen = self.replies.iter().map(|reply| reply.drafts);
-        chosen.max().unwrap_or(0)
+        let depth = chosen.max().unwrap_or(0);
+        if depth == 0 {
+            lanes
+                .iter()
+                .for_each(|&lane| self.running[lane].predict_nothing());
+        }
+        depth
     }
 
     /// Chooses the next draft of each reply, by what the last prediction is ranked by, or else from

@@ -10,7 +10,8 @@ use super::prefix;
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
-use super::speculate::{DEPTH_MAX, Reply};
+use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
+use super::trust::Maker;
 use super::turns::Source;
 use crate::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
 use crate::ranking;
@@ -149,12 +150,12 @@ impl Sequence {
     }
 
     /// Drafts its next tokens, as many as a step may have of a reply: the reply that it is then.
-    pub fn draft(&mut self, drafter: Drafter) -> Reply {
+    pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Reply {
         let known = self.tokens.len();
         let left = (self.length_max - known).saturating_sub(1);
         let room = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
         let most = (0..=DEPTH_MAX.min(left)).rev().find(room).unwrap_or(0);
-        self.drafts.draft(drafter, &self.tokens, most)
+        self.drafts.draft(drafter, &self.tokens, most, costs)
     }
 
     /// Keeps as many of its drafts as `chosen` has.
@@ -162,9 +163,14 @@ impl Sequence {
         self.drafts.choose(chosen);
     }
 
-    /// Its drafts, and trust in them.
-    pub fn reply(&self) -> Reply {
-        self.drafts.reply()
+    /// The reply as predictions may draft for it.
+    pub fn predicted_reply(&self) -> Reply {
+        self.drafts.reply_of(Maker::Predictions)
+    }
+
+    /// Notes that nothing is predicted behind its next rows.
+    pub fn predict_nothing(&mut self) {
+        self.drafts.predict_nothing();
     }
 
     /// The token at a position, if it is known.
@@ -282,9 +288,12 @@ impl Sequence {
         holds
     }
 
-    /// Goes on behind the last of its drafts that held, `count` in all.
-    pub fn settle_drafts(&mut self, count: usize, kv: &mut Kv) {
+    /// Goes on behind the last of its drafts that held, `count` in all; which of each maker would
+    /// have held.
+    pub fn settle_drafts(&mut self, count: usize, kv: &mut Kv) -> Scores {
+        let scores = self.drafts.score(&self.tokens);
         self.from = self.drafts.settle(count, kv).unwrap_or(self.slot);
+        scores
     }
 
     /// States that are lent to it, and of drafts.

@@ -11,6 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::trust::{Maker, Record, Score, Trust};
 use crate::executor::TokenId;
 
 pub use crate::executor::DEPTH_MAX;
@@ -90,50 +91,6 @@ impl Grams {
     }
 }
 
-/// Weight of what is older, at each look at how often drafts held.
-const FADING: f64 = 0.95;
-/// Drafts that are thought to have been tried before any was.
-const SUPPOSED: f64 = 2.0;
-/// Share of them that held, before there was any reply; a reply's own are thought to have held as
-/// often as those of others lately.
-const SUPPOSED_RATE: f64 = 0.75;
-/// Weight of what is older, of all replies.
-const FADING_OF_ALL: f64 = 0.998;
-/// Chance of a draft that is as good as certain to hold.
-const CERTAIN: f64 = 0.99;
-
-/// Trust in the drafts of a sequence: how often they hold, each behind those that held.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Trust {
-    tried: f64,
-    held: f64,
-}
-
-impl Trust {
-    /// Share of drafts that hold, if so many are supposed to.
-    fn rate(self, supposed: f64) -> f64 {
-        (self.held + SUPPOSED * supposed) / (self.tried + SUPPOSED)
-    }
-
-    /// Notes a step: of `drafts` the first `held` held, and none behind them was looked at.
-    pub fn note(&mut self, drafts: usize, held: usize) {
-        self.fade(FADING);
-        self.add(drafts, held);
-    }
-
-    fn add(&mut self, drafts: usize, held: usize) {
-        let tried = held + usize::from(held < drafts);
-        self.tried += tried as f64;
-        self.held += held as f64;
-    }
-
-    /// Forgets a little: drafts that are not tried for long are thought of as at first.
-    fn fade(&mut self, fading: f64) {
-        self.tried *= fading;
-        self.held *= fading;
-    }
-}
-
 /// Weight of the last step among those of as many rows.
 const WEIGHT: f64 = 0.1;
 /// Steps after which what was measured of other numbers of rows counts no more: contexts grow, and
@@ -183,15 +140,12 @@ impl Times {
 }
 
 /// Times of steps of replies, by their rows, and of predictions behind one, by their number; and
-/// what they are for, how often drafts of any reply hold.
+/// what they are for, how often drafts of each maker hold.
 #[derive(Debug, Default)]
 pub struct Costs {
     steps: Times,
     predictions: Times,
-    /// Drafts of all replies.
-    hold: Trust,
-    /// Those of each place behind the token that is known.
-    places: [Trust; DEPTH_MAX],
+    records: [Record; Maker::ALL.len()],
 }
 
 impl Costs {
@@ -205,28 +159,20 @@ impl Costs {
         self.predictions.note(depth, took);
     }
 
-    /// Notes how many drafts of a reply's step held, as `Trust::note` has it.
-    pub fn note_drafts(&mut self, drafts: usize, held: usize) {
-        self.hold.add(drafts, held);
-        let tried = drafts.min(held + 1);
-        for (at, place) in self.places.iter_mut().take(tried).enumerate() {
-            place.add(1, usize::from(at < held));
-        }
+    /// Notes which drafts of a reply would have held, by maker.
+    pub fn note_drafts(&mut self, scores: Scores) {
+        let records = self.records.iter_mut().zip(scores);
+        records.for_each(|(record, score)| record.note(score));
     }
 
-    /// Forgets a little of that, in each step: drafts that do not pay are tried again some time.
-    pub fn fade(&mut self) {
-        let places = self.places.iter_mut();
-        places.for_each(|place| place.fade(FADING_OF_ALL));
-        self.hold.fade(FADING_OF_ALL);
+    /// Forgets a little of that, in each step.
+    pub fn forget(&mut self) {
+        self.records.iter_mut().for_each(Record::forget);
     }
 
-    /// Chance that a reply's draft at a place holds if those before do: what drafts of all replies
-    /// have there, as much more or less as the reply's own hold more often or less.
-    fn chance(&self, trust: Trust, place: usize) -> f64 {
-        let of_all = self.hold.rate(SUPPOSED_RATE);
-        let there = self.places[place.min(DEPTH_MAX - 1)].rate(of_all);
-        (there * trust.rate(of_all) / of_all).min(CERTAIN)
+    /// What is known of the drafts of a maker.
+    pub fn record(&self, maker: Maker) -> &Record {
+        &self.records[maker as usize]
     }
 
     /// Seconds that so many drafts of every reply take to make; 0 where nothing is known.
@@ -251,9 +197,15 @@ impl Costs {
     }
 }
 
+/// Drafts of a reply beside the tokens that came, by maker.
+pub type Scores = [Score; Maker::ALL.len()];
+
 /// A reply of a step to come.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
+    /// Who drafts for it.
+    pub maker: Maker,
+    /// Trust in that.
     pub trust: Trust,
     /// Drafts that it has, and then those that it gets.
     pub drafts: usize,
@@ -297,7 +249,10 @@ fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Rep
     let (mut taken, mut held) = (vec![0; rows], vec![1.0; rows]);
     let (mut tokens, mut best) = (rows as f64, GAIN_MIN * rows as f64 / plain);
     for drafts in 1..=most {
-        let hope = |reply: usize| held[reply] * costs.chance(replies[reply].trust, taken[reply]);
+        let hope = |reply: usize| {
+            let Reply { maker, trust, .. } = replies[reply];
+            held[reply] * costs.record(maker).chance(trust, taken[reply])
+        };
         let open = (0..rows).filter(|&reply| taken[reply] < has[reply]);
         let Some(next) = open.max_by(|&a, &b| hope(a).total_cmp(&hope(b))) else {
             break;
@@ -321,17 +276,6 @@ fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Rep
             let chosen = replies.iter_mut().zip(&taken);
             chosen.for_each(|(reply, &taken)| reply.drafts = taken);
         }
-    }
-}
-
-impl Reply {
-    /// Fades the trust of a reply whose `had` drafts were not tried.
-    pub fn faded(self, had: usize) -> Trust {
-        let mut trust = self.trust;
-        if had > 0 && self.drafts == 0 {
-            trust.fade(FADING);
-        }
-        trust
     }
 }
 
@@ -381,21 +325,30 @@ mod tests {
         }
     }
 
+    /// A draft that does not hold, and one that does.
+    const ONE: [Score; 2] = [Score { known: 1, held: 0 }, Score { known: 1, held: 1 }];
+
+    fn reply(trust: Trust, drafts: usize) -> Reply {
+        Reply {
+            maker: Maker::Grams,
+            trust,
+            drafts,
+        }
+    }
+
     /// Drafts of a reply whose earlier ones held so often of 100, where a row takes `row` of the
     /// time that a step takes beside them.
     fn depth(held: usize, row: f64) -> usize {
         let mut trust = Trust::default();
         for draft in 0..100 {
-            trust.note(
-                1,
-                usize::from(draft * held / 100 != (draft + 1) * held / 100),
-            );
+            let holds = draft * held / 100 != (draft + 1) * held / 100;
+            trust.note(ONE[usize::from(holds)]);
         }
         let mut costs = Costs::default();
         for rows in 1..=8 {
             costs.note(rows, Duration::from_secs_f64(1.0 + row * rows as f64));
         }
-        let mut replies = [Reply { trust, drafts: 7 }];
+        let mut replies = [reply(trust, 7)];
         choose(Speculate::Auto, &costs, (7, Made::Already), &mut replies);
         replies[0].drafts
     }
@@ -413,10 +366,8 @@ mod tests {
 
     #[test]
     fn predictions_are_made_as_long_as_they_pay() {
-        let trust = Trust {
-            tried: 100.0,
-            held: 90.0,
-        };
+        let mut trust = Trust::default();
+        (0..100).for_each(|draft| trust.note(ONE[usize::from(draft % 10 != 0)]));
         let depth = |pass| {
             let mut costs = Costs::default();
             costs.note(1, Duration::from_millis(10));
@@ -424,7 +375,7 @@ mod tests {
             for depth in [1, 7] {
                 costs.note_predictions(depth, Duration::from_secs_f64(depth as f64 * pass));
             }
-            let mut replies = [Reply { trust, drafts: 7 }];
+            let mut replies = [reply(trust, 7)];
             choose(
                 Speculate::Auto,
                 &costs,
@@ -449,9 +400,9 @@ mod tests {
     #[test]
     fn those_that_are_likeliest_to_hold_come_first() {
         let (mut good, mut bad) = (Trust::default(), Trust::default());
-        (0..50).for_each(|_| good.note(1, 1));
-        (0..50).for_each(|_| bad.note(1, 0));
-        let mut replies = [bad, good].map(|trust| Reply { trust, drafts: 7 });
+        (0..50).for_each(|_| good.note(ONE[1]));
+        (0..50).for_each(|_| bad.note(ONE[0]));
+        let mut replies = [bad, good].map(|trust| reply(trust, 7));
         let mut costs = Costs::default();
         costs.note(2, Duration::from_millis(10));
         choose(Speculate::Auto, &costs, (5, Made::Already), &mut replies);
@@ -461,7 +412,7 @@ mod tests {
     #[test]
     fn a_depth_that_is_asked_for_is_given_within_the_bounds() {
         let trust = Trust::default();
-        let mut replies = [7, 1, 7].map(|drafts| Reply { trust, drafts });
+        let mut replies = [7, 1, 7].map(|drafts| reply(trust, drafts));
         choose(
             Speculate::Depth(3),
             &Costs::default(),
@@ -480,10 +431,7 @@ mod tests {
 
     #[test]
     fn nothing_is_drafted_before_a_step_was_measured() {
-        let mut replies = [Reply {
-            trust: Trust::default(),
-            drafts: 7,
-        }];
+        let mut replies = [reply(Trust::default(), 7)];
         choose(
             Speculate::Auto,
             &Costs::default(),
@@ -510,69 +458,5 @@ mod tests {
         assert_eq!(costs.of(8), Some(9.0));
         (0..MEMORY).for_each(|_| costs.note(1, Duration::from_secs(1)));
         assert_eq!(costs.of(8), Some(1.0));
-    }
-
-    /// Whether trust is of so many drafts that were tried and held.
-    fn is_of(trust: Trust, tried: f64, held: f64) -> bool {
-        (trust.tried - tried).abs() < 1e-12 && (trust.held - held).abs() < 1e-12
-    }
-
-    #[test]
-    fn drafts_behind_one_that_failed_were_not_tried() {
-        let noted = |drafts, held| {
-            let mut trust = Trust::default();
-            trust.note(drafts, held);
-            trust
-        };
-        assert!(is_of(noted(3, 0), 1.0, 0.0));
-        assert!(is_of(noted(3, 1), 2.0, 1.0));
-        assert!(is_of(noted(3, 2), 3.0, 2.0));
-        assert!(is_of(noted(3, 3), 3.0, 3.0));
-        assert!(is_of(noted(0, 0), 0.0, 0.0));
-    }
-
-    #[test]
-    fn what_is_older_counts_less_at_each_look() {
-        let mut trust = Trust::default();
-        trust.note(2, 2);
-        trust.note(1, 0);
-        assert!(is_of(trust, 2.0 * FADING + 1.0, 2.0 * FADING));
-        trust.fade(0.5);
-        assert!(is_of(trust, FADING + 0.5, FADING));
-    }
-
-    #[test]
-    fn trust_begins_with_what_is_supposed() {
-        let (tried, held) = (4.0, 1.0);
-        assert_eq!(Trust::default().rate(0.25), 0.25);
-        assert_eq!(Trust { tried, held }.rate(0.75), 2.5 / 6.0);
-        let mut costs = Costs::default();
-        assert_eq!(costs.hold(), 0.75);
-        costs.note_drafts(3, 1);
-        assert_eq!(costs.hold(), 2.5 / 4.0);
-        costs.fade();
-        assert!(is_of(costs.hold, 2.0 * FADING_OF_ALL, FADING_OF_ALL));
-    }
-
-    #[test]
-    fn trust_fades_where_drafts_were_there_and_none_was_tried() {
-        let trust = Trust {
-            tried: 4.0,
-            held: 1.0,
-        };
-        let faded = |had, drafts| Reply { trust, drafts }.faded(had);
-        assert!(is_of(faded(0, 0), 4.0, 1.0));
-        assert!(is_of(faded(3, 1), 4.0, 1.0));
-        assert!(is_of(faded(1, 0), 4.0 * FADING, FADING));
-    }
-
-    #[test]
-    fn trust_that_is_not_tried_comes_back() {
-        let mut trust = Trust::default();
-        (0..200).for_each(|_| trust.note(7, 0));
-        assert!(trust.rate(0.75) < 0.1);
-        let mut reply = Reply { trust, drafts: 0 };
-        (0..200).for_each(|_| reply.trust = reply.faded(7));
-        assert!(reply.trust.rate(0.75) > 0.7);
     }
 }

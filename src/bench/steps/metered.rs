@@ -348,11 +348,11 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         logits.shape(rows, w.n);
         let read = if rows == 0 { 0 } else { w.bytes };
         let mut bytes = read + 2 * normed.bytes() + logits.bytes();
-        if B::RANKS {
-            if let Some(ranked) = ranked {
-                ranked.shape(rows, RANKED);
-                bytes += ranked.bytes();
-            }
+        if let Some(ranked) = ranked
+            && B::RANKS
+        {
+            ranked.shape(rows, RANKED);
+            bytes += ranked.bytes();
         }
         let flops = (2 * rows * w.n * w.k) as u64;
         self.done("lm_head", (w.n, w.k), bytes, flops);
