@@ -23,15 +23,15 @@ pub trait Guess: Device {
         Ok(())
     }
 
-    /// Where `batch` has tokens drawn ahead: guesses which token comes behind each of its rows, all
-    /// of which are ranked, by the rules of the batch ahead. It is the row's token from here on. One row of each sequence is
-    /// wanted: the device takes the one behind which no draft holds, and the row ahead is at the
-    /// next position.
+    /// Guesses which token comes behind each row of `batch`, if tokens of that are drawn ahead, by
+    /// the rules of the batch ahead: it is the row's token from here on. All rows are ranked. One
+    /// row of each sequence is wanted: the device takes the one behind which no draft holds, and
+    /// the row ahead is at the next position.
     fn accept(&mut self, _ranked: &Self::Tensor, _batch: &Batch) {}
 
     /// Guesses the next draft of each row of `logits`, which `Dense::lm_head` has left last, by the
-    /// rules of the batch ahead, where it becomes the token of the row; behind a prediction on that batch (`on`) its rows move on by
-    /// a position.
+    /// rules of the batch ahead, where it becomes the token of the row; behind a prediction on that
+    /// batch (`on`) its rows move on by a position.
     fn guess(&mut self, _logits: &Self::Tensor, _on: bool) {}
 
     /// Waits for all operations, and appends the guesses of so many sequences in `passes`.

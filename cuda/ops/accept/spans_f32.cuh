@@ -53,8 +53,9 @@ __global__ __launch_bounds__(Tile::kThreads) void spans_f32(
 
 template <class Tile>
 struct SpansF32 {
-  static cudaError_t launch(const unsigned* accepts, const float* ranked, const unsigned* spans, const unsigned* positions,
-                            unsigned* tokens, unsigned* wanted, const float* rules,
+  static cudaError_t launch(const unsigned* accepts, const float* ranked, const unsigned* spans,
+                            const unsigned* positions, unsigned* tokens, unsigned* wanted,
+                            const float* rules,
                             unsigned* starts, unsigned* next_tokens, unsigned* next_positions,
                             unsigned* tiles, unsigned* accepted, unsigned rows, unsigned count,
                             unsigned uniforms, cudaStream_t stream) {

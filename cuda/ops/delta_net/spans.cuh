@@ -1,7 +1,7 @@
 // Several rows of a sequence, one after the other: drafts that are verified, and ends of prompts.
 //
-// A block has some columns of a value head of a sequence, since rows take as long as each other and
-// few heads leave most SMs idle. All rows are mixed first, each warp brings one to unit length, then
+// A block has some columns of a value head of a sequence: few heads would leave most SMs idle while
+// rows go one after the other. All rows are mixed first, each warp brings one to unit length, then
 // the state goes from row to row in registers. The state behind a draft, which may not hold, is
 // written beside the last one. Another launch norms the heads, which several blocks have made.
 #pragma once
@@ -108,7 +108,8 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
     const size_t columns = before * Delta::kValueDim + split * kColumns;
     ask(shared.full, shared.state, params.state + columns * Delta::kKeyDim);
   }
-  const bool has_channel = threadIdx.x < kSpanChannels, is_value = threadIdx.x >= 2 * Delta::kKeyDim;
+  const bool has_channel = threadIdx.x < kSpanChannels;
+  const bool is_value = threadIdx.x >= 2 * Delta::kKeyDim;
   Channel channel;
   channel.load(params, threadIdx.x + (is_value ? split * kColumns : 0), head, first, position);
   if (threadIdx.x < rows) {

@@ -94,10 +94,10 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const __grid_constant
 
 template <class Tile>
 struct RowsF32 {
-  static cudaError_t launch(const float* logits, const unsigned* orders, const float* rules, unsigned* starts,
-                            unsigned* tokens, unsigned* positions, unsigned* tiles,
-                            unsigned* drafts, unsigned rows, unsigned uniforms, unsigned passes,
-                            unsigned ends, unsigned on, cudaStream_t stream) {
+  static cudaError_t launch(const float* logits, const unsigned* orders, const float* rules,
+                            unsigned* starts, unsigned* tokens, unsigned* positions,
+                            unsigned* tiles, unsigned* drafts, unsigned rows, unsigned uniforms,
+                            unsigned passes, unsigned ends, unsigned on, cudaStream_t stream) {
     const Ahead ahead{rules, starts, tokens, positions, tiles, uniforms};
     const Params params{logits, orders, ahead, drafts, rows, passes, ends, on};
     const unsigned blocks = blocks_for(rows, Tile::kThreads / tile::kWarpLanes);

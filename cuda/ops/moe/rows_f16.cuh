@@ -3,9 +3,9 @@
 //             Rows of experts so wide or many that no block has room for its part go as `route`
 //             and `experts`
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
-// Sync:       one row, or a few of small experts: as `row_f16`; more: two chained launches, both products and the weighted
-//             sum. In the first, a block waits for the activations that others compute and, if rows
-//             are many, for what others choose
+// Sync:       one row, or a few of small experts: as `row_f16`; more: two chained launches, both
+//             products and the weighted sum. In the first, a block waits for the activations that
+//             others compute and, if rows are many, for what others choose
 //
 // A tile is an expert and up to eight of its rows. Every block makes the same plan of all tiles for
 // itself, which is quicker than waiting for a kernel that does. It has a part of all panels of gate

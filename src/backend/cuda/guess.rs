@@ -181,8 +181,8 @@ impl Guess for Cuda {
         let rules = self.step.ahead.rules();
         let [starts, tokens, positions, tiles] = self.step.ahead.moved_on();
         let drafts = self.guesses.drafts.as_mut_ptr();
-        // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts` for
-        // as many in each pass; the host reads those behind a wait only.
+        // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts`
+        // for as many in each pass; the host reads those behind a wait only.
         self.queue.launch("guess", |stream| unsafe {
             ops::atlas_guess(
                 logits.as_ptr(),
