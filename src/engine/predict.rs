@@ -11,6 +11,7 @@ use super::kv::Kv;
 use super::scheduler::Plan;
 use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
+use super::trust::Maker;
 use super::{Engine, Limits};
 use crate::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
 
@@ -75,11 +76,9 @@ impl<E: Executor> Engine<E> {
             step = self.measure(|engine| engine.try_rows(rows))?;
             self.costs.note(rows, step);
         }
-        for depth in [1, most] {
-            let with = self.measure(|engine| engine.try_predictions(depth))?;
-            self.costs
-                .note_predictions(depth, with.saturating_sub(step));
-        }
+        let with = self.measure(|engine| engine.try_predictions(most))?;
+        self.costs
+            .note_predictions(1, most, with.saturating_sub(step));
         if speculate != Speculate::Auto || self.costs.may_pay(most) {
             self.drafter = Drafter::Prediction;
         }
@@ -155,7 +154,7 @@ impl<E: Executor> Engine<E> {
         let depth = self.depth(&lanes);
         let mut work = self.plan.work.iter();
         let prompts = work.any(|work| self.lanes[work.lane].is_prompt());
-        if depth == 0 && !prompts {
+        if depth == 0 && !(prompts && self.may_draft()) {
             return Ok(());
         }
         let begun = (self.now)();
@@ -167,7 +166,8 @@ impl<E: Executor> Engine<E> {
             }
         }
         if !prompts {
-            self.costs.note_predictions(depth, (self.now)() - begun);
+            let took = (self.now)() - begun;
+            self.costs.note_predictions(lanes.len(), depth, took);
         }
         Ok(())
     }
@@ -193,7 +193,8 @@ impl<E: Executor> Engine<E> {
         };
         let begun = (self.now)();
         self.executor.guessed(&mut self.guessed)?;
-        self.costs.note_predictions(depth, (self.now)() - begun);
+        let took = (self.now)() - begun;
+        self.costs.note_predictions(replies.len(), depth, took);
         for ((slot, known), guessed) in replies.into_iter().zip(&self.guessed) {
             let reply = self.running.iter_mut().find(|reply| reply.slot == slot);
             if let Some(reply) = reply {
@@ -228,27 +229,45 @@ impl<E: Executor> Engine<E> {
         let Limits {
             speculate, drafts, ..
         } = self.limits;
-        // States that drafts of this step have are free behind it.
-        let most = drafts;
         if let Speculate::Depth(depth) = speculate {
             return depth.min(drafts);
         }
-        let replies = lanes.iter().map(|&lane| Reply {
-            drafts: DEPTH_MAX,
-            ..self.running[lane].predicted_reply()
-        });
         self.replies.clear();
+        let replies = lanes
+            .iter()
+            .map(|&lane| self.running[lane].predicted_reply());
         self.replies.extend(replies);
-        let most = (most, Made::ByPredictions);
-        speculate::choose(speculate, &self.costs, most, &mut self.replies);
-        let chosen = self.replies.iter().map(|reply| reply.drafts);
-        let depth = chosen.max().unwrap_or(0);
+        let depth = self.paying_depth();
         if depth == 0 {
             lanes
                 .iter()
                 .for_each(|&lane| self.running[lane].predict_nothing());
         }
         depth
+    }
+
+    /// Drafts that pay of any of `self.replies`.
+    fn paying_depth(&mut self) -> usize {
+        let replies = self.replies.iter_mut();
+        replies.for_each(|reply| reply.drafts = DEPTH_MAX);
+        // States that drafts of this step have are free behind it.
+        let most = (self.limits.drafts, Made::ByPredictions);
+        let speculate = self.limits.speculate;
+        speculate::choose(speculate, &self.costs, most, &mut self.replies);
+        let chosen = self.replies.iter().map(|reply| reply.drafts);
+        chosen.max().unwrap_or(0)
+    }
+
+    /// Whether predictions might pay for as many replies as run: else the layer need not know their
+    /// prompts, which it takes its time for.
+    fn may_draft(&mut self) -> bool {
+        if self.limits.speculate != Speculate::Auto {
+            return true;
+        }
+        self.replies.clear();
+        let new = self.running.iter().map(|_| Reply::new(Maker::Predictions));
+        self.replies.extend(new);
+        self.paying_depth() > 0
     }
 
     /// Chooses the next draft of each reply, by what the last prediction is ranked by, or else from

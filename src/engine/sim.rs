@@ -1432,8 +1432,13 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
     assert!(drafted > 500 && holds, "{held} of {drafted} hold");
 }
 
-/// Rows that the prediction layer runs over for a prompt of some steps and its reply.
-fn predicted_rows(speculate: Speculate, prompt: usize, reply: usize) -> usize {
+/// Rows that the prediction layer runs over for a prompt of some steps and its reply, where a step
+/// takes `more_rows` longer for each further row.
+fn predicted_rows(
+    (speculate, more_rows): (Speculate, Duration),
+    prompt: usize,
+    reply: usize,
+) -> usize {
     let limits = Limits {
         sequences: 1,
         snapshots: 2,
@@ -1446,6 +1451,9 @@ fn predicted_rows(speculate: Speculate, prompt: usize, reply: usize) -> usize {
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     engine.drafter = Drafter::Prediction;
+    for rows in [1, 8] {
+        engine.costs.note(rows, STEP + more_rows * rows as u32);
+    }
     let mut spec = Dice::new(16).spec();
     spec.prompt = (0..prompt).map(|at| (at % 40 + 1) as TokenId).collect();
     (spec.max_tokens, spec.stop_tokens, spec.prompt_logprobs) = (reply, vec![], None);
@@ -1460,10 +1468,18 @@ fn predicted_rows(speculate: Speculate, prompt: usize, reply: usize) -> usize {
 #[test]
 fn the_prediction_layer_knows_prompts_though_no_draft_is_wanted() {
     let prompt = 3 * PAGE + 5;
-    assert_eq!(predicted_rows(Speculate::Off, prompt, 1), prompt);
+    let off = (Speculate::Off, ROW);
+    assert_eq!(predicted_rows(off, prompt, 1), prompt);
     // Behind steps of a reply it has nothing to do then.
-    assert_eq!(predicted_rows(Speculate::Off, prompt, 9), prompt);
-    assert!(predicted_rows(Speculate::Depth(1), prompt, 9) > prompt);
+    assert_eq!(predicted_rows(off, prompt, 9), prompt);
+    assert!(predicted_rows((Speculate::Depth(1), ROW), prompt, 9) > prompt);
+}
+
+#[test]
+fn prompts_are_left_out_where_predictions_cannot_pay() {
+    let auto = |more_rows| predicted_rows((Speculate::Auto, more_rows), 3 * PAGE, 1);
+    assert_eq!(auto(ROW), 3 * PAGE);
+    assert_eq!(auto(100 * STEP), 0);
 }
 
 #[test]

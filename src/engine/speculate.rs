@@ -139,12 +139,12 @@ impl Times {
     }
 }
 
-/// Times of steps of replies, by their rows, and of predictions behind one, by their number; and
-/// what they are for, how often drafts of each maker hold.
+/// Times of steps, by their rows, and of a prediction for each reply, by the replies; and what they
+/// are for, how often drafts of each maker hold.
 #[derive(Debug, Default)]
 pub struct Costs {
     steps: Times,
-    predictions: Times,
+    passes: Times,
     records: [Record; Maker::ALL.len()],
 }
 
@@ -154,9 +154,9 @@ impl Costs {
         self.steps.note(rows, took);
     }
 
-    /// Notes how long `depth` drafts of every reply took to make, beside the step.
-    pub fn note_predictions(&mut self, depth: usize, took: Duration) {
-        self.predictions.note(depth, took);
+    /// Notes how long `depth` drafts of each of so many replies took to make, beside the step.
+    pub fn note_predictions(&mut self, replies: usize, depth: usize, took: Duration) {
+        self.passes.note(replies, took / depth as u32);
     }
 
     /// Notes which drafts of a reply would have held, by maker.
@@ -175,9 +175,9 @@ impl Costs {
         &self.records[maker as usize]
     }
 
-    /// Seconds that so many drafts of every reply take to make; 0 where nothing is known.
-    fn predictions(&self, depth: usize) -> f64 {
-        self.predictions.of(depth).unwrap_or(0.0)
+    /// Seconds that a draft of each of so many replies takes to make; 0 where nothing is known.
+    fn pass(&self, replies: usize) -> f64 {
+        self.passes.of(replies).unwrap_or(0.0)
     }
 
     /// Whether one reply would come faster with up to `most` drafts of the prediction layer if all
@@ -185,7 +185,7 @@ impl Costs {
     pub fn may_pay(&self, most: usize) -> bool {
         let seconds = |drafts: usize| {
             let step = self.of(1 + drafts)?;
-            Some((step + self.predictions(drafts)) / (1 + drafts) as f64)
+            Some((step + drafts as f64 * self.pass(1)) / (1 + drafts) as f64)
         };
         let plain = seconds(0);
         (1..=most).any(|drafts| seconds(drafts).map(|with| with * GAIN_MIN) < plain)
@@ -209,6 +209,17 @@ pub struct Reply {
     pub trust: Trust,
     /// Drafts that it has, and then those that it gets.
     pub drafts: usize,
+}
+
+impl Reply {
+    /// One that nothing is known of.
+    pub fn new(maker: Maker) -> Reply {
+        Reply {
+            maker,
+            trust: Trust::default(),
+            drafts: 0,
+        }
+    }
 }
 
 /// Whether drafts are there, or have to be predicted.
@@ -265,10 +276,9 @@ fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Rep
         };
         let predicted = match made {
             Made::Already => 0.0,
-            Made::ByPredictions => taken
-                .iter()
-                .max()
-                .map_or(0.0, |&most| costs.predictions(most)),
+            Made::ByPredictions => {
+                taken.iter().max().map_or(0, |&most| most) as f64 * costs.pass(rows)
+            }
         };
         let seconds = step + predicted;
         if tokens / seconds > best {
@@ -372,9 +382,7 @@ mod tests {
             let mut costs = Costs::default();
             costs.note(1, Duration::from_millis(10));
             costs.note(8, Duration::from_millis(11));
-            for depth in [1, 7] {
-                costs.note_predictions(depth, Duration::from_secs_f64(depth as f64 * pass));
-            }
+            costs.note_predictions(1, 7, Duration::from_secs_f64(7.0 * pass));
             let mut replies = [reply(trust, 7)];
             choose(
                 Speculate::Auto,
@@ -395,6 +403,15 @@ mod tests {
         let (some, pays) = depth(0.005);
         assert!((1..7).contains(&some) && pays, "{some}");
         assert_eq!(depth(0.01), (0, false));
+    }
+
+    #[test]
+    fn predictions_for_more_replies_take_as_long_as_they_did() {
+        let mut costs = Costs::default();
+        costs.note_predictions(1, 2, Duration::from_secs(2));
+        assert_eq!([1, 8].map(|replies| costs.pass(replies)), [1.0, 1.0]);
+        costs.note_predictions(8, 2, Duration::from_secs(16));
+        assert_eq!([1, 8].map(|replies| costs.pass(replies)), [1.0, 8.0]);
     }
 
     #[test]
