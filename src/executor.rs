@@ -100,7 +100,7 @@ pub struct Draw {
     pub min_p: f32,
     /// Position of the token behind the step's first row.
     pub position: usize,
-    /// In [0, 1), for that position and each behind it.
+    /// Numbers in [0, 1), of that position and of each behind it.
     pub uniforms: [f32; UNIFORMS],
 }
 
@@ -116,7 +116,7 @@ pub struct Ahead<'a> {
     pub draws: &'a [Draw],
 }
 
-/// What a device drew of a sequence behind a step.
+/// Tokens that a device drew of a sequence behind a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guessed {
     /// Drafts of the step that hold, if it is right.

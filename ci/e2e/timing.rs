@@ -38,14 +38,14 @@ fn secret(random: &mut Random) -> String {
 /// Members of a schema, so many that it takes its time to compile.
 const MEMBERS: usize = 200;
 
-/// Where a secret is, and the way that a probe takes.
+/// Place of a secret, and the way that a probe takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In the prompt, through the engine.
+    /// Prompt, through the engine.
     Prompt,
-    /// In a text, through the tokenizer alone.
+    /// Text, through the tokenizer alone.
     Text,
-    /// In the schema of the reply.
+    /// Schema of the reply.
     Schema,
 }
 
@@ -74,7 +74,7 @@ impl Place {
     }
 }
 
-/// Of an object whose members all tell the secret.
+/// Schema of an object whose members all tell the secret.
 fn schema(secret: &str) -> Value {
     let text = |at| json!({"type": "string", "pattern": format!("^({secret}[a-z]{{1,20}}|{at})$")});
     let members: Map<String, Value> = (0..MEMBERS)

@@ -46,7 +46,7 @@ struct RowsIn {
   }
 };
 
-// Those of a list; null: the first ones.
+// Rows of a list; null: the first ones.
 struct ListedRows {
   const float* first;
   const unsigned* list;

@@ -259,7 +259,7 @@ __device__ inline float4 load_relaxed(const float4* from) {
 __device__ inline void add_release(unsigned* to, unsigned value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
-// As `add_release`; gives what the number was, and sees what they wrote who added to it before.
+// Number before `add_release`; behind it is seen what others wrote who added to it before.
 __device__ inline unsigned fetch_add(unsigned* to, unsigned value) {
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"

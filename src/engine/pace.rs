@@ -145,7 +145,7 @@ mod tests {
         pace.tokens
     }
 
-    /// As many as a step takes of a prompt.
+    /// Tokens that a step takes of a prompt.
     fn most(tokens: usize) -> usize {
         tokens.min(PREFILL_TOKENS.max(LEAST))
     }

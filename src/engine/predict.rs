@@ -101,7 +101,7 @@ impl<E: Executor> Engine<E> {
         Ok(shortest)
     }
 
-    /// So many predictions behind a step of one row.
+    /// Predictions, `depth` of them, behind a step of one row.
     fn try_predictions(&mut self, depth: usize) -> Result<(), DeviceError> {
         let row = |start| Rows {
             states: States::own(Slot(0)),

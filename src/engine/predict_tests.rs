@@ -32,7 +32,7 @@ struct Timed {
     predicts: bool,
     /// Whether it makes drafts ahead of the host.
     draws: bool,
-    /// Of a step's rows but the first, together, and of a prediction.
+    /// Times of a step's rows but the first, together, and of a prediction.
     more_rows: Duration,
     pass: Duration,
     /// Added to the first of as many predictions behind steps as are measured.

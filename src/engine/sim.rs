@@ -100,7 +100,7 @@ pub struct HashModel<const VOCAB: usize> {
     ranked: Vec<Vec<f32>>,
     /// How many logits of a row the device ranks; 0 if none.
     pub ranks: usize,
-    /// Whether it draws drafts itself: those of the last `step_ahead`.
+    /// Flag for a device that draws drafts itself: those of the last `step_ahead` are in `guessed`.
     pub draws: bool,
     guessed: Vec<Guessed>,
     /// Share of steps that are slow.

@@ -170,7 +170,7 @@ impl Costs {
         self.records.iter_mut().for_each(Record::forget);
     }
 
-    /// What is known of the drafts of a maker.
+    /// Record of the drafts of a maker.
     pub fn record(&self, maker: Maker) -> &Record {
         &self.records[maker as usize]
     }

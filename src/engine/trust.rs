@@ -1,5 +1,5 @@
-//! How often drafts hold, by who made them: whether they were tried or not, since the tokens that
-//! came tell of any draft whether it would have held.
+//! Share of drafts that hold, by who made them: tried ones and others, since the tokens that came
+//! tell of any draft whether it would have held.
 
 use crate::executor::{DEPTH_MAX, TokenId};
 
@@ -37,7 +37,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Of what was drafted where `came` did.
+    /// Score of `drafts` where `came` came.
     pub fn of(drafts: &[TokenId], came: &[TokenId]) -> Score {
         let pairs = drafts.iter().zip(came);
         let held = pairs.take_while(|(draft, token)| draft == token).count();
@@ -89,7 +89,7 @@ impl Trust {
 #[derive(Debug, Default)]
 pub struct Record {
     all: Trust,
-    /// Those of each place behind the token that is known.
+    /// Drafts of each place behind the token that is known.
     places: [Trust; DEPTH_MAX],
 }
 

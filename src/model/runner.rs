@@ -283,7 +283,7 @@ impl<B: Runs> Runner<B> {
         self.take_ranked()
     }
 
-    /// The same of a prediction.
+    /// Waits for a prediction, and takes what its rows are ranked by.
     fn finish_prediction(&mut self) -> Result<(), DeviceError> {
         decoder::rank_prediction(&mut self.ops, &mut self.scratch);
         (self.displaced, self.predicted) = (false, true);

@@ -84,7 +84,7 @@ impl Batch {
         }
     }
 
-    /// Whether it is one for predictions behind the first one.
+    /// Flag of a batch for predictions behind the first one.
     pub fn is_ahead(&self) -> bool {
         self.is_ahead
     }
@@ -152,17 +152,17 @@ impl Batch {
         Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
-    /// Has the device draw the tokens behind its rows, for predictions.
+    /// Tokens behind its rows are drawn by the device, for predictions, from here on.
     pub fn draw_ahead(&mut self) {
         self.accepts = true;
     }
 
-    /// Whether it does.
+    /// Whether the device draws them.
     pub fn accepts(&self) -> bool {
         self.accepts
     }
 
-    /// Has the logits of one row of each sequence wanted; which one, the device will know.
+    /// Logits of one row of each sequence are wanted from here on; which one, the device will know.
     pub fn want_of_each(&mut self) {
         self.wanted.clear();
         self.wanted

@@ -86,9 +86,9 @@ pub struct BesideNorms<'a, B: Device + ?Sized> {
 /// Hidden states that [`Dense::lm_head`] leaves, and that a prediction goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
-    /// Those of every row, in `Ends::x`.
+    /// States of every row, in `Ends::x`.
     OfRows,
-    /// Those of the wanted rows, in `Ends::last`.
+    /// States of the wanted rows, in `Ends::last`.
     OfWanted,
 }
 

@@ -37,7 +37,7 @@ pub trait Guess: Device {
     /// Waits for all operations, and appends the guesses of so many sequences in `passes`.
     ///
     /// # Errors
-    /// As `read_asked`.
+    /// `DeviceError`, as of `read_asked`.
     fn read_guesses(
         &mut self,
         _passes: usize,

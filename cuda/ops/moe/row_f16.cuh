@@ -37,7 +37,7 @@ struct Params {
   f16* act;                      // (rows, kTurns, kIntermediate)
   float* residual;               // (rows, HIDDEN)
 
-  // Those of the block's row.
+  // Parameters of the block's row.
   __device__ Params own() const {
     const size_t row = blockIdx.y;
     return {x + row * HIDDEN,

@@ -227,7 +227,7 @@ impl Steps {
         step
     }
 
-    /// The same, to be begun with the batch.
+    /// Step to be begun with `batch`.
     pub fn to_begin(&mut self, batch: &Batch) -> &mut Step {
         match batch.is_ahead() {
             true => &mut self.ahead,
@@ -323,7 +323,7 @@ impl Step {
         self.lost = true;
     }
 
-    /// Has the rows wanted that `batch` does now; the device lists them itself.
+    /// Rows that `batch` wants now are the wanted ones; the device lists them itself.
     pub fn want(&mut self, batch: &Batch) {
         self.shape = Some(shape_of(batch));
     }

@@ -54,7 +54,7 @@ struct Part {
     drafts: usize,
 }
 
-/// Where each sequence is.
+/// Place of each sequence.
 struct Progress {
     /// Rows that hold.
     done: Vec<usize>,

@@ -64,7 +64,7 @@ struct DraftsReport {
     drafts: Vec<Gain>,
 }
 
-/// What replies get out of drafts of which a share holds.
+/// Gain of replies by drafts of which a share holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Gain {
     name: String,
@@ -72,7 +72,7 @@ struct Gain {
     sequences: usize,
     depth: usize,
     step_us: f64,
-    /// Of all drafts, one pass after the other.
+    /// Time of all drafts, one pass after the other.
     predictions_us: f64,
     step_bytes: u64,
     predictions_bytes: u64,
@@ -89,7 +89,7 @@ struct Gain {
 }
 
 /// # Errors
-/// What cannot be measured, or written.
+/// Failure to measure or to write.
 pub fn drafts(options: DraftsOptions) -> Result<(), BenchError> {
     cli::drafts::require_prediction().map_err(BenchError::Start)?;
     let acceptances = options.acceptances()?;
@@ -129,7 +129,7 @@ impl DraftsOptions {
         })
     }
 
-    /// Those that the target has room for.
+    /// Cases that the target has room for.
     fn cases(&self) -> Result<Vec<Drafted>, BenchError> {
         let drafted = |sequences, depth| Drafted {
             sequences,

@@ -257,7 +257,7 @@ fn compare<B: Runs>(
         for (row, (reply, draft)) in replies.iter().zip(&drafts).enumerate() {
             let position = guessed[row].held + 2 + pass;
             let chosen = reply.choice(runner, row, position);
-            // Of a part of the vocabulary the device draws the likeliest token only.
+            // The device draws only the likeliest token of each part of the vocabulary.
             same(chosen == *draft || reply.draws);
         }
         let rows = replies

@@ -18,7 +18,7 @@ const SLOWER: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
 const TOKENIZER: &[u8] = include_bytes!("../../../targets/_model/tiny/tokenizer.json");
 const VOCABULARY: usize = 3072;
 const END: TokenId = 3065;
-/// Where nobody else compiles.
+/// Domain in which nobody else compiles.
 const DOMAIN: u128 = 0;
 
 fn tokenizer() -> Arc<Tokenizer> {
