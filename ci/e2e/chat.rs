@@ -184,6 +184,14 @@ fn rules_of_sampling_are_kept() {
         server.chat(&narrowed).content(),
         server.chat(&narrowed).content()
     );
+    let adaptive = json!({"temperature": 1.0, "seed": 3, "adaptive_sampling": true});
+    let adaptive = with(body.clone(), adaptive);
+    assert_eq!(
+        server.chat(&adaptive).content(),
+        server.chat(&adaptive).content()
+    );
+    let refused = server.chat(&with(body.clone(), json!({"adaptive_sampling": "on"})));
+    assert_eq!(refused.error()["param"], "adaptive_sampling");
     let tokens = server.post_to("/tokenize", &json!({"prompt": "a"})).json();
     let allowed = &tokens["tokens"];
     let one = json!({"allowed_token_ids": allowed, "logprobs": true});

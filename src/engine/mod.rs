@@ -19,6 +19,7 @@
 //! Nothing in here depends on what else runs: the events of a request are the same alone and in
 //! any company.
 
+pub mod adaptive;
 pub mod constraint;
 mod drafts;
 mod dry;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use super::adaptive::Parts;
 use super::constraint::Constraint;
 use super::events::EventSender;
 use super::thinking::ThinkingBudget;
@@ -49,6 +50,8 @@ pub struct Sampling {
     pub bad_words: Vec<Vec<TokenId>>,
     /// Key of the counter-based generator; the counter is the position in the sequence.
     pub seed: u64,
+    /// Adaptive sampling; none: the temperature stays.
+    pub adaptive: Option<Parts>,
     /// Ends the reasoning that the reply begins in.
     pub thinking_budget: Option<ThinkingBudget>,
 }
@@ -118,6 +121,7 @@ impl Default for Sampling {
             allowed: Vec::new(),
             bad_words: Vec::new(),
             seed: 0,
+            adaptive: None,
             thinking_budget: None,
         }
     }

@@ -1,16 +1,17 @@
 //! From a row of logits to the next token: a function of the row, the request and the position.
 //!
 //! Order: what the constraint forbids is taken out; logit bias, repetition, frequency and presence
-//! penalty, DRY, and what the request forbids; then, unless greedy, top-n-sigma, temperature,
-//! top-k, typical-p and top-p (each over what the one before left), min-p (relative to the most
-//! likely token), XTC, and one draw, the most likely token first. So the most likely ones, which a
-//! device ranks, mostly tell the next token without the rest of the row.
+//! penalty, DRY, and what the request forbids; then, unless greedy, top-n-sigma, temperature (which
+//! adaptive sampling changes), top-k, typical-p and top-p (each over what the one before left),
+//! min-p (relative to the most likely token), XTC, and one draw, the most likely token first. So
+//! the most likely ones, which a device ranks, mostly tell the next token without the rest.
 //! Log-probabilities are of the row that the constraint leaves, before anything else.
 
 use std::array;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use super::adaptive::Adaptive;
 use super::constraint::Allowed;
 use super::dry::Repetitions;
 use super::forbidden::Forbidden;
@@ -70,6 +71,7 @@ pub struct Sampler {
     seen: HashMap<TokenId, u32>,
     repetitions: Option<Repetitions>,
     forbidden: Forbidden,
+    adaptive: Option<Adaptive>,
     thinking: Option<Countdown>,
 }
 
@@ -82,11 +84,14 @@ impl Sampler {
             seen.extend(prompt.iter().map(|&id| (id, 0)));
         }
         let thinking = sampling.thinking_budget.clone().map(Countdown::new);
+        let adaptive = sampling.adaptive.filter(|_| sampling.temperature > 0.0);
+        let adaptive = adaptive.map(|parts| Adaptive::new(parts, prompt));
         Sampler {
             repetitions: Repetitions::new(&sampling.dry, prompt),
             forbidden: Forbidden::new(&sampling, stops),
             sampling,
             seen,
+            adaptive,
             thinking,
         }
     }
@@ -103,6 +108,9 @@ impl Sampler {
         position: usize,
         scratch: &mut Scratch,
     ) -> Option<TokenId> {
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.observe(logits);
+        }
         let forced = self.forced();
         let chosen = forced.or_else(|| self.choose(logits, position, scratch))?;
         self.take(chosen);
@@ -123,7 +131,7 @@ impl Sampler {
         if rule.temperature == 0.0 {
             return candidates.first().map(|most_likely| most_likely.id);
         }
-        if narrows_by_all(rule) {
+        if narrows_by_all(rule) || self.adaptive.is_some() {
             return None;
         }
         let max = candidates.first()?.logit;
@@ -177,7 +185,8 @@ impl Sampler {
     /// or `None` if more decides than the most likely tokens.
     pub fn draw(&self, position: usize) -> Option<Draw> {
         let rule = &self.sampling;
-        let more = self.adjusts() || narrows_by_all(rule) || self.forced().is_some();
+        let by_all = narrows_by_all(rule) || self.adaptive.is_some();
+        let more = self.adjusts() || by_all || self.forced().is_some();
         (!more).then(|| Draw {
             temperature: rule.temperature,
             top_k: rule.top_k,
@@ -195,6 +204,9 @@ impl Sampler {
     pub fn take(&mut self, chosen: TokenId) {
         if let Some(thinking) = &mut self.thinking {
             thinking.advance(chosen);
+        }
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.take(chosen);
         }
         if let Some(repetitions) = &mut self.repetitions {
             repetitions.advance(chosen);
@@ -215,14 +227,19 @@ impl Sampler {
     }
 
     fn choose(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
+        let adaptive = self.adaptive.as_ref();
+        let certain = adaptive.is_some_and(|adaptive| adaptive.is_certain(logits));
         let logits = self.adjust(logits, &mut scratch.adjusted);
         if self.forbidden.any() && maximum(logits) == f32::NEG_INFINITY {
             return None;
         }
-        if self.sampling.temperature == 0.0 {
+        let (rule, uniforms) = (&self.sampling, self.uniforms(position));
+        if rule.temperature == 0.0 || certain {
             return Some(argmax(logits));
         }
-        let (rule, uniforms) = (&self.sampling, self.uniforms(position));
+        let base = rule.temperature;
+        let temperature = adaptive.map_or(base, |adaptive| adaptive.temperature(base));
+        let rule = (rule, temperature);
         Some(draw(logits, rule, &uniforms, &mut scratch.candidates))
     }
 
@@ -421,7 +438,7 @@ pub fn argmax(logits: &[f32]) -> TokenId {
 /// Draws a token of a row: ranks as many of the most likely ones as that takes.
 fn draw(
     logits: &[f32],
-    rule: &Sampling,
+    (rule, temperature): (&Sampling, f32),
     uniforms: &[f64; 2],
     candidates: &mut Vec<Candidate>,
 ) -> TokenId {
@@ -436,7 +453,7 @@ fn draw(
         rank(candidates, top_k);
         candidates.truncate(top_k);
     }
-    weigh(candidates, maximum(logits), rule.temperature);
+    weigh(candidates, maximum(logits), temperature);
     if rule.typical_p < 1.0 {
         keep_typical(candidates, rule.typical_p);
     }

@@ -1,3 +1,4 @@
+use super::super::adaptive::Parts;
 use super::*;
 use crate::engine::request::{Dry, Xtc};
 use crate::ranking::ranked;
@@ -144,7 +145,12 @@ fn the_top_p_set_of_a_flat_row_is_found_beyond_the_first_try() {
     for id in 0..922 {
         let uniform = (f64::from(id) + 0.5) / 922.0;
         assert_eq!(
-            draw(&logits, &rule, &[uniform, 0.0], &mut Vec::new()),
+            draw(
+                &logits,
+                (&rule, rule.temperature),
+                &[uniform, 0.0],
+                &mut Vec::new()
+            ),
             id as TokenId
         );
     }
@@ -168,7 +174,12 @@ fn draws_are_the_shares_of_a_full_sort() {
         let kept = sums[sums.partition_point(|&sum| sum < mass).min(sums.len() - 1)];
         for uniform in (0..50).map(|i| (f64::from(i) + 0.5) / 50.0) {
             let expected = sorted[sums.partition_point(|&sum| sum <= uniform * kept)];
-            let found = draw(&logits, &rule, &[uniform, 0.0], &mut Vec::new());
+            let found = draw(
+                &logits,
+                (&rule, rule.temperature),
+                &[uniform, 0.0],
+                &mut Vec::new(),
+            );
             assert_eq!(found as usize, expected, "top_p {top_p} at {uniform}");
         }
     }
@@ -614,5 +625,56 @@ fn a_ranking_agrees_with_its_row_under_every_rule() {
                 assert_eq!(chosen, Some(told), "{rule:?}");
             }
         }
+    }
+}
+
+/// Tokens that a request chooses of rows at the same position.
+fn chosen_of(sampling: &Sampling, rows: &[Vec<f32>]) -> Vec<TokenId> {
+    let mut sampler = Sampler::new(sampling.clone(), &[1], &[], 100);
+    let mut scratch = Scratch::default();
+    let chosen = rows.iter().map(|row| sampler.next(row, 7, &mut scratch));
+    chosen
+        .map(|token| token.expect("a token is left"))
+        .collect()
+}
+
+#[test]
+fn adaptive_sampling_takes_what_is_certain_and_draws_the_rest() {
+    // The most likely of four has nine tenths and more, or a half.
+    let rows = |first: f32| vec![vec![0.0, 0.0, first, 0.0]; 40];
+    let certain: usize = (0..200)
+        .map(|seed| {
+            let sampling = |adaptive| Sampling {
+                temperature: 1.0,
+                seed,
+                adaptive,
+                ..Sampling::default()
+            };
+            let plain = chosen_of(&sampling(None), &rows(4.0));
+            let adaptive = chosen_of(&sampling(Some(Parts::default())), &rows(4.0));
+            assert!(adaptive.iter().all(|&token| token == 2));
+            let drawn = chosen_of(&sampling(Some(Parts::default())), &rows(1.1)[..8]);
+            assert_eq!(drawn, chosen_of(&sampling(None), &rows(1.1)[..8]));
+            plain.iter().filter(|&&token| token != 2).count()
+        })
+        .sum();
+    assert!(certain > 0, "plain sampling draws others too");
+}
+
+#[test]
+fn adaptive_sampling_needs_the_whole_row_and_leaves_greedy_requests_alone() {
+    let row = [0.0, 3.0, 2.0, 1.0];
+    let ranked = crate::ranking::ranked(&row, 2);
+    for (temperature, wanted) in [(1.0, None), (0.0, Some(1))] {
+        let sampling = Sampling {
+            temperature,
+            top_k: 2,
+            adaptive: Some(Parts::default()),
+            ..Sampling::default()
+        };
+        let sampler = Sampler::new(sampling, &[1], &[], 10);
+        let chosen = sampler.choose_ranked(&Ranked::new(&ranked), 3);
+        assert_eq!(chosen, wanted, "at {temperature}");
+        assert_eq!(sampler.draw(3).is_some(), temperature == 0.0);
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::adaptive::Parts;
 use super::constraint::{self, Constraint, Mask, Next};
 use super::drafts::Drafter;
 use super::events::{self, EventReceiver};
@@ -724,6 +725,11 @@ impl Dice {
                 false => vec![],
             },
             seed: self.below(1 << 30) as u64,
+            adaptive: self.chance(0.1).then_some(Parts {
+                reasoning: Some([2, 3]),
+                calls: Some([4, 5]),
+                constrained: false,
+            }),
             thinking_budget: self.chance(0.2).then(|| ThinkingBudget {
                 tokens: self.below(20),
                 close: vec![2],

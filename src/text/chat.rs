@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::engine::adaptive::Parts;
 use crate::engine::thinking::ThinkingBudget;
 use crate::executor::TokenId;
 use crate::target;
@@ -13,6 +14,8 @@ use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};
 use super::tokenizer::{Encoded, Tokenizer, TokenizerError};
 
+/// Tokens around calls of tools, of models that have such.
+const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
 /// What a reply says when its thinking budget is used up, for its reader and for the model, before
 /// the closing tag.
 const BUDGET_USED_UP: &str = "\n\n[The thinking budget is used up.]\n";
@@ -178,6 +181,19 @@ impl ChatModel {
             close: encode(close)?,
             ending: encode(&format!("{BUDGET_USED_UP}{close}\n\n"))?,
         }))
+    }
+
+    /// How adaptive sampling tells the parts of a reply, of which a grammar may constrain the text.
+    pub fn parts(&self, constrained: bool) -> Parts {
+        let marks = |open: &str, close: &str| {
+            let [open, close] = [open, close].map(|mark| self.tokenizer.id_of(mark));
+            Some([open?, close?])
+        };
+        Parts {
+            reasoning: self.think.and_then(|(open, close)| marks(open, close)),
+            calls: marks(CALL_MARKS[0], CALL_MARKS[1]),
+            constrained,
+        }
     }
 
     /// The form of the ids that replies give to calls, which come back in later requests.

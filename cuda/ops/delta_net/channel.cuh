@@ -1,5 +1,5 @@
-// Parts that blocks of one row and of several have in common: parameters, the channels of a head, and
-// the copies of its state.
+// Parts that blocks of one row and of several have in common: parameters, the channels of a head,
+// and the copies of its state.
 #pragma once
 
 #include "ops/conv_silu/channels_f32.cuh"

@@ -237,6 +237,7 @@ const FIELDS: &[Known] = &[
     ("top_a",                             b"----", "0", NUCLEUS),
     ("top_n_sigma",                       b"++++", "", NONE),
     ("min_keep",                          b"----", "0", NUCLEUS),
+    ("adaptive_sampling",                 b"++++", "", NONE),
     ("xtc_probability",                   b"++++", "", NONE),
     ("xtc_threshold",                     b"++++", "", NONE),
     ("mirostat",                          b"----", "0", NUCLEUS),

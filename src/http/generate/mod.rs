@@ -259,6 +259,9 @@ pub fn submit_all(
             wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);
             let rule = ask.rule.as_ref();
             wanted.constraint = rule.and_then(|rule| rule.start(&service.chat, prompt));
+            if let Some(parts) = &mut wanted.sampling.adaptive {
+                *parts = service.chat.parts(wanted.constraint.is_some());
+            }
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
             let (admitted, max_tokens) = (wanted.admitted.clone(), wanted.max_tokens);
             // Those submitted before end when their receivers are dropped.

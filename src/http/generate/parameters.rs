@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::engine::adaptive::Parts;
 use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
 use crate::executor::TokenId;
 use crate::http::error::ApiError;
@@ -62,6 +63,9 @@ pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
             probability: object.number("xtc_probability", 0.0..=1.0, 0.0)? as f32,
             threshold: object.number("xtc_threshold", 0.0..=1.0, 0.1)? as f32,
         },
+        adaptive: object
+            .boolean("adaptive_sampling", false)?
+            .then(Parts::default),
         min_tokens: count(object, "min_tokens", 0)?.unwrap_or(0),
         allowed: allowed(object)?,
         bad_words: Vec::new(),

@@ -1,0 +1,281 @@
+//! Adaptive sampling, off unless asked for: the temperature of a token follows the part of the
+//! reply that it is in, how long the model has been sure, and how much the reply repeats itself;
+//! and a token that is nearly certain is taken. It costs a look at every logit of every row.
+//!
+//! The rule and its numbers are those of the Atlas of Avarok, so that its users get what they had.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::executor::TokenId;
+
+/// Tokens that begin and end a part of a reply.
+pub type Marks = [TokenId; 2];
+
+/// How the parts of a reply are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Around reasoning; none if the model has no such tokens.
+    pub reasoning: Option<Marks>,
+    /// Around calls of tools.
+    pub calls: Option<Marks>,
+    /// Whether a grammar constrains what is in neither.
+    pub constrained: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Text,
+    Reasoning,
+    Call,
+    Constrained,
+}
+
+impl Part {
+    /// Probability from which on the most likely token is taken.
+    fn certain(self) -> f64 {
+        match self {
+            Part::Text => 0.9,
+            Part::Reasoning => 0.95,
+            Part::Call => 0.8,
+            Part::Constrained => 0.85,
+        }
+    }
+
+    fn temperature(self, base: f32) -> f32 {
+        match self {
+            Part::Text | Part::Reasoning => base,
+            Part::Call => base.min(CALL_TEMPERATURE_MAX),
+            Part::Constrained => base * CONSTRAINED_FACTOR,
+        }
+    }
+}
+
+const CALL_TEMPERATURE_MAX: f32 = 0.3;
+const CONSTRAINED_FACTOR: f32 = 0.6;
+/// Entropy, in nats, of a row of which the model is sure.
+const SURE: f64 = 0.5;
+/// What is added to the temperature behind so many rows in a row of which the model was sure.
+const BOOSTS: [(usize, f32); 3] = [(32, 0.3), (16, 0.2), (8, 0.1)];
+/// Share of distinct runs below which the temperature is multiplied.
+const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
+/// Tokens that are looked at for repetitions, from how many on, and how often.
+const WINDOW: usize = 128;
+const WINDOW_MIN: usize = 32;
+const EVERY: usize = 16;
+/// Lengths of runs, in bytes of 32-bit ids.
+const RUNS: std::ops::RangeInclusive<usize> = 3..=6;
+
+/// State of a reply.
+#[derive(Debug)]
+pub struct Adaptive {
+    parts: Parts,
+    part: Part,
+    /// Rows in a row of which the model was sure.
+    sure: usize,
+    /// Tokens of the reply, the last `WINDOW` of them, and how many there were.
+    last: VecDeque<TokenId>,
+    came: usize,
+    /// Share of distinct runs when that was last looked at.
+    distinct: f32,
+}
+
+impl Adaptive {
+    /// A reply to a prompt, which may end within a part.
+    pub fn new(parts: Parts, prompt: &[TokenId]) -> Adaptive {
+        let mut state = Adaptive {
+            parts,
+            part: Part::Text,
+            sure: 0,
+            last: VecDeque::with_capacity(WINDOW),
+            came: 0,
+            distinct: 1.0,
+        };
+        state.part = state.outside();
+        prompt.iter().for_each(|&token| state.enter(token));
+        state
+    }
+
+    /// Part that is in no other.
+    fn outside(&self) -> Part {
+        match self.parts.constrained {
+            true => Part::Constrained,
+            false => Part::Text,
+        }
+    }
+
+    fn enter(&mut self, token: TokenId) {
+        let inner = [
+            (self.parts.reasoning, Part::Reasoning),
+            (self.parts.calls, Part::Call),
+        ];
+        for (marks, part) in inner {
+            match marks {
+                Some([open, _]) if token == open => self.part = part,
+                Some([_, close]) if token == close => self.part = self.outside(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Notes the row that the next token is chosen from.
+    pub fn observe(&mut self, logits: &[f32]) {
+        self.sure = match entropy(logits) < SURE {
+            true => self.sure + 1,
+            false => 0,
+        };
+    }
+
+    /// Notes the token that was chosen.
+    pub fn take(&mut self, token: TokenId) {
+        self.enter(token);
+        if self.last.len() == WINDOW {
+            self.last.pop_front();
+        }
+        self.last.push_back(token);
+        self.came += 1;
+        if self.came >= WINDOW_MIN && self.came.is_multiple_of(EVERY) {
+            self.distinct = distinct(&self.last);
+        }
+    }
+
+    /// Whether the most likely token of a row is taken without a draw.
+    pub fn is_certain(&self, logits: &[f32]) -> bool {
+        let (_, sum) = weights(logits);
+        1.0 / sum >= self.part.certain()
+    }
+
+    /// Temperature of the next token, of a request whose own is `base`.
+    pub fn temperature(&self, base: f32) -> f32 {
+        let temperature = self.part.temperature(base);
+        if self.part == Part::Call {
+            return temperature;
+        }
+        let boost = BOOSTS.into_iter().find(|&(rows, _)| self.sure >= rows);
+        let factor = FACTORS
+            .into_iter()
+            .find(|&(share, _)| self.distinct < share);
+        let (boost, factor) = (boost.map_or(0.0, |of| of.1), factor.map_or(1.0, |of| of.1));
+        (temperature + boost) * factor
+    }
+}
+
+/// The largest logit of a row, and what all weigh relative to it.
+fn weights(logits: &[f32]) -> (f64, f64) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let largest = f64::from(largest);
+    let weight = |&logit: &f32| (f64::from(logit) - largest).exp();
+    (largest, logits.iter().map(weight).sum())
+}
+
+/// Entropy of a row, nats.
+fn entropy(logits: &[f32]) -> f64 {
+    let (largest, sum) = weights(logits);
+    let surprise = |&logit: &f32| {
+        let share = (f64::from(logit) - largest).exp() / sum;
+        if share > 0.0 {
+            -share * share.ln()
+        } else {
+            0.0
+        }
+    };
+    logits.iter().map(surprise).sum()
+}
+
+/// Share of distinct runs of bytes among all of some tokens.
+fn distinct(tokens: &VecDeque<TokenId>) -> f32 {
+    let bytes: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    let runs = || RUNS.flat_map(|length| bytes.windows(length));
+    let distinct: HashSet<&[u8]> = runs().collect();
+    distinct.len() as f32 / runs().count() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: Parts = Parts {
+        reasoning: Some([1, 2]),
+        calls: Some([3, 4]),
+        constrained: false,
+    };
+
+    /// Logits of so many tokens, the first of which has such a probability.
+    fn row(first: f64, tokens: usize) -> Vec<f32> {
+        let other = (1.0 - first) / (tokens - 1) as f64;
+        let shares = (0..tokens).map(|token| if token == 0 { first } else { other });
+        shares.map(|share| share.ln() as f32).collect()
+    }
+
+    #[test]
+    fn a_part_has_its_temperature_and_certainty() {
+        for (prompt, constrained, temperature, certain) in [
+            (&[9][..], false, 1.0, 0.9),
+            (&[9, 1], false, 1.0, 0.95),
+            (&[1, 2], false, 1.0, 0.9),
+            (&[9, 3], false, 0.3, 0.8),
+            (&[3, 4], true, 0.6, 0.85),
+            (&[9], true, 0.6, 0.85),
+            (&[1], true, 1.0, 0.95),
+        ] {
+            let parts = Parts {
+                constrained,
+                ..PARTS
+            };
+            let state = Adaptive::new(parts, prompt);
+            assert_eq!(state.temperature(1.0), temperature, "{prompt:?}");
+            assert!(state.is_certain(&row(certain + 0.01, 9)), "{prompt:?}");
+            assert!(!state.is_certain(&row(certain - 0.01, 9)), "{prompt:?}");
+        }
+        assert_eq!(Adaptive::new(PARTS, &[3]).temperature(0.2), 0.2);
+    }
+
+    #[test]
+    fn rows_of_which_the_model_is_sure_raise_the_temperature() {
+        let mut state = Adaptive::new(PARTS, &[9]);
+        let mut told = Vec::new();
+        for _ in 0..33 {
+            told.push(state.temperature(1.0));
+            state.observe(&row(0.95, 9));
+        }
+        for (rows, wanted) in [
+            (0, 1.0),
+            (7, 1.0),
+            (8, 1.1),
+            (15, 1.1),
+            (16, 1.2),
+            (32, 1.3),
+        ] {
+            assert_eq!(told[rows], wanted, "behind {rows}");
+        }
+        state.observe(&row(0.3, 9));
+        assert_eq!(state.temperature(1.0), 1.0);
+    }
+
+    #[test]
+    fn repetitions_raise_the_temperature() {
+        let after = |token: fn(u32) -> TokenId, count| {
+            let mut state = Adaptive::new(PARTS, &[9]);
+            (0..count).for_each(|at| state.take(token(at)));
+            state.temperature(1.0)
+        };
+        assert_eq!(after(|_| 77, 31), 1.0, "too few");
+        assert_eq!(after(|_| 77, 64), 1.8);
+        assert_eq!(after(|at| at.wrapping_mul(0x9E37_79B9), 128), 1.0);
+    }
+
+    #[test]
+    fn nothing_raises_the_temperature_of_calls() {
+        let mut state = Adaptive::new(PARTS, &[9]);
+        (0..64).for_each(|_| {
+            state.observe(&row(0.99, 9));
+            state.take(77);
+        });
+        state.take(3);
+        assert_eq!(state.temperature(1.0), 0.3);
+        state.take(4);
+        assert!(state.temperature(1.0) > 1.0);
+    }
+}
