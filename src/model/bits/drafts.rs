@@ -110,7 +110,8 @@ pub(super) fn predictions<B: Runs>(
     extent: Extent,
     trial: &mut impl Trial,
 ) -> Result<(), DeviceError> {
-    if !runner.predicts() {
+    // Guesses are made of rankings.
+    if !(B::RANKS && runner.predicts()) {
         return Ok(());
     }
     let case = format!("{} steps", extent.cuts);
