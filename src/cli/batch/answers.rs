@@ -6,6 +6,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -89,6 +91,23 @@ pub struct Answers {
     failed: usize,
 }
 
+/// How long the lock of the file is asked for, and how often: a program that was started just now
+/// holds what its parent held until it runs.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+const LOCK_EVERY: Duration = Duration::from_millis(10);
+
+fn lock(file: &File) -> Result<(), TryLockError> {
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_PATIENCE => {
+                thread::sleep(LOCK_EVERY);
+            }
+            told => return told,
+        }
+    }
+}
+
 impl Answers {
     /// Opens or makes the file; a line that an earlier run did not finish is taken out.
     ///
@@ -117,7 +136,7 @@ impl Answers {
                 &"holds the requests; name another file",
             ));
         }
-        file.try_lock().map_err(|why| match why {
+        lock(&file).map_err(|why| match why {
             TryLockError::WouldBlock => failure(
                 Exit::Unavailable,
                 &"is written by another process; wait for its end",
