@@ -169,7 +169,7 @@ fn drafts_are_timed_and_their_acceptance_is_told_to_be_simulated() {
             .collect::<Vec<_>>()
     };
     assert_eq!(depths(1), [0, 1, 2, 3, 4, 5, 6, 7]);
-    // As many rows of logits as a step of this target has.
+    // Cases with no more rows of logits than a step of this target has.
     assert_eq!(depths(8), [0, 1, 2]);
     for of in drafts {
         let (depth, bytes) = (&of["depth"], of["predictions_bytes"].as_u64().unwrap());

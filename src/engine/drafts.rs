@@ -10,7 +10,7 @@ use crate::executor::{Slot, TokenId};
 pub enum Drafter {
     /// Earlier tokens of the sequence.
     Grams,
-    /// Those; where they have none, the model's prediction layer.
+    /// Those or the model's prediction layer, whichever holds more often.
     Prediction,
     /// A function of the sequence, which appends to it.
     #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Drafts of the prediction layer, made behind a step for the next one.
 //!
 //! The layer runs over every row of a step, so that it knows prompts; then, for replies, once more
-//! for each further draft. It draws with the request's own random numbers, as the sampler will from
-//! the model's logits, so that drafts of sampled replies hold as often as greedy ones.
+//! for each further draft. Drafts are drawn with the request's own random numbers, by the sampler,
+//! or ahead of it by the device.
 
 use std::time::{Duration, Instant};
 

@@ -66,7 +66,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
   const float4 gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
-  // Of the heads that read the channels of a key one keeps the new input: it takes the place of one
+  // One of the heads that read the channels of a key keeps the new input: it takes the place of one
   // that no other needs.
   const auto keep = [&](const Channel& channel, float x) {
     if (!channel.own && head % kHeadGroup != 0) return;

@@ -153,7 +153,7 @@ impl Drafted {
     /// of the host if the device can, or else one by one, behind a step that `step` runs.
     ///
     /// # Errors
-    /// As `steps`.
+    /// `DeviceError` of a step, as of `steps`.
     pub fn predictions<E: Executor>(
         &self,
         executor: &mut E,

@@ -78,11 +78,11 @@ struct Gain {
     predictions_bytes: u64,
     /// Tokens that a reply is expected to get of a step.
     tokens: f64,
-    /// Of all replies.
+    /// Tokens of all replies in a second.
     tok_s: f64,
     /// Beside the same replies without drafts.
     gain: f64,
-    /// What a GB10 would do at 245 GB/s, computed: no measurement.
+    /// Rate of a GB10 at 245 GB/s, computed: no measurement.
     projected_gb10_tok_s: f64,
     /// There are more drafts than a step of the target verifies.
     beyond_target: bool,
