@@ -87,6 +87,16 @@ struct alignas(kVectorBytes) Bf16x8 {
 
   __device__ static Bf16x8 zero() { return {}; }
 
+  __device__ bool is_finite() const {
+    constexpr unsigned kLow = 0x7f80, kHigh = 0x7f80'0000;  // exponents of what is not
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < kElements / 2; ++i) {
+      finite = finite && (pair[i].bits & kLow) != kLow && (pair[i].bits & kHigh) != kHigh;
+    }
+    return finite;
+  }
+
   __device__ static Bf16x8 rounded(const float4& low, const float4& high) {
     return {{to_bf16x2(low.x, low.y), to_bf16x2(low.z, low.w),
              to_bf16x2(high.x, high.y), to_bf16x2(high.z, high.w)}};

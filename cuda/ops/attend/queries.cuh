@@ -317,6 +317,44 @@ struct Queries : Heads<A> {
     }
   }
 
+  // Values of the block of positions from `start` on that the tile's first row does not see become
+  // zeros where they are not finite: they may be those of drafts that do not hold, and a weight of
+  // zero times infinity is no number. Returns the first position with such a value, behind the last
+  // one if there is none. All threads of a block call it, when each has waited for the values.
+  template <class Value>
+  __device__ int clear_infinite(int start, const Value& value) const {
+    const int begin = max(start, static_cast<int>(params.positions[first]) + 1);
+    const int count = min(start + kBlock, last + 1) - begin;
+    if (count <= 0) return last + 1;
+    int infinite = count * H::kVectors;  // the first vector of this thread's
+    for (int item = threadIdx.x; item < count * H::kVectors; item += kThreads) {
+      const int dim = item % H::kVectors * Bf16x8::kElements;
+      bf16* at = value(begin - start + item / H::kVectors, dim);
+      if (reinterpret_cast<Bf16x8*>(at)->is_finite()) continue;
+      *reinterpret_cast<Bf16x8*>(at) = Bf16x8::zero();
+      infinite = min(infinite, item);
+    }
+    if (!__syncthreads_or(infinite < count * H::kVectors)) return last + 1;
+    int position = 0;  // a barrier each: this is seldom
+    while (!__syncthreads_or(infinite / H::kVectors == position)) ++position;
+    return begin + position;
+  }
+
+  // Rows that see a position with a value that is not finite are no numbers either.
+  __device__ void spoil(int infinite) {
+    if (infinite > last) return;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (seen[t][e / 2] >= infinite) part[t][d][e] = NAN;
+        }
+      }
+    }
+  }
+
   // Adds a block's values to this warp's dimensions. `weight(row, position)` and `value(position,
   // dim)` are where eight of them lie.
   template <class Weight, class Value>

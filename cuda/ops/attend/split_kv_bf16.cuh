@@ -133,7 +133,9 @@ struct Stage : Queries<A, kMany<A>> {
       weigh();
       ptx::copy_async_wait<0>();
       __syncthreads();  // weights and values are written
+      const int infinite = this->clear_infinite(start, value);
       mix(shared.rescale, weight, value);
+      this->spoil(infinite);
       __syncthreads();  // all of the block is read
     }
   }

@@ -189,7 +189,7 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  __device__ const bf16* await(int item) const {
+  __device__ bf16* await(int item) const {
     ptx::mbarrier_wait(&shared.full[item % kSlots], item / kSlots % 2);
     return shared.ring[item % kSlots];
   }
@@ -218,7 +218,7 @@ struct Splits : Queries<A, 1> {
     items += blocks;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      mix_block(block, items + block);
+      mix_block(of * kSplit, block, items + block);
       if ((block + 1) % kTogether != 0 && block + 1 < blocks) continue;
       __syncthreads();  // values, and at last weights, are read
       free = items + block + 1 + kSlots;
@@ -241,15 +241,19 @@ struct Splits : Queries<A, 1> {
     this->template score<kTogether>(shared.query, begin + first * kBlock, live, key, put);
   }
 
-  __device__ void mix_block(int block, int item) {
-    const bf16* values = await(item);
+  __device__ void mix_block(int begin, int block, int item) {
+    bf16* values = await(item);
     const auto weight = [&](int row, int position) {
       return weights_of(row) + block * kBlock + position;
     };
     const auto value = [&](int position, int dim) {
       return values + tile::page_at(position, dim);
     };
+    int infinite = last + 1;
+    // One row sees all there is.
+    if constexpr (!kStores) infinite = this->clear_infinite(begin + block * kBlock, value);
     mix(shared.rescale[block], weight, value);
+    if constexpr (!kStores) this->spoil(infinite);
   }
 
   __device__ bf16* weights_of(int row) const {

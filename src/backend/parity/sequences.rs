@@ -272,14 +272,18 @@ impl<'a> Sequences<'a> {
         parts.map(part).collect()
     }
 
-    /// Values of an input; those of drafts are the sequence's first ones.
+    /// Values of an input; those of drafts are the sequence's first ones, those of the last draft
+    /// infinite: nothing may tell in rows before it.
     fn rows(&self, parts: &[Part], done: &[usize], input: usize) -> (usize, Vec<f32>) {
         let width = self.inputs[0][input].0;
         let part = |part: &Part| {
             let values = &self.inputs[part.sequence][input].1;
             let rows = &values[done[part.sequence] * width..][..part.rows * width];
-            let drafts = values.iter().cycle().take(part.drafts * width);
-            rows.iter().chain(drafts).copied().collect::<Vec<f32>>()
+            let finite = part.drafts.saturating_sub(1);
+            let drafts = values.iter().copied().cycle().take(finite * width);
+            let infinite = std::iter::repeat_n(f32::INFINITY, (part.drafts - finite) * width);
+            let drafts = drafts.chain(infinite);
+            rows.iter().copied().chain(drafts).collect::<Vec<f32>>()
         };
         (width, parts.iter().flat_map(part).collect())
     }
