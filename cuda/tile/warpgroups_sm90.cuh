@@ -393,7 +393,8 @@ struct Warpgroups {
       }
       if constexpr (kParts > 1) {
         __syncwarp();         // lanes that copied or told go together
-        ptx::cluster_sync();  // all segments are there
+        static_assert(kKnown > 1, "the end that is told behind the tile leaves what is known of it");
+    ptx::cluster_sync();  // all segments are there
         ptx::cluster_sync();  // they have been read
       }
     } else {

@@ -30,12 +30,19 @@ impl fmt::Display for CudaError {
 
 impl std::error::Error for CudaError {}
 
+/// Calls that take memory of the device; a graph does so when it is made or first launched.
+const TAKES_DEVICE_MEMORY: [&str; 4] = [
+    "cuMemAlloc",
+    "cuDevicePrimaryCtxRetain",
+    "cuGraphInstantiate",
+    "cuGraphLaunch",
+];
+
 impl CudaError {
     /// Whether there was no room on the device: of the host's memory others say the same.
     fn is_out_of_memory(&self) -> bool {
         const OUT_OF_MEMORY: i32 = 2;
-        let of_device = ["cuMemAlloc", "cuDevicePrimaryCtxRetain"];
-        self.code == OUT_OF_MEMORY && of_device.contains(&self.call)
+        self.code == OUT_OF_MEMORY && TAKES_DEVICE_MEMORY.contains(&self.call)
     }
 }
 
@@ -168,7 +175,7 @@ mod tests {
             };
             Error::Call(failed).to_string()
         };
-        for call in ["cuMemAlloc", "cuDevicePrimaryCtxRetain"] {
+        for call in TAKES_DEVICE_MEMORY {
             assert!(told(call, 2).contains("Stop other programs"));
         }
         assert!(!told("cuMemHostAlloc", 2).contains("GPU"));

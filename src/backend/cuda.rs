@@ -89,10 +89,15 @@ const WIDEST_ROW: usize = most(
     most(2 * HIDDEN, attend::WIDEST_ROW),
     most(delta::WIDEST_ROW, feed_forward::WIDEST_ROW),
 );
+/// Storages of the matrices of one `norm_linear`, each of which may have the rows laid out anew.
+const NORMED_STORAGES: usize = 2;
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
-/// or those of two storages.
+/// or those of `NORMED_STORAGES`.
 const WARPGROUP_BYTES: usize = match target::OPERANDS {
-    true => 2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * WIDEST,
+    true => {
+        let width = most(WIDEST, NORMED_STORAGES * HIDDEN);
+        2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * width
+    }
     false => 0,
 };
 /// Bytes of few rows that all blocks hold, which are F16.
@@ -177,20 +182,42 @@ pub struct Cuda {
 const _: () = assert!(ROWS_MAX * WIDEST_ROW <= i32::MAX as usize);
 const _: () = assert!(ENDS_MAX * VOCAB <= i32::MAX as usize);
 
+/// What becomes of launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Runs,
+    Records,
+    /// The graph that is recorded ends here: lists have been written that kernels read before they
+    /// wait for those before them, but not before a graph.
+    Recorded,
+    /// Operations only shape their results, because a graph does their work.
+    Replays,
+}
+
 /// Where launches go.
 struct Queue {
     stream: Stream,
-    /// Whether operations only shape their results, because a graph does their work.
-    replays: bool,
+    mode: Mode,
     failures: Failures<CudaError>,
 }
 
 impl Queue {
     /// Calls a launcher, unless a call before it failed or a graph does its work.
     fn launch(&mut self, op: &'static str, launcher: impl FnOnce(*mut atlas_stream) -> c_int) {
-        if !self.replays && !self.failures.any() {
+        if self.mode != Mode::Replays && !self.failures.any() {
+            assert!(
+                self.mode != Mode::Recorded,
+                "{op} is behind the end of a graph"
+            );
             let code = launcher(self.stream.launcher());
             self.failures.queued(launched(op, code));
+        }
+    }
+
+    /// Says that nothing is recorded in this graph behind the last launch.
+    fn end_graph(&mut self) {
+        if self.mode == Mode::Records {
+            self.mode = Mode::Recorded;
         }
     }
 
@@ -282,7 +309,7 @@ impl Cuda {
             graphs: Vec::new(),
             queue: Queue {
                 stream,
-                replays: false,
+                mode: Mode::Runs,
                 failures: Failures::default(),
             },
             device,
@@ -430,9 +457,9 @@ impl Device for Cuda {
             let launched = unsafe { graph.launch(&self.queue.stream) };
             self.queue.failures.queued(launched);
         }
-        self.queue.replays = true;
+        self.queue.mode = Mode::Replays;
         operations(self);
-        self.queue.replays = false;
+        self.queue.mode = Mode::Runs;
     }
 
     fn record(
@@ -447,7 +474,9 @@ impl Device for Cuda {
         self.begin(batch);
         self.loader = None;
         let (device, stream) = (self.device.clone(), self.queue.stream.clone());
+        self.queue.mode = Mode::Records;
         let graph = Graph::record(&device, &stream, || operations(self));
+        self.queue.mode = Mode::Runs;
         self.queue.failures.told().map_err(refused)?;
         let graph = graph.map_err(refused)?;
         self.graphs.push((program, batch.rows(), graph));

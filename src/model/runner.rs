@@ -124,7 +124,7 @@ impl<B: Runs> Runner<B> {
             self.ahead.fill(&sequences)?;
         }
         self.batch.fill(&sequences)?;
-        self.batch.draw_ahead();
+        self.batch.draw_ahead(true);
         Ok(())
     }
 
@@ -410,7 +410,7 @@ impl<B: Runs> Executor for Runner<B> {
         self.ahead.draw_by(ahead.draws);
         let (ops, batch) = (&mut self.ops, &mut self.batch);
         let (model, s) = (&mut self.model, &mut self.scratch);
-        batch.draw_ahead();
+        batch.draw_ahead(true);
         ops.begin(batch);
         ops.run(step, batch, |ops| decoder::forward(ops, model, s, batch));
         ops.begin_ahead(&self.ahead);
@@ -421,6 +421,7 @@ impl<B: Runs> Executor for Runner<B> {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
         (1..ahead.depth).for_each(|_| self.draft_on());
+        self.batch.draw_ahead(false);
         (self.displaced, self.predicted) = (false, false);
         self.asked = (ahead.depth, rows.len());
         self.ops.read_asked()?;

@@ -152,9 +152,9 @@ impl Batch {
         Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
-    /// Tokens behind its rows are drawn by the device, for predictions, from here on.
-    pub fn draw_ahead(&mut self) {
-        self.accepts = true;
+    /// Says whether the device draws the tokens behind its rows, for predictions, from here on.
+    pub fn draw_ahead(&mut self, on: bool) {
+        self.accepts = on;
     }
 
     /// Whether the device draws them.

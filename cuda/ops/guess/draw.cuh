@@ -42,11 +42,11 @@ struct Turn {
     uniform = draws ? rule[kUniforms + at] : 0.0f;
   }
 
-  // Largest logits that are drawn from.
+  // Largest logits that are drawn from, at least one.
   __device__ int count() const {
     if (!draws) return 1;
     const bool all = rule[kTopK] == 0.0f || rule[kTopK] > tile::kWarpLanes;
-    return all ? tile::kWarpLanes : static_cast<int>(rule[kTopK]);
+    return all ? tile::kWarpLanes : max(1, static_cast<int>(rule[kTopK]));
   }
 };
 

@@ -5,7 +5,7 @@ use std::ptr;
 use ffi::ops;
 
 use super::storage::Storage;
-use super::{Cuda, FEW_ROWS, Matrix, Tensor, Vector, count};
+use super::{Cuda, FEW_ROWS, Matrix, NORMED_STORAGES, Tensor, Vector, count};
 use crate::executor::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Dense, Ends, Hidden, RANKED, norm_and_rank};
 use crate::target::{HIDDEN, VOCAB};
@@ -70,6 +70,12 @@ impl Dense for Cuda {
         assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
         let rows = residual.rows;
         let x = x.shape(rows, HIDDEN);
+        let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage as u32);
+        let storages = storages.fold(0u32, |all, one| all | one).count_ones();
+        assert!(
+            storages as usize <= NORMED_STORAGES,
+            "rows of {storages} storages"
+        );
         // Where a part is missing, there is no row of weights.
         let mut list = [(ptr::null(), ptr::null_mut(), 0, 0); 4];
         for (to, (matrix, out)) in list.iter_mut().zip(parts) {
@@ -88,7 +94,7 @@ impl Dense for Cuda {
         let keep = u32::from(keep);
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for FEW_ROWS rows, or for ROWS_MAX for two storages where kernels lay them out, and
+        // room for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out, and
         // parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(

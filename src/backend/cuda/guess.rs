@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ffi::{CudaError, Device, Event, PinnedBuf, Stream, ops};
 
+use super::attend::SHAPES;
 use super::{Cuda, Host, Tensor, count, memory, refused};
 use crate::executor::{DEPTH_MAX, DeviceError, ENDS_MAX, Guessed, TokenId, UNIFORMS};
 use crate::ops::{Batch, Guess, RANKED};
@@ -13,6 +14,8 @@ use crate::target::VOCAB;
 const ACCEPTED: usize = 2;
 // Positions are numbers of rules, which are F32.
 const _: () = assert!(crate::target::MAX_CONTEXT <= 1 << 24);
+// Of rows ahead only the tiles of one attention shape move on.
+const _: () = assert!(crate::target::MTP_LAYERS == 0 || SHAPES == 1);
 
 /// Guesses in page-locked memory, which the device writes and the host reads behind a wait.
 pub struct Guesses {
@@ -65,8 +68,8 @@ impl Cuda {
     fn copy_ahead(&mut self, ahead: &Batch) -> Result<(), CudaError> {
         let Guesses { beside, copied, .. } = &self.guesses;
         self.step.ahead.begun = true;
-        // SAFETY: the stream has passed the copy before, which operations have waited for: `begun`
-        // is only false behind a wait for those, and no wait has failed.
+        // SAFETY: `begun` is false behind a wait for all operations on the batch before alone, which
+        // waited for its copy; and no wait has failed.
         unsafe { self.step.ahead.begin(ahead, beside)? };
         copied.record(beside)?;
         copied.hold(&self.queue.stream)
@@ -134,7 +137,8 @@ impl Guess for Cuda {
                 self.queue.failures.waited(waited);
             }
         }
-        self.step.passed();
+        // Operations on the batch ahead may still be under way.
+        self.step.now.begun = false;
         self.queue.failures.told().map_err(refused)
     }
 
@@ -201,6 +205,7 @@ impl Guess for Cuda {
                 stream,
             )
         });
+        self.queue.end_graph();
     }
 
     fn read_guesses(
