@@ -129,7 +129,8 @@ pub enum Work {
 
 /// A node of the graph.
 ///
-/// It runs in `.atlas/work/<label>`, emptied first. In arguments and environment values `{work}`
+/// It runs in `.atlas/work/<label>`, emptied first; actions that share a cache run in a folder of
+/// that name, in which an input that is there already stays with its time stamp. In arguments and environment values `{work}`
 /// stands for that folder, `{cache}` for the action's cache, `{atlas}` for `.atlas` and `{root}`
 /// for the workspace, all absolute. The key covers the text before they are replaced.
 #[derive(Clone, Debug)]

@@ -10,12 +10,12 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Graph;
-use super::action::{Action, ActionId, Form, Function, Source, Work, slug};
+use super::action::{Action, ActionId, Form, Function, Place, Source, Work, slug};
 use super::digest::{self, Digest};
 use super::error::Error;
 use super::explain::{self, Reason};
 use super::progress::Progress;
-use super::store::{Lookup, Store, Stored, content};
+use super::store::{self, Lookup, Store, Stored, content};
 
 /// Folder, in the action's own, that holds a link to each declared tool and is the whole `PATH`.
 const TOOLS_FOLDER: &str = ".tools";
@@ -385,9 +385,7 @@ impl Runner<'_> {
         key: &Digest,
     ) -> Result<Vec<Stored>, Error> {
         let site = Site::prepare(self.store, action, &self.options.root)?;
-        for input in inputs {
-            site.place(self.store, action, input)?;
-        }
+        site.place_all(self.store, inputs)?;
         match &action.work {
             Work::Process { argv } => self.start(action, &site, argv)?,
             Work::BuiltIn {
@@ -398,7 +396,9 @@ impl Runner<'_> {
             } => call(action, &site, *function, name, args)?,
         }
         let outputs = self.store.keep(key, action, &site.work, &site.cache)?;
-        fs::remove_dir_all(&site.work).map_err(Error::io("remove", &site.work))?;
+        if !site.is_shared {
+            fs::remove_dir_all(&site.work).map_err(Error::io("remove", &site.work))?;
+        }
         Ok(outputs)
     }
 
@@ -497,35 +497,39 @@ fn tail(log: &mut File) -> String {
     }
 }
 
-/// The folders of one action while it runs.
+/// The folders of one action while it runs. Actions that share a cache share a folder, too, which
+/// stays: what they find there again has the time stamp by which their tool knows it.
 struct Site {
     work: PathBuf,
     cache: PathBuf,
+    is_shared: bool,
     atlas: PathBuf,
     root: PathBuf,
 }
 
 impl Site {
-    /// Empties the folder and puts in it the links to tools and the folders of outputs.
+    /// Makes the folder, with links to tools and the folders of outputs.
     fn prepare(store: &Store, action: &Action, root: &Path) -> Result<Site, Error> {
         let atlas = store.atlas().to_path_buf();
-        let work = atlas.join("work").join(slug(&action.label));
-        let cache = atlas.join(action.cache.as_deref().unwrap_or("none"));
-        if fs::symlink_metadata(&work).is_ok() {
-            fs::remove_dir_all(&work).map_err(Error::io("empty", &work))?;
-        }
+        let name = action.cache.as_deref().unwrap_or(&action.label);
+        let work = atlas.join("work").join(slug(name));
         let tools = work.join(TOOLS_FOLDER);
+        let is_shared = action.cache.is_some();
+        let stale = if is_shared { &tools } else { &work };
+        store::remove_all(stale).map_err(Error::io("empty", stale))?;
         fs::create_dir_all(&tools).map_err(Error::io("make", &tools))?;
         for tool in &action.tools {
             let link = tools.join(&tool.name);
             std::os::unix::fs::symlink(&tool.path, &link).map_err(Error::io("link", &link))?;
         }
-        if action.cache.is_some() {
+        let cache = atlas.join(action.cache.as_deref().unwrap_or("none"));
+        if is_shared {
             fs::create_dir_all(&cache).map_err(Error::io("make", &cache))?;
         }
         let site = Site {
             work,
             cache,
+            is_shared,
             atlas,
             root: root.to_path_buf(),
         };
@@ -536,34 +540,39 @@ impl Site {
         Ok(site)
     }
 
-    /// Makes the folder of an output; one left in the cache by an earlier run must not pass for
-    /// this run's.
+    /// Makes the folder of an output; one left by an earlier run must not pass for this run's.
     fn clear(&self, output: &super::action::Output) -> Result<(), Error> {
-        use super::action::Place;
         let path = match output.place {
             Place::Folder => self.work.join(&output.path),
             Place::Cache => self.cache.join(&output.path),
         };
-        if output.place == Place::Cache && fs::symlink_metadata(&path).is_ok() {
-            let remove = if path.is_dir() {
-                fs::remove_dir_all
-            } else {
-                |path: &PathBuf| fs::remove_file(path)
-            };
-            remove(&path).map_err(Error::io("remove", &path))?;
-        }
+        store::remove_all(&path).map_err(Error::io("remove", &path))?;
         make_parent(&path)
     }
 
-    fn place(&self, store: &Store, action: &Action, input: &Located<'_>) -> Result<(), Error> {
+    fn place_all(&self, store: &Store, inputs: &[Located<'_>]) -> Result<(), Error> {
+        if self.is_shared {
+            let declared = inputs.iter().map(|input| input.at);
+            let kept = declared.chain([TOOLS_FOLDER]).map(|at| self.work.join(at));
+            store::remove_others(&self.work, &kept.collect())
+                .map_err(Error::io("empty", &self.work))?;
+        }
+        inputs.iter().try_for_each(|input| self.place(store, input))
+    }
+
+    fn place(&self, store: &Store, input: &Located<'_>) -> Result<(), Error> {
         let to = self.work.join(input.at);
         make_parent(&to)?;
         match &input.bytes {
-            Bytes::Workspace(from) => fs::copy(from, &to)
-                .map(|_| ())
-                .map_err(Error::io("copy", from)),
-            Bytes::Text(text) => fs::write(&to, text).map_err(Error::io("write", &to)),
-            Bytes::Stored(stored) => store.place(stored, &to, action.cache.is_some()),
+            Bytes::Workspace(from) => {
+                store::copy_changed(from, &to).map_err(Error::io("copy", from))
+            }
+            Bytes::Stored(stored) if self.is_shared => {
+                let from = store.path(stored);
+                store::copy_changed(&from, &to).map_err(Error::io("copy", &from))
+            }
+            Bytes::Stored(stored) => store.place(stored, &to),
+            Bytes::Text(text) => write_changed(text, &to).map_err(Error::io("write", &to)),
         }
     }
 
@@ -597,6 +606,15 @@ impl Site {
             what,
         })
     }
+}
+
+fn write_changed(text: &str, to: &Path) -> std::io::Result<()> {
+    let is_link = fs::symlink_metadata(to).is_ok_and(|there| there.is_symlink());
+    if !is_link && fs::read(to).is_ok_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    store::remove_all(to)?;
+    fs::write(to, text)
 }
 
 fn make_parent(path: &Path) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! `tree/<digest>` folders. Everything arrives by rename and the record comes last, so a killed
 //! build leaves nothing that counts.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -235,14 +236,12 @@ impl Store {
         Ok(stored)
     }
 
-    /// Puts a stored output at `to`: a link into the store, or a copy with fresh time stamps for
-    /// tools that judge content by time.
-    pub fn place(&self, stored: &Stored, to: &Path, copy: bool) -> Result<(), Error> {
+    /// Puts a link to a stored output at `to`.
+    pub fn place(&self, stored: &Stored, to: &Path) -> Result<(), Error> {
         let from = self.path(stored);
-        let placed = match (copy, stored.form) {
-            (true, _) => copy_all(&from, to),
-            (false, Form::File) => fs::hard_link(&from, to),
-            (false, Form::Tree) => symlink(&from, to),
+        let placed = match stored.form {
+            Form::File => fs::hard_link(&from, to),
+            Form::Tree => symlink(&from, to),
         };
         placed.map_err(Error::io("place an input at", to))
     }
@@ -334,7 +333,8 @@ pub fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Copies a file, or a folder with all below it; modes stay, time stamps are fresh.
+/// Copies a file, or a folder with all below it, to where nothing is; modes stay, time stamps are
+/// fresh.
 pub fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(from)?;
     if metadata.is_symlink() {
@@ -349,6 +349,76 @@ pub fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
         copy_all(&entry.path(), &to.join(entry.file_name()))?;
     }
     Ok(())
+}
+
+/// Makes `to` a copy of a file, or of a folder with all below it. What is the same already stays as
+/// it is: tools judge it by its time stamp.
+pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(from)?;
+    if !metadata.is_dir() {
+        if same(from, &metadata, to)? {
+            return Ok(());
+        }
+        remove_all(to)?;
+        return copy_all(from, to);
+    }
+    if !is_folder(to) {
+        remove_all(to)?;
+        fs::create_dir_all(to)?;
+    }
+    let names = |folder: &Path| {
+        let entries = fs::read_dir(folder)?;
+        let names = entries.map(|entry| Ok(entry?.file_name()));
+        names.collect::<io::Result<BTreeSet<_>>>()
+    };
+    let wanted = names(from)?;
+    for name in names(to)?.difference(&wanted) {
+        remove_all(&to.join(name))?;
+    }
+    let mut wanted = wanted.iter();
+    wanted.try_for_each(|name| copy_changed(&from.join(name), &to.join(name)))
+}
+
+/// Whether two files, or links, are alike; `metadata` is that of the first.
+fn same(from: &Path, metadata: &fs::Metadata, to: &Path) -> io::Result<bool> {
+    let Ok(there) = fs::symlink_metadata(to) else {
+        return Ok(false);
+    };
+    let form = |of: &fs::Metadata| (of.file_type(), of.len(), of.permissions().mode());
+    if form(metadata) != form(&there) {
+        return Ok(false);
+    }
+    match metadata.is_symlink() {
+        true => Ok(fs::read_link(from)? == fs::read_link(to)?),
+        false => Ok(fs::read(from)? == fs::read(to)?),
+    }
+}
+
+/// Removes what lies below `folder` and is neither one of `kept` nor the folder of one.
+pub fn remove_others(folder: &Path, kept: &BTreeSet<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let below = kept.range(path.clone()..).next();
+        match below.filter(|kept| kept.starts_with(&path)) {
+            Some(kept) if *kept == path => {}
+            Some(_) if is_folder(&path) => remove_others(&path, kept)?,
+            _ => remove_all(&path)?,
+        }
+    }
+    Ok(())
+}
+
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| there.is_dir())
+}
+
+/// Removes a file, or a folder with all below it, if it is there.
+pub fn remove_all(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Takes away write permission.

@@ -311,6 +311,40 @@ fn actions_that_share_a_cache_take_turns() {
 }
 
 #[test]
+fn actions_that_share_a_cache_find_what_stays_the_same_with_its_time() {
+    let place = Place::new("times");
+    place.write("a", "same");
+    place.write("b", "old");
+    let list = |label: &str, others: &[&str]| {
+        let script = "/bin/ls -R --time-style=full-iso -lG . > list; /bin/sleep 0.02";
+        let action = shell(label, script).cache("kept").output("list");
+        let action = action.workspace("a").workspace("b");
+        let others = others.iter();
+        others.fold(action, |action, at| {
+            action.input(Source::Workspace("a".into()), at)
+        })
+    };
+    let lines = |action: Action| {
+        let mut graph = Graph::new();
+        let id = graph.add(action).unwrap();
+        let store = place.store();
+        let summary = run(&graph, &[id], &store, &place.options()).unwrap();
+        let text = fs::read_to_string(store.path(summary.output(id, "list").unwrap())).unwrap();
+        let line = |name: &str| {
+            let mut lines = text.lines();
+            lines.find(|line| line.ends_with(name)).map(str::to_string)
+        };
+        [" a", " b", " c", " f"].map(line)
+    };
+    let [a, b, ..] = lines(list("first", &["c", "d/e/f"]));
+    place.write("b", "new");
+    let [same, other, gone, folder] = lines(list("second", &["d/e"]));
+    assert_eq!(same, a);
+    assert!(other.is_some() && other != b);
+    assert_eq!((gone, folder), (None, None));
+}
+
+#[test]
 fn a_stale_file_in_the_cache_is_no_output() {
     let place = Place::new("stale");
     place.run(vec![
