@@ -297,7 +297,7 @@ fn unused_targets(root: &Path) -> Result<Vec<String>, Error> {
 
 /// Appends `path` or, of a folder, the files below it, relative to `root`; what git would not keep
 /// is left out.
-fn files(root: &Path, path: &Path, to: &mut Vec<String>) -> Result<(), Error> {
+pub fn files(root: &Path, path: &Path, to: &mut Vec<String>) -> Result<(), Error> {
     let full = root.join(path);
     if !full.is_dir() {
         to.push(path.display().to_string());

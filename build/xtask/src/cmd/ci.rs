@@ -14,6 +14,10 @@ pub struct Ci {}
 
 impl Ci {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
-        suite(site, steps(site, None)?, Policy::PackagesRequired)
+        let policy = Policy {
+            packages_required: true,
+            ..Policy::default()
+        };
+        suite(site, steps(site, None)?, policy)
     }
 }

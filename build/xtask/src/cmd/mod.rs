@@ -10,6 +10,7 @@ pub mod dist;
 pub mod figures;
 pub mod graph;
 pub mod model;
+pub mod reads;
 pub mod reproduce;
 pub mod run;
 pub mod show;

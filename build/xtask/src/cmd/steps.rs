@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::build::{build, make_only, plan};
 use super::check::checks;
+use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
 use super::test::{Optimised, Suite};
 use super::weights::folder;
 use crate::server::Server;
@@ -14,6 +15,8 @@ use crate::toolchain::on_path;
 /// How a step ended.
 pub enum Outcome {
     Passed,
+    /// It passed before, and nothing that it reads has changed.
+    UpToDate,
     Failed(String),
     /// `installable` if a package of the system would have made the step possible; `why` names it.
     Skipped {
@@ -54,6 +57,8 @@ pub struct Step {
     /// The promise that breaks if this step is not run.
     pub protects: &'static str,
     pub turn: Turn,
+    /// What it reads, if it need not run again while that stays the same.
+    pub reads: Option<Reads>,
     pub run: Run,
 }
 
@@ -67,12 +72,18 @@ impl Step {
             name: name.into(),
             protects,
             turn: Turn::Next,
+            reads: None,
             run: Box::new(run),
         }
     }
 
     fn turn(self, turn: Turn) -> Step {
         Step { turn, ..self }
+    }
+
+    fn reads(self, reads: Reads) -> Step {
+        let reads = Some(reads);
+        Step { reads, ..self }
     }
 }
 
@@ -136,10 +147,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     }
     let leaves = site.leaves()?;
     let mut steps = vec![
-        cargo_step("format", "one layout of all Rust code", "fmt --all --check"),
+        cargo_step("format", "one layout of all Rust code", "fmt --all --check")
+            .reads(Reads::of(PRODUCT).but(&["targets"])),
         Step::new("clippy", "no warning in any crate", |suite, name| {
             clippy(suite, name).into()
-        }),
+        })
+        .reads(Reads::of(PRODUCT)),
         product_step(
             "unit tests",
             "the crate's own tests but those of the model",
@@ -157,6 +170,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "manifests, build actions, tidy rules",
             "test -p gguf -p manifest -p xtask --locked --lib --bins --no-fail-fast",
         )
+        .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"]))
         .turn(Turn::Beside),
         kernels_step(&leaves).turn(Turn::Beside),
     ];
@@ -197,6 +211,7 @@ fn product_step(name: &'static str, protects: &'static str, args: &'static str) 
         let cargo = suite.product_cargo("test", Optimised::No, args);
         cargo.and_then(run).map(drop).into()
     })
+    .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
 }
 
 /// A cargo whose compiler of our crates is clippy's: rustc with more lints. What it compiles is
@@ -250,6 +265,7 @@ fn golden_step(leaf: &str) -> Step {
             run.and_then(|text| some_test_passed(&text)).into()
         },
     )
+    .reads(Reads::of(PRODUCT).but(BESIDE_MODEL).leaf(leaf))
 }
 
 /// A model with real weights, as it is served.
@@ -262,6 +278,11 @@ fn real_step(leaf: &str) -> Step {
             Some(missing) => missing,
             None => real(suite, name, &target).into(),
         },
+    )
+    .reads(
+        Reads::of(&[REAL_MODEL, "build/gguf"])
+            .leaf(leaf)
+            .binary(leaf),
     )
 }
 
@@ -298,12 +319,14 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
                 false => absent(END_TO_END),
             },
         )
+        .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT).binary(target))
         .turn(Turn::Alone),
         Step::new(
             "library",
             "the README's program with the model inside, and the examples of the documentation",
             |suite, name| library(suite, name).into(),
-        ),
+        )
+        .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
         Step::new(
             "chat page",
             "the page in a real browser",
@@ -311,7 +334,8 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
                 Some(missing) => missing,
                 None => chat_page(suite, name, target).into(),
             },
-        ),
+        )
+        .reads(Reads::of(&["scripts"]).binary(target)),
         Step::new(
             "sweep",
             "measured figures are those of the server, and failures are told",
@@ -319,17 +343,20 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
                 Some(missing) => missing,
                 None => sweep(suite, name, target).into(),
             },
-        ),
+        )
+        .reads(Reads::of(&["scripts"]).binary(target)),
         Step::new(
             "tiny evaluation",
             "the served model really answers",
             move |suite, name| evaluation(suite, name, target),
-        ),
+        )
+        .reads(Reads::of(&["scripts"]).binary(target)),
         Step::new(
             "tiny drafts",
             "the drafting layer is worth its weights",
             move |suite, name| drafts(suite, name, target),
-        ),
+        )
+        .reads(Reads::of(&["scripts"]).binary(target)),
     ];
     steps.extend(PROXY_NAMES.map(|proxy| proxy_step(proxy, target)));
     steps
@@ -345,6 +372,7 @@ fn proxy_step(proxy: &'static str, target: &'static str) -> Step {
             None => try_proxy(suite, name, target, proxy).into(),
         },
     )
+    .reads(Reads::of(&["packaging", "scripts"]).binary(target))
 }
 
 /// What keeps a step with a script from running: the script, or a program that it needs.
@@ -396,8 +424,9 @@ fn binary_step(target: &str) -> Step {
     let target = target.to_string();
     let protects = "one file: glibc and the driver alone, no PTX, no paths of this machine";
     let name = format!("binary {target}");
+    let reads = Reads::of(PRODUCT).binary(&target);
     let run = move |suite: &Suite<'_>, _: &str| binary(suite.site, &target).into();
-    Step::new(name, protects, run)
+    Step::new(name, protects, run).reads(reads)
 }
 
 fn binary(site: &Site, target: &str) -> Result<(), Failure> {
@@ -519,7 +548,8 @@ fn device_steps(target: &str) -> Vec<Step> {
             format!("start {target}"),
             "the loader finds all it needs",
             start,
-        ),
+        )
+        .reads(Reads::default().binary(target)),
         Step::new(
             format!("parity {target}"),
             "device ops equal the reference",
@@ -600,6 +630,7 @@ fn boundary_step(target: &'static str) -> Step {
         "the crate between Rust and CUDA compiles and holds its rules",
         run,
     )
+    .reads(Reads::of(&["Cargo.toml", "Cargo.lock", "ffi", "build/manifest"]).leaf(target))
 }
 
 fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {

@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use argh::FromArgs;
 
+use super::reads::Reads;
 use super::steps::{self, Outcome, Step, Turn};
+use crate::graph::digest::Digests;
+use crate::graph::explain::{self, Reason};
 use crate::plan::sharing;
 use crate::site::{Failure, Site};
 use crate::toolchain::Toolchain;
@@ -20,7 +23,8 @@ const SHOWN_BYTES: usize = 16 << 10;
 /// not see.
 const CARGO_VARIABLES: [&str; 3] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
 
-/// Run all tests that this machine can run. With a target: that target's tests alone.
+/// Run all tests that this machine can run, but for those that passed and read nothing that has
+/// changed since. With a target: that target's tests alone.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "test")]
 pub struct Test {
@@ -30,6 +34,15 @@ pub struct Test {
     /// print the steps and what each protects, and run none
     #[argh(switch)]
     list: bool,
+    /// print why each step runs, and what it reads
+    #[argh(switch)]
+    explain: bool,
+    /// leave out the steps that serve a binary or look at other targets: what an edit wants to know
+    #[argh(switch)]
+    changed: bool,
+    /// run the steps that are up to date, too
+    #[argh(switch)]
+    again: bool,
     /// run only the steps whose name begins with this
     #[argh(option, default = "String::new()")]
     step: String,
@@ -38,7 +51,9 @@ pub struct Test {
 impl Test {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
         let mut steps = steps::steps(site, self.target.as_deref())?;
+        let is_near = |step: &Step| step.reads.as_ref().is_some_and(Reads::is_near);
         steps.retain(|step| step.name.starts_with(&self.step));
+        steps.retain(|step| !self.changed || is_near(step));
         if steps.is_empty() {
             let why = format!("no step begins with `{}`; --list prints them", self.step);
             return Err(Failure::Usage(why));
@@ -49,15 +64,24 @@ impl Test {
             }
             return Ok(());
         }
-        suite(site, steps, Policy::SkipsAllowed)
+        let policy = Policy {
+            packages_required: false,
+            again: self.again,
+            explain: self.explain,
+        };
+        suite(site, steps, policy)
     }
 }
 
-/// What a missing package means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    SkipsAllowed,
-    PackagesRequired,
+/// How a suite is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Policy {
+    /// Whether a step that is skipped for a missing package fails.
+    pub packages_required: bool,
+    /// Whether steps that are up to date run, too.
+    pub again: bool,
+    /// Whether it is told why each step runs, and what it reads.
+    pub explain: bool,
 }
 
 /// How much the binary's crate is optimised where it is tested.
@@ -77,10 +101,7 @@ pub struct Suite<'a> {
 impl Suite<'_> {
     /// Path of the log of a step.
     pub fn log(&self, name: &str) -> PathBuf {
-        self.site
-            .atlas()
-            .join("log")
-            .join(format!("test-{}", name.replace(['/', ' '], "-")))
+        self.site.atlas().join("log").join(slug(name))
     }
 
     /// A cargo in the workspace, free of what the cargo that started us has set.
@@ -168,10 +189,11 @@ pub fn suite(site: &Site, steps: Vec<Step>, policy: Policy) -> Result<(), Failur
     let log = site.atlas().join("log");
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
     let suite = Suite { site };
+    let passes = Passes::open(site, policy)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    for (step, outcome) in outcomes(&steps, |step| outcome(&suite, step, policy)) {
+    for (step, outcome) in outcomes(&steps, |step| outcome(&suite, step, &passes)) {
         match outcome {
-            Outcome::Passed => passed += 1,
+            Outcome::Passed | Outcome::UpToDate => passed += 1,
             Outcome::Failed(why) => failed.push((&step.name, why)),
             Outcome::Skipped { why, .. } => skipped.push((&step.name, step.protects, why)),
         }
@@ -220,19 +242,99 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn outcome(suite: &Suite<'_>, step: &Step, policy: Policy) -> Outcome {
-    println!("test  {} ...", step.name);
+/// What is known of steps that passed.
+struct Passes {
+    atlas: PathBuf,
+    digests: Digests,
+    /// The compiler and xtask, which decide how any step ends.
+    tools: String,
+    policy: Policy,
+}
+
+impl Passes {
+    fn open(site: &Site, policy: Policy) -> Result<Passes, Failure> {
+        let atlas = site.atlas();
+        let digests = Digests::load(atlas.join("test-digests"));
+        let rustc = Toolchain::find(&site.root)?.rustc.identity;
+        let own = std::env::current_exe().and_then(|own| digests.of_file(&own));
+        let own = own.map_err(|why| format!("read xtask: {why}"))?;
+        for folder in ["explain", "work"] {
+            let folder = atlas.join(folder);
+            std::fs::create_dir_all(&folder)
+                .map_err(|why| format!("make {}: {why}", folder.display()))?;
+        }
+        Ok(Passes {
+            tools: format!("tool rustc = {rustc:?}\ntool xtask = {own}\n"),
+            atlas,
+            digests,
+            policy,
+        })
+    }
+
+    /// What a step is remembered by, and why it has to run; no reason if it is up to date.
+    fn known(&self, site: &Site, step: &Step) -> Result<Option<Known>, Failure> {
+        let Some(reads) = &step.reads else {
+            return Ok(None);
+        };
+        let facts = format!("{}{}", self.tools, reads.facts(site, &self.digests)?);
+        let reason = explain::changed(&self.atlas, &slug(&step.name), &facts);
+        if self.policy.explain {
+            let why = reason
+                .as_ref()
+                .map_or("nothing changed".to_string(), Reason::to_string);
+            println!("why   {}: {why}\n{facts}", step.name);
+        }
+        Ok(Some(Known { facts, reason }))
+    }
+
+    fn note(&self, step: &Step, facts: &str) {
+        // A pass that is not noted costs time only.
+        let _ = explain::record(&self.atlas, &slug(&step.name), facts);
+        let _ = self.digests.save();
+    }
+}
+
+/// Name of the log of a step, and of what is recorded of it.
+fn slug(name: &str) -> String {
+    format!("test-{}", name.replace(['/', ' '], "-"))
+}
+
+/// What decides whether a step runs.
+struct Known {
+    facts: String,
+    reason: Option<Reason>,
+}
+
+fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes) -> Outcome {
     let since = Instant::now();
-    let outcome = match (step.run)(suite, &step.name) {
+    let known = passes.known(suite.site, step);
+    if let Ok(Some(Known { reason: None, .. })) = &known
+        && !passes.policy.again
+    {
+        println!("ok    {} (up to date)", step.name);
+        return Outcome::UpToDate;
+    }
+    println!("test  {} ...", step.name);
+    let (known, outcome) = match known {
+        Ok(known) => (known, (step.run)(suite, &step.name)),
+        Err(why) => (None, Outcome::from(Err::<(), _>(why))),
+    };
+    let outcome = match outcome {
         Outcome::Skipped {
             why,
             installable: true,
-        } if policy == Policy::PackagesRequired => Outcome::Failed(why),
+        } if passes.policy.packages_required => Outcome::Failed(why),
         outcome => outcome,
     };
     let seconds = since.elapsed().as_secs_f32();
     match &outcome {
-        Outcome::Passed => println!("ok    {} ({seconds:.1} s)", step.name),
+        Outcome::Passed => {
+            println!("ok    {} ({seconds:.1} s)", step.name);
+            if let Some(Known { facts, .. }) = &known {
+                passes.note(step, facts);
+            }
+        }
+        Outcome::UpToDate => {}
         Outcome::Skipped { why, .. } => println!("skip  {}: {why}", step.name),
         Outcome::Failed(why) => println!("FAIL  {} ({seconds:.1} s)\n{why}", step.name),
     }
@@ -254,8 +356,44 @@ mod tests {
             name: name.to_string(),
             protects: "",
             turn,
+            reads: None,
             run: Box::new(|_, _| Outcome::Passed),
         }
+    }
+
+    #[test]
+    fn a_step_that_passed_runs_again_when_what_it_reads_changes() {
+        let root = std::env::temp_dir().join(format!("atlas-passes-{}", std::process::id()));
+        std::fs::create_dir_all(root.join(".atlas")).unwrap();
+        let site = Site { root: root.clone() };
+        let write = |text: &str| std::fs::write(root.join("read"), text).unwrap();
+        let passes = Passes {
+            atlas: site.atlas(),
+            digests: Digests::load(root.join("digests")),
+            tools: String::new(),
+            policy: Policy::default(),
+        };
+        ["explain", "work"].map(|name| std::fs::create_dir_all(site.atlas().join(name)).unwrap());
+        let run = |fail: bool| {
+            let step = Step {
+                reads: Some(Reads::of(&["read"])),
+                run: Box::new(move |_, _| match fail {
+                    true => Outcome::Failed("it does".to_string()),
+                    false => Outcome::Passed,
+                }),
+                ..step("reads", Turn::Next)
+            };
+            outcome(&Suite { site: &site }, &step, &passes)
+        };
+        write("one");
+        assert!(matches!(run(true), Outcome::Failed(_)));
+        assert!(matches!(run(false), Outcome::Passed));
+        assert!(matches!(run(true), Outcome::UpToDate));
+        write("others");
+        assert!(matches!(run(true), Outcome::Failed(_)));
+        assert!(matches!(run(false), Outcome::Passed));
+        assert!(matches!(run(false), Outcome::UpToDate));
+        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

@@ -52,12 +52,17 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Compares `text` with what was recorded for the action.
+/// Why the outputs of the action are not in the store, by what was recorded for it.
 pub fn reason(atlas: &Path, slug: &str, text: &str) -> Reason {
+    changed(atlas, slug, text).unwrap_or(Reason::Gone)
+}
+
+/// What makes `text` differ from what was recorded; `None` if nothing does.
+pub fn changed(atlas: &Path, slug: &str, text: &str) -> Option<Reason> {
     match fs::read_to_string(atlas.join("explain").join(slug)) {
-        Err(_) => Reason::First,
-        Ok(recorded) if recorded == text => Reason::Gone,
-        Ok(recorded) => Reason::Changed(changes(&recorded, text)),
+        Err(_) => Some(Reason::First),
+        Ok(recorded) if recorded == text => None,
+        Ok(recorded) => Some(Reason::Changed(changes(&recorded, text))),
     }
 }
 

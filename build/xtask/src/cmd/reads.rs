@@ -1,0 +1,181 @@
+//! What a test step reads. A step that passed is up to date while all of it stays the same.
+//!
+//! Tests are not confined as actions are: what is named here is what may change how a step ends. A
+//! clone without `.atlas` runs every step.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::build::build;
+use crate::graph::digest::Digests;
+use crate::plan::files;
+use crate::site::{DEFAULT_TARGET, Failure, Site};
+
+/// What the binary's crate and its black-box tests are compiled from, and the files that its tests
+/// read.
+pub const PRODUCT: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    ".cargo",
+    "README.md",
+    "build",
+    "ci",
+    "ffi",
+    "packaging",
+    "scripts",
+    "src",
+    "targets",
+];
+/// Folders of it that decide nothing there.
+pub const BESIDE_PRODUCT: &[&str] = &["build/xtask", "build/gguf", "ci/baseline"];
+/// What of it is not in the model alone: the modules behind the feature `server`, and their tests.
+pub const BESIDE_MODEL: &[&str] = &[
+    "README.md",
+    "build/xtask",
+    "build/gguf",
+    "ci",
+    "packaging",
+    "scripts",
+    "src/bench",
+    "src/calendar.rs",
+    "src/cli",
+    "src/embed",
+    "src/http",
+    "src/main.rs",
+    "src/text",
+    "targets",
+];
+
+/// What decides how a step ends, beside xtask itself and the compiler.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    /// Files, and folders with all below them.
+    paths: Vec<String>,
+    /// Those of them that are left out.
+    but: &'static [&'static str],
+    /// Target whose files are read.
+    leaf: Option<String>,
+    /// Target whose binary is started.
+    binary: Option<String>,
+}
+
+impl Reads {
+    pub fn of<'a>(paths: impl IntoIterator<Item = &'a &'a str>) -> Reads {
+        Reads {
+            paths: paths.into_iter().map(ToString::to_string).collect(),
+            ..Reads::default()
+        }
+    }
+
+    pub fn and(mut self, paths: &[&str]) -> Reads {
+        self.paths.extend(paths.iter().map(ToString::to_string));
+        self
+    }
+
+    pub fn but(self, but: &'static [&'static str]) -> Reads {
+        Reads { but, ..self }
+    }
+
+    pub fn leaf(self, target: &str) -> Reads {
+        Reads {
+            leaf: Some(target.to_string()),
+            ..self
+        }
+    }
+
+    pub fn binary(self, target: &str) -> Reads {
+        Reads {
+            binary: Some(target.to_string()),
+            ..self
+        }
+    }
+
+    /// Whether the step neither starts a binary nor looks at another target than the default one.
+    pub fn is_near(&self) -> bool {
+        let of_default = |leaf: &String| leaf == DEFAULT_TARGET;
+        self.binary.is_none() && self.leaf.as_ref().is_none_or(of_default)
+    }
+
+    /// The facts that a passed step is remembered by, one a line: `input PATH = DIGEST`.
+    ///
+    /// # Errors
+    /// If something cannot be read, or the binary not be built.
+    pub fn facts(&self, site: &Site, digests: &Digests) -> Result<String, Failure> {
+        let mut paths = Vec::new();
+        for path in &self.paths {
+            files(&site.root, Path::new(path), &mut paths).map_err(|why| why.to_string())?;
+        }
+        paths.retain(|path| !self.but.iter().any(|but| Path::new(path).starts_with(but)));
+        if let Some(leaf) = &self.leaf {
+            let target = site.target(Some(leaf))?;
+            let read = target.files_read();
+            paths.extend(read.iter().map(|path| path.display().to_string()));
+            let model = format!("targets/_model/{}", target.leaf.model);
+            files(&site.root, Path::new(&model), &mut paths).map_err(|why| why.to_string())?;
+        }
+        let paths = BTreeSet::from_iter(paths);
+        let mut facts = String::new();
+        let mut fact = |name: &str, path: &Path| {
+            let digest = digests.of_file(path);
+            let digest = digest.map_err(|why| format!("read {}: {why}", path.display()))?;
+            writeln!(facts, "input {name} = {digest}").expect("a String takes any text");
+            Ok::<_, Failure>(())
+        };
+        for path in &paths {
+            fact(path, &site.root.join(path))?;
+        }
+        if let Some(target) = &self.binary {
+            fact("binary", &build(site, Some(target), false)?)?;
+        }
+        Ok(facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_feature_server_adds_is_left_out_of_the_model() {
+        let site = Site::here();
+        let library = std::fs::read_to_string(site.root.join("src/lib.rs")).unwrap();
+        let mut lines = library.lines();
+        while let Some(line) = lines.next() {
+            if line != "#[cfg(feature = \"server\")]" {
+                continue;
+            }
+            let next = lines.next().unwrap_or_default();
+            let module = next.strip_prefix("pub mod ");
+            if let Some(module) = module.and_then(|rest| rest.strip_suffix(';')) {
+                let paths = [format!("src/{module}"), format!("src/{module}.rs")];
+                let is_left_out = paths.iter().any(|path| BESIDE_MODEL.contains(&&**path));
+                assert!(is_left_out, "src/{module}");
+            }
+        }
+        for path in BESIDE_MODEL.iter().chain(BESIDE_PRODUCT) {
+            assert!(site.root.join(path).exists(), "{path}");
+        }
+    }
+
+    #[test]
+    fn facts_change_with_what_is_read_alone() {
+        let root = std::env::temp_dir().join(format!("atlas-reads-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("src/http")).unwrap();
+        let write = |path: &str, text: &str| std::fs::write(root.join(path), text).unwrap();
+        let reads = Reads::of(&["src"]).but(&["src/http"]);
+        let site = Site { root: root.clone() };
+        let facts = || {
+            let digests = Digests::load(root.join("digests"));
+            reads.facts(&site, &digests).unwrap()
+        };
+        write("src/a.rs", "one");
+        let first = facts();
+        write("src/http/b.rs", "one");
+        assert_eq!(facts(), first);
+        write("src/a.rs", "two");
+        assert_ne!(facts(), first);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}
