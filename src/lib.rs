@@ -22,6 +22,7 @@ pub mod histogram;
 pub mod http;
 pub mod log;
 pub mod model;
+pub mod operator_file;
 pub mod ops;
 pub mod ranking;
 pub mod shapes;

@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, PATIENCE, Server, question, run, run_under, with};
+use crate::harness::{
+    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run_under, with,
+};
 
 /// A chat of 7.9 MB, far beyond the context.
 fn far_too_long() -> Value {
@@ -213,30 +214,54 @@ fn a_batch_and_a_flood_take_turns_with_who_asks_one_thing() {
 
 #[test]
 fn a_pipe_that_nobody_reads_and_a_linked_dump_are_refused_by_name() {
-    let folder = std::env::temp_dir().join(format!("atlas-e2e-files-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    let [pipe, file, link] = ["pipe", "file", "link"].map(|name| folder.join(name));
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
+    let place = Place::new("files");
+    let [pipe, file, link] = ["pipe", "file", "link"].map(|name| place.path(name));
+    make_pipe(&pipe);
     fs::write(&file, "").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for (flag, path, problem) in [
         ("--access-log", &pipe, "a pipe that nobody reads"),
         ("--dump", &link, "a symbolic link"),
     ] {
-        let path = path.to_str().unwrap();
-        let output = run(&["serve", "--port", "0", flag, path]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(78), "{said}");
+        let (code, said) = outcome(&["serve", "--port", "0", flag, path]);
+        assert_eq!(code, 78, "{said}");
         assert!(
             said.contains(flag) && said.contains(path) && said.contains(problem),
             "{said}"
         );
     }
-    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_is_no_file_is_read_of_no_flag() {
+    let place = Place::new("pipes");
+    let (pipe, link, folder) = (place.path("pipe"), place.path("link"), place.path(""));
+    make_pipe(&pipe);
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    let out = place.path("out");
+    let serve = ["serve", "--port", "0"];
+    for (arguments, path) in [
+        ([&serve[..], &["--api-keys-file"]].concat(), &pipe),
+        ([&serve[..], &["--api-keys-file"]].concat(), &folder),
+        ([&serve[..], &["--warm"]].concat(), &link),
+        ([&serve[..], &["--config"]].concat(), &pipe),
+        ([&serve[..], &["--golden"]].concat(), &link),
+        (vec!["try", "Hi", "--key-file"], &pipe),
+        (
+            vec![
+                "bench",
+                "serve",
+                "--url",
+                "http://127.0.0.1:1",
+                "--key-file",
+            ],
+            &pipe,
+        ),
+        (vec!["logits", &folder, "--out", &out, "--tokens"], &pipe),
+    ] {
+        let all = [&arguments[..], &[path]].concat();
+        let (code, said) = outcome(&all);
+        assert!(code != 0, "{all:?}: {said}");
+        assert!(said.contains("is no regular file"), "{all:?}: {said}");
+    }
 }

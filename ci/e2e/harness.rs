@@ -60,6 +60,12 @@ impl Drop for Place {
     }
 }
 
+/// Makes a pipe of this name, which nobody writes to.
+pub fn make_pipe(path: &str) {
+    let made = Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
+
 /// Runs the binary to its end: exit code and what was said on standard error.
 pub fn outcome(arguments: &[&str]) -> (i32, String) {
     let done = run(arguments);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, run, with};
+use crate::harness::{Server, make_pipe, run, with};
 
 const KEY: &str = "first-0123456789abcdef";
 const LATER: &str = "second-0123456789abcdef";
@@ -126,6 +126,20 @@ fn a_hangup_reads_the_keys_again_and_a_bad_file_changes_nothing() {
     server.signal("-HUP");
     server.line_with("the keys stay as they were");
     assert_eq!(with_key(&server, LATER), 200);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_keys_holds_up_neither_requests_nor_the_end() {
+    let file = KeyFile::new("pipe", KEY);
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    fs::remove_file(file.path()).unwrap();
+    make_pipe(file.path());
+    server.signal("-HUP");
+    let said = server.line_with("the keys stay as they were");
+    assert!(said.contains("no regular file"), "{said}");
+    assert_eq!(with_key(&server, KEY), 200);
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

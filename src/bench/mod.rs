@@ -26,10 +26,13 @@ use self::client::Endpoint;
 use self::report::Report;
 use self::scenario::Scenario;
 use crate::cli::Failure;
+use crate::operator_file;
 use crate::target;
 
 /// As a file name.
 const STANDARD_OUTPUT: &str = "-";
+/// Largest file of a key or of goals.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// measure a running server, or the model's steps and start on this machine
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -258,7 +261,8 @@ fn scenarios(options: &Options) -> Result<Vec<Scenario>, BenchError> {
 }
 
 fn read(path: &Path) -> Result<String, BenchError> {
-    let text = std::fs::read_to_string(path).map_err(|cause| file_error(path, &cause))?;
+    let text =
+        operator_file::text(path, FILE_BYTES_MAX).map_err(|cause| file_error(path, &cause))?;
     Ok(text.trim().to_owned())
 }
 

@@ -9,6 +9,8 @@ use super::boot;
 use super::connect::URL_DEFAULT;
 use super::{Exit, Failure};
 use crate::bench::client::Endpoint;
+use crate::http::keys;
+use crate::operator_file;
 
 /// ask a running server
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -33,7 +35,7 @@ pub struct Try {
 /// When the server cannot be reached or refuses.
 pub fn run(options: &Try) -> Result<(), Failure> {
     let key = options.key_file.as_deref().map(|path| {
-        let text = std::fs::read_to_string(path);
+        let text = operator_file::text(path, keys::FILE_BYTES_MAX);
         let text = text.map(|text| text.trim().to_string());
         text.map_err(|why| Failure::new(Exit::Io, format!("--key-file {}: {why}", path.display())))
     });

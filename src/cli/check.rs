@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fs;
 use std::path::Path;
 
 use crate::backend::GOLDEN_TOLERANCE;
 use crate::executor::{Executor, TokenId};
 use crate::log;
 use crate::model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
+use crate::operator_file;
 use crate::target;
 use crate::text::chat::ChatModel;
 
@@ -100,13 +100,7 @@ fn read(path: &Path) -> Result<String, Failure> {
         );
         Failure::new(Exit::Config, text)
     };
-    let metadata = fs::metadata(path).map_err(|error| fail(error.to_string()))?;
-    if !metadata.is_file() || metadata.len() > GOLDEN_BYTES_MAX {
-        return Err(fail(format!(
-            "is no file of at most {GOLDEN_BYTES_MAX} bytes"
-        )));
-    }
-    fs::read_to_string(path).map_err(|error| fail(error.to_string()))
+    operator_file::text(path, GOLDEN_BYTES_MAX).map_err(|error| fail(error.to_string()))
 }
 
 /// Says aloud that the weights mean nothing.

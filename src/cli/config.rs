@@ -2,8 +2,6 @@
 //! line counts before the file, the file before the default.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfo, FlagInfoKind, FromArgs};
@@ -11,6 +9,7 @@ use toml::{Table, Value};
 
 use super::serve::Serve;
 use super::{Exit, Failure};
+use crate::operator_file;
 
 /// The flag that names the file, and what it is called in messages.
 const FLAG: &str = "--config";
@@ -94,17 +93,8 @@ fn names(arguments: &[&str]) -> BTreeSet<String> {
 }
 
 fn load(path: &Path) -> Result<Table, String> {
-    let read = || -> io::Result<String> {
-        let mut text = String::new();
-        File::open(path)?
-            .take(BYTES_MAX + 1)
-            .read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let text = read().map_err(|error| format!("{error}; name a file that can be read"))?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(format!("has more than {BYTES_MAX} bytes"));
-    }
+    let text = operator_file::text(path, BYTES_MAX);
+    let text = text.map_err(|error| format!("{error}; name a file that can be read"))?;
     // It shows the line, with a mark under what is wrong.
     text.parse()
         .map_err(|error: toml::de::Error| error.to_string().trim_end().to_string())

@@ -1,6 +1,5 @@
 //! How often the multi-token-prediction layer guesses the next token of replies that were served.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use serde::Deserialize;
 
 use crate::executor::TokenId;
 use crate::model::{Acceptance, Exchange, acceptance};
+use crate::operator_file;
 use crate::target;
 use crate::weights::Progress;
 
@@ -65,11 +65,7 @@ fn line(replies: usize, found: Acceptance) -> String {
 
 fn exchanges(file: &Path) -> Result<Vec<Exchange>, Failure> {
     let io = |error| Failure::new(Exit::Io, format!("{}: {error}", file.display()));
-    if fs::metadata(file).map_err(io)?.len() > FILE_BYTES_MAX {
-        let message = format!("{}: has more than {FILE_BYTES_MAX} bytes", file.display());
-        return Err(Failure::new(Exit::Usage, message));
-    }
-    let text = fs::read_to_string(file).map_err(io)?;
+    let text = operator_file::text(file, FILE_BYTES_MAX).map_err(io)?;
     let lines = text.lines().enumerate();
     lines
         .map(|(index, line)| {

@@ -1,6 +1,6 @@
 //! `logits`: what the model computes for given tokens, for another implementation to be compared.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::{Exit, Failure, boot};
 use crate::backend;
 use crate::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId};
 use crate::model::ROUTER_LOGITS;
+use crate::operator_file;
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::Progress;
 
@@ -161,10 +162,7 @@ fn tokens(options: &Logits) -> Result<Vec<TokenId>, Failure> {
     let name = options.tokens.display();
     let io = |error| Failure::new(Exit::Io, format!("{name}: {error}"));
     let wrong = |text: String| Failure::new(Exit::Usage, format!("{name}: {text}"));
-    if fs::metadata(&options.tokens).map_err(io)?.len() > TOKENS_BYTES_MAX {
-        return Err(wrong(format!("has more than {TOKENS_BYTES_MAX} bytes")));
-    }
-    let text = fs::read_to_string(&options.tokens).map_err(io)?;
+    let text = operator_file::text(&options.tokens, TOKENS_BYTES_MAX).map_err(io)?;
     parse(&text).map_err(wrong)
 }
 
@@ -183,6 +181,8 @@ fn parse(text: &str) -> Result<Vec<TokenId>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::weights;
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread::{self, JoinHandle};
 
 use argh::{ArgsInfo, FromArgs};
 use rustix::process::getuid;
@@ -322,7 +323,7 @@ async fn serve(
     let state = State::new(&options.model_name, settings, move || {
         boot::loading(&reported)
     });
-    tokio::spawn(reload(state.clone(), tls.clone(), hangup));
+    tokio::spawn(pass_on(hangup, reloader(state.clone(), tls.clone())?));
     let (listener, place) = listen(&place).await?;
     let server = Server::new(listener, state.clone(), connections());
     let server = server.with_tls(tls).in_homes(homes);
@@ -428,32 +429,47 @@ fn stop_on(name: &'static str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads keys and certificate again, where there are any, at every `hangup`.
-async fn reload(state: Arc<State>, tls: Option<Tls>, mut hangup: Signal) {
+/// Asks for a reading at every `hangup`; one that is asked for during another follows that.
+async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
     while hangup.recv().await.is_some() {
-        if state.settings.keys.is_none() && tls.is_none() {
-            log::line("SIGHUP: there are no keys and no certificate to read again");
+        let _ = readings.try_send(());
+    }
+}
+
+/// Thread that reads keys and certificate again whenever it is asked to: a disk that does not answer
+/// keeps neither requests nor other signals waiting.
+fn reloader(state: Arc<State>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
+    let (readings, asked) = mpsc::sync_channel(1);
+    let builder = thread::Builder::new().name("reload".to_owned());
+    let thread = builder.spawn(move || asked.iter().for_each(|()| reload(&state, tls.as_ref())));
+    thread.map_err(|error| Failure::new(Exit::Unavailable, format!("no threads: {error}")))?;
+    Ok(readings)
+}
+
+/// Reads keys and certificate again, where there are any.
+fn reload(state: &State, tls: Option<&Tls>) {
+    if state.settings.keys.is_none() && tls.is_none() {
+        log::line("SIGHUP: there are no keys and no certificate to read again");
+    }
+    match state.settings.keys.as_ref().map(Keys::reload) {
+        None => {}
+        Some(Ok(count)) => {
+            log::line(format_args!("SIGHUP: {count} API keys"));
+            if let Some(warning) = state.settings.keys.as_ref().and_then(Keys::warning) {
+                log::line(format_args!("warning: --api-keys-file {warning}"));
+            }
         }
-        match state.settings.keys.as_ref().map(Keys::reload) {
-            None => {}
-            Some(Ok(count)) => {
-                log::line(format_args!("SIGHUP: {count} API keys"));
-                if let Some(warning) = state.settings.keys.as_ref().and_then(Keys::warning) {
-                    log::line(format_args!("warning: --api-keys-file {warning}"));
-                }
-            }
-            Some(Err(why)) => {
-                log::line(format_args!("SIGHUP: the keys stay as they were: {why}"));
-            }
+        Some(Err(why)) => {
+            log::line(format_args!("SIGHUP: the keys stay as they were: {why}"));
         }
-        match tls.as_ref().map(Tls::reload) {
-            None => {}
-            Some(Ok(())) => log::line("SIGHUP: the certificate is read again"),
-            Some(Err(why)) => {
-                log::line(format_args!(
-                    "SIGHUP: the certificate stays as it was: {why}"
-                ));
-            }
+    }
+    match tls.map(Tls::reload) {
+        None => {}
+        Some(Ok(())) => log::line("SIGHUP: the certificate is read again"),
+        Some(Err(why)) => {
+            log::line(format_args!(
+                "SIGHUP: the certificate stays as it was: {why}"
+            ));
         }
     }
 }

@@ -5,7 +5,6 @@
 //! prompt does not matter.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::future::poll_fn;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -26,11 +25,12 @@ use crate::http::json;
 use crate::http::limits::BODY_BYTES_MAX;
 use crate::http::state::Service;
 use crate::log;
+use crate::operator_file;
 use crate::target::PAGE;
 use crate::text::chat::{ChatModel, Prompt};
 
 /// Largest file that is read.
-const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Conversations of a file.
 const CONVERSATIONS_MAX: usize = 4096;
 /// Tokens of the reply that each is computed for: what a prompt leaves is kept when its first token
@@ -57,16 +57,13 @@ impl Warm {
     /// Names the file, the line that is no conversation, and the field at fault.
     pub fn load(path: &Path) -> Result<Warm, Failure> {
         let unreadable = |why| failure(path, format!("{why}; name a file that can be read"));
-        let file = File::open(path).map_err(unreadable)?;
-        let (mut asks, mut bytes) = (Vec::new(), 0);
+        let file = operator_file::open(path, FILE_BYTES_MAX).map_err(unreadable)?;
+        let mut asks = Vec::new();
         for line in lines::numbered(BufReader::new(file), BODY_BYTES_MAX) {
             let (number, text) = line.map_err(unreadable)?;
-            bytes += text.len();
-            if bytes > FILE_BYTES_MAX || asks.len() == CONVERSATIONS_MAX {
-                let message = format!(
-                    "has more than {CONVERSATIONS_MAX} conversations or {FILE_BYTES_MAX} bytes; \
-                     leave some out"
-                );
+            if asks.len() == CONVERSATIONS_MAX {
+                let message =
+                    format!("has more than {CONVERSATIONS_MAX} conversations; leave some out");
                 return Err(failure(path, message));
             }
             let ask = ask(&text).map_err(|why| on_line(path, number, why))?;

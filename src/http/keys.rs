@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
 use super::origins;
+use crate::operator_file;
 
 /// Largest key file.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -187,11 +188,7 @@ fn password(value: &HeaderValue) -> Option<Vec<u8>> {
 
 fn read(path: &Path) -> Result<Arc<[Sha256Digest]>, String> {
     let fail = |problem: &dyn fmt::Display| format!("{}: {problem}", path.display());
-    let metadata = fs::metadata(path).map_err(|error| fail(&error))?;
-    if metadata.len() > FILE_BYTES_MAX {
-        return Err(fail(&format_args!("has more than {FILE_BYTES_MAX} bytes")));
-    }
-    let text = fs::read_to_string(path).map_err(|error| fail(&error))?;
+    let text = operator_file::text(path, FILE_BYTES_MAX).map_err(|error| fail(&error))?;
     parse(&text).map_err(|problem| fail(&problem))
 }
 

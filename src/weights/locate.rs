@@ -11,12 +11,15 @@ use super::error::WeightsError;
 use super::folder::{BLOBS, Folder};
 use super::names::shortest;
 use super::origin::is_commit;
+use crate::operator_file;
 use crate::target;
 
 /// Folder of the hub's cache that holds a folder for each revision.
 pub(super) const SNAPSHOTS: &str = "snapshots";
 /// Begins the name of a model's folder in the hub's cache.
 const MODEL_FOLDER: &str = "models--";
+/// Largest file that names a revision.
+const REF_BYTES_MAX: u64 = 1024;
 /// Ends of the names of files that are still being downloaded, by `hf`, `wget`, `aria2c`, browsers.
 const UNFINISHED: [&str; 6] = [
     ".incomplete",
@@ -214,7 +217,8 @@ fn choose(snapshots: &Path) -> Result<Located, WeightsError> {
 }
 
 fn several(snapshots: &Path, names: &[String]) -> String {
-    let main = fs::read_to_string(snapshots.with_file_name("refs").join("main"));
+    let main = snapshots.with_file_name("refs").join("main");
+    let main = operator_file::text(&main, REF_BYTES_MAX);
     let main = main.map(|text| text.trim().to_string()).unwrap_or_default();
     let named = names.iter().map(|name| match *name == main {
         true => format!("{} (main)", snapshots.join(name).display()),

@@ -23,7 +23,7 @@ mod source;
 mod stored;
 mod synth;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use checkpoint::{Checkpoint, MatrixSource, VectorSource, open, open_embedded, open_layers};
 pub use digests::{FileDigest, SMALL, Verdict, block, of_directory, of_embedded, revisions_of};

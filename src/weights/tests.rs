@@ -14,10 +14,10 @@ use crate::weights::header::Dtype;
 static FOLDERS: AtomicUsize = AtomicUsize::new(0);
 
 /// A directory that is removed when dropped.
-pub(super) struct Folder(pub(super) PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub(super) fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("atlas-weights-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);

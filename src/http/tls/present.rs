@@ -12,6 +12,10 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::operator_file;
+
+/// Largest file of certificates, or of a key.
+const PEM_BYTES_MAX: u64 = 1024 * 1024;
 /// The one protocol that is served above it.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
@@ -78,12 +82,14 @@ fn read(certificates: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let fail = |path: &Path, problem: &dyn fmt::Display| {
         format!("{}: {problem}; it must be PEM", path.display())
     };
-    let chain = CertificateDer::pem_file_iter(certificates).and_then(Iterator::collect);
-    let chain: Vec<_> = chain.map_err(|problem| fail(certificates, &problem))?;
+    let read = |path| operator_file::read(path, PEM_BYTES_MAX).map_err(|why| fail(path, &why));
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(certificates)?).collect();
+    let chain = chain.map_err(|problem| fail(certificates, &problem))?;
     if chain.is_empty() {
         return Err(fail(certificates, &"has no certificate"));
     }
-    let key_file = PrivateKeyDer::from_pem_file(key).map_err(|problem| fail(key, &problem))?;
+    let key_file = PrivateKeyDer::from_pem_slice(&read(key)?);
+    let key_file = key_file.map_err(|problem| fail(key, &problem))?;
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
