@@ -258,8 +258,12 @@ fn what_is_no_file_is_read_of_no_flag() {
             &pipe,
         ),
         (vec!["logits", &folder, "--out", &out, "--tokens"], &pipe),
+        (vec!["batch"], &link),
     ] {
-        let all = [&arguments[..], &[path]].concat();
+        let mut all = [&arguments[..], &[path]].concat();
+        if arguments == ["batch"] {
+            all.push(&out);
+        }
         let (code, said) = outcome(&all);
         assert!(code != 0, "{all:?}: {said}");
         assert!(said.contains("is no regular file"), "{all:?}: {said}");

@@ -192,6 +192,29 @@ fn names_that_stand_twice_are_refused_with_their_lines() {
     assert!(code == 74 && said.contains("none"), "{code} {said}");
 }
 
+#[test]
+fn what_is_appended_while_it_is_answered_is_for_the_next_run() {
+    let place = Place::new("batch-grows");
+    let (input, output) = (place.path("in"), place.path("out"));
+    let body = question("Hello", json!({"max_tokens": 4}));
+    let line = |id: &str| request(id, "/v1/chat/completions", &body) + "\n";
+    let text: String = (0..80).map(|at| line(&at.to_string())).collect();
+    fs::write(&input, &text).unwrap();
+    let mut running = Running::start(&input, &output);
+    running.wait_for(&output, 1);
+    // One that is under way, one that is answered, one of another request, half of one.
+    let more = [line("79"), line("0"), line("late"), "{\"custom".to_string()];
+    fs::write(&input, format!("{text}{}", more.concat())).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    let first = answers(&output);
+    assert_eq!((first.len(), first.contains_key("late")), (80, false));
+    let (code, said) = outcome(&["batch", &input, &output]);
+    assert!(code == 78 && said.contains("stands twice"), "{said}");
+    fs::write(&input, text + &line("late")).unwrap();
+    let (code, said) = outcome(&["batch", &input, &output]);
+    assert_eq!((code, answers(&output).len()), (0, 81), "{said}");
+}
+
 /// A run in the background.
 struct Running(Child);
 
@@ -203,13 +226,18 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// Ends it by `signal` once it has written `count` lines; its exit code.
-    fn end(mut self, signal: &str, output: &str, count: usize) -> Option<i32> {
+    /// Waits until it has written `count` lines.
+    fn wait_for(&self, output: &str, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while lines(output).len() < count {
             assert!(Instant::now() < deadline, "it writes nothing");
             thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Ends it by `signal` once it has written `count` lines; its exit code.
+    fn end(mut self, signal: &str, output: &str, count: usize) -> Option<i32> {
+        self.wait_for(output, count);
         kill(&self.0, signal);
         self.0.wait().unwrap().code()
     }

@@ -179,7 +179,8 @@ impl Run {
             while self.under_way.len() < AT_ONCE
                 && let Some(line) = lines.next()
             {
-                self.take(state, line?)?;
+                let (number, line) = line?;
+                self.take(state, number, line)?;
             }
             tokio::select! {
                 asked = self.under_way.join_next() => match asked {
@@ -192,8 +193,10 @@ impl Run {
     }
 
     /// Begins with a line, unless it is answered.
-    fn take(&mut self, state: &Arc<State>, line: Line) -> Result<(), Failure> {
-        if self.answers.has(&key(&line)) {
+    fn take(&mut self, state: &Arc<State>, number: usize, line: Line) -> Result<(), Failure> {
+        let name = key(&line);
+        self.requests.check(number, &name)?;
+        if self.answers.has(&name) {
             return Ok(());
         }
         match line {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::cli::{Exit, Failure, lines};
 use crate::http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
+use crate::operator_file;
 
 /// Longest line that is read: a body of the largest size, and what stands around it.
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
@@ -124,10 +125,13 @@ fn path(url: &str) -> Option<Uri> {
     url.parse().ok().filter(|_| fits)
 }
 
-/// The file, which is read twice: for its names, and for its requests.
+/// The file as far as it reached when it was opened: what is appended meanwhile is for the next
+/// run. It is read twice, for its names and for its requests.
 #[derive(Debug)]
 pub struct Requests {
     path: PathBuf,
+    file: File,
+    bytes: u64,
     /// Line of each.
     names: HashMap<Key, usize>,
 }
@@ -138,19 +142,23 @@ impl Requests {
     /// # Errors
     /// When the file cannot be read, or a name stands twice: its answers could not be told apart.
     pub fn open(path: &Path) -> Result<Requests, Failure> {
-        let (mut names, mut twice) = (HashMap::new(), Vec::new());
-        for found in lines(path)? {
+        let file = operator_file::open(path, u64::MAX).map_err(|why| unread(path, &why))?;
+        let mut requests = Requests {
+            path: path.to_path_buf(),
+            bytes: file.limit(),
+            file: file.into_inner(),
+            names: HashMap::new(),
+        };
+        let mut twice = Vec::new();
+        for found in requests.lines()? {
             let (number, line) = found?;
-            match names.entry(key(&line)) {
+            match requests.names.entry(key(&line)) {
                 Entry::Vacant(free) => drop(free.insert(number)),
                 Entry::Occupied(first) => twice.push((number, first.key().clone(), *first.get())),
             }
         }
         match twice.is_empty() {
-            true => Ok(Requests {
-                path: path.to_path_buf(),
-                names,
-            }),
+            true => Ok(requests),
             false => Err(stand_twice(path, &twice)),
         }
     }
@@ -164,12 +172,33 @@ impl Requests {
         self.names.contains_key(name)
     }
 
-    /// Lines in their order, again.
+    /// Refuses a line that has another name than when the names were read: two answers could have
+    /// that one.
+    ///
+    /// # Errors
+    /// Names the line.
+    pub fn check(&self, number: usize, name: &Key) -> Result<(), Failure> {
+        match self.names.get(name) == Some(&number) {
+            true => Ok(()),
+            false => Err(changed(&self.path, number)),
+        }
+    }
+
+    /// Lines that are not blank, with their numbers, from the first on.
     ///
     /// # Errors
     /// When the file cannot be read any more.
-    pub fn lines(&self) -> Result<impl Iterator<Item = Result<Line, Failure>> + use<>, Failure> {
-        Ok(lines(&self.path)?.map(|found| found.map(|(_, line)| line)))
+    pub fn lines(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<(usize, Line), Failure>> + use<>, Failure> {
+        let path = self.path.clone();
+        let failure = move |why: io::Error| unread(&path, &why);
+        let mut file = self.file.try_clone().map_err(&failure)?;
+        file.seek(SeekFrom::Start(0)).map_err(&failure)?;
+        let reader = BufReader::new(file.take(self.bytes));
+        let read = |(number, text): (usize, Vec<u8>)| (number, read(number, &text));
+        let lines = lines::numbered(reader, LINE_BYTES_MAX);
+        Ok(lines.map(move |line| line.map(read).map_err(&failure)))
     }
 }
 
@@ -192,25 +221,45 @@ fn stand_twice(path: &Path, twice: &[(usize, Key, usize)]) -> Failure {
     Failure::new(Exit::Config, message)
 }
 
-/// Lines that are not blank, with their numbers.
-fn lines(
-    path: &Path,
-) -> Result<impl Iterator<Item = Result<(usize, Line), Failure>> + use<>, Failure> {
-    let name = path.display().to_string();
-    let failure = move |why: io::Error| Failure::new(Exit::Io, format!("{name}: {why}"));
-    let file = File::open(path).map_err(&failure)?;
-    if !file.metadata().map_err(&failure)?.is_file() {
-        let message = format!("{}: is no file, which is read twice", path.display());
-        return Err(Failure::new(Exit::Usage, message));
-    }
-    let numbered = lines::numbered(BufReader::new(file), LINE_BYTES_MAX);
-    let read = |(number, text): (usize, Vec<u8>)| (number, read(number, &text));
-    Ok(numbered.map(move |line| line.map(read).map_err(&failure)))
+fn unread(path: &Path, why: &io::Error) -> Failure {
+    Failure::new(Exit::Io, format!("{}: {why}", path.display()))
+}
+
+fn changed(path: &Path, number: usize) -> Failure {
+    let message = format!(
+        "{}: line {number} was changed while its requests were answered; the same command goes on \
+         with the file as it is then",
+        path.display()
+    );
+    Failure::new(Exit::Config, message)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::weights::tests::Folder;
+
+    #[test]
+    fn a_line_that_was_changed_behind_its_name_is_refused() {
+        let folder = Folder::new();
+        let path = folder.0.join("in");
+        let line = |id| {
+            format!(r#"{{"custom_id": "{id}", "method": "POST", "url": "/v1/x", "body": {{}}}}"#)
+        };
+        fs::write(&path, format!("{}\n{}\n", line("a"), line("b"))).unwrap();
+        let requests = Requests::open(&path).unwrap();
+        fs::write(&path, format!("{}\n{}\n", line("a"), line("a"))).unwrap();
+        let checked = requests.lines().unwrap().map(|found| {
+            let (number, line) = found.unwrap();
+            requests.check(number, &key(&line))
+        });
+        let checked: Vec<_> = checked.collect();
+        assert!(checked[0].is_ok());
+        let refused = checked[1].as_ref().unwrap_err();
+        assert!(refused.message.contains("line 2 was changed"));
+    }
 
     fn bad(text: &str) -> (Option<String>, Option<&'static str>, String) {
         let bad = read(7, text.as_bytes()).expect_err("it is no request");
