@@ -6,8 +6,10 @@
 //! `/proc/sys/fs/lease-break-time` says, 45 s unless somebody changed it; who asked not to wait is
 //! refused. Meanwhile the mapping is as it was, the holder is told that the lease is wanted, says
 //! so and ends, and the writer goes on. Any number of processes hold one of the same file. A lease
-//! is for the owner of the file (or CAP_LEASE) on a file system that has them; elsewhere weights
-//! are copied to memory, where nobody can cut them. Renaming another file to its place disturbs no
+//! is for the owner of the file (or CAP_LEASE) on a file system that has them, and protects where
+//! every way to the file leads through this kernel's view of it: not on FUSE or a network, whose
+//! other end changes files by itself, nor on overlays, below which they have other names. Elsewhere
+//! weights are copied to memory, where nobody can cut them. Renaming another file to its place disturbs no
 //! lease. A disk that fails under a mapping still raises SIGBUS: no lease helps against that.
 //!
 //! The kernel tells the holder by a signal; here by one that does nothing by default, and the lease
@@ -21,6 +23,20 @@ use std::sync::Arc;
 
 use libc::{F_GETLEASE, F_RDLCK, F_SETLEASE, SIGURG, c_int};
 use memmap2::{Advice, Mmap};
+use rustix::fs::fstatfs;
+
+/// File systems of local disks and of memory, by their numbers (`statfs(2)`).
+const LOCAL: [(&str, u64); 9] = [
+    ("ext2, ext3 or ext4", 0xEF53),
+    ("XFS", 0x5846_5342),
+    ("Btrfs", 0x9123_683E),
+    ("tmpfs", 0x0102_1994),
+    ("ZFS", 0x2FC1_2FC1),
+    ("F2FS", 0xF2F5_2010),
+    ("bcachefs", 0xCA45_1A4E),
+    ("SquashFS", 0x7371_7368),
+    ("EROFS", 0xE0F5_E1E2),
+];
 
 /// Chooses the signal of a lease, which would end the process otherwise; not in `libc`.
 const F_SETSIG: c_int = 10;
@@ -37,8 +53,10 @@ impl Mapping {
     /// Maps `file`, of `bytes` bytes, which is open for reading alone.
     ///
     /// # Errors
-    /// The kernel gives no lease, or the file has another size by now.
+    /// The file system is not known to be local, the kernel gives no lease, or the file has another
+    /// size by now.
     pub fn new(file: File, name: String, bytes: u64) -> io::Result<Mapping> {
+        require_local(fstatfs(&file)?.f_type as u64)?;
         lease(&file)?;
         // From here on it keeps its size.
         if file.metadata()?.len() != bytes {
@@ -66,6 +84,18 @@ impl Mapping {
                 self.name
             )),
         }
+    }
+}
+
+/// Refuses a file system, by its number, on which a lease might protect nothing.
+fn require_local(number: u64) -> io::Result<()> {
+    // Some have the upper half of their number set from its sign.
+    let number = number & u64::from(u32::MAX);
+    match LOCAL.iter().any(|(_, local)| *local == number) {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "its file system, {number:#x}, is none of a local disk"
+        ))),
     }
 }
 
@@ -104,5 +134,23 @@ impl Stretch {
 
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_trusted_on_file_systems_of_this_machine_alone() {
+        let [overlay, fuse, nfs, smb] = [0x794C_7630, 0x6573_5546, 0x6969, 0xFE53_4D42];
+        for number in [overlay, fuse, nfs, smb, 0] {
+            let why = require_local(number).unwrap_err().to_string();
+            assert!(why.contains(&format!("{number:#x}")), "{why}");
+        }
+        let sign_extended = i64::from(0x9123_683E_u32.cast_signed()).cast_unsigned();
+        for number in [0xEF53, 0x0102_1994, sign_extended] {
+            require_local(number).unwrap();
+        }
     }
 }

@@ -4,12 +4,13 @@ use std::error::Error;
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
+use crate::backend::mapping::Mapping;
 use crate::backend::{self, Backend, READER};
 use crate::engine::speculate::Speculate;
 use crate::engine::{self, EngineError, Handle, Limits, Phase};
@@ -344,21 +345,28 @@ pub fn load<B: Runs>(
     let plan = Plan::within::<Backend>(device.room(), checkpoint.layout())?;
     log::line("memory:");
     plan.lines().iter().for_each(log::line);
-    if let Some(packed) = checkpoint.packed() {
-        guard(packed.clone());
+    let packed = checkpoint.packed().filter(|packed| packed.maps());
+    if let Some(mapping) = packed.and_then(|packed| packed.mapped()) {
+        guard(Arc::downgrade(mapping));
     }
     Ok(Runner::load(device, checkpoint, &plan)?)
 }
 
 /// Ends the process soon after somebody wants to change weights that are used where they lie: who
-/// that is waits for it. Requests that are open meanwhile are told by the device.
-fn guard(packed: Arc<Packed>) {
+/// that is waits for it. Requests that are open meanwhile are told by the device. Weights that
+/// nobody uses any more are let go.
+fn guard(mapping: Weak<Mapping>) {
     thread::spawn(move || {
         loop {
             thread::sleep(GUARD_EVERY);
-            if let Some(Err(why)) = packed.mapped().map(|mapping| mapping.check()) {
-                Exit::Io.within(LAST_WORDS);
-                return log::line(why);
+            let checked = mapping.upgrade().map(|mapping| mapping.check());
+            match checked {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(why)) => {
+                    Exit::Io.within(LAST_WORDS);
+                    return log::line(why);
+                }
             }
         }
     });

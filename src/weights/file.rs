@@ -10,6 +10,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Advice, fadvise};
@@ -77,6 +78,20 @@ impl WeightsFile {
     /// Size when it was opened.
     pub fn bytes(&self) -> u64 {
         self.stamp.bytes
+    }
+
+    /// The file, as it is read through the page cache.
+    pub fn handle(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether it is what `path` leads to now.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let (own, found) = (self.file.metadata()?, path.metadata()?);
+        Ok((own.dev(), own.ino()) == (found.dev(), found.ino()))
     }
 
     /// Why it is read through the page cache alone, if it is.

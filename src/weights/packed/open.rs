@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -16,6 +15,7 @@ use sha2::{Digest, Sha256};
 use super::table::{self, Entry, HEAD_BYTES, Head, MAGIC, Problem, Table, VERSION};
 use super::{file_name, manifest};
 use crate::backend::mapping::{Mapping, Stretch};
+use crate::operator_file;
 use crate::target;
 use crate::weights::error::WeightsError;
 use crate::weights::file::WeightsFile;
@@ -45,10 +45,7 @@ pub struct Packed {
     names: BTreeMap<String, usize>,
     /// Whether its weights are used where the file is mapped.
     maps: bool,
-    /// To be read through the page cache, and to be mapped.
-    file: File,
-    /// Second handle of that file, read as weights are that are kept elsewhere.
-    bulk: OnceLock<WeightsFile>,
+    file: WeightsFile,
     /// Tried at most once; why there is none.
     mapping: OnceLock<Result<Arc<Mapping>, String>>,
 }
@@ -56,9 +53,9 @@ pub struct Packed {
 /// Whether the file at `path` begins as packed weights do.
 pub fn is_packed(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
-    let regular = path.metadata().is_ok_and(|found| found.is_file());
-    let read = regular.then(|| File::open(path).and_then(|mut file| file.read_exact(&mut start)));
-    matches!(read, Some(Ok(()))) && start == MAGIC
+    let file = operator_file::open(path, u64::MAX);
+    let read = file.and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == MAGIC
 }
 
 impl Packed {
@@ -68,16 +65,18 @@ impl Packed {
     /// `Packed` when it is damaged or another target's, `Truncated` when it was cut short, and as
     /// `Folder` where it cannot be opened.
     pub fn open(path: &Path, reader: Reader) -> Result<Packed, WeightsError> {
-        let file = open_plain(path)?;
         let of_path = |error| WeightsError::of_path(path, error);
-        let bytes = file.metadata().map_err(of_path)?.len();
+        let (folder, name) = split(path);
+        let opened = Folder::open(&folder)?.file(&name)?;
+        let file = WeightsFile::of(opened.file, opened.direct).map_err(of_path)?;
+        let (handle, bytes) = (file.handle(), file.bytes());
         let refused = |problem| refused(path, bytes, problem);
         let mut page = vec![0; (bytes as usize).min(HEAD_BYTES)];
-        file.read_exact_at(&mut page, 0).map_err(of_path)?;
+        handle.read_exact_at(&mut page, 0).map_err(of_path)?;
         let head = Head::parse(&page, bytes).map_err(refused)?;
         let mut text = vec![0; (head.table.end - head.table.start) as usize];
-        file.read_exact_at(&mut text, head.table.start)
-            .map_err(of_path)?;
+        let read = handle.read_exact_at(&mut text, head.table.start);
+        read.map_err(of_path)?;
         let table = Table::parse(&text, &head).map_err(refused)?;
         check_target(&table, reader.layout).map_err(|problem| WeightsError::Packed {
             path: path.to_path_buf(),
@@ -92,7 +91,6 @@ impl Packed {
             table,
             maps: reader.maps,
             file,
-            bulk: OnceLock::new(),
             mapping: OnceLock::new(),
         })
     }
@@ -115,7 +113,7 @@ impl Packed {
             return Ok(None);
         };
         let mut content = vec![0; found.bytes as usize];
-        let read = self.file.read_exact_at(&mut content, found.start);
+        let read = self.file.handle().read_exact_at(&mut content, found.start);
         read.map_err(|error| self.unread(error))?;
         Ok(Some(content))
     }
@@ -158,30 +156,18 @@ impl Packed {
         out: &mut [u8],
     ) -> Result<u64, WeightsError> {
         let read = match self.maps() {
-            true => self.file.read_exact_at(out, offset).map(|()| 0),
-            false => self.bulk().and_then(|bulk| bulk.read(offset, out)),
+            true => self.file.handle().read_exact_at(out, offset).map(|()| 0),
+            false => self.file.read(offset, out),
         };
         read.map_err(|error| self.unread(error))
-    }
-
-    /// The file as weights are read. Who comes second finds it open, or opens it as well.
-    fn bulk(&self) -> io::Result<&WeightsFile> {
-        if let Some(bulk) = self.bulk.get() {
-            return Ok(bulk);
-        }
-        let (folder, name) = split(&self.path);
-        let opened = Folder::open(&folder).and_then(|folder| folder.file(&name));
-        let opened = opened.map_err(io::Error::other)?;
-        let bulk = WeightsFile::of(opened.file, opened.direct)?;
-        Ok(self.bulk.get_or_init(|| bulk))
     }
 
     /// The file in memory, if the kernel lets no one change it there; else why not, once for all.
     fn mapping(&self) -> Result<&Arc<Mapping>, &str> {
         let made = self.mapping.get_or_init(|| {
-            // A lease is of what was opened, and ends with the mapping.
-            let file = open_plain(&self.path).map_err(|error| error.to_string())?;
-            let mapping = Mapping::new(file, self.path.display().to_string(), self.head.table.end);
+            let file = self.file.handle().try_clone();
+            let (name, bytes) = (self.path.display().to_string(), self.head.table.end);
+            let mapping = file.and_then(|file| Mapping::new(file, name, bytes));
             mapping.map(Arc::new).map_err(|error| error.to_string())
         });
         made.as_ref().map_err(String::as_str)
@@ -202,12 +188,17 @@ impl Packed {
         self.maps.then(|| self.mapping().err()).flatten()
     }
 
-    /// Refuses a file that was written to since it was opened.
+    /// Refuses a file that was written to since it was opened, and one whose name another has now.
     ///
     /// # Errors
     /// `Changed`, or `Io`.
     pub(in crate::weights) fn check_unchanged(&self) -> Result<(), WeightsError> {
-        match self.bulk.get().map_or(Ok(true), WeightsFile::is_unchanged) {
+        let is_there = || self.file.is_at(&self.path);
+        match self
+            .file
+            .is_unchanged()
+            .and_then(|same| Ok(same && is_there()?))
+        {
             Ok(true) => Ok(()),
             Ok(false) => Err(WeightsError::Changed { file: self.name() }),
             Err(error) => Err(self.unread(error)),
@@ -217,7 +208,7 @@ impl Packed {
     /// Reads all of it and compares it with its digests.
     ///
     /// # Errors
-    /// `Packed` naming each piece that differs, `Truncated` or `Io`.
+    /// `Packed` naming each piece that differs, `Changed`, `Truncated` or `Io`.
     pub fn check(&self, progress: &Progress) -> Result<(), WeightsError> {
         let damaged: Vec<String> = self
             .damaged(progress)?
@@ -225,7 +216,7 @@ impl Packed {
             .map(Damage::to_string)
             .collect();
         match damaged[..] {
-            [] => Ok(()),
+            [] => self.check_unchanged(),
             _ => {
                 let pieces = damaged.join("; ");
                 let fix = "copy the file again, or pack the weights again";
@@ -334,12 +325,6 @@ impl fmt::Display for Damage {
             "piece {index} (bytes {start} to {end}) has the digest {digest}, {written} was written"
         )
     }
-}
-
-/// Opens a file that no other user can have placed there.
-fn open_plain(path: &Path) -> Result<File, WeightsError> {
-    let (folder, name) = split(path);
-    Ok(Folder::open(&folder)?.file(&name)?.file)
 }
 
 /// The directory of a file, and its name there.

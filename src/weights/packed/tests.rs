@@ -155,6 +155,45 @@ fn a_file_that_is_not_whole_is_none() {
     );
 }
 
+#[test]
+fn a_file_that_is_renamed_over_is_read_to_its_end_and_told() {
+    let folder = Scratch::new();
+    let path = written(&folder);
+    let packed = Packed::open(&path, READER).unwrap();
+    let copied = Packed::open(
+        &path,
+        Reader {
+            maps: false,
+            ..READER
+        },
+    )
+    .unwrap();
+    let other = folder.0.join("other.packed");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[HEAD_BYTES..HEAD_BYTES + 5000].fill(8);
+    fs::write(&other, bytes).unwrap();
+    packed.check_unchanged().unwrap();
+    fs::rename(&other, &path).unwrap();
+    for packed in [packed, copied] {
+        let progress = Progress::default();
+        let entry = packed.entry("a", [2, 8]).unwrap();
+        let stack = PackedStack::new(&packed, entry, &progress);
+        let mut read = vec![0; 5000];
+        stack.read(0, &mut read).unwrap();
+        assert!(read == [7; 5000]);
+        if let Some(stretch) = stack.map() {
+            assert!(stretch.bytes() == read);
+        }
+        let told = [packed.check_unchanged(), packed.check(&progress)];
+        for told in told {
+            assert!(
+                matches!(told, Err(WeightsError::Changed { .. })),
+                "{told:?}"
+            );
+        }
+    }
+}
+
 /// Place where the kernel gives leases to whoever runs the test.
 #[test]
 fn who_cuts_a_mapped_file_waits_and_its_reader_is_told() {
