@@ -19,7 +19,7 @@ use crate::text::tools::tests::{Written, for_each_syntax, schemas};
 use super::generate::Gathered;
 use super::generate::generation::{Finish, Settled};
 use super::generate::stream::Writer;
-use super::messages::partial::complete_part;
+use super::messages::partial::{Input, complete_part};
 use super::responses::store::Store;
 use super::settings::Settings;
 use super::state::{Loading, State};
@@ -94,6 +94,31 @@ fn in_parts() -> ReplyFormat {
         tools: Some(schemas().into()),
         slips: true,
         ..ReplyFormat::default()
+    }
+}
+
+/// Ends of a call of its own: at each of its tokens, and at each text that its values hold.
+fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<State>) {
+    let arguments = json!({"path": "a \"b\" é\n", "line": 70, "tags": ["x, y", "}"]});
+    let text = S::write("edit", arguments.as_object().unwrap());
+    let tokens = model.tokenizer.encode(&text).unwrap();
+    let check = |tokens: &[TokenId], stop: &str| {
+        let format = || ReplyFormat {
+            reasoning_opened: false,
+            stops: vec![stop.to_string()],
+            ..in_parts()
+        };
+        let whole = settled::<S>(model, tokens, false, format(), || false);
+        let pieces = settled::<S>(model, tokens, false, format(), || true);
+        check_messages(model, &whole, &pieces);
+        check_chat(model, false, &whole, &pieces);
+        check_responses(model, state, &whole, &pieces);
+    };
+    (0..=tokens.len()).for_each(|end| check(&tokens[..end], STOP));
+    for stop in [
+        "a ", "\"b", "b\"", " ", "é", "\n", "7", "70", "0", "x", ", ", "y", "}",
+    ] {
+        check(&tokens, stop);
     }
 }
 
@@ -282,6 +307,11 @@ fn check_messages(model: &ChatModel, whole: &[Settled], pieces: &[Settled]) {
         let partial = block.as_object_mut().unwrap().remove("partial");
         if block["type"] == "tool_use" {
             let partial = partial.as_ref().and_then(Value::as_str).unwrap_or_default();
+            assert_eq!(
+                Input::default().push(partial),
+                partial,
+                "half a value is told"
+            );
             let input = serde_json::from_str(partial);
             block["input"] = input.unwrap_or_else(|_| complete_part(partial));
             block["id"] = Value::Null;
@@ -366,6 +396,7 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
             bytes_done: 0,
             bytes_total: 0,
         });
+        check_broken_calls::<S>(&model, &state);
         let mut random = Random::new(21);
         let (begun, mut replies, mut groups) = (Instant::now(), 0, 0);
         for _ in 0..RECHUNKINGS.div_ceil(SYNTAXES) {

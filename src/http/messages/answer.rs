@@ -13,7 +13,7 @@ use crate::http::random;
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 
-use super::partial::complete_part;
+use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;
 
 /// Stands in each thinking block where others vouch for the text; ours comes back in the clear.
@@ -155,6 +155,8 @@ pub struct MessageWriter {
     identity: Identity,
     prompt_tokens: usize,
     open: Option<Block>,
+    /// Input of the call that is open.
+    input: Input,
     /// Blocks that were begun.
     blocks: usize,
     finish: Finish,
@@ -166,6 +168,7 @@ impl MessageWriter {
             identity,
             prompt_tokens,
             open: None,
+            input: Input::default(),
             blocks: 0,
             finish: Finish::Stop,
         }
@@ -186,9 +189,13 @@ impl MessageWriter {
             Delta::ToolCall { name, .. } => {
                 let block = json!({"type": "tool_use", "id": call_id(), "name": name, "input": {}});
                 self.begin(Block::ToolUse, &block, out);
+                self.input = Input::default();
             }
             Delta::Arguments { json, .. } => {
-                self.piece("input_json_delta", "partial_json", json, out);
+                let complete = self.input.push(json);
+                if !complete.is_empty() {
+                    self.piece("input_json_delta", "partial_json", &complete, out);
+                }
             }
         }
     }

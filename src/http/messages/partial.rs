@@ -1,28 +1,25 @@
-//! The input of a call that the reply's end cut off.
+//! Inputs of calls, which the end of the reply may cut off.
 
 use serde_json::{Map, Value};
 
 /// What a JSON object that breaks off tells of itself for sure: the members and items that are
 /// complete, as the clients' libraries read it from a stream. Anything else is the empty object.
 pub fn complete_part(json: &str) -> Value {
-    let whole = complete_text(json);
+    let mut input = Input::default();
+    let mut whole = input.push(json);
+    whole.truncate(input.complete);
+    whole.extend(input.open.iter().rev().map(|&close| char::from(close)));
     let object = serde_json::from_str::<Map<String, Value>>(&whole);
     Value::Object(object.unwrap_or_default())
 }
 
-/// Cuts behind the last value that is complete, and closes what is open there.
-fn complete_text(json: &str) -> String {
-    let mut text = Scanner::default();
-    for (at, byte) in json.bytes().enumerate() {
-        text.take(at, byte);
-    }
-    let mut whole = json[..text.complete].to_string();
-    whole.extend(text.open.iter().rev().map(|&close| char::from(close)));
-    whole
-}
-
+/// JSON of an input as it comes, which is told as far as its values are complete: however the call
+/// ends, a stream has told no more of it than a whole answer.
 #[derive(Debug, Default)]
-struct Scanner {
+pub struct Input {
+    /// Bytes so far, and the last of them that are not told.
+    length: usize,
+    held: String,
     in_string: bool,
     escaped: bool,
     /// A string that ends here is a member's name.
@@ -31,37 +28,55 @@ struct Scanner {
     open: Vec<u8>,
     /// Where the last value that is complete ends, or one begins that may be empty.
     complete: usize,
+    /// The same, with the comma behind it.
+    separated: usize,
 }
 
-impl Scanner {
-    fn take(&mut self, at: usize, byte: u8) {
+impl Input {
+    /// What is complete with `json` and was not told yet, and a comma behind it.
+    pub fn push(&mut self, json: &str) -> String {
+        self.held.push_str(json);
+        json.bytes().for_each(|byte| self.take(byte));
+        let told = self.length - self.held.len();
+        let rest = self.held.split_off(self.separated - told);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    fn take(&mut self, byte: u8) {
+        let at = self.length;
+        self.length += 1;
         match byte {
             _ if self.escaped => self.escaped = false,
             b'\\' if self.in_string => self.escaped = true,
             b'"' => {
                 self.in_string = !self.in_string;
                 if !self.in_string && !self.in_name {
-                    self.complete = at + 1;
+                    self.complete_at(at + 1);
                 }
             }
             _ if self.in_string => {}
             b'{' | b'[' => {
                 self.open.push(byte + 2);
                 self.in_name = byte == b'{';
-                self.complete = at + 1;
+                self.complete_at(at + 1);
             }
             b'}' | b']' => {
                 self.open.pop();
-                self.complete = at + 1;
+                self.complete_at(at + 1);
             }
             // A number is complete once something stands behind it.
             b',' => {
-                self.complete = at;
+                self.complete_at(at);
+                self.separated = at + 1;
                 self.in_name = self.open.last() == Some(&b'}');
             }
             b':' => self.in_name = false,
             _ => {}
         }
+    }
+
+    fn complete_at(&mut self, at: usize) {
+        (self.complete, self.separated) = (at, at);
     }
 }
 
@@ -91,6 +106,22 @@ mod tests {
             (r#"{"a" "b"}}"#, json!({})),
         ] {
             assert_eq!(complete_part(cut), expected, "{cut}");
+        }
+    }
+
+    /// However it comes in pieces, and wherever it ends.
+    #[test]
+    fn what_is_told_piece_by_piece_is_what_is_told_at_once() {
+        let text = json!({"a": "b\"c", "n": [1, -2.5e3, {}], "t": true}).to_string();
+        for end in 0..=text.len() {
+            let mut input = Input::default();
+            let told: String = text[..end]
+                .chars()
+                .map(|piece| input.push(&piece.to_string()))
+                .collect();
+            assert!(text[..end].starts_with(&told));
+            assert_eq!(complete_part(&told), complete_part(&text[..end]), "{told}");
+            assert_eq!(Input::default().push(&told), told);
         }
     }
 
