@@ -1,11 +1,12 @@
-//! Files that an operator names: keys, certificates, settings, conversations, golden tokens.
+//! Files that an operator names: keys, certificates, settings, conversations, golden tokens; and
+//! files of lines that are written for one.
 //!
 //! Nothing but a regular file of a bounded size is read, wherever links lead to it: a pipe is waited
 //! for without end, and a device gives without end. To open a device may do something already, so
 //! the name is looked at first; what was opened is looked at again, without waiting for a writer.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Take};
+use std::io::{self, ErrorKind, Read, Seek, Take, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -28,6 +29,48 @@ pub fn open(path: &Path, bytes_max: u64) -> io::Result<Take<File>> {
         format!("has more than {bytes_max} bytes")
     })?;
     Ok(file.take(found.len()))
+}
+
+/// Appends `line` to a file that is open for that: all of it or, as on a full disk, nothing.
+///
+/// # Errors
+/// Why it is not there.
+pub fn append(mut file: &File, line: &[u8]) -> Result<(), NotWritten> {
+    let mut rest = line;
+    while !rest.is_empty() {
+        let failed = match file.write(rest) {
+            Ok(0) => ErrorKind::WriteZero.into(),
+            Ok(count) => {
+                rest = &rest[count..];
+                continue;
+            }
+            Err(why) if why.kind() == ErrorKind::Interrupted => continue,
+            Err(why) => why,
+        };
+        return Err(NotWritten {
+            why: failed,
+            torn: take_back(file, line.len() - rest.len()).is_err(),
+        });
+    }
+    Ok(())
+}
+
+/// Why a line is not in a file, and whether a part of it is.
+#[derive(Debug)]
+pub struct NotWritten {
+    pub why: io::Error,
+    pub torn: bool,
+}
+
+/// Cuts the last `bytes` off, which this process has written, unless others wrote behind them.
+fn take_back(mut file: &File, bytes: usize) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let end = file.stream_position()?;
+    let is_last = file.metadata()?.len() == end;
+    require(is_last, || "others wrote behind it".to_string())?;
+    file.set_len(end - bytes as u64)
 }
 
 fn require(holds: bool, problem: impl FnOnce() -> String) -> io::Result<()> {

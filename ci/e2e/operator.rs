@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, PATIENCE, Server, run};
+use crate::harness::{Answer, PATIENCE, Place, Server, run, run_under};
 
 /// A path of its own, removed with it.
 struct Scratch(PathBuf);
@@ -230,6 +230,44 @@ fn what_is_recorded_can_be_replayed() {
     fs::write(other.path(), text.replace("Paris", "Berlin")).unwrap();
     let other = replay(other.path()).unwrap();
     assert_eq!(other.status.code(), Some(1), "{other:?}");
+}
+
+/// Line of the shell under which files have room for a few lines.
+const SMALL_FILES: &str = "trap '' XFSZ; ulimit -f 3";
+
+#[test]
+fn a_disk_that_is_full_leaves_whole_lines() {
+    let (log, dump) = (Scratch::new("full-log"), Scratch::new("full-dump"));
+    let flags = ["--access-log", log.path(), "--dump", dump.path()];
+    let server = Server::start_under(SMALL_FILES, &flags);
+    for at in 0..16 {
+        let body = json!({"prompt": "a".repeat(20 + at), "max_tokens": 1});
+        assert_eq!(server.post_to("/v1/completions", &body).status, 200);
+    }
+    server.line_with("lines are lost");
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let place = Place::new("full");
+    let (input, output) = (place.path("in"), place.path("out"));
+    let request = |at: usize| {
+        let body = json!({"prompt": "a", "max_tokens": 1});
+        json!({"custom_id": at.to_string(), "method": "POST", "url": "/v1/completions",
+            "body": body})
+    };
+    let requests: Vec<String> = (0..16).map(|at| request(at).to_string()).collect();
+    fs::write(&input, requests.join("\n")).unwrap();
+    let done = run_under(SMALL_FILES, &["batch", &input, &output]);
+    assert_eq!(done.status.code(), Some(74), "{done:?}");
+    for file in [log.path(), dump.path(), &output] {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(text.ends_with('\n'), "{file}: {text}");
+        for line in text.lines() {
+            assert!(
+                serde_json::from_str::<Value>(line).is_ok(),
+                "{file}: {line}"
+            );
+        }
+    }
 }
 
 #[test]

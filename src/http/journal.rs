@@ -13,6 +13,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::log;
+use crate::operator_file::{self, NotWritten};
 
 use super::limits::{JOURNAL_BYTES_MAX, JOURNAL_FLUSH_TIMEOUT, JOURNAL_LINES_MAX};
 
@@ -43,14 +44,18 @@ impl Journal {
     pub fn open(path: &Path, mode: u32, bytes_max: u64) -> io::Result<Journal> {
         let name = path.display().to_string();
         if path.as_os_str() == STANDARD_OUTPUT {
-            return Ok(Journal::over(Box::new(io::stdout()), name, bytes_max));
+            return Ok(Journal::over(
+                Out::Stream(Box::new(io::stdout())),
+                name,
+                bytes_max,
+            ));
         }
         let file = open_file(path, mode)?;
         let room = bytes_max.saturating_sub(file.metadata()?.len());
-        Ok(Journal::over(Box::new(file), name, room))
+        Ok(Journal::over(Out::File(file), name, room))
     }
 
-    fn over(out: Box<dyn Write + Send>, name: String, room: u64) -> Journal {
+    fn over(out: Out, name: String, room: u64) -> Journal {
         let (sender, lines) = mpsc::sync_channel(JOURNAL_LINES_MAX);
         let (done, written) = mpsc::channel();
         let lost = Arc::new(AtomicU64::new(0));
@@ -149,8 +154,27 @@ fn linked(problem: &str) -> io::Error {
     ))
 }
 
+/// Where lines go.
+enum Out {
+    /// Each is written whole or not at all.
+    File(File),
+    Stream(Box<dyn Write + Send>),
+}
+
+impl Out {
+    fn append(&mut self, line: &[u8]) -> Result<(), NotWritten> {
+        match self {
+            Out::File(file) => operator_file::append(file, line),
+            Out::Stream(stream) => {
+                let written = stream.write_all(line).and_then(|()| stream.flush());
+                written.map_err(|why| NotWritten { why, torn: true })
+            }
+        }
+    }
+}
+
 struct Writer {
-    out: Box<dyn Write + Send>,
+    out: Out,
     name: String,
     /// Bytes that may still be written.
     room: u64,
@@ -178,13 +202,18 @@ impl Writer {
         let room = self.room.checked_sub(line.len() as u64);
         self.room = room.ok_or_else(|| io::Error::other("it is as large as it may become"))?;
         if self.broken {
-            self.out.write_all(b"\n")?;
+            self.append(b"\n")?;
         }
-        self.broken = true;
-        self.out.write_all(line)?;
-        self.out.flush()?;
-        self.broken = false;
-        Ok(())
+        self.append(line)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.out.append(bytes);
+        self.broken = match &written {
+            Ok(()) => false,
+            Err(failed) => self.broken || failed.torn,
+        };
+        written.map_err(|failed| failed.why)
     }
 }
 
@@ -216,7 +245,11 @@ mod tests {
     }
 
     fn written(sink: Sink, bytes_max: u64, lines: &[&str]) -> (String, u64) {
-        let journal = Journal::over(Box::new(sink.clone()), "sink".to_string(), bytes_max);
+        let journal = Journal::over(
+            Out::Stream(Box::new(sink.clone())),
+            "sink".to_string(),
+            bytes_max,
+        );
         for line in lines {
             journal.push(line.as_bytes().to_vec());
         }
@@ -243,7 +276,11 @@ mod tests {
     fn bytes_on_their_way_are_bounded() {
         let sink = Sink::default();
         let held = sink.bytes.lock().unwrap();
-        let journal = Journal::over(Box::new(sink.clone()), "sink".to_string(), u64::MAX);
+        let journal = Journal::over(
+            Out::Stream(Box::new(sink.clone())),
+            "sink".to_string(),
+            u64::MAX,
+        );
         journal.push(vec![b'x'; JOURNAL_BYTES_MAX - 1]);
         journal.push(Vec::new());
         assert_eq!(journal.lost(), 1);

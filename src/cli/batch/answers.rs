@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -17,6 +17,7 @@ use crate::cli::{Exit, Failure};
 use crate::http::offline::Answered;
 use crate::http::random;
 use crate::log;
+use crate::operator_file;
 
 /// Beginning of every line that is written here.
 const BEGINNING: &[u8] = br#"{"id":"batch_req_"#;
@@ -281,11 +282,11 @@ impl Answers {
         Ok(())
     }
 
-    /// One call of the system, so that another reader sees a whole line.
+    /// All of it is there or nothing, and another reader sees a whole line.
     fn write(&mut self, line: &Answer<'_>, failed: bool) -> Result<(), Failure> {
         let mut text = serde_json::to_vec(line).map_err(|why| self.io(&why))?;
         text.push(b'\n');
-        self.file.write_all(&text).map_err(|why| self.io(&why))?;
+        operator_file::append(&self.file, &text).map_err(|failed| self.io(&failed.why))?;
         self.failed += usize::from(failed);
         Ok(())
     }
