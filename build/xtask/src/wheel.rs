@@ -184,7 +184,12 @@ fn copy(pin: &Pin, from: &Path, to: &Path) -> Result<(), String> {
 }
 
 fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
-    let content = fs::read(file).map_err(|why| {
+    // A pipe would be waited for without end.
+    let metadata = fs::metadata(file).and_then(|found| match found.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("it is no regular file")),
+    });
+    let content = metadata.and_then(|()| fs::read(file)).map_err(|why| {
         let (file, fix) = (file.display(), offline(pin));
         format!("{pin}: {file} cannot be read: {why}. To build without an index, {fix}")
     })?;
