@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use crate::backend::cpu::Cpu;
 use crate::engine::request::{Admitted, Event, Request, Sampling};
 use crate::engine::turns::Source;
 use crate::executor::{DeviceError, Executor, Patience, Rows};
+use crate::weights::tests::Folder;
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.
@@ -215,4 +217,34 @@ fn a_model_without_a_tokenizer_says_so() {
         "{message}"
     );
     assert!(!unfinished("tokenizer.json").contains("[chat]"));
+}
+
+/// Place where the kernel gives leases to whoever runs the test.
+#[test]
+fn weights_that_nobody_uses_are_let_go() {
+    let folder = Folder::new();
+    let path = folder.0.join("weights");
+    fs::write(&path, "weights").unwrap();
+    let open = |write: bool| {
+        let mut options = fs::OpenOptions::new();
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        options
+            .read(!write)
+            .write(write)
+            .custom_flags(flags)
+            .open(&path)
+    };
+    let Ok(mapping) = Mapping::new(open(false).unwrap(), String::new(), 7) else {
+        return;
+    };
+    let mapping = Arc::new(mapping);
+    guard(Arc::downgrade(&mapping));
+    assert_eq!(Arc::strong_count(&mapping), 1);
+    drop(mapping);
+    // The guard holds it while it looks.
+    let begun = Instant::now();
+    while open(true).is_err() {
+        assert!(begun.elapsed() < GUARD_EVERY * 20, "the lease is held");
+        thread::sleep(GUARD_EVERY / 10);
+    }
 }
