@@ -29,6 +29,7 @@ pub mod shapes;
 pub mod target;
 #[cfg(feature = "server")]
 pub mod text;
+pub mod threads;
 pub mod weights;
 
 #[cfg(feature = "server")]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{
     Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run_under, with,
 };
+use crate::keys::KeyFile;
 
 /// A chat of 7.9 MB, far beyond the context.
 fn far_too_long() -> Value {
@@ -121,7 +122,20 @@ impl Group {
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
             ("/sys/fs/cgroup", "memory.max"),
         ];
-        places.into_iter().find_map(|(place, file)| {
+        Group::at(&places, name, limit)
+    }
+
+    /// One of so many threads.
+    fn of_threads(name: &str, limit: usize) -> Option<Group> {
+        let places = [
+            ("/sys/fs/cgroup/pids", "pids.max"),
+            ("/sys/fs/cgroup", "pids.max"),
+        ];
+        Group::at(&places, name, &limit.to_string())
+    }
+
+    fn at(places: &[(&str, &str)], name: &str, limit: &str) -> Option<Group> {
+        places.iter().find_map(|(place, file)| {
             let group = format!("{place}/atlas-e2e-{}-{name}", std::process::id());
             fs::create_dir(&group).ok()?;
             let group = Group(group.into());
@@ -171,6 +185,73 @@ fn the_limit_of_a_control_group_bounds_what_is_taken() {
     });
     assert_eq!(server.chat(&question("Hi", 1)).status, 200);
     drop(server);
+}
+
+#[test]
+fn threads_that_cannot_be_had_end_the_start_with_their_number() {
+    let started = |limit: usize| {
+        let group = Group::of_threads(&format!("threads-{limit}"), limit)?;
+        let output = run_under(&group.enter(), &["serve", "--port", "0"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(69), "{limit}: {said}");
+        let given = format!(" threads are needed, and the system gives {limit}: ");
+        let (before, _) = said.split_once(&given).expect(&said);
+        let needed = before.split_whitespace().last().unwrap();
+        Some(needed.parse::<usize>().unwrap())
+    };
+    let Some(needed) = started(1) else {
+        println!("skipped: it needs a controller of threads and root");
+        return;
+    };
+    for limit in [2, 6, 12, 13, needed - 1] {
+        assert_eq!(started(limit), Some(needed), "{limit}");
+    }
+    let enough = Group::of_threads("threads-enough", needed).unwrap();
+    let server = Server::start_under(&enough.enter(), &[]);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}});
+    let body = with(
+        question("Hi", 8),
+        json!({"response_format": format, "n": 4}),
+    );
+    assert_eq!(server.chat(&body).status, 200);
+    drop(server);
+}
+
+#[test]
+fn no_thread_is_made_after_the_start() {
+    let keys = KeyFile::new("threads", "key-0123456789abcdef");
+    let server = Server::start_with(&["--api-keys-file", keys.path()]);
+    // What loaded the model is about to end.
+    let mut ready = server.threads();
+    loop {
+        thread::sleep(Duration::from_millis(100));
+        let now = std::mem::replace(&mut ready, server.threads());
+        if now == ready {
+            break;
+        }
+    }
+    let long = json!({"prompt": "the quick brown fox ".repeat(1_000)});
+    thread::scope(|scope| {
+        for at in 0..12 {
+            let (server, long, key) = (&server, &long, "key-0123456789abcdef");
+            scope.spawn(move || {
+                let pattern = format!("[a-z]{{{}}}", at + 1);
+                let fields = json!({"regex": pattern, "stream": at % 2 == 0});
+                let chat = with(question("Hi", 16), fields);
+                let answers = [
+                    server.chat_as(key, &chat),
+                    server.post_as(key, "/tokenize", long),
+                ];
+                for answer in answers {
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                }
+            });
+        }
+        server.signal("-HUP");
+    });
+    server.line_with("SIGHUP: 1 API keys");
+    assert_eq!(server.threads(), ready);
 }
 
 /// Slots of the target under test.

@@ -1,5 +1,6 @@
 //! A server process and a client that sends exactly the bytes it is given.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -224,6 +225,15 @@ impl Server {
             inode.is_some_and(|inode| inodes.iter().any(|known| known == inode))
         };
         lines.filter(of_process).map(str::to_string).collect()
+    }
+
+    /// Numbers of its threads.
+    pub fn threads(&self) -> BTreeSet<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name = |task: std::io::Result<fs::DirEntry>| task.unwrap().file_name();
+        tasks
+            .map(|task| name(task).into_string().unwrap())
+            .collect()
     }
 
     /// Number of the process.

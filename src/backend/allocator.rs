@@ -3,6 +3,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
+use std::mem::MaybeUninit;
+use std::ptr;
 
 use super::leave;
 
@@ -13,6 +15,8 @@ pub const POOLS: usize = 4;
 pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
 /// Bytes of a block that lies outside of the pools and goes back to the system when it is freed.
 const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
+/// Bytes below a frame that calls from there may be using.
+const STACK_KEPT_BYTES: usize = 128 * 1024;
 /// What the process ends with, as `cli::Exit::Unavailable`.
 const EXIT: i32 = 69;
 
@@ -86,6 +90,25 @@ pub fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Gives back to the system what calls of this thread that went deep have left of its stack.
+pub fn trim_stack() {
+    let mut attributes = MaybeUninit::uninit();
+    let (mut lowest, mut bytes) = (ptr::null_mut(), 0);
+    // SAFETY: the attributes are filled before they are read, and destroyed once.
+    unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return;
+        }
+        libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut bytes);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+    }
+    let here = (&raw const bytes).addr();
+    let unused = here.saturating_sub(lowest.addr() + STACK_KEPT_BYTES);
+    // SAFETY: no frame lies there, for the stack grows down to `lowest`; the last page is kept by
+    // what is left above it.
+    unsafe { libc::madvise(lowest, unused, libc::MADV_DONTNEED) };
+}
+
 /// Other C libraries decide by themselves.
 #[cfg(not(target_env = "gnu"))]
 pub fn prepare() {}
@@ -93,3 +116,55 @@ pub fn prepare() {}
 /// Other C libraries decide by themselves.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::hint::black_box;
+    use std::thread;
+
+    use super::*;
+
+    const DEEP_BYTES: usize = 32 << 20;
+
+    /// Bytes of this thread's stack that are in memory.
+    fn resident() -> usize {
+        let here = 0_u8;
+        let here = (&raw const here).addr();
+        let maps = fs::read_to_string("/proc/thread-self/smaps").unwrap();
+        let mut lines = maps.lines();
+        let holds = |line: &&str| {
+            let range = line
+                .split(' ')
+                .next()
+                .and_then(|range| range.split_once('-'));
+            range.is_some_and(|(start, end)| {
+                let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+                (number(start)..number(end)).contains(&here)
+            })
+        };
+        lines.find(holds).expect("the stack is mapped");
+        let line = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        let kibibytes = line.trim().strip_suffix("kB").unwrap().trim();
+        kibibytes.parse::<usize>().unwrap() * 1024
+    }
+
+    fn go_deep() {
+        black_box(&mut [1_u8; DEEP_BYTES]).fill(2);
+    }
+
+    #[test]
+    fn a_stack_that_was_deep_is_given_back() {
+        let thread = thread::Builder::new().stack_size(2 * DEEP_BYTES);
+        let thread = thread.spawn(|| {
+            let before = resident();
+            go_deep();
+            let deep = resident();
+            trim_stack();
+            (before, deep, resident())
+        });
+        let (before, deep, after) = thread.unwrap().join().unwrap();
+        assert!(deep >= DEEP_BYTES, "{deep}");
+        assert!(after <= before + STACK_KEPT_BYTES, "{before} {after}");
+    }
+}

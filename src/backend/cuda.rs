@@ -47,6 +47,7 @@ use failures::Failures;
 use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
+pub use load::READERS;
 use step::Steps;
 use storage::{Order, Storage};
 

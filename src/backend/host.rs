@@ -5,13 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 
 use super::allocator;
 use crate::ops::{Bound, HostMemory};
 use crate::target;
+use crate::threads::cores;
 
 /// What the server takes of the host's memory beside the model, at most: requests on their way,
 /// replies that are waited for, stored responses, texts and grammars that were met before, and the
@@ -23,6 +23,8 @@ pub const SERVER_BYTES: u64 = 400 * MEBIBYTE;
 const THREADS: u64 = 32;
 const STACK_BYTES: u64 = 2 * MEBIBYTE;
 const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
+/// The same of threads whose work goes deep by calling itself; `text::grammar::limits` adds it up.
+pub const DEEP_STACKS_BYTES: u64 = 256 * MEBIBYTE;
 /// A group without a limit has the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
@@ -95,19 +97,20 @@ fn least() -> &'static Option<Room> {
     })
 }
 
+fn stacks_bytes() -> u64 {
+    (THREADS + 2 * cores() as u64) * STACK_BYTES + DEEP_STACKS_BYTES
+}
+
 fn address_space() -> Option<Room> {
     let limit = getrlimit(Resource::As).current?;
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let reserved = (THREADS + 2 * cores) * STACK_BYTES + POOLS_BYTES;
+    let reserved = stacks_bytes() + POOLS_BYTES;
     let room = limit.saturating_sub(status_bytes("VmSize:")? + reserved);
     Some((room, Bound::AddressSpace(limit)))
 }
 
 fn data() -> Option<Room> {
     let limit = getrlimit(Resource::Data).current?;
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let reserved = (THREADS + 2 * cores) * STACK_BYTES;
-    let room = limit.saturating_sub(status_bytes("VmData:")? + reserved);
+    let room = limit.saturating_sub(status_bytes("VmData:")? + stacks_bytes());
     Some((room, Bound::Data(limit)))
 }
 

@@ -33,9 +33,10 @@ pub fn leave(code: i32) -> ! {
 /// The device of this binary.
 #[cfg(not(feature = "cuda"))]
 mod device {
-    use super::cpu::Cpu;
-    use crate::executor::DeviceError;
+    use super::cpu::{Cpu, THREADS_MAX};
+    use crate::executor::{DeviceError, LOGITS_ROWS_MAX};
     use crate::model::{TOLERANCE_F32, Tolerance};
+    use crate::threads;
 
     pub use super::cpu::{READER, pack};
     pub use super::parity::host::{describe, parity, partition};
@@ -53,6 +54,13 @@ mod device {
         Ok(super::host::room())
     }
 
+    /// Threads that work for it at once, at most: those of its operations beside their caller, and
+    /// those of a check before serving.
+    pub fn threads() -> usize {
+        let cores = threads::cores();
+        cores.min(THREADS_MAX) - 1 + cores.min(LOGITS_ROWS_MAX)
+    }
+
     /// The host's processor.
     ///
     /// # Errors
@@ -65,8 +73,9 @@ mod device {
 /// The device of this binary.
 #[cfg(feature = "cuda")]
 mod device {
-    use super::cuda::Cuda;
+    use super::cuda::{Cuda, READERS};
     use crate::executor::DeviceError;
+    use crate::threads;
 
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, parity, partition};
@@ -75,6 +84,15 @@ mod device {
 
     /// What runs the model.
     pub type Backend = Cuda;
+
+    /// Threads that are left to the driver.
+    const DRIVER: usize = 8;
+
+    /// Threads that work for it at once, at most: the driver's, and those that read weights or check
+    /// the model before serving.
+    pub fn threads() -> usize {
+        DRIVER + READERS.max(threads::cores())
+    }
 
     /// The GPU.
     ///
@@ -87,5 +105,5 @@ mod device {
 
 #[cfg(test)]
 pub use budget::simulated;
-pub use device::{Backend, GOLDEN_TOLERANCE, READER, open, pack, partition, room};
-pub use host::SERVER_BYTES;
+pub use device::{Backend, GOLDEN_TOLERANCE, READER, open, pack, partition, room, threads};
+pub use host::{DEEP_STACKS_BYTES, SERVER_BYTES};

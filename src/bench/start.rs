@@ -130,7 +130,7 @@ fn here(
     tell: impl FnOnce(&Report) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
     let begun = Instant::now();
-    boot::preflight().map_err(BenchError::Start)?;
+    boot::preflight(boot::THREADS).map_err(BenchError::Start)?;
     let progress = Arc::new(Progress::default());
     let Engine {
         handle: engine,
@@ -138,10 +138,11 @@ fn here(
         chat,
     } = boot::engine(files, &progress, None, Limits::TARGET);
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
-    boot::chat_of(chat).map_err(BenchError::Start)?;
-    let text_s = begun.elapsed().as_secs_f64();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|cause| BenchError::Model(format!("no waiting: {cause}")))?;
+    let chat = runtime.block_on(boot::chat_of(chat));
+    chat.map_err(BenchError::Start)?;
+    let text_s = begun.elapsed().as_secs_f64();
     let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
     let total_s = begun.elapsed().as_secs_f64();
     let told = serving.then(|| {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 
 use crate::backend::mapping::Mapping;
 use crate::backend::{self, Backend, READER};
@@ -22,13 +22,14 @@ use crate::model::{Plan, Runner, TooLittle, ledger};
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::text::framing;
-use crate::text::grammar::Grammars;
+use crate::text::grammar::{self, Grammars};
 use crate::text::identity;
 use crate::text::template::Template;
 use crate::text::template::special::{self, SpecialTokens};
 use crate::text::template::stated;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
+use crate::threads;
 use crate::weights::{self, Checkpoint, Folder, Packed, Progress, Stage, WeightsError, packed};
 
 use super::check::{self, Checks};
@@ -267,12 +268,20 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
     })
 }
 
-/// Says what starts.
+/// Threads of a started model, beside those that work for its device: the text side's and its
+/// grammars', the engine and who waits for its end and guards its weights; then the engine's for
+/// masks.
+pub const THREADS: usize = 1 + grammar::THREADS + 3 + engine::constraint::THREADS;
+
+/// Says what starts, with `threads` threads beside this one and the device's.
 ///
 /// # Errors
-/// When there is too little memory, by what is known before the device is opened.
-pub fn preflight() -> Result<(), Failure> {
+/// When there are too few threads, or too little memory, by what is known before the device is
+/// opened.
+pub fn preflight(threads: usize) -> Result<(), Failure> {
     log::line(about::version_line());
+    let needed = threads + backend::threads();
+    threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))?;
     ledger::preflight::<Backend>().map_err(|error| start_failure(&error))?;
     if let Some(part) = backend::partition() {
         log::line(format_args!("kernels on {part}: a part of this GPU"));
@@ -284,14 +293,17 @@ pub fn preflight() -> Result<(), Failure> {
 pub struct Engine {
     pub handle: Handle,
     pub thread: JoinHandle<engine::Outcome>,
-    pub chat: JoinHandle<Result<ChatModel, Failure>>,
+    pub chat: TextSide,
 }
+
+/// What comes of loading the text side.
+pub type TextSide = oneshot::Receiver<Result<ChatModel, Failure>>;
 
 /// The same, whose end nobody waits for yet.
 pub struct Started {
     pub handle: Handle,
     pub thread: engine::Thread,
-    pub chat: JoinHandle<Result<ChatModel, Failure>>,
+    pub chat: TextSide,
 }
 
 /// Whether a model is to draft: its layer of multi-token prediction takes memory.
@@ -364,8 +376,7 @@ fn guard(mapping: Weak<Mapping>) {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(why)) => {
-                    Exit::Io.within(LAST_WORDS);
-                    return log::line(why);
+                    return Exit::Io.within(LAST_WORDS, why);
                 }
             }
         }
@@ -399,12 +410,15 @@ pub fn start(
     check::tell_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
-    let chat = thread::spawn(move || {
+    let (told, chat) = oneshot::channel();
+    let load = move || {
         let chat = chat_model(&of_text)?;
         // The engine may have failed before it asks.
         let _ = give.send(Checks::new(&of_text, Some(&chat), golden.as_deref())?);
         Ok(chat)
-    });
+    };
+    // Nobody may wait for it any more.
+    thread::spawn(move || drop(told.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
     let (handle, thread) = engine::spawn(limits, move || {
         let drafting = match limits.drafts > 0 && limits.speculate != Speculate::Off {
@@ -443,13 +457,13 @@ pub fn engine(
     }
 }
 
-/// What a thread found that loaded the text side.
+/// Waits for the text side.
 ///
 /// # Errors
 /// As `chat_model`.
-pub fn chat_of(loading: JoinHandle<Result<ChatModel, Failure>>) -> Result<ChatModel, Failure> {
+pub async fn chat_of(loading: TextSide) -> Result<ChatModel, Failure> {
     let broken = |_| Failure::new(Exit::Internal, "the text side broke down");
-    loading.join().map_err(broken)?
+    loading.await.map_err(broken)?
 }
 
 /// Waits for the engine's end. Soon after a failure of the device the process ends, whatever it is
@@ -459,8 +473,7 @@ fn end(thread: engine::Thread) -> engine::Outcome {
     if let Err(error) = &outcome
         && error.is_of_device()
     {
-        engine_exit(error).within(LAST_WORDS);
-        log::line(error);
+        engine_exit(error).within(LAST_WORDS, error);
     }
     outcome
 }
@@ -479,12 +492,8 @@ pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
 ///
 /// # Errors
 /// As `chat_model`.
-pub async fn serving(
-    engine: &Handle,
-    chat: JoinHandle<Result<ChatModel, Failure>>,
-) -> Result<Option<ChatModel>, Failure> {
-    let chat = spawn_blocking(move || chat_of(chat)).await;
-    let chat = chat.map_err(|error| Failure::new(Exit::Internal, error))??;
+pub async fn serving(engine: &Handle, chat: TextSide) -> Result<Option<ChatModel>, Failure> {
+    let chat = chat_of(chat).await?;
     let phase = reached(engine, Phase::Serving).await;
     Ok((phase == Phase::Serving).then_some(chat))
 }

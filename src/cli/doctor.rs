@@ -9,10 +9,11 @@ use argh::{ArgsInfo, FromArgs};
 use crate::backend::{self, Backend, parity};
 use crate::model::{Plan, ledger};
 use crate::target;
+use crate::threads;
 use crate::weights::{Layout, Progress};
 
 use super::boot::{self, Files};
-use super::{Exit, Failure, about, machine};
+use super::{Exit, Failure, about, machine, serve};
 
 /// check this machine: GPU, memory, disk, limits, port, weights; a line each, ok or what to fix
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -43,7 +44,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
         findings.extend([machine::holders(), machine::power()]);
     }
     findings.extend(memory);
-    findings.extend([machine::open_files(), port(options.port)]);
+    findings.extend([threads(), machine::open_files(), port(options.port)]);
     findings.push(weights(options.weights.as_deref()));
     findings.extend(options.weights.as_deref().map(machine::disk));
     for finding in &findings {
@@ -83,6 +84,12 @@ fn memory() -> Finding {
         "{needed} of memory are needed: {}",
         plan.room_words()
     ))
+}
+
+fn threads() -> Finding {
+    let needed = serve::THREADS + boot::THREADS + backend::threads();
+    let had = threads::require(needed).map_err(|why| why.to_string());
+    had.map(|()| format!("{} threads can be had", needed + 1))
 }
 
 fn port(port: u16) -> Finding {

@@ -33,6 +33,7 @@ use argh::{ArgsInfo, EarlyExit, FromArgs};
 use self::config::Reading;
 use crate::backend;
 use crate::bench::{self, BenchError};
+use crate::log;
 
 /// one binary that serves one model on one kind of hardware
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -98,12 +99,17 @@ impl Exit {
         failures.into_iter().find(|exit| *exit as i32 == code)
     }
 
-    /// Ends the process after `grace`, whatever its threads wait for by then.
-    pub fn within(self, grace: Duration) {
-        thread::spawn(move || {
+    /// Says `why` and ends the process after `grace`, whatever its threads wait for by then.
+    pub fn within(self, grace: Duration, why: impl fmt::Display) {
+        let leave = move || {
             thread::sleep(grace);
             backend::leave(self as i32)
-        });
+        };
+        let timer = thread::Builder::new().spawn(leave);
+        log::line(why);
+        if timer.is_err() {
+            leave();
+        }
     }
 }
 

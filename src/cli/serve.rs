@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use argh::{ArgsInfo, FromArgs};
 use rustix::process::getuid;
@@ -28,14 +28,14 @@ use crate::http::origins::Origin;
 use crate::http::server::Server;
 use crate::http::settings::{Compatibility, Settings};
 use crate::http::state::State;
-use crate::http::threads::{Home, Threads};
+use crate::http::threads::{Home, OF_RUNTIME, Threads};
 use crate::http::tls::Tls;
 use crate::log;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::weights::Progress;
 
-use super::boot::{self, Files};
+use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;
 use super::warm::Warm;
 use super::{Exit, Failure};
@@ -43,6 +43,9 @@ use super::{Exit, Failure};
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PORT_DEFAULT: u16 = 8000;
+/// Threads of the server: for connections; to accept them and wait for signals; to read files again;
+/// to write lines to two files.
+pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
 /// Who may read the access log: the server's user and group.
 const ACCESS_LOG_MODE: u32 = 0o640;
 /// Who may read recorded texts: the server's user.
@@ -194,7 +197,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     log::set_level(options.log_level);
     let warm = options.warm.as_deref().map(Warm::load).transpose()?;
     let files = Files::locate(options.weights.as_deref())?;
-    boot::preflight()?;
+    boot::preflight(THREADS + boot::THREADS)?;
     if getuid().is_root() {
         log::line(
             "warning: running as root, which this server needs for nothing; the unit in packaging/ \
@@ -414,7 +417,7 @@ async fn live(
 /// Waits until requests may come; the text side, or none where the engine has stopped instead.
 async fn ready(
     engine: &Handle,
-    chat: JoinHandle<Result<ChatModel, Failure>>,
+    chat: TextSide,
     warm: Option<Warm>,
     notifier: &Notifier,
 ) -> Result<Option<ChatModel>, Failure> {

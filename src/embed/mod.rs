@@ -108,14 +108,15 @@ impl Engine {
     pub(crate) fn of(weights: Option<&Path>) -> Result<Engine, Failure> {
         boot::require_serving()?;
         let files = Files::locate(weights)?;
-        boot::preflight()?;
+        boot::preflight(boot::THREADS)?;
         let progress = Arc::new(Progress::default());
         let Started {
             handle,
             thread,
             chat,
         } = boot::start(&files, &progress, None, Limits::TARGET);
-        let chat = boot::chat_of(chat)?;
+        let mut loading = Box::pin(boot::chat_of(chat));
+        let chat = wait(|cx| loading.as_mut().poll(cx))?;
         let mut reached = Box::pin(boot::reached(&handle, Phase::Serving));
         if wait(|cx| reached.as_mut().poll(cx)) != Phase::Serving {
             let failed = thread.join().err();

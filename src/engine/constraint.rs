@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::executor::{Slot, TokenId};
 
 /// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
-const THREADS: usize = 4;
+pub const THREADS: usize = 4;
 /// How long a step's sampling waits for masks that are not there yet, all of them together. A
 /// sequence whose mask is later still is left out of steps until it comes.
 pub(super) const GRACE: Duration = Duration::from_millis(1);

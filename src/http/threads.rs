@@ -6,7 +6,8 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use rustix::process::nice;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -14,6 +15,38 @@ use tokio::task::spawn_blocking;
 
 use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
+
+/// Threads of a runtime that read requests.
+const PARSERS: usize = PARSERS_MAX + LARGE_PARSERS_MAX;
+/// For so long an idle one of them is kept: for ever.
+const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
+/// Threads of [`runtime`].
+pub const OF_RUNTIME: usize = 1 + PARSERS;
+
+/// A runtime of one thread, called `name`, with others that read requests: all that it ever has.
+///
+/// # Errors
+/// When it cannot be made.
+///
+/// # Panics
+/// If the system refuses a thread.
+pub fn runtime(name: &str) -> io::Result<Runtime> {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(PARSERS)
+        .thread_keep_alive(KEEP_ALIVE)
+        .thread_name(name)
+        .enable_all()
+        .build()?;
+    // A thread is made for work that finds all others busy.
+    let all = Arc::new(Barrier::new(PARSERS + 1));
+    for _ in 0..PARSERS {
+        let all = all.clone();
+        runtime.spawn_blocking(move || all.wait());
+    }
+    all.wait();
+    Ok(runtime)
+}
 
 /// Threads for connections. They end where this is dropped, outside of asynchronous code: that
 /// waits for what they compute.
@@ -26,18 +59,12 @@ impl Threads {
     /// So many threads, each with others for what its connections have to compute.
     ///
     /// # Errors
-    /// When the system has no threads.
+    /// As [`runtime`].
     pub fn new(count: usize) -> io::Result<Threads> {
-        let runtime = |_| {
-            Builder::new_multi_thread()
-                .worker_threads(1)
-                .max_blocking_threads(PARSERS_MAX + LARGE_PARSERS_MAX)
-                .thread_name("connections")
-                .enable_all()
-                .build()
-        };
-        let runtimes = (0..count).map(runtime).collect::<io::Result<_>>()?;
-        Ok(Threads { runtimes })
+        let runtimes = (0..count).map(|_| runtime("connections"));
+        Ok(Threads {
+            runtimes: runtimes.collect::<io::Result<_>>()?,
+        })
     }
 
     /// Where connections can live.

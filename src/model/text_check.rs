@@ -12,6 +12,7 @@ use std::thread;
 use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, TokenId};
 use crate::ranking::{all_finite, weight_of};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use crate::threads;
 
 use super::bits::digest;
 use super::session::{Session, step_together};
@@ -235,8 +236,7 @@ fn is_scored(position: usize, length: usize) -> bool {
 
 /// Log-probability of one token of each row of `logits [tokens, VOCAB]`.
 fn log_probabilities(logits: &[f32], tokens: &[TokenId]) -> Vec<f64> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let each = tokens.len().div_ceil(threads).max(1);
+    let each = tokens.len().div_ceil(threads::cores()).max(1);
     let width = logits.len() / tokens.len();
     let parts = logits.chunks(each * width).zip(tokens.chunks(each));
     thread::scope(|scope| {

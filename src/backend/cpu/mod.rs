@@ -32,6 +32,7 @@ use crate::ops::{Batch, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKE
 use crate::ranking;
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
+use crate::threads;
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
 
 use attention::Ropes;
@@ -45,7 +46,7 @@ const TASKS_PER_THREAD: usize = 4;
 /// Rows that a tensor has room for before it grows.
 const ROWS_AT_FIRST: usize = 64;
 /// Threads that `Cpu::default` uses at most; more do not help one stream of a small model.
-const THREADS_MAX: usize = 8;
+pub const THREADS_MAX: usize = 8;
 
 /// The host's processor.
 pub struct Cpu {
@@ -125,8 +126,7 @@ impl Cpu {
 impl Default for Cpu {
     /// One thread per core, up to a limit.
     fn default() -> Cpu {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Cpu::new(cores.min(THREADS_MAX))
+        Cpu::new(threads::cores().min(THREADS_MAX))
     }
 }
 

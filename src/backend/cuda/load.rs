@@ -40,7 +40,7 @@ pub const LOCKED_BYTES_MAX: usize = 64 << 20;
 /// needs none, and the disk is asked for as many parts at once. To read from the page cache is to
 /// copy, which more threads than there are cores do not hasten.
 const READERS_MAX: usize = 16;
-const READERS: usize = least(READERS_MAX, LOCKED_BYTES_MAX / SLOT_BYTES / 2);
+pub const READERS: usize = least(READERS_MAX, LOCKED_BYTES_MAX / SLOT_BYTES / 2);
 /// One that each reader fills, and one that is copied.
 const SLOTS: usize = 2 * READERS;
 const _: () = assert!(READERS > 0, "two slots may be locked");

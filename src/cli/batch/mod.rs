@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use argh::{ArgsInfo, FromArgs};
 use hyper::StatusCode;
-use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{interval, sleep};
@@ -26,6 +25,7 @@ use crate::http::limits::DRAIN_TIMEOUT;
 use crate::http::offline::{self, Answered};
 use crate::http::settings::Settings;
 use crate::http::state::State;
+use crate::http::threads::{self, OF_RUNTIME};
 use crate::log;
 use crate::target;
 use crate::weights::Progress;
@@ -66,11 +66,8 @@ pub fn run(options: &Batch) -> Result<(), Failure> {
     let mut run = Run::new(requests, answers);
     if run.left() > 0 {
         let files = Files::locate(options.weights.as_deref())?;
-        boot::preflight()?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
+        boot::preflight(OF_RUNTIME + boot::THREADS)?;
+        let runtime = threads::runtime("batch")
             .map_err(|why| Failure::new(Exit::Internal, format!("no threads: {why}")))?;
         runtime.block_on(answer(&files, &mut run))?;
     }

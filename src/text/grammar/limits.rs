@@ -6,6 +6,7 @@ use llguidance::api::ParserLimits;
 use serde_json::Value;
 
 use super::{Grammar, GrammarError, reference_cost};
+use crate::backend::DEEP_STACKS_BYTES;
 
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
@@ -32,8 +33,13 @@ pub const LEVELS_TOGETHER_MAX: usize = 4_000;
 pub const COMBINATIONS_MAX: usize = 128;
 /// Entries of one `oneOf` that are no fixed values: each pair of them is compared.
 pub const ONE_OF_MAX: usize = 64;
+/// Grammars that are compiled at once.
+pub const COMPILERS: usize = 2;
+/// How much less urgent than the engine that is, in the system's steps, as the parsing of requests.
+pub const COMPILE_NICE: i32 = 10;
 /// Bytes of the stack on which a grammar is compiled; what is not used takes no memory.
 pub const COMPILE_STACK_BYTES: usize = 128 * 1024 * 1024;
+const _: () = assert!((COMPILERS * COMPILE_STACK_BYTES) as u64 <= DEEP_STACKS_BYTES);
 /// Entries of all `enum`s of a schema together, and of a choice.
 pub const ALTERNATIVES_MAX: usize = 4_000;
 /// Properties of one object.

@@ -22,14 +22,17 @@ mod watch;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::iter;
 use std::panic;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory, TokenParser};
+use rustix::process::nice;
 use serde_json::{Value, json};
 
+use crate::backend::allocator;
 use crate::engine::constraint::{Constraint, Mask};
 use crate::executor::TokenId;
 use crate::target;
@@ -165,11 +168,13 @@ impl Grammar {
 /// Name of a compiled grammar: its domain, and its text.
 type Key = (u128, String);
 
+/// Threads of [`Grammars`]: that which ends work, and those that compile.
+pub const THREADS: usize = 1 + limits::COMPILERS;
+
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
-    factory: ParserFactory,
-    vocabulary: Arc<Vocabulary>,
-    watch: Arc<Watch>,
+    compiler: Arc<Compiler>,
+    threads: Threads,
     /// The last ones, oldest first, by their domains and keys.
     cache: Mutex<VecDeque<(Key, Arc<Compiled>)>>,
     /// What keeps replies from opening calls; made when the first one asks.
@@ -213,9 +218,12 @@ impl Grammars {
         first.map_err(|error| GrammarError(error.to_string()))?;
         panics::without_stacks();
         Ok(Grammars {
-            factory,
-            vocabulary,
-            watch: Arc::new(Watch::new()),
+            compiler: Arc::new(Compiler {
+                factory,
+                vocabulary,
+                watch: Arc::new(Watch::new()),
+            }),
+            threads: Threads::new(),
             cache: Mutex::new(VecDeque::with_capacity(limits::CACHED_MAX)),
             forbidden: OnceLock::new(),
         })
@@ -232,7 +240,9 @@ impl Grammars {
         if let Some(found) = self.cached(&key) {
             return Ok(found);
         }
-        let compiled = Arc::new(with_stack(|| self.compile_with_places(grammar))?);
+        let (compiler, grammar) = (self.compiler.clone(), grammar.clone());
+        let compiled = self.threads.run(move || compiler.compile(&grammar))?;
+        let compiled = Arc::new(compiled);
         self.keep(key, compiled.clone());
         Ok(compiled)
     }
@@ -244,7 +254,7 @@ impl Grammars {
         reasoning_close: Option<&'static str>,
     ) -> Option<Box<dyn Constraint>> {
         let tag = target::ToolSyntax::FORBIDDEN;
-        let make = || Arc::new(ForbiddenTag::new(self.vocabulary.clone(), tag));
+        let make = || Arc::new(ForbiddenTag::new(self.compiler.vocabulary.clone(), tag));
         (!tag.is_empty()).then(|| self.forbidden.get_or_init(make).guide(reasoning_close))
     }
 
@@ -266,9 +276,18 @@ impl Grammars {
         cache.push_back(entry);
         Some(compiled)
     }
+}
 
+/// Compiler for one vocabulary.
+struct Compiler {
+    factory: ParserFactory,
+    vocabulary: Arc<Vocabulary>,
+    watch: Arc<Watch>,
+}
+
+impl Compiler {
     /// Compiles a grammar; what the compiler says of the schemas in calls gets their places.
-    fn compile_with_places(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+    fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let compiled = self.compile_new(grammar);
         let Grammar::Calls {
             lark,
@@ -322,22 +341,49 @@ impl Grammars {
     }
 }
 
-/// Work of the compiler, which goes down a grammar by calling itself, deeper than threads are made
-/// for. Its panics are the caller's: they are no fault of the request.
-fn with_stack<T: Send>(
-    work: impl FnOnce() -> Result<T, GrammarError> + Send,
-) -> Result<T, GrammarError> {
-    thread::scope(|scope| {
-        let builder = thread::Builder::new()
-            .name("grammar".to_owned())
-            .stack_size(limits::COMPILE_STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, work);
-        let unavailable = |_| GrammarError("the system has no thread to compile it".to_string());
-        let thread = thread.map_err(unavailable)?;
-        thread
-            .join()
-            .unwrap_or_else(|panic| panic::resume_unwind(panic))
-    })
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads for the compiler, which goes down a grammar by calling itself, deeper than other threads
+/// are made for. They end with this.
+struct Threads {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Threads {
+    /// # Panics
+    /// If the system refuses a thread.
+    fn new() -> Threads {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let inbox = Arc::new(Mutex::new(inbox));
+        for _ in 0..limits::COMPILERS {
+            let inbox = inbox.clone();
+            let builder = thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(limits::COMPILE_STACK_BYTES);
+            let take = move || inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let work = move || {
+                // A system that refuses leaves it as urgent as the rest.
+                let _ = nice(limits::COMPILE_NICE);
+                for job in iter::from_fn(|| take().ok()) {
+                    job();
+                    allocator::trim_stack();
+                }
+            };
+            builder.spawn(work).expect("the system refuses a thread");
+        }
+        Threads { jobs }
+    }
+
+    /// Runs `work` on one of them. Its panics are the caller's: they are no fault of the request.
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = mpsc::sync_channel(1);
+        let job = move || drop(tell.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
+        self.jobs
+            .send(Box::new(job))
+            .expect("the threads are there");
+        let done = told.recv().expect("each job tells its end");
+        done.unwrap_or_else(|panic| panic::resume_unwind(panic))
+    }
 }
 
 /// A grammar that replies can follow.

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use rustix::process::getpriority_process;
+
 use super::*;
 use crate::engine::constraint::{Mask, Next};
 use crate::text::testing::{Random, cpu};
@@ -503,8 +505,16 @@ fn what_is_wrong_with_an_expression_is_told_in_a_line() {
 }
 
 #[test]
-fn a_panic_of_the_compiler_is_the_callers() {
-    let work = || -> Result<(), GrammarError> { std::panic::panic_any("gone wrong") };
-    let panic = std::panic::catch_unwind(|| with_stack(work)).unwrap_err();
-    assert_eq!(panic.downcast_ref(), Some(&"gone wrong"));
+fn the_compiler_makes_way_and_its_panics_are_the_callers() {
+    let threads = Threads::new();
+    let work = || -> () { std::panic::panic_any("gone wrong") };
+    for _ in 0..=limits::COMPILERS {
+        let run = std::panic::AssertUnwindSafe(|| threads.run(work));
+        let panic = std::panic::catch_unwind(run).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"gone wrong"));
+    }
+    let niceness = || getpriority_process(None).unwrap();
+    let lowest = 19;
+    let wanted = (niceness() + limits::COMPILE_NICE).min(lowest);
+    assert_eq!(threads.run(niceness), wanted);
 }
