@@ -11,7 +11,7 @@ mod facts;
 #[path = "../build/manifest/src/table.rs"]
 mod table;
 
-pub use facts::{FAMILY, Fact, contradiction};
+pub use facts::{FAMILY, Fact, contradiction, unknown_maths};
 pub use table::{
     Dtype, FP8_BLOCK, Format, Kind, NVFP4_GROUP, Piece, Purpose, Role, Row, Run, Site, Sites,
 };

@@ -331,7 +331,7 @@ pub fn runner(
         Drafting::No => checkpoint.without_prediction(),
     };
     let meter = Meter::start(progress);
-    tell_detour(&checkpoint);
+    tell_doubts(&checkpoint);
     progress.enter(Stage::Opening);
     let mut runner = load(backend::open()?, &checkpoint)?;
     drop(meter);
@@ -383,8 +383,16 @@ fn guard(mapping: Weak<Mapping>) {
     });
 }
 
-/// Says aloud that weights take the slower way.
-pub fn tell_detour(checkpoint: &Checkpoint) {
+/// Says aloud that weights take the slower way, and what nobody here knows of their configuration.
+pub fn tell_doubts(checkpoint: &Checkpoint) {
+    let unknown = checkpoint.unknown_maths();
+    if !unknown.is_empty() {
+        log::line(format_args!(
+            "config.json states {}: no such key is known here, and by its name it may change what \
+             the model computes; compare answers with those of transformers",
+            unknown.join(", ")
+        ));
+    }
     let packed = checkpoint.packed();
     if let Some(why) = packed.and_then(|packed| packed.detour()) {
         log::line(format_args!(

@@ -39,6 +39,8 @@ pub struct Checkpoint {
     layout: Layout,
     /// Tensors of a vision tower and their bytes.
     vision: [u64; 2],
+    /// What its configuration says of the model's maths that nothing here knows.
+    unknown_maths: Vec<String>,
     /// File of the weights, ready for the kernels, if they are not in `files`.
     packed: Option<Arc<Packed>>,
     progress: Arc<Progress>,
@@ -56,11 +58,14 @@ pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, Wei
     for file in target::CHECKPOINT {
         check_size(&Source::open(&folder, file.name)?, file)?;
     }
-    config::check(&folder)?;
+    let unknown_maths = config::check(&folder)?;
     origin::check_revision(&folder, &digests::names(&folder)?)?;
     let checkpoint = open_folder(&folder, target::LAYERS, progress)?;
     checkpoint.check_sums()?;
-    Ok(checkpoint)
+    Ok(Checkpoint {
+        unknown_maths,
+        ..checkpoint
+    })
 }
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
@@ -232,6 +237,7 @@ impl Checkpoint {
             tensors,
             layout,
             vision,
+            unknown_maths: Vec::new(),
             packed: None,
             progress,
         })
@@ -274,6 +280,7 @@ impl Checkpoint {
             tensors,
             layout,
             vision: [0; 2],
+            unknown_maths: Vec::new(),
             packed: None,
             progress,
         }
@@ -286,11 +293,18 @@ impl Checkpoint {
             tensors: BTreeMap::new(),
             layout: Layout::cut(layers),
             vision: [0; 2],
+            unknown_maths: Vec::new(),
             packed: Some(packed),
             progress,
         };
         checkpoint.progress.expect(checkpoint.bytes());
         checkpoint
+    }
+
+    /// Keys of its configuration that speak of the model's maths and that nothing here knows, each
+    /// with its value.
+    pub fn unknown_maths(&self) -> &[String] {
+        &self.unknown_maths
     }
 
     /// The file of weights that are packed.
@@ -423,6 +437,32 @@ impl Checkpoint {
             }),
             false => self.check_none(name, Some(index)),
         }
+    }
+
+    /// Refuses a stored head that is not the embedding that it is tied to, of which `bytes` begin
+    /// at the tensor's byte `first`.
+    fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
+        const BLOCK: usize = 1 << 20;
+        if !self.layout.has(Role::TiedHead, Site::Whole) {
+            return Ok(());
+        }
+        let name = self.layout.weight(Role::TiedHead, Site::Whole).name();
+        if !self.tensors.contains_key(&name) {
+            return Ok(());
+        }
+        let mut head = vec![0; bytes.len().min(BLOCK)];
+        for (block, embedding) in bytes.chunks(BLOCK).enumerate() {
+            let (first, head) = (first + block * BLOCK, &mut head[..embedding.len()]);
+            self.read(&name, first, head)?;
+            if let Some(at) = format::bf16_difference(embedding, head) {
+                return Err(WeightsError::Untied {
+                    file: self.file_of(&name),
+                    tensor: name,
+                    index: first / 2 + at,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// `first`: of the codes, in the tensor.
@@ -651,7 +691,11 @@ impl MatrixSource<'_> {
         self.read_stretches(Purpose::Elements, stretches, row_bytes, codes)?;
         let name = self.weight.tensor(Purpose::Elements);
         self.each_part(stretches, row_bytes, codes, |first, part| {
-            self.checkpoint.check_bf16(&name, first / 2, part)
+            self.checkpoint.check_bf16(&name, first / 2, part)?;
+            match self.weight.role() {
+                Role::Embedding => self.checkpoint.check_tied(first, part),
+                _ => Ok(()),
+            }
         })
     }
 

@@ -6,34 +6,35 @@ use serde_json::Value;
 use super::error::WeightsError;
 use super::folder::Folder;
 use super::{locate, sniff};
-use crate::target::{self, Fact, contradiction};
+use crate::target::{self, Fact, contradiction, unknown_maths};
 
 pub(super) const FILE: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 /// Largest configuration that is read.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Compares the configuration in `folder`, and that of generation where there is one.
+/// Compares the configuration in `folder`, and that of generation where there is one; what the
+/// former says of the model's maths that nothing here knows.
 ///
 /// # Errors
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.
-pub(super) fn check(folder: &Folder) -> Result<(), WeightsError> {
-    check_file(folder, FILE, target::CONFIG)?;
-    match folder.has(GENERATION) {
-        true => check_file(folder, GENERATION, target::GENERATION),
-        false => Ok(()),
+pub(super) fn check(folder: &Folder) -> Result<Vec<String>, WeightsError> {
+    let config = check_file(folder, FILE, target::CONFIG)?;
+    if folder.has(GENERATION) {
+        check_file(folder, GENERATION, target::GENERATION)?;
     }
+    Ok(unknown_maths(&config, target::CONFIG))
 }
 
-fn check_file(folder: &Folder, name: &str, facts: &[Fact]) -> Result<(), WeightsError> {
+fn check_file(folder: &Folder, name: &str, facts: &[Fact]) -> Result<Value, WeightsError> {
     let content = folder.read(name, BYTES_MAX)?;
     compare(name, &content, facts).map_err(|problem| WeightsError::Config {
         problem: format!("{}: {problem}", folder.path().join(name).display()),
     })
 }
 
-/// What is wrong with the content, with the fix.
-fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<(), String> {
+/// The content, or what is wrong with it, with the fix.
+fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<Value, String> {
     if let Some(problem) = sniff::foreign(content) {
         return Err(problem.to_string());
     }
@@ -41,7 +42,7 @@ fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<(), String> {
     let config: Value =
         serde_json::from_slice(content).map_err(|error| format!("is no JSON: {error}; {again}"))?;
     match contradiction(&config, facts) {
-        None => Ok(()),
+        None => Ok(config),
         Some(found) => Err(format!(
             "{}, this binary was built for {} ({} of its manifest); use the {name} of {}: {again}",
             found.stated,

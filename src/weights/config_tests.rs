@@ -50,6 +50,25 @@ fn every_required_fact_is_missed() {
     }
 }
 
+/// The keys are told, and nothing is refused for them.
+#[test]
+fn what_nobody_knows_of_the_maths_is_told_by_key_and_value() {
+    for (pointer, key, value) in [
+        ("", "residual_scale", serde_json::json!(0.5)),
+        ("/text_config", "no_rope_layer_interval", 4.into()),
+        ("/text_config/rope_parameters", "query_multiplier", 2.into()),
+        ("", "useCausalMask", false.into()),
+    ] {
+        let mut config = stated();
+        let names = pointer.split('/').skip(1);
+        names.fold(&mut config, |place, name| &mut place[name])[key] = value.clone();
+        let content = config.to_string();
+        let config = compare(FILE, content.as_bytes(), target::CONFIG).unwrap();
+        let found = unknown_maths(&config, target::CONFIG);
+        assert_eq!(found, [format!("{pointer}/{key} = {value}")]);
+    }
+}
+
 #[test]
 fn a_configuration_that_is_none_is_refused_with_the_fix() {
     for (content, words) in [

@@ -103,6 +103,12 @@ pub enum WeightsError {
         tensor: String,
         index: usize,
     },
+    /// A stored head of other numbers than the embedding that it is tied to.
+    Untied {
+        file: String,
+        tensor: String,
+        index: usize,
+    },
     /// A weight of 2^16 or more in magnitude.
     TooLarge {
         file: String,
@@ -286,6 +292,18 @@ impl fmt::Display for WeightsError {
                 f,
                 "{file}: tensor {tensor} holds a value that is not finite at element {index}; \
                  download the file again"
+            ),
+            WeightsError::Untied {
+                file,
+                tensor,
+                index,
+            } => write!(
+                f,
+                "{file}: tensor {tensor} holds another number than the embedding at element \
+                 {index}, and this binary ties the two as config.json says, where transformers \
+                 takes the stored head: set tie_word_embeddings to false there and tied_head to \
+                 false in the manifest of {}, and build again",
+                target::MODEL
             ),
             WeightsError::TooLarge {
                 file,

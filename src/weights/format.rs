@@ -46,6 +46,15 @@ pub fn bf16_values(bytes: &[u8], out: &mut Vec<f32>) {
     out.extend(bytes.chunks_exact(2).map(|b| bf16([b[0], b[1]])));
 }
 
+/// The first of two lists of little-endian BF16's numbers that differ; zeros of both signs are equal.
+pub fn bf16_difference(a: &[u8], b: &[u8]) -> Option<usize> {
+    if a == b {
+        return None;
+    }
+    let mut pairs = a.as_chunks().0.iter().zip(b.as_chunks().0);
+    pairs.position(|(&a, &b)| bf16(a) != bf16(b))
+}
+
 /// Appends the values of little-endian F32.
 pub fn f32_values(bytes: &[u8], out: &mut Vec<f32>) {
     out.extend(
@@ -147,6 +156,19 @@ mod tests {
         assert_eq!(out.len(), n * k);
         assert_eq!([out[0], out[127], out[128], out[130]], [1.0, 1.0, 2.0, 2.0]);
         assert_eq!([out[128 * k], out[129 * k + 130]], [3.0, 4.0]);
+    }
+
+    #[test]
+    fn numbers_of_bf16_differ_by_value() {
+        let bytes = |values: [u16; 4]| values.map(u16::to_le_bytes).concat();
+        let one = bytes([0x3f80, 0, 0xbf80, 0x4000]);
+        assert_eq!(bf16_difference(&one, &one), None);
+        let signed = bytes([0x3f80, 0x8000, 0xbf80, 0x4000]);
+        assert_eq!(bf16_difference(&one, &signed), None);
+        let other = bytes([0x3f80, 0x8000, 0xbf80, 0x4001]);
+        assert_eq!(bf16_difference(&one, &other), Some(3));
+        let none = bytes([0x7fc0, 0, 0xbf80, 0x4000]);
+        assert_eq!(bf16_difference(&none, &other), Some(0));
     }
 
     #[test]

@@ -32,6 +32,7 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
         elsewhere: &[],
         right: Cow::Owned(Value::from(right).to_string()),
         required: false,
+        switch: None,
     }
 }
 
@@ -97,6 +98,7 @@ pub(crate) fn family_facts(traits: &Traits) -> Vec<Fact> {
         of(&none, "/attention_multiplier"),
         of(&none, "/query_pre_attn_scalar"),
         of(&none, "/swiglu_limit"),
+        of(&[json!(true)], "/is_causal"),
     ];
     if traits.mixers == Mixers::Hybrid {
         facts.push(of(&silu, "/output_gate_type"));
@@ -314,7 +316,10 @@ fn dims(model: &Model) -> Vec<Fact> {
     vec![
         fact("hidden", model.hidden, "/hidden_size"),
         fact("vocab", model.vocab, "/vocab_size"),
-        fact("tied_head", model.tied_head, "/tie_word_embeddings"),
+        Fact {
+            required: model.tied_head,
+            ..fact("tied_head", model.tied_head, "/tie_word_embeddings")
+        },
         required("norm_eps", model.norm_eps, "/rms_norm_eps"),
         fact("layers.count", model.layers.count, "/num_hidden_layers"),
         fact("mtp.layers", model.mtp.layers, "/mtp_num_hidden_layers"),
@@ -334,12 +339,11 @@ fn attention(target: &Target, attention: &Attention, words: &AttentionWords) -> 
 /// Layers that see a window of positions, or that there are none.
 fn window(target: &Target) -> Vec<Fact> {
     let Some(sliding) = &target.model.sliding else {
-        let none = |pointer| one_of(FAMILY, &[Value::Null], pointer);
-        return WINDOW
-            .pointers
-            .iter()
-            .map(|pointer| none(pointer))
-            .collect();
+        let none = |pointer: &&'static str| Fact {
+            switch: target.traits().window_switch,
+            ..one_of(FAMILY, &[Value::Null], pointer)
+        };
+        return WINDOW.pointers.iter().map(none).collect();
     };
     let mut facts = vec![stated(&WINDOW, sliding.window, true)];
     facts.extend(turns(sliding, &SLIDING));
@@ -384,7 +388,7 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
         return facts;
     };
     facts.extend([
-        fact("moe.experts", moe.experts, words.experts),
+        stated(&words.experts, moe.experts, false),
         required(
             "moe.experts_per_token",
             moe.experts_per_token,
@@ -506,7 +510,7 @@ mod tests {
 
     use super::{check_config, check_generation, check_tokenizer, config_facts};
     use crate::error::ManifestError;
-    use crate::facts::contradiction;
+    use crate::facts::{contradiction, unknown_maths};
     use crate::schema::model::Family;
     use crate::target::Target;
     use crate::testing::{repository, usual};
@@ -595,7 +599,7 @@ mod tests {
     }
 
     /// Edits of the configuration of `tiny`: where, what is written there, and what is right.
-    const EDITS: [(&str, &str, &str); 24] = [
+    const EDITS: [(&str, &str, &str); 29] = [
         (
             "/text_config/rope_parameters/rope_type",
             "\"yarn\"",
@@ -631,6 +635,11 @@ mod tests {
         ("/text_config/final_logit_softcapping", "30.0", "none"),
         ("/text_config/mlp_only_layers", "[0]", "[]"),
         ("/text_config/tie_word_embeddings", "true", "false"),
+        ("/text_config/is_causal", "false", "true"),
+        ("/is_causal", "false", "true"),
+        ("/text_config/num_local_experts", "9", "8"),
+        ("/num_local_experts", "7", "8"),
+        ("/text_config/use_sliding_window", "true", "false"),
         (
             "/text_config/model_type",
             "\"llama\"",
@@ -694,6 +703,9 @@ mod tests {
             ("/text_config/hidden_act", "\"swish\""),
             ("/text_config/use_sliding_window", "false"),
             ("/text_config/sliding_window", "null"),
+            ("/text_config/is_causal", "true"),
+            ("/text_config/num_local_experts", "8"),
+            ("/text_config/residual_scale", "2.0"),
             ("/transformers_version", "\"9.9\""),
             ("/eos_token_id", "[3063, 3065]"),
             ("/quantization_config", "null"),
@@ -702,6 +714,110 @@ mod tests {
             let config = edited(pointer, value).to_string();
             check_config(&target, "a.json", config.as_bytes()).unwrap();
         }
+    }
+
+    /// A model, its window and the window's switch, and whether that is refused.
+    const WINDOWS: [(&str, Option<u64>, Option<bool>, bool); 8] = [
+        ("qwen3-1", Some(4096), Some(false), false),
+        ("qwen3_moe-1", Some(1), Some(false), false),
+        ("qwen3_next-1", Some(64), Some(false), false),
+        ("qwen3-1", Some(4096), None, true),
+        ("qwen3-1", Some(4096), Some(true), true),
+        ("qwen3-1", None, Some(true), true),
+        ("llama-3", Some(4096), Some(false), true),
+        ("mixtral-1", Some(4096), Some(false), true),
+    ];
+
+    #[test]
+    fn a_window_that_is_switched_off_is_none_where_the_library_has_the_switch() {
+        for (model, window, switch, refused) in WINDOWS {
+            let target = repository(&format!("cpu/random-{model}/bf16"));
+            let mut config = usual(&config_facts(&target));
+            config["sliding_window"] = json!(window);
+            config["use_sliding_window"] = json!(switch);
+            let found = check_config(&target, "a.json", config.to_string().as_bytes());
+            assert_eq!(found.is_err(), refused, "{model}: {config}");
+        }
+    }
+
+    #[test]
+    fn experts_may_stand_under_either_name_and_under_both_if_equal() {
+        for model in ["qwen3_moe-1", "mixtral-1", "qwen3_next-1", "ratio1"] {
+            let target = repository(&format!("cpu/random-{model}/bf16"));
+            let experts = target.model.moe().experts;
+            for (one, other) in [
+                (experts, None),
+                (experts, Some(experts)),
+                (experts, Some(99)),
+            ] {
+                for [a, b] in [
+                    ["num_experts", "num_local_experts"],
+                    ["num_local_experts", "num_experts"],
+                ] {
+                    let mut config = usual(&config_facts(&target));
+                    config[a] = one.into();
+                    config[b] = other.map_or(Value::Null, Value::from);
+                    let found = check_config(&target, "a.json", config.to_string().as_bytes());
+                    assert_eq!(
+                        found.is_ok(),
+                        other.is_none_or(|other| other == one),
+                        "{config}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tied_head_must_be_stated() {
+        for model in ["llama-1", "qwen3-1", "mixtral-2", "qwen3_next-2"] {
+            let target = repository(&format!("cpu/random-{model}/bf16"));
+            let mut config = usual(&config_facts(&target));
+            config["tie_word_embeddings"].take();
+            let error = check_config(&target, "a.json", config.to_string().as_bytes()).unwrap_err();
+            let expected = "tied_head = true: a.json does not state /tie_word_embeddings";
+            assert!(error.to_string().ends_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_key_of_the_repository_s_configurations_is_a_stranger() {
+        for leaf in [
+            "cpu/tiny/nvfp4",
+            "cpu/random-mixtral-1/bf16",
+            "cpu/random-llama-2/bf16",
+        ] {
+            let target = repository(leaf);
+            let path = format!("targets/_model/{}/config.json", target.leaf.model);
+            let config = std::fs::read(crate::testing::root().join(path)).unwrap();
+            let config: Value = serde_json::from_slice(&config).unwrap();
+            assert_eq!(
+                unknown_maths(&config, &config_facts(&target)),
+                [""; 0],
+                "{leaf}"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_that_speak_of_maths_are_told_but_for_towers_and_what_is_compared() {
+        let facts = config_facts(&repository("cpu/tiny/nvfp4"));
+        let config = json!({
+            "routed_scaling_factor": 1, "logit_scale": 1, "rope_scaling": {"factor": 1},
+            "is_causal": true, "vision_config": {"embed_scale": 2}, "hidden_size": 3,
+            "attention_scale": null, "quantization_config": {"scale_fmt": "ue8m0"},
+            "qk_clip": 7, "text_config": {"attn_temperature_tuning": true,
+                "rope_parameters": {"mscale": 0.5}, "bidirectional": [1]},
+        });
+        let expected = [
+            "/qk_clip = 7",
+            "/text_config/attn_temperature_tuning = true",
+            "/text_config/bidirectional = [1]",
+            "/text_config/rope_parameters/mscale = 0.5",
+        ];
+        let mut found = unknown_maths(&config, &facts);
+        found.sort();
+        assert_eq!(found, expected);
     }
 
     #[test]

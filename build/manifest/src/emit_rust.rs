@@ -347,12 +347,13 @@ fn write_facts(out: &mut String, doc: &str, name: &str, facts: &[Fact]) {
         elsewhere,
         right,
         required,
+        switch,
     } in facts
     {
         let _ = writeln!(
             text,
             "    Fact {{ key: {key:?}, pointer: {pointer:?}, elsewhere: &{elsewhere:?}, \
-             right: Cow::Borrowed(r#\"{right}\"#), required: {required} }},"
+             right: Cow::Borrowed(r#\"{right}\"#), required: {required}, switch: {switch:?} }},"
         );
     }
     item(out, doc, &(text + "]"));

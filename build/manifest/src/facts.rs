@@ -23,6 +23,8 @@ pub struct Fact {
     /// A configuration must state it, here or elsewhere: shapes do not show it, and there is no
     /// default to trust.
     pub required: bool,
+    /// Pointer of a switch: where that is `false`, the library does not read what is stated here.
+    pub switch: Option<&'static str>,
 }
 
 impl Fact {
@@ -54,10 +56,13 @@ pub fn contradiction(config: &Value, facts: &[Fact]) -> Option<Contradiction> {
     facts.iter().find_map(|fact| contradicted(config, fact))
 }
 
-/// Everything that `config` states where the fact may stand, each with its whole pointer.
-fn stated<'a>(config: &'a Value, fact: &Fact) -> Vec<(String, &'a Value)> {
+/// Everything that `config` states at some pointers, each with its whole pointer.
+fn stated<'a>(
+    config: &'a Value,
+    pointers: impl Iterator<Item = &'static str>,
+) -> Vec<(String, &'a Value)> {
     let mut stated = Vec::new();
-    for pointer in fact.places() {
+    for pointer in pointers {
         collect(config, pointer, String::new(), &mut stated);
         if let Some(text) = config.get(TEXT) {
             collect(text, pointer, format!("/{TEXT}"), &mut stated);
@@ -67,8 +72,15 @@ fn stated<'a>(config: &'a Value, fact: &Fact) -> Vec<(String, &'a Value)> {
 }
 
 fn contradicted(config: &Value, fact: &Fact) -> Option<Contradiction> {
+    let switches = stated(config, fact.switch.into_iter());
+    if switches
+        .iter()
+        .any(|(_, switch)| **switch == Value::Bool(false))
+    {
+        return None;
+    }
     let right: Vec<Value> = serde_json::from_str(&fact.right).unwrap_or_default();
-    let found = stated(config, fact);
+    let found = stated(config, fact.places());
     let is_right = |value: &Value| right.iter().any(|right| same(right, value));
     let wrong = found.iter().find(|(_, value)| !is_right(value));
     let stated = match wrong {
@@ -84,6 +96,55 @@ fn contradicted(config: &Value, fact: &Fact) -> Option<Contradiction> {
         stated,
         right: usual.map_or_else(|| "none".to_string(), Value::to_string),
     })
+}
+
+/// Parts of the names of keys that change a model's maths, in the configurations of many families.
+const MATHS: [&str; 10] = [
+    "scale",
+    "scaling",
+    "multiplier",
+    "no_rope",
+    "nope",
+    "causal",
+    "bidirectional",
+    "softcap",
+    "clip",
+    "attn_temperature",
+];
+
+/// End of the names of what a configuration describes beside the text model, as a tower for images
+/// and how weights are stored.
+const DESCRIPTION: &str = "_config";
+
+/// Keys that speak of a model's maths by their names and that no fact is about, as
+/// `POINTER = VALUE`: what they change is not known here, so nothing compares them.
+pub fn unknown_maths(config: &Value, facts: &[Fact]) -> Vec<String> {
+    let mut found = Vec::new();
+    unknown_in(config, "", facts, &mut found);
+    found
+}
+
+fn unknown_in(part: &Value, path: &str, facts: &[Fact], found: &mut Vec<String>) {
+    let members = part.as_object().into_iter().flatten();
+    for (key, value) in members.filter(|(_, value)| !value.is_null()) {
+        let (pointer, name) = (format!("{path}/{key}"), key.to_lowercase());
+        if MATHS.iter().any(|part| name.contains(part)) && !is_known(&pointer, facts) {
+            found.push(format!("{pointer} = {value}"));
+        } else if key == TEXT || !name.ends_with(DESCRIPTION) {
+            unknown_in(value, &pointer, facts, found);
+        }
+    }
+}
+
+/// Whether a fact stands at a pointer, or inside of what does.
+fn is_known(pointer: &str, facts: &[Fact]) -> bool {
+    let inner = pointer.strip_prefix(&format!("/{TEXT}"));
+    let pointer = inner.unwrap_or(pointer);
+    let inside = |place: &str| {
+        let rest = place.strip_prefix(pointer);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    facts.iter().flat_map(Fact::places).any(inside)
 }
 
 /// Adds what `config` states at `pointer`, each with its whole path.

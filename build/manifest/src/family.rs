@@ -38,6 +38,8 @@ pub(crate) struct Traits {
     pub default_head_dim: bool,
     /// Configurations must state that weights of experts are normed: the library would not.
     pub states_norm: bool,
+    /// Switch of the window of positions, where the library has one: off, it ignores the window.
+    pub window_switch: Option<&'static str>,
     /// Words of its configurations for the feed-forward part.
     pub words: Words,
     /// Tensors of a checkpoint, matrices in BF16.
@@ -78,8 +80,8 @@ pub(crate) enum FeedForward {
 
 /// Pointers into a configuration.
 pub(crate) struct Words {
-    /// Routed experts of a layer.
-    pub experts: &'static str,
+    /// Routed experts of a layer: the library takes either name, and writes either.
+    pub experts: Word,
     /// Inner width of the MLP, or of a routed expert.
     pub intermediate: &'static str,
 }
@@ -155,13 +157,19 @@ pub(crate) const SLIDING: AttentionWords = AttentionWords {
 /// Positions of a window.
 pub(crate) const WINDOW: Word = word("sliding.window", &["/sliding_window"]);
 
+/// Routed experts of a layer.
+const EXPERTS: Word = word("moe.experts", &["/num_experts", "/num_local_experts"]);
+
+/// Switch of the window in Qwen's configurations.
+const QWEN_WINDOW: Option<&str> = Some("/use_sliding_window");
+
 const MLP: Words = Words {
-    experts: "/num_experts",
+    experts: EXPERTS,
     intermediate: "/intermediate_size",
 };
 
 const MOE: Words = Words {
-    experts: "/num_experts",
+    experts: EXPERTS,
     intermediate: "/moe_intermediate_size",
 };
 

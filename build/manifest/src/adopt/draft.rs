@@ -10,7 +10,7 @@ use super::limits;
 use super::rules::{self, FORMATS, Rule};
 use super::stored::{Stored, stored};
 use super::text;
-use super::understood::{other_formats, stops};
+use super::understood::{other_formats, stops, unknown};
 use super::{Adopted, CPU, GPUS, Open, Published};
 use crate::check::check;
 use crate::error::ManifestError;
@@ -89,7 +89,10 @@ pub(super) fn drafted(
     checked(published, config, &target)?;
     let mut adopted = Adopted {
         quant: quant.to_string(),
-        open: open(&target),
+        open: open(&target)
+            .into_iter()
+            .chain(unknown(published, config, &target))
+            .collect(),
         files: vec![model, (target.leaf_file(), leaf)],
     };
     for hw in GPUS {

@@ -79,7 +79,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         Value::as_bool,
     );
     let norm_eps = words.number(&["/rms_norm_eps"]);
-    let positions = words.between("/max_position_embeddings", PAGE..=largest::POSITIONS);
+    let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
     let full = attention(words, traits, traits.mixers.attention(), hidden);
     let sliding = sliding(words, traits, hidden);
@@ -292,7 +292,7 @@ fn moe(words: &mut Words, traits: &Traits) -> Read<Option<Moe>> {
     if traits.feed_forward == FeedForward::Mlp {
         return Ok(None);
     }
-    let experts = words.count(traits.words.experts, largest::EXPERTS);
+    let experts = words.count_at(traits.words.experts.pointers, largest::EXPERTS);
     let chosen = words.count("/num_experts_per_tok", largest::EXPERTS);
     let intermediate = words.count(traits.words.intermediate, largest::WIDTH);
     let shared = shared(words, traits);

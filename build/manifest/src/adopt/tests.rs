@@ -223,6 +223,42 @@ fn a_header_is_as_good_as_an_index() {
 }
 
 #[test]
+fn what_nobody_knows_of_the_maths_is_left_to_decide() {
+    let (mut config, index) = files_of("random-qwen3_moe-2");
+    config["text_config"]["attn_scale_layers"] = json!([1, 2]);
+    config["logits_multiplier"] = json!(0.5);
+    config["vision_config"]["embed_scale"] = json!(3);
+    let found = adopted(&config, &index).unwrap();
+    let of_config = found.open.iter().filter(|open| open.file == CONFIG);
+    let mut keys: Vec<&str> = of_config.map(|open| open.key.as_str()).collect();
+    keys.sort_unstable();
+    let expected = [
+        "/logits_multiplier = 0.5",
+        "/text_config/attn_scale_layers = [1,2]",
+    ];
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn experts_are_read_under_either_name() {
+    for (model, name, other) in [
+        ("random-qwen3_moe-1", "num_experts", "num_local_experts"),
+        ("random-mixtral-1", "num_local_experts", "num_experts"),
+        ("random-qwen3_next-1", "num_experts", "num_local_experts"),
+    ] {
+        let (mut config, index) = files_of(model);
+        let found = |config: &Value| adopted(config, &index).map(|found| found.files);
+        let before = found(&config).unwrap();
+        config[other] = config[name].clone();
+        assert_eq!(found(&config).as_ref(), Ok(&before), "{model}");
+        config[name].take();
+        assert_eq!(found(&config).as_ref(), Ok(&before), "{model}");
+        config[name] = json!(99);
+        assert!(found(&config).is_err(), "{model}");
+    }
+}
+
+#[test]
 fn pages_take_what_the_memory_leaves() {
     let (config, index) = described(&repository("cpu/qwen3-8b/bf16"));
     let leaves = loaded(&adopted(&config, &index).unwrap());

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::draft::floats;
 use super::words::{Words, shown};
-use super::{Published, model, noted};
+use super::{Open, Published, model, noted};
 use crate::check::model_problems;
 use crate::config::{config_facts, family_facts};
 use crate::error::ManifestError;
-use crate::facts::{FAMILY, Fact, contradiction};
+use crate::facts::{FAMILY, Fact, contradiction, unknown_maths};
 use crate::schema::model::Family;
 use crate::target::Target;
 
@@ -73,6 +73,20 @@ pub(super) fn other_formats(
     let mut facts = config_facts(target);
     facts.retain(|fact| fact.key == FORMAT);
     contradicted(&words, target.model.family, &facts)
+}
+
+/// Statements of the configuration that speak of maths and that nothing compares.
+pub(super) fn unknown(published: &Published, config: &Value, target: &Target) -> Vec<Open> {
+    let found = unknown_maths(config, &config_facts(target)).into_iter();
+    let open = found.map(|key| Open {
+        file: published.config.path.to_string(),
+        key,
+        note:
+            "is not known here, and by its name it may change what the model computes; look into \
+               the model's code"
+                .to_string(),
+    });
+    open.collect()
 }
 
 /// A rule's problem, where a fact of its key stands in the configuration.

@@ -97,13 +97,18 @@ impl<'a> Words<'a> {
 
     /// A count, 1 at least.
     pub fn count(&mut self, pointer: &str, most: u64) -> Read<u64> {
-        self.between(pointer, 1..=most)
+        self.count_at(&[pointer], most)
+    }
+
+    /// The same, at the first of some pointers that states one.
+    pub fn count_at(&mut self, pointers: &[&str], most: u64) -> Read<u64> {
+        self.between(pointers, 1..=most)
     }
 
     /// A whole number in a range.
-    pub fn between(&mut self, pointer: &str, range: RangeInclusive<u64>) -> Read<u64> {
+    pub fn between(&mut self, pointers: &[&str], range: RangeInclusive<u64>) -> Read<u64> {
         let rule = whole_rule(&range);
-        self.required(&[pointer], &rule, |value| whole(value, &range))
+        self.required(pointers, &rule, |value| whole(value, &range))
     }
 
     /// A number that is finite and above 0.

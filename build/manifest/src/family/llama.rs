@@ -16,6 +16,7 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: false,
     default_head_dim: true,
     states_norm: false,
+    window_switch: None,
     words: MLP,
     rows,
 };

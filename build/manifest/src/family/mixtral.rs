@@ -1,7 +1,7 @@
 //! `mixtral`: attention and experts in every layer.
 
 use super::blocks::{mixtral_experts, plain};
-use super::{FeedForward, Mixers, Traits, Words};
+use super::{EXPERTS, FeedForward, Mixers, Traits, Words};
 use crate::table::Row;
 use crate::target::Target;
 
@@ -16,8 +16,9 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: false,
     default_head_dim: true,
     states_norm: false,
+    window_switch: None,
     words: Words {
-        experts: "/num_local_experts",
+        experts: EXPERTS,
         intermediate: "/intermediate_size",
     },
     rows,

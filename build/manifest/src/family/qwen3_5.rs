@@ -1,7 +1,7 @@
 //! `qwen3_5`: Gated DeltaNet and gated attention in turn, an MLP in every layer.
 
 use super::blocks::{gdn, hybrid, mlp};
-use super::{FeedForward, MLP, Mixers, Traits};
+use super::{FeedForward, MLP, Mixers, QWEN_WINDOW, Traits};
 use crate::table::Row;
 use crate::target::Target;
 
@@ -16,6 +16,7 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: true,
     default_head_dim: false,
     states_norm: false,
+    window_switch: QWEN_WINDOW,
     words: MLP,
     rows,
 };

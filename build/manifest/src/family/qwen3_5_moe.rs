@@ -1,7 +1,7 @@
 //! `qwen3_5_moe`: Gated DeltaNet and gated attention in turn, experts in every layer.
 
 use super::blocks::{gdn, hybrid, shared_expert};
-use super::{FeedForward, MOE, Mixers, Traits};
+use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits};
 use crate::table::Row;
 use crate::target::Target;
 
@@ -19,6 +19,7 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: true,
     default_head_dim: false,
     states_norm: false,
+    window_switch: QWEN_WINDOW,
     words: MOE,
     rows,
 };

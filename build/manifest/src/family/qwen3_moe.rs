@@ -2,7 +2,7 @@
 //! of Qwen3-VL too.
 
 use super::blocks::{experts, plain};
-use super::{FeedForward, MOE, Mixers, Traits};
+use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits};
 use crate::table::Row;
 use crate::target::Target;
 
@@ -17,6 +17,7 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: false,
     default_head_dim: false,
     states_norm: true,
+    window_switch: QWEN_WINDOW,
     words: MOE,
     rows,
 };

@@ -1,7 +1,7 @@
 //! `qwen3_next`: as `qwen3_5_moe`, with the inputs of Gated DeltaNet in two tensors.
 
 use super::blocks::{hybrid, interleaved_gdn, shared_expert};
-use super::{FeedForward, MOE, Mixers, Traits};
+use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits};
 use crate::table::Row;
 use crate::target::Target;
 
@@ -16,6 +16,7 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: true,
     default_head_dim: false,
     states_norm: false,
+    window_switch: QWEN_WINDOW,
     words: MOE,
     rows,
 };

@@ -18,6 +18,7 @@ pub(super) const TRAITS: Traits = Traits {
     plus_one: false,
     default_head_dim: false,
     states_norm: false,
+    window_switch: None,
     words: MLP,
     rows,
 };
