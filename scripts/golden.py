@@ -9,6 +9,7 @@
 compiled into the binary, which replays it before it serves. `golden/logits.safetensors`: logits of one longer sequence,
 and of the multi-token-prediction layer, at positions where pages, cells and splits begin and end. Weights are
 dequantised here, independently of the server's loader, and named and stacked as modules are by transformers itself.
+Angles of rotary positions are exact: those of float32 frequencies are off by more the further a position is.
 A model with recurrent layers caches nothing: it may lack the layers whose cache transformers measures. The family
 `sliding`, which transformers has not, is that of `sliding_model.py`. The format of
 tokens.json is described in src/model/selfcheck.rs.
@@ -22,7 +23,9 @@ so many greedy tokens of every chat. Needs torch, transformers and safetensors.
 """
 
 import argparse
+import functools
 import json
+import math
 import pathlib
 import sys
 
@@ -156,6 +159,26 @@ def build(config, weights, **options):
     return model.eval()
 
 
+def frequencies(rotary):
+    """Radians per position of each pair, in float64."""
+    facts, pairs = rotary.config.rope_parameters, len(rotary.inv_freq)
+    exact = float(facts["rope_theta"]) ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    if facts["rope_type"] == "llama3":
+        low, high, factor = (facts[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
+        turns = facts["original_max_position_embeddings"] * exact / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        exact = exact * (kept + (1 - kept) / factor)
+    torch.testing.assert_close(exact.float(), rotary.inv_freq, rtol=1e-5, atol=0)
+    return exact
+
+
+def turn(exact, x, position_ids):
+    """Cosines and sines of each position, of which images have three and text has one."""
+    positions = position_ids[0] if position_ids.dim() == 3 else position_ids
+    angles = torch.cat(2 * [positions[..., None].double() * exact], -1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
 def load(folder):
     """The model, and its drafting layer if it has one."""
     config = json.loads((folder / "config.json").read_text())
@@ -163,6 +186,9 @@ def load(folder):
     weights = dequantise(read(folder))
     draft = {name.removeprefix("mtp."): weights.pop(name) for name in list(weights) if name.startswith("mtp.")}
     model = build(config, weights)
+    for module in model.get_decoder().modules():
+        if hasattr(module, "inv_freq"):
+            module.forward = functools.partial(turn, frequencies(module))
     mtp = None
     if draft:
         mtp = Mtp(model).float().eval()

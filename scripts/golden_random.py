@@ -123,7 +123,9 @@ class Checkpoint:
         channels = 2 * m["key_heads"] * m["key_dim"] + values
         self.gdn_inputs(name, channels, values)
         self.matrix(f"{name}.out_proj", m["hidden"], values, "gdn", 1.5)
-        self.vector(f"{name}.conv1d.weight", self.normal(channels, 1, 4, scale=0.6))
+        taps = self.normal(channels, 1, 4, scale=0.6)
+        taps[:channels - values] *= m["keys"]
+        self.vector(f"{name}.conv1d.weight", taps)
         rates = torch.rand(m["value_heads"], generator=self.random) * 4 + 0.05
         self.vector(f"{name}.A_log", rates.log())
         self.vector(f"{name}.dt_bias", self.normal(m["value_heads"], scale=1.5) - 2)
@@ -159,6 +161,8 @@ class Checkpoint:
         self.norm(f"{prefix}norm.weight", m["hidden"])
         if not m["tied"]:
             self.matrix("lm_head", m["vocab"], m["hidden"], gain=1.2)
+        elif m["head_stored"]:
+            self.tensors["lm_head.weight"] = self.tensors[f"{prefix}embed_tokens.weight"].clone()
         if m["mtp"]:
             self.norm("mtp.pre_fc_norm_embedding.weight", m["hidden"])
             self.norm("mtp.pre_fc_norm_hidden.weight", m["hidden"])
@@ -281,7 +285,8 @@ def blocks(m):
 def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
-    switches = dict(input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"])
+    switches = dict(input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"],
+                    tied_head_stored=m["head_stored"])
     parts = [
         ("", dict(title=f"Random: {m['title']}", id=name, family=m["family"], licence="Apache-2.0", hidden=m["hidden"],
                   vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096)),
@@ -297,11 +302,12 @@ def manifest(name, m, folder, tensors):
 
 
 def leaf(hardware, name, m):
+    states = dict(snapshots=16 if hardware == "cpu" else 8) if FAMILIES[m["family"]].gdn else {}
     tables = [
         ("", dict(hw=hardware, model=name, embed=False)),
         *[("[format]", rule) for rule in format_rules(m)],
         ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}),
-        ("limits", dict(sequences=8, context=2048, kv_tokens=16384, queued=16, page=64)),
+        ("limits", dict(sequences=8, context=2048, kv_tokens=16384, **states, drafts=7, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
         *[(f"op.{json.dumps(op)}", choice) for op, choice in m["ops"].get(hardware, {}).items()],
     ]

@@ -38,11 +38,19 @@ FAMILIES = {
                          router="mlp", shared=True, words=(("norm_topk_prob", True),)),
 }
 
-# What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf.
-DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, mtp=0, prefix="model.", stacked=False,
-                shards=1, formats={}, eps=1e-6, rope={}, words={}, around={}, hardware=["cpu"], ops={})
-# Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128.
-GPU = dict(hardware=["cpu", "h200", "gb10"])
+# What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf;
+# `keys` scales the taps of recurrent queries and keys.
+DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
+                stacked=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
+                ops={})
+# Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
+# epsilon of norms that counts beside the squares of heads and rows.
+GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
+# Recurrent queries and keys so short that the epsilon of their unit length counts.
+SHORT = dict(keys=1e-3)
+# Heads so narrow that 2,048 positions take no time, and frequencies near 1, whose rounding shows there: the golden files
+# are of `--length 2048`.
+FAR = dict(theta=16.0)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
 MISTRAL = dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=None)
@@ -72,7 +80,7 @@ MODELS = {
     "random-ratio1": model(
         "qwen3_5_moe", 1, "one value head per key head, two mixers", vocab=131, hidden=80,
         heads=4, kv_heads=1, head_dim=24, rotary=12, theta=1e4, experts=5, top=3, inner=20, shared=24,
-        **recurrent(["gdn", "attention", "gdn"], 3, 1, 16, 24)),
+        **recurrent(["gdn", "attention", "gdn"], 3, 1, 16, 24), **SHORT),
     "random-ratio3": model(
         "qwen3_5_moe", 2, "three value heads per key head, tied head, stacked experts, shards", vocab=130, hidden=72,
         heads=3, kv_heads=3, head_dim=32, rotary=8, theta=1e6, experts=3, top=1, inner=12, shared=20,
@@ -107,18 +115,19 @@ MODELS = {
         "llama", 12, "scaled rotary positions, a key head for each query head", vocab=130, hidden=68, eps=1e-5,
         heads=2, kv_heads=2, head_dim=128, rotary=128, theta=5e5, inner=92, rope=LLAMA3),
     "random-llama-3": model(
-        "llama", 13, "Mistral's names, three query heads on one", vocab=161, hidden=36, eps=1e-5, words=MISTRAL,
-        heads=3, kv_heads=1, head_dim=256, rotary=256, theta=1e6, inner=132),
+        "llama", 13, "Mistral's names, three query heads on one, far positions", vocab=161, hidden=36, eps=1e-5,
+        words=MISTRAL, heads=3, kv_heads=1, head_dim=12, rotary=12, inner=132, **FAR),
 
     "random-qwen3-1": model(
-        "qwen3", 21, "five query heads on one, tied head", vocab=157, hidden=48, tied=True,
+        "qwen3", 21, "five query heads on one, tied head that is stored", vocab=157, hidden=48, tied=True,
+        head_stored=True,
         heads=5, kv_heads=1, head_dim=128, rotary=128, theta=1e6, inner=84),
     "random-qwen3-2": model(
         "qwen3", 22, "two query heads on each of three, shards", vocab=99, hidden=60, shards=2,
         heads=6, kv_heads=3, head_dim=64, rotary=64, theta=1e6, inner=60),
     "random-qwen3-3": model(
-        "qwen3", 23, "a key head for each query head", vocab=203, hidden=40,
-        heads=2, kv_heads=2, head_dim=256, rotary=256, theta=1e4, inner=52),
+        "qwen3", 23, "a key head for each query head, far positions", vocab=203, hidden=40,
+        heads=2, kv_heads=2, head_dim=16, rotary=16, inner=52, **FAR),
 
     "random-qwen3_moe-1": model(
         "qwen3_moe", 31, "seven query heads on one, three of five experts", vocab=139, hidden=48,
@@ -129,15 +138,15 @@ MODELS = {
         prefix="model.language_model.", rope=dict(mrope_section=[24, 20, 20], mrope_interleaved=True),
         words=dict(model_type="qwen3_vl_moe_text"), around=QWEN3_VL),
     "random-qwen3_moe-3": model(
-        "qwen3_moe", 33, "one of three experts, tied head", vocab=181, hidden=44, tied=True,
-        heads=2, kv_heads=1, head_dim=256, rotary=256, theta=1e6, experts=3, top=1, inner=36),
+        "qwen3_moe", 33, "one of three experts, tied head, far positions", vocab=181, hidden=44, tied=True,
+        heads=2, kv_heads=1, head_dim=16, rotary=16, experts=3, top=1, inner=36, **FAR),
 
     "random-mixtral-1": model(
         "mixtral", 41, "two of six experts", vocab=134, hidden=60, eps=1e-5,
         heads=4, kv_heads=2, head_dim=64, rotary=64, theta=1e6, experts=6, top=2, inner=28),
     "random-mixtral-2": model(
-        "mixtral", 42, "all of three experts, tied head", vocab=227, hidden=36, eps=1e-5, tied=True,
-        heads=2, kv_heads=2, head_dim=128, rotary=128, theta=1e4, experts=3, top=3, inner=68),
+        "mixtral", 42, "all of three experts, tied head, far positions", vocab=227, hidden=36, eps=1e-5, tied=True,
+        heads=2, kv_heads=2, head_dim=16, rotary=16, experts=3, top=3, inner=68, **FAR),
     "random-mixtral-3": model(
         "mixtral", 43, "five of seven experts, nine query heads on three", vocab=103, hidden=44, eps=1e-5,
         heads=9, kv_heads=3, head_dim=64, rotary=64, theta=1e6, experts=7, top=5, inner=20),
@@ -145,37 +154,41 @@ MODELS = {
     "random-qwen3_5-1": model(
         "qwen3_5", 51, "three value heads per key head", vocab=173, hidden=40,
         heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, inner=76,
-        **recurrent(["gdn", "gdn", "attention"], 2, 3, 16, 12)),
+        **recurrent(["gdn", "gdn", "attention"], 2, 3, 16, 12), **SHORT),
     "random-qwen3_5-2": model(
         "qwen3_5", 52, "names of a multimodal model, one value head per key head, tied head", vocab=149, hidden=56,
         heads=8, kv_heads=2, head_dim=64, rotary=24, theta=1e6, inner=44, tied=True,
         **recurrent(["attention", "gdn"], 3, 1, 20, 28), prefix="model.language_model.", around=QWEN3_5_VL),
     "random-qwen3_5-3": model(
-        "qwen3_5", 53, "four value heads per key head, a key head for each query head", vocab=110, hidden=52,
-        heads=3, kv_heads=3, head_dim=128, rotary=32, theta=1e7, inner=100,
-        **recurrent(["gdn", "attention", "gdn"], 1, 4, 32, 20)),
+        "qwen3_5", 53, "four value heads per key head, a key head for each query head, far positions", vocab=110,
+        hidden=52, heads=3, kv_heads=3, head_dim=24, rotary=12, inner=100,
+        **recurrent(["gdn", "attention", "gdn"], 1, 4, 32, 20), **FAR),
 
     "random-qwen3_next-1": model(
         "qwen3_next", 61, "two value heads per key head, three of five experts", vocab=123, hidden=40,
         heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, experts=5, top=3, inner=20, shared=28,
-        **recurrent(["gdn", "gdn", "attention"], 2, 2, 16, 20)),
+        **recurrent(["gdn", "gdn", "attention"], 2, 2, 16, 20), **SHORT),
     "random-qwen3_next-2": model(
         "qwen3_next", 62, "four value heads per key head, tied head, drafts", vocab=187, hidden=36, tied=True, mtp=1,
         heads=6, kv_heads=2, head_dim=64, rotary=16, theta=1e6, experts=3, top=2, inner=28, shared=20,
         **recurrent(["attention", "gdn"], 1, 4, 20, 12)),
     "random-qwen3_next-3": model(
-        "qwen3_next", 63, "one value head per key head, five of six experts", vocab=151, hidden=44,
-        heads=3, kv_heads=1, head_dim=128, rotary=48, theta=1e7, experts=6, top=5, inner=12, shared=44,
-        **recurrent(["gdn", "attention"], 3, 1, 24, 16)),
+        "qwen3_next", 63, "one value head per key head, five of six experts, far positions", vocab=151, hidden=44,
+        heads=3, kv_heads=1, head_dim=24, rotary=12, experts=6, top=5, inner=12, shared=44,
+        **recurrent(["gdn", "attention"], 3, 1, 24, 16), **FAR),
 
     "random-sliding-1": model(
         "sliding", 71, "heads of 256 over a window, of 512 over all positions, for a GPU too", vocab=293, hidden=128,
         heads=2, kv_heads=1, head_dim=512, rotary=512, theta=1e6, inner=160, layers=3,
         period=["sliding", "sliding", "attention"],
         sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), ops={"h200": WIDE}, **GPU),
+    "random-sliding-2": model(
+        "sliding", 72, "narrow heads, far positions", vocab=107, hidden=36, heads=3, kv_heads=1, head_dim=12, rotary=12,
+        inner=44, period=["sliding", "attention"],
+        sliding=dict(heads=3, kv_heads=3, head_dim=8, rotary=8, window=70, theta=9.0), **FAR),
 
     "random-llama-4": model(
-        "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128, eps=1e-5,
+        "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,
         heads=8, kv_heads=2, head_dim=64, rotary=64, theta=5e5, inner=384, rope=LLAMA3, **GPU),
     "random-qwen3-4": model(
         "qwen3", 24, "three query heads on one, an MLP of half blocks, for a GPU too", vocab=259, hidden=128, tied=True,
@@ -185,7 +198,7 @@ MODELS = {
         heads=8, kv_heads=1, head_dim=64, rotary=64, theta=1e6, experts=3, top=2, inner=128, **GPU),
     "random-mixtral-4": model(
         "mixtral", 44, "two of three experts, a key head for each query head, for a GPU too", vocab=301, hidden=256,
-        heads=2, kv_heads=2, head_dim=128, rotary=128, theta=1e6, experts=3, top=2, inner=128, eps=1e-5, **GPU),
+        heads=2, kv_heads=2, head_dim=128, rotary=128, theta=1e6, experts=3, top=2, inner=128, **GPU),
     "random-qwen3_5-4": model(
         "qwen3_5", 54, "three value heads per key head, for a GPU too", vocab=317, hidden=128,
         heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, inner=256,

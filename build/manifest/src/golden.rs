@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::target::DerivedFile;
-use crate::testing::repository;
+use crate::testing::{repository, root};
 
 /// Compares `text` with `golden/name`, or writes it there when `UPDATE` is set.
 fn check(name: &str, text: &str) {
@@ -96,4 +96,27 @@ fn a_derived_file_is_stated_with_its_own_digest_and_taken_from_out_dir() {
     let stated = format!("{{ name: \"a.safetensors\", bytes: 3, sha256: \"{digest}\" }}");
     assert!(text.contains(&stated), "{text}");
     assert!(text.contains("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/a.safetensors\"))"));
+}
+
+/// Errors that grow with the position, as those of rounded frequencies, show far from the first.
+#[test]
+fn every_family_has_golden_logits_of_far_positions() {
+    let mut far = std::collections::BTreeSet::new();
+    let leaves = crate::target::leaves(&root()).unwrap();
+    for leaf in leaves.iter().filter(|leaf| leaf.starts_with("cpu/")) {
+        let target = repository(leaf);
+        let folder = root().join("targets/_model").join(&target.leaf.model);
+        let Ok(golden) = fs::read(folder.join("golden/logits.safetensors")) else {
+            continue;
+        };
+        let (header, _) = crate::safetensors::split(&golden).unwrap();
+        if header["tokens"].shape[0] >= 2048 {
+            far.insert(target.traits().name);
+        }
+    }
+    assert_eq!(
+        far.len(),
+        crate::schema::model::Family::ALL.len(),
+        "{far:?}"
+    );
 }
