@@ -37,18 +37,6 @@ impl Dtype {
     }
 }
 
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Dtype::U8 => f.write_str("U8"),
-            Dtype::F8E4M3 => f.write_str("F8_E4M3"),
-            Dtype::Bf16 => f.write_str("BF16"),
-            Dtype::F32 => f.write_str("F32"),
-            Dtype::Other(bytes) => write!(f, "another type of {bytes} bytes"),
-        }
-    }
-}
-
 /// Where a tensor lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {

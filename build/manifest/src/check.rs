@@ -18,7 +18,7 @@ use crate::target::Target;
 const SMS_PARTED: u32 = 8;
 
 /// Result of one rule.
-type Rule = Result<(), ManifestError>;
+pub(crate) type Rule = Result<(), ManifestError>;
 
 /// Checks every rule, facts before the leaf that builds on them.
 ///
@@ -41,11 +41,11 @@ pub(crate) fn model_problems(target: &Target) -> Vec<ManifestError> {
 }
 
 /// A manifest whose rules are being checked.
-struct File(String);
+pub(crate) struct File(pub(crate) String);
 
 impl File {
     /// `holds`, or an error that says so of `key`.
-    fn rule(&self, holds: bool, key: &str, value: impl Display, rule: &str) -> Rule {
+    pub(crate) fn rule(&self, holds: bool, key: &str, value: impl Display, rule: &str) -> Rule {
         match holds {
             true => Ok(()),
             false => Err(ManifestError::key(&self.0, key, value, rule)),

@@ -1,6 +1,7 @@
 //! Ops that a model consists of, the kernels that exist for them, and the shapes they are over.
 //!
-//! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`.
+//! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`;
+//! `bounds` has what it takes of a model's facts.
 
 use crate::schema::leaf::Op;
 use crate::schema::model::{Gdn, Model};
@@ -110,8 +111,6 @@ struct Kernel {
     elements_per_thread: Option<u64>,
     /// Whether it lays rows out as operands of warpgroup instructions.
     operands: bool,
-    /// Elements of a head of attention, at most, where it takes fewer than others.
-    head_dim_max: Option<u64>,
 }
 
 impl Kernel {
@@ -121,7 +120,6 @@ impl Kernel {
             name,
             elements_per_thread: None,
             operands: false,
-            head_dim_max: None,
         }
     }
 
@@ -129,14 +127,6 @@ impl Kernel {
     const fn warpgroups(self) -> Kernel {
         Kernel {
             operands: true,
-            ..self
-        }
-    }
-
-    /// A warpgroup's sums are the columns of a head.
-    const fn heads(self, head_dim_max: u64) -> Kernel {
-        Kernel {
-            head_dim_max: Some(head_dim_max),
             ..self
         }
     }
@@ -170,7 +160,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("lm_head", "held_f16"),
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16"),
-    Kernel::new("attend", "tiles_bf16").heads(256),
+    Kernel::new("attend", "tiles_bf16"),
     Kernel::new("attention", "split_kv_bf16"),
     Kernel::new("conv_silu", "channels_f32"),
     Kernel::new("gated_delta", "chunks_f16"),
@@ -344,11 +334,6 @@ impl Target {
     pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
         let elements = kernel_of(choice)?.elements_per_thread?;
         Some(elements * choice.threads)
-    }
-
-    /// Widest head that a kernel of attention takes, elements; `None` if it takes all.
-    pub(crate) fn head_dim_max(choice: &KernelChoice<'_>) -> Option<u64> {
-        kernel_of(choice)?.head_dim_max
     }
 
     /// Launchers that this target names no kernel for.

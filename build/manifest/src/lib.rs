@@ -11,6 +11,7 @@
 //! files alone: no clock, no path, no environment.
 
 mod adopt;
+mod bounds;
 mod check;
 mod config;
 mod constants;

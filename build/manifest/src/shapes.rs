@@ -39,6 +39,14 @@ pub(crate) struct Attends<'a> {
 }
 
 impl Attends<'_> {
+    /// Table of its facts in the manifest.
+    pub fn table(&self) -> &'static str {
+        match self.mixer {
+            Mixer::Sliding => "sliding",
+            Mixer::Attention | Mixer::Gdn => "attention",
+        }
+    }
+
     /// Name in launchers of its own.
     pub fn snake(&self) -> String {
         self.name.to_lowercase()

@@ -3,6 +3,7 @@
 //! draws and counts checkpoints by it and by nothing else.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,18 @@ impl Dtype {
             Dtype::Bf16 => 2,
             Dtype::F32 => 4,
             Dtype::Other(bytes) => bytes as usize,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dtype::U8 => f.write_str("U8"),
+            Dtype::F8E4M3 => f.write_str("F8_E4M3"),
+            Dtype::Bf16 => f.write_str("BF16"),
+            Dtype::F32 => f.write_str("F32"),
+            Dtype::Other(bytes) => write!(f, "another type of {bytes} bytes"),
         }
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn drafted(
     checked(published, config, &target)?;
     let mut adopted = Adopted {
         quant: quant.to_string(),
-        open: open(&target)
+        open: open(&target, index)
             .into_iter()
             .chain(unknown(published, config, &target))
             .collect(),
@@ -186,12 +186,24 @@ fn tower(
     index: &Index,
 ) -> Result<Option<Vision>, ManifestError> {
     let (least, most) = target.checkpoint_bytes_range().into_inner();
+    let tensors = index.tower;
+    if let Some(header) = &index.header {
+        let bytes = header.tower_bytes;
+        return Ok((tensors > 0).then_some(Vision { tensors, bytes }));
+    }
     let rest = index.bytes.and_then(|size| size.checked_sub(least));
     let right = |size: u64| (least..=most).contains(&size);
-    let tensors = index.tower;
-    let rule = match tensors {
-        0 => format!("must be {least}, up to {most} with vectors of F32, as the facts give"),
-        _ => format!("must be above {least}, which the tensors beside the vision tower have"),
+    let name = &index.tower_name;
+    let rule = match (tensors, index.bytes) {
+        (0, _) => format!("must be {least}, up to {most} with vectors of F32, as the facts give"),
+        (_, None) => format!(
+            "must be stated: nothing else says the bytes of the {tensors} tensors of a vision \
+             tower, as {name}; give the file itself as --index if there is only one"
+        ),
+        (_, Some(_)) => format!(
+            "leaves no byte to the {tensors} tensors of a vision tower, as {name}: the others have \
+             {least}, as the facts give"
+        ),
     };
     match (tensors, rest) {
         (0, _) if index.bytes.is_none_or(right) => Ok(None),
@@ -259,7 +271,7 @@ impl Draft<'_> {
 }
 
 /// Facts that neither configuration nor index decides.
-fn open(target: &Target) -> Vec<Open> {
+fn open(target: &Target, index: &Index) -> Vec<Open> {
     let (model, file) = (&target.model, target.model_path("model.toml"));
     let of = |key: &str, value: &str, note: &str| Open {
         file: file.clone(),
@@ -294,7 +306,7 @@ fn open(target: &Target) -> Vec<Open> {
             "`cargo xtask checkpoint FOLDER` prints their digests",
         ),
     ];
-    if let Some(vision) = &model.vision {
+    if let (Some(vision), None) = (&model.vision, &index.header) {
         let note = "is right if every vector is BF16; headers of the files say it";
         open.push(of("vision.bytes", &vision.bytes.to_string(), note));
     }

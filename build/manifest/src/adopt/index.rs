@@ -1,13 +1,13 @@
 //! Names of a checkpoint's tensors: from the index of its files, or from the header of an only one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::Source;
 use super::words::shown;
 use crate::error::ManifestError;
-use crate::safetensors;
+use crate::safetensors::{self, Entry};
 
 /// End of the name of a file that holds tensors itself.
 pub(super) const TENSORS_FILE: &str = ".safetensors";
@@ -23,10 +23,21 @@ const PREDICTION: &str = "mtp.";
 pub(super) struct Index {
     /// Canonical names, without those of a vision tower.
     pub names: BTreeSet<String>,
-    /// Tensors of a vision tower.
+    /// Tensors of a vision tower, and the name of one.
     pub tower: u64,
+    pub tower_name: String,
     /// Bytes of all tensors; absent where the file does not say.
     pub bytes: Option<u64>,
+    /// Type and shape of each tensor, by canonical name, and bytes of the tower, where the file is
+    /// one that holds tensors.
+    pub header: Option<Header>,
+}
+
+/// Facts of a file of tensors that an index does not have.
+#[derive(Debug, Default)]
+pub(super) struct Header {
+    pub shapes: BTreeMap<String, (String, Vec<usize>)>,
+    pub tower_bytes: u64,
 }
 
 impl Index {
@@ -53,7 +64,24 @@ impl Index {
             ..Index::default()
         };
         index.add(source.path, header.keys())?;
+        let bytes = |entry: &Entry| (entry.data_offsets[1] - entry.data_offsets[0]) as u64;
+        let tower = header.iter().filter(|(name, _)| is_vision(name));
+        let tower_bytes = tower.map(|(_, entry)| bytes(entry)).sum();
+        let shapes = header.into_iter();
+        let shapes = shapes.map(|(name, entry)| (canonical(&name), (entry.dtype, entry.shape)));
+        index.header = Some(Header {
+            shapes: shapes.collect(),
+            tower_bytes,
+        });
         Ok(index)
+    }
+
+    /// What problems call the list of tensors.
+    pub fn key(&self) -> &'static str {
+        match &self.header {
+            Some(_) => "tensors",
+            None => "weight_map",
+        }
     }
 
     fn of_map(source: &Source) -> Result<Index, ManifestError> {
@@ -88,8 +116,9 @@ impl Index {
         names: impl Iterator<Item = &'a String>,
     ) -> Result<(), ManifestError> {
         for name in names {
-            if VISION.iter().any(|prefix| name.starts_with(prefix)) {
+            if is_vision(name) {
                 self.tower += 1;
+                self.tower_name.clone_from(name);
             } else if !self.names.insert(canonical(name)) {
                 let rule = "stands there under both names, with and without language_model";
                 return Err(ManifestError::key(file, "weight_map", shown(name), rule));
@@ -114,6 +143,10 @@ impl Index {
         let mut names = self.names.iter();
         names.any(|name| name.ends_with(".mlp.experts.gate_up_proj"))
     }
+}
+
+fn is_vision(name: &str) -> bool {
+    VISION.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// A name as the tables of families have it.

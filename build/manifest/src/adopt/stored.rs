@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::index::Index;
 use crate::error::ManifestError;
-use crate::table::{Format, Kind, Purpose, Role, Row, Site};
+use crate::table::{Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -57,6 +57,8 @@ struct Walk<'a> {
     /// Names that no row has had so far.
     left: BTreeSet<&'a str>,
     missing: Vec<String>,
+    /// Tensors of another type or shape than the family's, each with both.
+    other: Vec<String>,
     /// Experts of a layer in several formats.
     uneven: Vec<String>,
     matrices: Vec<Named>,
@@ -78,6 +80,7 @@ pub(super) fn stored(
         index,
         left: index.names.iter().map(String::as_str).collect(),
         missing: Vec::new(),
+        other: Vec::new(),
         uneven: Vec::new(),
         matrices: Vec::new(),
         inputs: Tally::default(),
@@ -101,24 +104,37 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether there is a tensor of this name; from now on it is described.
-    fn take(&mut self, name: &str) -> bool {
+    /// Whether there is a tensor of this name; from now on it is described, as `piece` is.
+    fn take(&mut self, name: &str, piece: &Piece) -> bool {
         self.left.remove(name);
+        let header = self.index.header.as_ref();
+        if let Some((dtype, shape)) = header.and_then(|header| header.shapes.get(name)) {
+            let known = piece.dtypes.iter().any(|each| each.to_string() == *dtype);
+            let scalar = piece.shape.is_empty() && shape[..] == [1];
+            if !known || !scalar && *shape != piece.shape {
+                let (usual, right) = (piece.dtypes[0], &piece.shape);
+                self.other.push(format!(
+                    "{name} is {dtype} {shape:?}, not {usual} {right:?}"
+                ));
+            }
+        }
         self.index.names.contains(name)
     }
 
     fn vector(&mut self, row: &Row) {
+        let pieces = row.pieces();
         for site in row.sites.iter() {
             let name = row.name_at(site, 0);
-            if !self.take(&name) {
+            if !self.take(&name, &pieces[0]) {
                 self.missing.push(name);
             }
         }
     }
 
     fn unused(&mut self, row: &Row) {
+        let pieces = row.pieces();
         for site in row.sites.iter() {
-            let found = self.take(&row.name_at(site, 0));
+            let found = self.take(&row.name_at(site, 0), &pieces[0]);
             match row.role {
                 Role::TiedHead => self.head.add(found),
                 _ if Part::of(row) == Part::Text => self.kv.add(found),
@@ -169,7 +185,7 @@ impl Walk<'_> {
         .pieces()
         {
             let name = format!("{base}{}", piece.suffix);
-            let found = self.take(&name);
+            let found = self.take(&name, &piece);
             match piece.purpose {
                 Purpose::Input => self.inputs.add(found),
                 _ if !found => self.missing.push(name),
@@ -210,6 +226,10 @@ impl Walk<'_> {
             (&self.missing, has.as_str()),
             (&left, none.as_str()),
             (
+                &self.other,
+                "must have the types and shapes that config.json gives",
+            ),
+            (
                 &self.uneven,
                 "must have one format for all experts of a layer",
             ),
@@ -220,7 +240,7 @@ impl Walk<'_> {
             (&kv, "must be there for all attention layers, or for none"),
         ];
         let some = kinds.into_iter().filter(|(names, _)| !names.is_empty());
-        some.map(|(names, rule)| ManifestError::key(file, "weight_map", few(names), rule))
+        some.map(|(names, rule)| ManifestError::key(file, self.index.key(), few(names), rule))
             .collect()
     }
 

@@ -258,6 +258,171 @@ fn experts_are_read_under_either_name() {
     }
 }
 
+/// A model of `llama` as its files would describe it, with one fact of a kernel's changed.
+fn llama_with(edit: impl Fn(&mut Model)) -> Adopted {
+    let mut target = repository("cpu/random-llama-4/bf16");
+    edit(&mut target.model);
+    for checkpoint in target.model.checkpoint.values_mut() {
+        (checkpoint.tensors, checkpoint.tensor_bytes) = (None, None);
+    }
+    let (config, index) = described(&target);
+    adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"))
+}
+
+#[test]
+fn no_leaf_is_written_that_no_kernel_takes_and_the_fact_is_named() {
+    let head = |width| {
+        move |model: &mut Model| {
+            (model.attention.head_dim, model.attention.rotary_dim) = (width, width);
+        }
+    };
+    for (found, key) in [
+        (
+            llama_with(head(96)),
+            "attention.head_dim = 96: must be 64, 128, 256 or 512",
+        ),
+        (
+            llama_with(head(80)),
+            "attention.head_dim = 80: must be 64, 128, 256 or 512",
+        ),
+        (
+            llama_with(|model| model.hidden = 36),
+            "hidden = 36: makes 36 columns of ",
+        ),
+        (
+            llama_with(|model| model.attention.heads = 34),
+            "attention.kv_heads = 2: must leave at most 16 query heads",
+        ),
+    ] {
+        let leaves: Vec<&str> = found.files.iter().map(|(file, _)| file.as_str()).collect();
+        let expected = [
+            "targets/_model/fresh/model.toml",
+            "targets/cpu/fresh/bf16.toml",
+        ];
+        assert_eq!(leaves, expected);
+        for hw in ["h200", "gb10"] {
+            let start = format!(
+                "targets/{hw}/{NAME}/bf16.toml: is not written: targets/_model/{NAME}/model.toml: \
+                 {key}"
+            );
+            let notes = found.open.iter().map(|open| open.to_string());
+            assert!(
+                notes.into_iter().any(|note| note.starts_with(&start)),
+                "{start}"
+            );
+        }
+    }
+}
+
+/// The problems of a model whose only file has another header than its own.
+fn of_header(edit: impl Fn(&mut serde_json::Map<String, Value>)) -> Result<Adopted, Problems> {
+    let folder = root().join("targets/_model/random-llama-2");
+    let config = fs::read(folder.join("config.json")).unwrap();
+    let weights = fs::read(folder.join("model.safetensors")).unwrap();
+    let end = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let mut header = serde_json::from_slice(&weights[8..end]).unwrap();
+    edit(&mut header);
+    let header = serde_json::to_string(&header).unwrap();
+    let content = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+    let source = |path, content| Source { path, content };
+    adopt(
+        &root(),
+        &Published {
+            name: NAME,
+            quant: None,
+            config: source(CONFIG, &config),
+            index: source("a/model.safetensors", &content),
+        },
+    )
+}
+
+#[test]
+fn shapes_and_types_of_an_only_file_are_compared() {
+    let key = "model.layers.1.self_attn.k_proj.weight";
+    for (name, edited, said) in [
+        (
+            "shape",
+            json!([128, 136]),
+            "BF16 [128, 136], not BF16 [256, 68]",
+        ),
+        (
+            "shape",
+            json!([256, 68, 1]),
+            "BF16 [256, 68, 1], not BF16 [256, 68]",
+        ),
+        ("dtype", json!("F16"), "F16 [256, 68], not BF16 [256, 68]"),
+    ] {
+        let found = of_header(|header| header[key][name] = edited.clone()).unwrap_err();
+        let expected = format!(
+            "a/model.safetensors: tensors = {key} is {said}: must have the types and shapes that \
+             config.json gives"
+        );
+        assert_eq!(
+            found
+                .iter()
+                .map(ManifestError::to_string)
+                .collect::<Vec<_>>(),
+            [expected]
+        );
+    }
+}
+
+#[test]
+fn a_tower_in_an_only_file_has_its_own_bytes() {
+    let found = of_header(|header| {
+        let ends = header
+            .values()
+            .filter_map(|entry| entry["data_offsets"][1].as_u64());
+        let end = ends.max().unwrap();
+        for (at, name) in ["visual.a", "model.visual.b"].into_iter().enumerate() {
+            let start = end + 48 * at as u64;
+            let entry =
+                json!({"dtype": "BF16", "shape": [24], "data_offsets": [start, start + 48]});
+            header.insert(name.to_string(), entry);
+        }
+    });
+    let leaves = loaded(&found.unwrap());
+    let vision = leaves[0].model.vision.as_ref().unwrap();
+    assert_eq!((vision.tensors, vision.bytes), (2, 96));
+}
+
+#[test]
+fn bytes_that_leave_nothing_to_a_tower_are_told_with_its_tensors() {
+    let with_tower = |size: Value| {
+        messages("random-llama-2", |_, index| {
+            let map = index["weight_map"].as_object_mut().unwrap();
+            map.insert("visual.blocks.0.weight".to_string(), json!("a"));
+            index["metadata"]["total_size"] = size.clone();
+        })
+    };
+    let bytes = repository("cpu/random-llama-2/bf16").checkpoint_bytes();
+    for size in [json!(12), json!(bytes)] {
+        let expected = format!(
+            "a/index.json: metadata.total_size = {size}: leaves no byte to the 1 tensors of a \
+             vision tower, as visual.blocks.0.weight: the others have {bytes}, as the facts give"
+        );
+        assert_eq!(with_tower(size), [expected]);
+    }
+    let found = with_tower(Value::Null);
+    let start = "a/index.json: metadata.total_size = absent: must be stated: nothing else says the \
+                 bytes of the 1 tensors of a vision tower, as visual.blocks.0.weight";
+    assert!(found[0].starts_with(start), "{found:?}");
+}
+
+#[test]
+fn a_share_of_a_head_is_told_as_it_is_stated() {
+    for (share, turned) in [(0.5, 64), (0.25, 32), (0.75, 96)] {
+        let found = messages("random-llama-2", |config, _| {
+            config["partial_rotary_factor"] = json!(share);
+        });
+        let expected = format!(
+            "a/config.json: partial_rotary_factor = {share}: gives attention.rotary_dim = \
+             {turned}: family = \"llama\" turns the whole head, attention.head_dim = 128"
+        );
+        assert_eq!(found, [expected]);
+    }
+}
+
 #[test]
 fn pages_take_what_the_memory_leaves() {
     let (config, index) = described(&repository("cpu/qwen3-8b/bf16"));

@@ -95,10 +95,17 @@ fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestErr
     let mut places = facts.flat_map(Fact::places);
     match places.find_map(|place| words.stated(place)) {
         None => problem,
-        Some((key, _)) => ManifestError {
+        Some((key, stated)) => ManifestError {
             file: words.file.to_string(),
             key,
-            ..problem
+            value: shown(stated),
+            rule: match problem.value.parse().ok() == stated.as_f64() {
+                true => problem.rule,
+                false => format!(
+                    "gives {} = {}: {}",
+                    problem.key, problem.value, problem.rule
+                ),
+            },
         },
     }
 }

@@ -3,7 +3,7 @@
 use super::{File, Rule, largest};
 use crate::constants::group_formats;
 use crate::formats::Formatted;
-use crate::kernels::{FP4_KERNEL, FP4_OPS};
+use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
 use crate::schema::model::Mixer;
@@ -257,6 +257,17 @@ impl File {
             let rule = format!("kernels take one format for {name}");
             self.rule(formats.len() <= 1, "format", names.join(", "), &rule)?;
         }
+        let rows = target.table();
+        let is_expert = |row: &&Row| row.role.is_expert() || row.role.is_shared_expert();
+        let experts = rows.iter().filter(is_expert);
+        let formats = distinct(
+            experts
+                .filter(|row| Part::of(row) == Part::Text)
+                .filter_map(Row::format),
+        );
+        let names: Vec<_> = formats.iter().map(|format| format.name()).collect();
+        let rule = "kernels take one format for routed experts and the shared one";
+        self.rule(formats.len() <= 1, "format", names.join(", "), rule)?;
         for (op, choice) in &target.leaf.op {
             self.op_rules(op, choice)?;
             let shaped = op.contains('.');
@@ -264,7 +275,7 @@ impl File {
             self.rule(!shaped || target.has_launcher(op), "op", op, rule)?;
         }
         self.rows_rules(target)?;
-        self.head_rules(target)?;
+        self.bound_rules(target)?;
         for choice in target.kernels() {
             let Some(row_max) = Target::row_max(&choice) else {
                 continue;
@@ -279,26 +290,6 @@ impl File {
             let holds = target.model.hidden <= row_max;
             let chooser = File(target.chooser_of(choice.op));
             chooser.rule(holds, &key, choice.threads, &rule)?;
-        }
-        Ok(())
-    }
-
-    /// Heads are no wider than the kernels of their attention take.
-    fn head_rules(&self, target: &Target) -> Rule {
-        for choice in target.kernels() {
-            let mut shapes = target.attentions().into_iter();
-            let its = shapes.find(|each| choice.shape == Some(each.snake()));
-            let (Some(its), Some(most)) = (its, Target::head_dim_max(&choice)) else {
-                continue;
-            };
-            let (op, shape, width) = (choice.op, its.snake(), its.facts.head_dim);
-            let rule = format!(
-                "takes heads of at most {most} elements, not {width}; name another kernel in \
-                 [op.\"{op}.{shape}\"]"
-            );
-            let chooser = File(target.chooser_of(op));
-            let key = format!("op.{op}.kernel");
-            chooser.rule(width <= most, &key, choice.kernel, &rule)?;
         }
         Ok(())
     }

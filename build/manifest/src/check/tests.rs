@@ -572,8 +572,10 @@ fn a_kernel_is_not_chosen_for_heads_that_it_does_not_take() {
     let error = scratch.load(leaf).expect_err("heads of 512 are too wide");
     assert_eq!(
         error.to_string(),
-        "targets/_hw/h200.toml: op.attend.kernel = tiles_bf16: takes heads of at most 256 \
-         elements, not 512; name another kernel in [op.\"attend.full\"]"
+        "targets/_hw/h200.toml: op.attend.kernel = tiles_bf16: attention.head_dim = 512 must be \
+         at most 256: a warpgroup's sums are the columns of a head \
+         (cuda/ops/attend/tiles_bf16_sm90.cuh asserts A::kHeadDim <= 256); name another kernel in \
+         [op.\"attend.full\"]"
     );
 }
 

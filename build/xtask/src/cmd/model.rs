@@ -135,6 +135,11 @@ fn create(path: &Path, text: &str) -> io::Result<()> {
     File::create_new(path)?.write_all(text.as_bytes())
 }
 
+/// The command that writes the golden files of a model, from the checkpoint in FOLDER.
+pub fn golden_command(model: &str) -> String {
+    format!("python3 scripts/golden.py targets/_model/{model} --weights FOLDER")
+}
+
 /// Files that were written, what is left to decide, and how to go on.
 fn report(name: &str, adopted: &Adopted) -> String {
     let files = adopted
@@ -146,6 +151,7 @@ fn report(name: &str, adopted: &Adopted) -> String {
     let quant = &adopted.quant;
     format!(
         "{files}to decide:\n{open}then:\n  cargo xtask show cpu/{name}/{quant}\n  \
-         cargo xtask workflows\n"
+         cargo xtask workflows\n  {}\n  cargo xtask test cpu/{name}/{quant}\n",
+        golden_command(name)
     )
 }

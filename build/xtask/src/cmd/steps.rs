@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::build::{build, make_only, plan};
 use super::check::checks;
+use super::model::golden_command;
 use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
 use super::test::{Optimised, Suite};
 use super::weights::folder;
@@ -259,6 +260,9 @@ fn golden_step(leaf: &str) -> Step {
         format!("golden {leaf}"),
         "the tokens and logprobs of an outside reference",
         move |suite, name| {
+            if let Some(missing) = goldens_missing(&suite.site.root, &target) {
+                return missing;
+            }
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
             let args = format!("--no-default-features --lib {tests}");
             let run = suite.product_cargo("test", optimised, &args).and_then(run);
@@ -266,6 +270,28 @@ fn golden_step(leaf: &str) -> Step {
         },
     )
     .reads(Reads::of(PRODUCT).but(BESIDE_MODEL).leaf(leaf))
+}
+
+/// Says that there are no golden files of a target's model: nothing would be compared, which is no
+/// success where the weights lie in the repository.
+fn goldens_missing(root: &Path, target: &str) -> Option<Outcome> {
+    let model = target.split('/').nth(1)?;
+    let folder = Path::new("targets/_model").join(model);
+    let golden = folder.join("golden/tokens.json");
+    if root.join(&golden).is_file() {
+        return None;
+    }
+    let command = golden_command(model);
+    let why = format!("{} is missing; `{command}` writes it", golden.display());
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    let mut weights = weights.iter().map(|name| root.join(&folder).join(name));
+    Some(match weights.any(|path| path.is_file()) {
+        true => Outcome::Failed(why),
+        false => Outcome::Skipped {
+            why,
+            installable: false,
+        },
+    })
 }
 
 /// A model with real weights, as it is served.
@@ -662,6 +688,25 @@ mod tests {
         let why = no_warning(text).unwrap_err();
         assert!(why.starts_with("warning: unused\n  --> here"), "{why}");
         assert!(no_warning("   Compiling a\n    Finished").is_ok());
+    }
+
+    #[test]
+    fn golden_files_that_are_missing_are_told_with_the_command_that_writes_them() {
+        let root = std::env::temp_dir().join(format!("atlas-goldens-{}", std::process::id()));
+        let model = root.join("targets/_model/small");
+        std::fs::create_dir_all(model.join("golden")).unwrap();
+        let expected = "targets/_model/small/golden/tokens.json is missing; `python3 \
+                        scripts/golden.py targets/_model/small --weights FOLDER` writes it";
+        let found = || goldens_missing(&root, "cpu/small/bf16");
+        let skipped = found();
+        std::fs::write(model.join("model.safetensors"), "").unwrap();
+        let failed = found();
+        std::fs::write(model.join("golden/tokens.json"), "").unwrap();
+        let there = found();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert!(matches!(skipped, Some(Outcome::Skipped { why, .. }) if why == expected));
+        assert!(matches!(failed, Some(Outcome::Failed(why)) if why == expected));
+        assert!(there.is_none());
     }
 
     #[test]

@@ -1,0 +1,417 @@
+//! Bounds of kernels on a model's facts, each with the assertion of device code that it is: a test
+//! finds every one of them in `cuda/`, and no assertion about a model's facts there but these.
+
+use crate::check::{File, Rule};
+use crate::schema::model::{Attention, Gdn, Model, Moe};
+use crate::shapes::Attends;
+use crate::table::{FP8_BLOCK, Format, Role, Row};
+use crate::target::Target;
+
+/// A key of a table of the manifest, its value, and whether the kernel takes it.
+type Fact = (&'static str, u64, bool);
+
+/// A bound on some facts.
+#[derive(Clone, Copy)]
+enum Of {
+    /// Each of the ways in which layers attend.
+    Attention(fn(&Attention) -> Fact),
+    Gdn(fn(&Gdn) -> Fact),
+    /// Experts, and the width of the rows that they take.
+    Experts(fn(&Moe, u64) -> Fact),
+    Model(fn(&Model) -> Option<Fact>),
+}
+
+/// What a kernel takes.
+struct Bound {
+    /// Op and name of the kernel whose bound it is; absent: of all kernels of an op.
+    kernel: Option<[&'static str; 2]>,
+    /// File in `cuda/`.
+    file: &'static str,
+    /// Condition of its assertion, spaces apart.
+    condition: &'static str,
+    of: Of,
+    /// Rule of the manifest, in words.
+    rule: &'static str,
+}
+
+impl Bound {
+    const fn new(file: &'static str, condition: &'static str, of: Of, rule: &'static str) -> Bound {
+        Bound {
+            kernel: None,
+            file,
+            condition,
+            of,
+            rule,
+        }
+    }
+
+    const fn kernel(self, op: &'static str, name: &'static str) -> Bound {
+        Bound {
+            kernel: Some([op, name]),
+            ..self
+        }
+    }
+}
+
+/// Columns of a run of F16.
+const RUN_COLUMNS: u64 = 32;
+/// Parts of a sum over K, at most.
+const SEGMENTS_MAX: u64 = 8;
+
+/// Parts of a sum over `k` columns, as `tile/panels.cuh` cuts it.
+fn segments(k: u64) -> u64 {
+    let runs = k / RUN_COLUMNS;
+    let parts = runs & runs.wrapping_neg();
+    match parts * RUN_COLUMNS / FP8_BLOCK as u64 {
+        0 => parts.max(1),
+        blocks => blocks.min(SEGMENTS_MAX),
+    }
+}
+
+/// The shared expert is a turn and an expert more.
+fn shared(moe: &Moe) -> u64 {
+    u64::from(moe.shared() > 0)
+}
+
+const BOUNDS: &[Bound] = &[
+    Bound::new(
+        "ops/attend/queries.cuh",
+        "kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 || kHeadDim == 512",
+        Of::Attention(|it| {
+            let holds = matches!(it.head_dim, 64 | 128 | 256 | 512);
+            ("head_dim", it.head_dim, holds)
+        }),
+        "must be 64, 128, 256 or 512: warps have whole tiles of a head",
+    ),
+    Bound::new(
+        "ops/attend/queries.cuh",
+        "kHeads % kKvHeads == 0 && kGroup <= 16",
+        Of::Attention(|it| ("kv_heads", it.kv_heads, it.heads / it.kv_heads <= 16)),
+        "must leave at most 16 query heads to a KV head: they are rows of one product",
+    ),
+    Bound::new(
+        "tile/head.cuh",
+        "A::kHeadDim % kWarpLanes == 0",
+        Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim.is_multiple_of(32))),
+        "must be a multiple of 32: a lane has whole elements of a head",
+    ),
+    Bound::new(
+        "tile/head.cuh",
+        "kPairs % kWarpLanes == 0",
+        Of::Attention(|it| {
+            (
+                "rotary_dim",
+                it.rotary_dim,
+                it.rotary_dim.is_multiple_of(64),
+            )
+        }),
+        "must be a multiple of 64: both elements of a pair are in one lane",
+    ),
+    Bound::new(
+        "ops/store_kv/pages_bf16.cuh",
+        "kHeadDim % tile::kPageColumns == 0",
+        Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim.is_multiple_of(64))),
+        "must be a multiple of 64: a page is whole blocks",
+    ),
+    Bound::new(
+        "ops/attend/tiles_bf16_sm90.cuh",
+        "A::kHeadDim <= 256",
+        Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim <= 256)),
+        "must be at most 256: a warpgroup's sums are the columns of a head",
+    )
+    .kernel("attend", "tiles_bf16"),
+    Bound::new(
+        "ops/conv_silu/channels_f32.cuh",
+        "Delta::kConv == 4",
+        Of::Gdn(|it| ("conv_kernel", it.conv_kernel, it.conv_kernel == 4)),
+        "must be 4: a channel's taps are one vector",
+    ),
+    Bound::new(
+        "ops/gated_delta/columns_f32.cuh",
+        "Delta::kKeyDim == 4 * tile::kWarpLanes",
+        Of::Gdn(|it| ("key_dim", it.key_dim, it.key_dim == 128)),
+        "must be 128: a warp has a key, a vector a lane",
+    ),
+    Bound::new(
+        "ops/gated_delta/columns_f32.cuh",
+        "Delta::kValueDim % kColumns == 0",
+        Of::Gdn(|it| ("value_dim", it.value_dim, it.value_dim.is_multiple_of(32))),
+        "must be a multiple of 32: blocks have whole columns",
+    ),
+    Bound::new(
+        "ops/gated_rms_norm/heads_f32.cuh",
+        "Delta::kValueDim == 4 * tile::kWarpLanes",
+        Of::Gdn(|it| ("value_dim", it.value_dim, it.value_dim == 128)),
+        "must be 128: a lane has one vector of a head",
+    ),
+    Bound::new(
+        "ops/conv_silu/channels_f32.cuh",
+        "Delta::kKeyDim == Delta::kValueDim",
+        Of::Gdn(|it| ("value_dim", it.value_dim, it.value_dim == it.key_dim)),
+        "must be gdn.key_dim: all heads are as wide",
+    ),
+    Bound::new(
+        "ops/gated_linear_add/warpgroups_f16_sm90.cuh",
+        "tile::kRoundColumns % Delta::kValueDim == 0",
+        Of::Gdn(|it| {
+            (
+                "value_dim",
+                it.value_dim,
+                512_u64.is_multiple_of(it.value_dim),
+            )
+        }),
+        "must divide 512: a warp rounds whole heads",
+    )
+    .kernel("gated_linear_add", "warpgroups_f16"),
+    Bound::new(
+        "ops/gated_delta/cells_f16.cuh",
+        "kHeadGroup <= 4",
+        Of::Gdn(|it| {
+            (
+                "value_heads",
+                it.value_heads,
+                it.value_heads / it.key_heads <= 4,
+            )
+        }),
+        "must be at most four times gdn.key_heads: a block has the memory of so many heads",
+    ),
+    Bound::new(
+        "ops/experts/plan.cuh",
+        "kExperts <= kPlanThreads",
+        Of::Experts(|it, _| ("experts", it.experts, it.experts + shared(it) <= 1024)),
+        "must be at most 1024, the shared expert included: a thread counts an expert",
+    ),
+    Bound::new(
+        "ops/experts/plan.cuh",
+        "Experts::kShared == 0 || (Experts::kShared == Experts::kIntermediate && \
+         target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS)",
+        Of::Experts(|it, _| {
+            let holds = it.shared() == 0 || it.shared() == it.intermediate;
+            ("shared_intermediate", it.shared(), holds)
+        }),
+        "must be moe.intermediate: the shared expert is one more expert",
+    ),
+    Bound::new(
+        "ops/experts/plan.cuh",
+        "Experts::kIntermediate % 8 == 0",
+        Of::Experts(|it, _| {
+            (
+                "intermediate",
+                it.intermediate,
+                it.intermediate.is_multiple_of(8),
+            )
+        }),
+        "must be a multiple of 8: gate and up interleave by 8 rows",
+    ),
+    Bound::new(
+        "tile/warpgroups_sm90.cuh",
+        "has_warpgroups(kStorage, kK) && kStages > 1",
+        Of::Experts(|it, _| {
+            let inner = it.intermediate;
+            ("intermediate", inner, inner.is_multiple_of(128))
+        }),
+        "must be a multiple of 128: steps are whole",
+    )
+    .kernel("experts", "warpgroups_f16"),
+    Bound::new(
+        "ops/experts/warpgroups_f16_sm90.cuh",
+        "Experts::kIntermediate % kColumns == 0",
+        Of::Experts(|it, _| {
+            let inner = it.intermediate;
+            ("intermediate", inner, inner.is_multiple_of(64))
+        }),
+        "must be a multiple of 64: tiles are full",
+    )
+    .kernel("experts", "warpgroups_f16"),
+    Bound::new(
+        "ops/moe/rows_f16.cuh",
+        "kGatePanels % kAtOnce == 0",
+        Of::Experts(|it, hidden| {
+            // As many warps as the smaller of both kinds of blocks has.
+            let at_once = 8 / segments(hidden);
+            let holds = (it.intermediate / 8).is_multiple_of(at_once);
+            ("intermediate", it.intermediate, holds)
+        }),
+        "must be a multiple of 64 where hidden is narrow: a round's panels are of one tile",
+    ),
+    Bound::new(
+        "ops/moe/rows_f16.cuh",
+        "kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate",
+        Of::Experts(|it, _| {
+            let chosen = it.experts_per_token;
+            let holds = 64 * (chosen / 2) <= (chosen + shared(it)) * it.intermediate;
+            ("intermediate", it.intermediate, holds)
+        }),
+        "must be at least 32: choices of all rows fit a row",
+    ),
+    Bound::new(
+        "ops/moe/rows_f16.cuh",
+        "Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff",
+        Of::Experts(|it, _| {
+            let chosen = it.experts_per_token;
+            ("experts_per_token", chosen, chosen.is_multiple_of(2))
+        }),
+        "must be even: two choices are a word",
+    ),
+    Bound::new(
+        "ops/route/rows_f32.cuh",
+        "kTurns <= tile::kWarpLanes",
+        Of::Experts(|it, _| {
+            let chosen = it.experts_per_token;
+            ("experts_per_token", chosen, chosen + shared(it) <= 32)
+        }),
+        "must be at most 32, the shared expert included: a lane writes a chosen expert",
+    ),
+    Bound::new(
+        "ops/experts/warpgroups_f16_sm90.cuh",
+        "kPairs % (tile::kConsumers * kBlockPairs) == 0",
+        Of::Model(|it| {
+            it.moe.as_ref()?;
+            Some(("hidden", it.hidden, it.hidden.is_multiple_of(128)))
+        }),
+        "must be a multiple of 128: tiles of an expert's rows are full",
+    )
+    .kernel("experts", "warpgroups_f16"),
+    Bound::new(
+        "ops/experts/parts.cuh",
+        "target::HIDDEN % tile::kPanelRows == 0",
+        Of::Model(|it| {
+            it.moe.as_ref()?;
+            Some(("hidden", it.hidden, it.hidden.is_multiple_of(16)))
+        }),
+        "must be a multiple of 16: an expert's panels are full",
+    ),
+    Bound::new(
+        "tile/held.cuh",
+        "holds(kK)",
+        Of::Model(|it| Some(("hidden", it.hidden, it.hidden / segments(it.hidden) <= 1024))),
+        "must be cut into segments of at most 1024 columns, as multiples of 1024 are: registers \
+         have room for no more",
+    ),
+    Bound::new(
+        "ops/swiglu/vectors_f32.cuh",
+        "M::kIntermediate % 4 == 0",
+        Of::Model(|it| {
+            let inner = it.mlp.as_ref()?.intermediate;
+            Some(("mlp.intermediate", inner, inner.is_multiple_of(4)))
+        }),
+        "must be a multiple of 4: a row is whole vectors",
+    ),
+    Bound::new(
+        "ops/top_k/rank.cuh",
+        "VOCAB >= TOP_K && kFoundMax >= TOP_K",
+        Of::Model(|it| Some(("vocab", it.vocab, it.vocab >= crate::kernels::TOP_K))),
+        "must be at least 64: so many tokens are ranked",
+    ),
+];
+
+/// Columns that a matrix of a format has a multiple of: whole runs of floats, and of codes whole
+/// blocks with their scales, which are copied by twos where they are F32.
+const fn columns_of(format: Format) -> u64 {
+    match format {
+        Format::Bf16 => RUN_COLUMNS,
+        Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => FP8_BLOCK as u64,
+        Format::Fp8Block128 => 2 * FP8_BLOCK as u64,
+    }
+}
+
+impl Of {
+    /// What a bound says of a target: the shape that it is about, if it is of some, and a fact.
+    fn facts(&self, target: &Target) -> Vec<(Option<String>, String, u64, bool)> {
+        let model = &target.model;
+        let of = |table: &str, (key, value, holds): Fact| {
+            let key = match table.is_empty() {
+                true => key.to_string(),
+                false => format!("{table}.{key}"),
+            };
+            (None, key, value, holds)
+        };
+        match self {
+            Of::Attention(bound) => {
+                let attentions = target.attentions();
+                let each = attentions.iter().map(|each| {
+                    let (_, key, value, holds) = of(each.table(), bound(each.facts));
+                    (Some(each.snake()), key, value, holds)
+                });
+                each.collect()
+            }
+            Of::Gdn(bound) => model.gdn.iter().map(|gdn| of("gdn", bound(gdn))).collect(),
+            Of::Experts(bound) => {
+                let moe = model.moe.iter();
+                moe.map(|moe| of("moe", bound(moe, model.hidden))).collect()
+            }
+            Of::Model(bound) => bound(model).map(|fact| of("", fact)).into_iter().collect(),
+        }
+    }
+}
+
+impl File {
+    /// Facts of the model are ones that this hardware's kernels take.
+    pub(crate) fn bound_rules(&self, target: &Target) -> Rule {
+        let model = File(target.model_path("model.toml"));
+        for bound in BOUNDS {
+            for (shape, key, value, holds) in bound.of.facts(target) {
+                let Bound {
+                    rule,
+                    file,
+                    condition,
+                    ..
+                } = bound;
+                let rule = format!("{rule} (cuda/{file} asserts {condition})");
+                let Some([op, kernel]) = bound.kernel else {
+                    model.rule(holds, &key, value, &rule)?;
+                    continue;
+                };
+                let chosen = target.op(op, shape.as_deref());
+                let is_it = chosen.is_some_and(|choice| choice.kernel == kernel);
+                let table = shape.map_or(op.to_string(), |shape| format!("{op}.{shape}"));
+                let rule =
+                    format!("{key} = {value} {rule}; name another kernel in [op.\"{table}\"]");
+                let chooser = File(target.chooser_of(op));
+                chooser.rule(holds || !is_it, &format!("op.{op}.kernel"), kernel, &rule)?;
+            }
+        }
+        let rows = target.table();
+        let matrices = rows.iter().filter_map(|row| Some((row, row.format()?)));
+        for (row, format) in matrices {
+            let (key, value) = columns_key(target, row);
+            let (k, step) = (row.k() as u64, columns_of(format));
+            let rule = format!(
+                "makes {k} columns of {}; kernels take multiples of {step} in {}",
+                row.name,
+                format.name()
+            );
+            model.rule(k.is_multiple_of(step), &key, value, &rule)?;
+        }
+        Ok(())
+    }
+}
+
+/// The fact that the columns of a matrix follow from: its key and value.
+fn columns_key(target: &Target, row: &Row) -> (String, u64) {
+    let model = &target.model;
+    let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
+    let (key, value) = match row.role {
+        Role::Output => {
+            let attentions = target.attentions().into_iter();
+            let is = |each: &Attends<'_>| each.facts.o_columns() == row.k() as u64;
+            let its = attentions
+                .filter(is)
+                .map(|each| (each.table(), each.facts.heads));
+            let (table, heads) = its.last().unwrap_or(("attention", model.attention.heads));
+            return (format!("{table}.heads"), heads);
+        }
+        Role::GdnOutput => ("gdn.value_heads", gdn.map(|gdn| gdn.value_heads)),
+        Role::MlpDown => {
+            let mlp = model.mlp.as_ref();
+            ("mlp.intermediate", mlp.map(|mlp| mlp.intermediate))
+        }
+        Role::ExpertDown => ("moe.intermediate", moe.map(|moe| moe.intermediate)),
+        Role::SharedDown => ("moe.shared_intermediate", moe.map(Moe::shared)),
+        _ => ("hidden", None),
+    };
+    (key.to_string(), value.unwrap_or(model.hidden))
+}
+
+#[cfg(test)]
+mod tests;
