@@ -9,6 +9,7 @@ use crate::http::fields::{Field, Object};
 use crate::http::generate::tools::{
     CUSTOM_ARGUMENT, arguments_object, check_name, check_parameters, left_out,
 };
+use crate::http::generate::transcript::Transcript;
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
 
 /// Reads `messages`.
@@ -20,20 +21,24 @@ pub fn messages(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     if list.is_empty() {
         return Err(field.error("must hold at least one message"));
     }
-    list.iter().map(message).collect()
+    let mut transcript = Transcript::default();
+    for message in &list {
+        add(&message.object()?, &mut transcript)?;
+    }
+    Ok(transcript.into_messages())
 }
 
-fn message(field: &Field<'_>) -> Result<Value, ApiError> {
-    let object = field.object()?;
+fn add(object: &Object<'_>, transcript: &mut Transcript) -> Result<(), ApiError> {
     let role = object.require("role")?;
-    match role.string()? {
-        "system" | "developer" => plain(&object, "system"),
-        "user" => plain(&object, "user"),
-        "assistant" => assistant(&object),
+    transcript.push(match role.string()? {
+        "system" | "developer" => plain(object, "system"),
+        "user" => plain(object, "user"),
+        "assistant" => assistant(object),
         // Functions were what this API had before tools.
-        "tool" | "function" => tool_result(&object),
+        "tool" | "function" => return tool_result(object, transcript),
         _ => Err(role.error("must be system, developer, user, assistant, tool or function")),
-    }
+    }?);
+    Ok(())
 }
 
 fn plain(object: &Object<'_>, role: &str) -> Result<Value, ApiError> {
@@ -41,7 +46,7 @@ fn plain(object: &Object<'_>, role: &str) -> Result<Value, ApiError> {
     Ok(json!({"role": role, "content": content}))
 }
 
-fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
+fn tool_result(object: &Object<'_>, transcript: &mut Transcript) -> Result<(), ApiError> {
     let text = match object.get("content") {
         Some(result) if result.value.is_array() => {
             let parts = result.list(CONTENT_PARTS_MAX)?;
@@ -52,10 +57,11 @@ fn tool_result(object: &Object<'_>) -> Result<Value, ApiError> {
         None => String::new(),
     };
     let mut message = json!({"role": "tool", "content": text});
-    if let Some(id) = object.get("tool_call_id") {
+    let id = object.get("tool_call_id");
+    if let Some(id) = &id {
         message["tool_call_id"] = Value::from(id.string()?);
     }
-    Ok(message)
+    transcript.push_result(id.as_ref(), message)
 }
 
 fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
@@ -279,7 +285,7 @@ mod tests {
     fn what_a_tool_shows_beside_text_is_left_out_and_said_so() {
         let picture = json!({"type": "image_url", "image_url": {"url": "data:,"}});
         let shown = json!([{"type": "text", "text": "Look: "}, picture]);
-        let result = json!([{"role": "tool", "tool_call_id": "c", "content": shown}]);
+        let result = json!([{"role": "tool", "content": shown}]);
         let expected = format!("Look: {}", left_out("image"));
         assert_eq!(read(&result).unwrap()[0]["content"], expected);
         let unread = json!([{"role": "tool", "content": [{"type": "smell"}]}]);
@@ -306,6 +312,22 @@ mod tests {
             read[0]["tool_calls"][0]["function"]["arguments"],
             json!({"a": 1})
         );
+    }
+
+    #[test]
+    fn results_stand_in_the_order_of_their_calls() {
+        let call = |id: &str| json!({"id": id, "function": {"name": "f"}});
+        let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
+        let with = |results: [&str; 2]| {
+            let calls = json!([call("a"), call("b")]);
+            let [one, other] = results.map(result);
+            read(&json!([{"role": "assistant", "tool_calls": calls}, one, other]))
+        };
+        assert_eq!(with(["b", "a"]).unwrap(), with(["a", "b"]).unwrap());
+        for results in [["a", "a"], ["a", "c"]] {
+            let error = with(results).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("messages[2].tool_call_id"));
+        }
     }
 
     #[test]

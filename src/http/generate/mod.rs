@@ -10,6 +10,7 @@ pub mod response_format;
 pub mod stream;
 pub mod tool_policy;
 pub mod tools;
+pub mod transcript;
 pub mod wordings;
 
 use std::future::poll_fn;

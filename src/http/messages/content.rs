@@ -8,6 +8,7 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::conversation_tools::ConversationTools;
 use crate::http::generate::tools::{arguments_object, left_out};
+use crate::http::generate::transcript::Transcript;
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 
 use super::documents;
@@ -38,7 +39,7 @@ pub fn conversation(
     object: &Object<'_>,
     told: &mut ConversationTools,
 ) -> Result<Vec<Value>, ApiError> {
-    let mut out = Vec::new();
+    let mut out = Transcript::default();
     if let Some(system) = object.get("system") {
         let text = system_text(&system)?;
         if !text.is_empty() {
@@ -50,7 +51,7 @@ pub fn conversation(
             message(&field, told, &mut out)?;
         }
     }
-    Ok(out)
+    Ok(out.into_messages())
 }
 
 /// The last message must not be the assistant's.
@@ -147,7 +148,7 @@ fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
 fn message(
     field: &Field<'_>,
     told: &mut ConversationTools,
-    out: &mut Vec<Value>,
+    out: &mut Transcript,
 ) -> Result<(), ApiError> {
     let object = field.object()?;
     let role = object.require("role")?;
@@ -166,38 +167,39 @@ fn message(
     }
 }
 
-/// Texts and tool results in their order.
+/// Texts in their order; tool results go behind their calls.
 fn user(
     content: &Field<'_>,
     told: &mut ConversationTools,
-    out: &mut Vec<Value>,
+    out: &mut Transcript,
 ) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "user", "content": content.string()?}));
         return Ok(());
     };
     let mut texts: Vec<Cow<'_, str>> = Vec::new();
-    let before = out.len();
+    let mut has_results = false;
     for block in &blocks {
         let object = block.object()?;
         if object.require("type")?.string()? != "tool_result" {
             texts.push(written(block)?);
             continue;
         }
-        if !texts.is_empty() {
-            let text = std::mem::take(&mut texts).join(BLOCK_GAP);
-            out.push(json!({"role": "user", "content": text}));
-        }
-        out.push(tool_result(&object, told)?);
+        tool_result(&object, told, out)?;
+        has_results = true;
     }
-    if !texts.is_empty() || out.len() == before {
+    if !texts.is_empty() || !has_results {
         out.push(json!({"role": "user", "content": texts.join(BLOCK_GAP)}));
     }
     Ok(())
 }
 
-fn tool_result(object: &Object<'_>, told: &mut ConversationTools) -> Result<Value, ApiError> {
-    let id = object.require("tool_use_id")?.string()?;
+fn tool_result(
+    object: &Object<'_>,
+    told: &mut ConversationTools,
+    out: &mut Transcript,
+) -> Result<(), ApiError> {
+    let id = object.require("tool_use_id")?;
     let mut text = match object.get("content") {
         Some(content) => match blocks(&content)? {
             Some(blocks) => {
@@ -212,7 +214,8 @@ fn tool_result(object: &Object<'_>, told: &mut ConversationTools) -> Result<Valu
     if object.boolean("is_error", false)? {
         text.insert_str(0, ERROR_MARK);
     }
-    Ok(json!({"role": "tool", "tool_call_id": id, "content": text}))
+    let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
+    out.push_result(Some(&id), message)
 }
 
 /// A block of a tool's result, with a word in the place of what is no text.
@@ -294,35 +297,38 @@ impl<'v> Turn<'v> {
 
 /// Reasoning, text and calls are one message, which ends where another server ran a tool: what that
 /// put out stands among the blocks.
-fn assistant(content: &Field<'_>, out: &mut Vec<Value>) -> Result<(), ApiError> {
+fn assistant(content: &Field<'_>, out: &mut Transcript) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "assistant", "content": content.string()?}));
         return Ok(());
     };
-    let before = out.len();
     let mut open: Option<Turn<'_>> = None;
+    let mut is_silent = true;
     for block in &blocks {
         let object = block.object()?;
         match object.require("type")?.string()? {
             // Another server's secret; there is nothing in it to read.
             "redacted_thinking" => {}
             kind if kind.ends_with(SERVED_RESULT) => {
-                out.extend(open.take().map(Turn::message));
-                out.push(served_result(&object)?);
+                open.take()
+                    .into_iter()
+                    .for_each(|turn| out.push(turn.message()));
+                served_result(&object, out)?;
+                is_silent = false;
             }
             kind => open.get_or_insert_default().add(kind, block)?,
         }
     }
-    if out.len() == before {
+    if is_silent {
         open.get_or_insert_default();
     }
-    out.extend(open.map(Turn::message));
+    open.into_iter().for_each(|turn| out.push(turn.message()));
     Ok(())
 }
 
 /// What a tool of another server put out.
-fn served_result(object: &Object<'_>) -> Result<Value, ApiError> {
-    let id = object.require("tool_use_id")?.string()?;
+fn served_result(object: &Object<'_>, out: &mut Transcript) -> Result<(), ApiError> {
+    let id = object.require("tool_use_id")?;
     let shown = |value: &Value| match (value.as_str(), value["text"].as_str()) {
         (Some(text), _) | (None, Some(text)) => text.to_string(),
         (None, None) => readable(value).to_string(),
@@ -335,7 +341,8 @@ fn served_result(object: &Object<'_>) -> Result<Value, ApiError> {
     if object.boolean("is_error", false)? {
         text.insert_str(0, ERROR_MARK);
     }
-    Ok(json!({"role": "tool", "tool_call_id": id, "content": text}))
+    let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
+    out.push_result(Some(&id), message)
 }
 
 /// A value without what a model cannot read.
@@ -390,6 +397,13 @@ mod tests {
         json!([{"role": role, "content": blocks}])
     }
 
+    /// Calls with these ids, and behind them what `role` says.
+    fn behind_calls(ids: &[&str], role: &str, blocks: Value) -> Value {
+        let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});
+        let calls: Vec<Value> = ids.iter().map(call).collect();
+        json!([{"role": "assistant", "content": calls}, {"role": role, "content": blocks}])
+    }
+
     #[test]
     fn system_text_comes_first_as_a_string_or_blocks() {
         let string = read(json!({"system": "Be kind."})).unwrap();
@@ -404,8 +418,8 @@ mod tests {
     fn what_a_tool_shows_beside_text_is_left_out_and_said_so() {
         let picture = json!({"type": "image", "source": {"type": "base64", "data": ""}});
         let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [picture]});
-        let found = messages(blocks_of("user", json!([result])));
-        assert_eq!(found[0]["content"], left_out("image"));
+        let found = messages(behind_calls(&["t"], "user", json!([result])));
+        assert_eq!(found[1]["content"], left_out("image"));
         assert_eq!(
             refused(blocks_of("user", json!([picture]))),
             "messages[0].content[0].type"
@@ -417,17 +431,17 @@ mod tests {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
         let mut told = ConversationTools::new(Vec::new(), vec![tool]);
         let find = |name: &str| {
-            json!({"messages": blocks_of("user", json!([{"type": "tool_result",
-                "tool_use_id": "t",
-                "content": [{"type": "tool_reference", "tool_name": name}]}]))})
+            let found = json!([{"type": "tool_reference", "tool_name": name}]);
+            let result = json!({"type": "tool_result", "tool_use_id": "t", "content": found});
+            json!({"messages": behind_calls(&["t"], "user", json!([result]))})
         };
         let found = conversation(&Object::root(&find("f")).unwrap(), &mut told).unwrap();
-        let text = found[0]["content"].as_str().unwrap();
+        let text = found[1]["content"].as_str().unwrap();
         assert!(text.contains(r#""parameters":{}"#), "{text}");
         let unknown = conversation(&Object::root(&find("g")).unwrap(), &mut told);
         assert_eq!(
             unknown.unwrap_err().param.unwrap(),
-            "messages[0].content[0].content[0].tool_name"
+            "messages[1].content[0].content[0].tool_name"
         );
     }
 
@@ -501,15 +515,16 @@ mod tests {
     }
 
     #[test]
-    fn tool_results_and_texts_keep_their_order() {
-        let found = messages(blocks_of(
+    fn tool_results_stand_in_the_order_of_their_calls_and_texts_behind_them() {
+        let found = messages(behind_calls(
+            &["t1", "t2", "t3"],
             "user",
             json!([
-            {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"},
             {"type": "tool_result", "tool_use_id": "t2", "is_error": true,
              "content": [{"type": "text", "text": "no"}, {"type": "text", "text": "such city"}]},
-            {"type": "tool_result", "tool_use_id": "t3"},
             {"type": "text", "text": "And?"},
+            {"type": "tool_result", "tool_use_id": "t3"},
+            {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"},
             {"type": "text", "text": "Well?"}]),
         ));
         let expected = json!([
@@ -517,7 +532,10 @@ mod tests {
             {"role": "tool", "tool_call_id": "t2", "content": "Error: no\n\nsuch city"},
             {"role": "tool", "tool_call_id": "t3", "content": ""},
             {"role": "user", "content": "And?\n\nWell?"}]);
-        assert_eq!(Value::from(found), expected);
+        assert_eq!(Value::from(&found[1..]), expected);
+        let foreign = json!([{"type": "tool_result", "tool_use_id": "t1"}]);
+        let at = "messages[1].content[0].tool_use_id";
+        assert_eq!(refused(behind_calls(&["t2"], "user", foreign)), at);
     }
 
     #[test]
@@ -565,9 +583,10 @@ mod tests {
     #[test]
     fn what_another_server_put_out_is_shown_as_far_as_it_can_be_read() {
         let shown = |content: Value| {
-            let block = json!([{"type": "mcp_tool_result", "tool_use_id": "s", "is_error": true,
-                "content": content}]);
-            messages(blocks_of("assistant", block))[0]["content"].clone()
+            let call = json!({"type": "mcp_tool_use", "id": "s", "name": "f", "input": {}});
+            let result = json!({"type": "mcp_tool_result", "tool_use_id": "s", "is_error": true,
+                "content": content});
+            messages(blocks_of("assistant", json!([call, result])))[1]["content"].clone()
         };
         assert_eq!(shown(json!("no")), "Error: no");
         assert_eq!(

@@ -500,7 +500,7 @@ impl Composer {
             value: &output,
             path: "output".to_string(),
         };
-        let said = items::messages(&output_field, &store);
+        let said = items::read(&output_field, Vec::new(), &store);
         // Both are lists in JSON, and neither is empty once the reply says something.
         for message in said.unwrap_or_default() {
             history.pop();

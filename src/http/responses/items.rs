@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::tools::{CUSTOM_ARGUMENT, arguments_object, left_out};
+use crate::http::generate::transcript::Transcript;
 use crate::http::json;
 use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
 use crate::log;
@@ -48,24 +49,31 @@ pub fn encrypted(reasoning: &str) -> String {
     format!("{ENCRYPTED_MARK}{reasoning}")
 }
 
-/// Reads `input`: a string, or a list of items. Reasoning, text and calls of one assistant's turn
-/// become one message. Items of earlier responses may be there by their id in `store`.
+/// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
+/// and calls of one assistant's turn become one message. Items of earlier responses may be there by
+/// their id in `store`.
 ///
 /// # Errors
 /// Names the first field that is not served.
-pub fn messages(input: &Field<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
-    if let Value::String(text) = input.value {
-        return Ok(vec![json!({"role": "user", "content": text})]);
-    }
-    if !input.value.is_array() {
-        return Err(input.error("must be a string or a list of items"));
-    }
-    let mut turns = Turns::new(store);
-    for item in input.list(MESSAGES_MAX)? {
-        turns.add(&item)?;
+pub fn read(
+    input: &Field<'_>,
+    messages: Vec<Value>,
+    store: &Store,
+) -> Result<Vec<Value>, ApiError> {
+    let mut turns = Turns::new(messages, store);
+    match input.value {
+        Value::String(text) => turns
+            .messages
+            .push(json!({"role": "user", "content": text})),
+        Value::Array(_) => {
+            for item in input.list(MESSAGES_MAX)? {
+                turns.add(&item)?;
+            }
+        }
+        _ => return Err(input.error("must be a string or a list of items")),
     }
     turns.end();
-    Ok(turns.messages)
+    Ok(turns.messages.into_messages())
 }
 
 /// What the assistant said without being interrupted.
@@ -81,16 +89,16 @@ struct Turns<'s> {
     store: &'s Store,
     /// Bytes of items that were there by their id.
     referenced: usize,
-    messages: Vec<Value>,
+    messages: Transcript,
     open: Option<Turn>,
 }
 
 impl Turns<'_> {
-    fn new(store: &Store) -> Turns<'_> {
+    fn new(messages: Vec<Value>, store: &Store) -> Turns<'_> {
         Turns {
             store,
             referenced: 0,
-            messages: Vec::new(),
+            messages: Transcript::behind(messages),
             open: None,
         }
     }
@@ -265,29 +273,27 @@ impl Turns<'_> {
     }
 
     fn output(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let id = call_id(object)?.string()?;
+        let id = call_id(object)?;
         // A patch may tell no more than how it went.
         let text = match object.get("output").or_else(|| object.get("status")) {
             Some(output) => output_text(&output)?,
             None => String::new(),
         };
         self.end();
-        let result = json!({"role": "tool", "tool_call_id": id, "content": text});
-        self.messages.push(result);
-        Ok(())
+        let result = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
+        self.messages.push_result(Some(&id), result)
     }
 
     /// What a search found is kept beside its text: it may be called from here on, in answers to
     /// later requests that continue this one too.
     fn found(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let id = object.require("call_id")?.string()?;
+        let id = object.require("call_id")?;
         let tools = object.require("tools")?;
         let text = found(&tools)?;
         self.end();
-        let result = json!({"role": "tool", "tool_call_id": id, "content": text,
+        let result = json!({"role": "tool", "tool_call_id": id.string()?, "content": text,
             FOUND_TOOLS: tools.value});
-        self.messages.push(result);
-        Ok(())
+        self.messages.push_result(Some(&id), result)
     }
 
     /// Ends the open turn.
@@ -405,7 +411,7 @@ mod tests {
             value: &input,
             path: "input".to_string(),
         };
-        messages(&field, &stored())
+        super::read(&field, Vec::new(), &stored())
     }
 
     /// A store with one response of three items.
@@ -487,9 +493,9 @@ mod tests {
             {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"a\":1}"},
             {"type": "function_call", "call_id": "c2", "name": "g", "namespace": "n",
              "arguments": ""},
-            {"type": "function_call_output", "call_id": "c1", "output": "one"},
             {"type": "function_call_output", "call_id": "c2",
              "output": [{"type": "input_text", "text": "two"}]},
+            {"type": "function_call_output", "call_id": "c1", "output": "one"},
             {"type": "reasoning", "summary": [], "encrypted_content": encrypted("so")},
             {"type": "message", "role": "assistant", "content": "Done."}]);
         let call = |id: &str, name: &str, arguments: Value| {
@@ -518,10 +524,11 @@ mod tests {
     fn what_a_tool_shows_beside_text_is_left_out_and_said_so() {
         let picture = json!({"type": "input_image", "image_url": "data:,"});
         let output = json!([{"type": "input_text", "text": "Look:"}, picture]);
-        let input = json!([{"type": "function_call_output", "call_id": "c", "output": output}]);
-        let found = read(input).unwrap();
+        let call = json!({"type": "function_call", "call_id": "c", "name": "f"});
+        let output = json!({"type": "function_call_output", "call_id": "c", "output": output});
+        let found = read(json!([call, output])).unwrap();
         assert_eq!(
-            found[0]["content"],
+            found[1]["content"],
             format!("Look:\n\n{}", left_out("image"))
         );
         let unread = json!([{"type": "function_call_output", "call_id": "c",
@@ -563,8 +570,9 @@ mod tests {
     #[test]
     fn what_a_tool_of_this_api_puts_out_is_shown_as_it_is() {
         let put_out = |kind: &str, name: &str, value: Value| {
+            let call = json!({"type": "function_call", "call_id": "c", "name": "f"});
             let item = json!({"type": kind, "id": "c", name: value});
-            read(json!([item])).unwrap()[0].clone()
+            read(json!([call, item])).unwrap()[1].clone()
         };
         let wrote = json!({"stdout": "a", "outcome": {"type": "exit", "exit_code": 0}});
         let shell = put_out("shell_call_output", "output", json!([wrote]));
@@ -698,6 +706,8 @@ mod tests {
             "input[0].id"
         );
         assert_eq!(refused(json!([{"type": "smell"}])), "input[0].type");
+        let foreign = json!([{"type": "function_call_output", "call_id": "c", "output": "x"}]);
+        assert_eq!(refused(foreign), "input[0].call_id");
         let unnamed = json!([{"type": "function_call", "call_id": "c"}]);
         assert_eq!(refused(unnamed), "input[0].name");
         let hosted = json!([{"type": "web_search_call", "id": "ws_1"}]);

@@ -109,7 +109,7 @@ fn history(object: &Object<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
         None => Vec::new(),
     };
     if let Some(input) = object.get("input") {
-        messages.extend(items::messages(&input, store)?);
+        messages = items::read(&input, messages, store)?;
     }
     match messages.is_empty() {
         true => Err(ApiError::field(
