@@ -61,6 +61,10 @@ impl KeyId {
     pub fn of(key: &[u8]) -> KeyId {
         KeyId(Sha256::digest(key).into())
     }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 /// The keys of a file as it was when it was last read.
@@ -99,6 +103,16 @@ impl Keys {
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner()) = digests;
         Ok(count)
+    }
+
+    /// Secret for `purpose` that servers with these keys share.
+    pub fn secret(&self, purpose: &[u8]) -> [u8; 32] {
+        let digest = Sha256::new().chain_update(purpose);
+        let keys = self.current();
+        let digest = keys
+            .iter()
+            .fold(digest, |digest, key| digest.chain_update(key));
+        digest.finalize().into()
     }
 
     /// Number of keys.

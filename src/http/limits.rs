@@ -37,6 +37,8 @@ pub const SMALL_BODY_BYTES: usize = 32 * 1024;
 pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// What is made of large bodies on their way to prompts, together.
 pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
+/// Reasoning that is sealed: what one reply thought fits many times.
+pub const SEALED_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Time for the whole body to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two pieces of a body.

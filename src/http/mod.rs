@@ -34,6 +34,7 @@ pub mod recording;
 mod refusal;
 pub mod responses;
 pub mod routes;
+pub mod seal;
 pub mod server;
 pub mod settings;
 pub mod state;

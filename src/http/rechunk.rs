@@ -21,6 +21,7 @@ use super::generate::generation::{Finish, Settled};
 use super::generate::stream::Writer;
 use super::messages::partial::{Input, complete_part};
 use super::responses::store::Store;
+use super::seal::Seal;
 use super::settings::Settings;
 use super::state::{Loading, State};
 use super::{chat, messages, responses};
@@ -278,8 +279,8 @@ fn check_messages(model: &ChatModel, whole: &[Settled], pieces: &[Settled]) {
     use messages::request::MessagesRequest;
     let body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}],
         "stop_sequences": [STOP]});
-    let request = MessagesRequest::parse(&body).unwrap();
-    let identity = Identity::new("m", "req_1", &request);
+    let request = MessagesRequest::parse(&body, &Seal::new(None)).unwrap();
+    let identity = Identity::new("m", "req_1", &request, Seal::new(None));
     let expected = whole_answer(&identity, gathered(plain(whole)), USAGE);
     let writer = MessageWriter::new(identity, 3);
     let mut blocks: Vec<Value> = Vec::new();
@@ -346,7 +347,8 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
     use responses::request::ResponsesRequest;
     let composer = || {
         let body = json!({"input": "hi", "store": false});
-        let request = ResponsesRequest::parse(&body, &Store::default()).unwrap();
+        let request =
+            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap();
         Composer::new(state, None, request)
     };
     // Positions would have to come one by one.

@@ -368,7 +368,7 @@ async fn body_answer(
         Question::Completions => completions::answer(state, service, body, call).await?,
         Question::Messages => messages::answer(state, service, body, call).await?,
         Question::CountTokens => {
-            Answer::Whole(messages::count_tokens(service, body, call.key()).await?)
+            Answer::Whole(messages::count_tokens(state, service, body, call.key()).await?)
         }
         Question::Responses => responses::answer(state, service, body, call).await?,
         Question::InputTokens => {

@@ -19,6 +19,7 @@ use super::figures::{ServerFigures, Times};
 use super::parsing::Parsing;
 use super::responses::running::Running;
 use super::responses::store::Store;
+use super::seal::Seal;
 use super::settings::Settings;
 
 /// Where those who end replies before their time say what the clients are told.
@@ -113,6 +114,8 @@ pub struct State {
     pub parsing: Parsing,
     /// Responses that clients may ask for again.
     pub responses: Store,
+    /// Of reasoning that clients keep without reading it.
+    pub seal: Seal,
     /// Responses that are being written.
     pub running: Arc<Running>,
     loading: Box<dyn Fn() -> Loading + Send + Sync>,
@@ -131,6 +134,7 @@ impl State {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Arc::new(State {
             model_id: model_id.to_string(),
+            seal: Seal::new(settings.keys.as_ref()),
             settings,
             created: since.map_or(0, |since| since.as_secs()),
             figures: ServerFigures::default(),

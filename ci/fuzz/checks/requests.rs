@@ -10,11 +10,15 @@ use atlas::http::json as body;
 use atlas::http::messages::request::{MessagesRequest, countable};
 use atlas::http::responses::request::ResponsesRequest;
 use atlas::http::responses::store::Store;
+use atlas::http::seal::Seal;
 use atlas::target::{MAX_CONTEXT, VOCAB};
 use serde_json::Value;
 
 use super::choice::Choices;
 use super::model;
+
+/// Nothing comes back that it closed.
+static SEAL: LazyLock<Seal> = LazyLock::new(|| Seal::new(None));
 
 /// Of the chat completions API.
 pub fn chat_request(bytes: &[u8]) {
@@ -26,9 +30,9 @@ pub fn messages_request(input: &[u8]) {
     let mut choices = Choices::of(input);
     match choices.flag() {
         false => request(choices.rest(), |value| {
-            MessagesRequest::parse(value).map(drop)
+            MessagesRequest::parse(value, &SEAL).map(drop)
         }),
-        true => request(choices.rest(), |value| countable(value).map(drop)),
+        true => request(choices.rest(), |value| countable(value, &SEAL).map(drop)),
     }
 }
 
@@ -37,7 +41,7 @@ pub fn responses_request(bytes: &[u8]) {
     /// Nothing is ever put in.
     static STORE: LazyLock<Store> = LazyLock::new(Store::default);
     request(bytes, |value| {
-        ResponsesRequest::parse(value, &STORE).map(drop)
+        ResponsesRequest::parse(value, (&STORE, &SEAL)).map(drop)
     });
 }
 

@@ -25,7 +25,7 @@ pub fn messages(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     for message in &list {
         add(&message.object()?, &mut transcript)?;
     }
-    Ok(transcript.into_messages())
+    Ok(transcript.end().messages)
 }
 
 fn add(object: &Object<'_>, transcript: &mut Transcript) -> Result<(), ApiError> {

@@ -16,6 +16,17 @@ pub struct Transcript {
     turns: Vec<Turn>,
     /// Where the last call of each id stands: its turn, and its place in it.
     calls: HashMap<String, (usize, usize)>,
+    /// The first field of reasoning that could not be read, and how many there are.
+    unread: Option<(String, usize)>,
+}
+
+/// A conversation that was read to its end.
+#[derive(Debug, Default)]
+pub struct Read {
+    /// Results stand behind the message of their calls, in the order of these.
+    pub messages: Vec<Value>,
+    /// What of it is left out, for the answer to tell.
+    pub left_out: Vec<String>,
 }
 
 /// A message, and the results of its calls.
@@ -91,8 +102,18 @@ impl Transcript {
         }
     }
 
-    /// The messages; results stand behind the message of their calls, in the order of these.
-    pub fn into_messages(self) -> Vec<Value> {
+    /// Takes note of reasoning that this server did not seal.
+    pub fn leave_out_reasoning(&mut self, at: String) {
+        self.unread.get_or_insert((at, 0)).1 += 1;
+    }
+
+    pub fn end(self) -> Read {
+        let unread = self.unread.map(|(at, count)| {
+            format!(
+                "{at}: {count} pieces of reasoning are left out: this server did not seal them, or \
+                 with another key, and cannot read them"
+            )
+        });
         let mut messages = Vec::with_capacity(self.turns.len());
         for turn in self.turns {
             let mut nameless = turn.nameless.into_iter();
@@ -101,7 +122,10 @@ impl Transcript {
             messages.extend(results.filter_map(|result| result.or_else(|| nameless.next())));
             messages.extend(nameless);
         }
-        messages
+        Read {
+            messages,
+            left_out: unread.into_iter().collect(),
+        }
     }
 }
 
@@ -154,7 +178,7 @@ mod tests {
 
     /// Contents of the messages; those of calls have none.
     fn told(transcript: Transcript) -> String {
-        let messages = transcript.into_messages();
+        let messages = transcript.end().messages;
         let contents = messages.iter().map(|one| one["content"].as_str());
         contents.map(|text| text.unwrap_or("|")).collect()
     }

@@ -10,14 +10,15 @@ use crate::http::generate::Gathered;
 use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::Writer;
 use crate::http::random;
+use crate::http::seal::Seal;
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
 
 use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;
 
-/// Stands in each thinking block where others vouch for the text; ours comes back in the clear.
-const SIGNATURE: &str = "atlas";
+/// Stands in each thinking block that comes with its text, where others vouch for it.
+pub const UNSEALED: &str = "atlas";
 
 /// What is known of a message before its reply.
 #[derive(Clone, Debug)]
@@ -26,20 +27,21 @@ pub struct Identity {
     model: String,
     request_id: String,
     stops: Vec<String>,
-    /// False: thinking blocks come without their text.
-    show_thinking: bool,
+    /// Where thinking blocks come without their text, their signatures hold it.
+    seal: Option<Seal>,
     /// What of the request is not enforced.
     warnings: Vec<String>,
 }
 
 impl Identity {
-    pub fn new(model: &str, request_id: &str, request: &MessagesRequest) -> Identity {
+    /// Identity of an answer to a client that `seal` is of.
+    pub fn new(model: &str, request_id: &str, request: &MessagesRequest, seal: Seal) -> Identity {
         Identity {
             id: format!("msg_{}", &random::hex()[..24]),
             model: model.to_string(),
             request_id: request_id.to_string(),
             stops: request.ask.stops.clone(),
-            show_thinking: request.show_thinking,
+            seal: (!request.show_thinking).then_some(seal),
             warnings: request.ask.warnings(),
         }
     }
@@ -112,12 +114,11 @@ fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
     while let Some(delta) = deltas.next() {
         blocks.extend(match delta {
             Delta::Reasoning(text) => {
-                let shown = if identity.show_thinking {
-                    text
-                } else {
-                    String::new()
+                let (shown, signature) = match &identity.seal {
+                    None => (text, UNSEALED.to_string()),
+                    Some(seal) => (String::new(), seal.close(&text)),
                 };
-                Some(json!({"type": "thinking", "thinking": shown, "signature": SIGNATURE}))
+                Some(json!({"type": "thinking", "thinking": shown, "signature": signature}))
             }
             Delta::Content(text) => Some(json!({"type": "text", "text": text})),
             Delta::ToolCall { name, .. } => {
@@ -157,6 +158,8 @@ pub struct MessageWriter {
     open: Option<Block>,
     /// Input of the call that is open.
     input: Input,
+    /// Text of the open block that is not shown.
+    unshown: String,
     /// Blocks that were begun.
     blocks: usize,
     finish: Finish,
@@ -169,6 +172,7 @@ impl MessageWriter {
             prompt_tokens,
             open: None,
             input: Input::default(),
+            unshown: String::new(),
             blocks: 0,
             finish: Finish::Stop,
         }
@@ -178,8 +182,9 @@ impl MessageWriter {
         match delta {
             Delta::Reasoning(text) => {
                 self.enter(Block::Thinking, out);
-                if self.identity.show_thinking {
-                    self.piece("thinking_delta", "thinking", text, out);
+                match self.identity.seal {
+                    None => self.piece("thinking_delta", "thinking", text, out),
+                    Some(_) => self.unshown.push_str(text),
                 }
             }
             Delta::Content(text) => {
@@ -228,7 +233,10 @@ impl MessageWriter {
             return;
         };
         if block == Block::Thinking {
-            self.piece("signature_delta", "signature", SIGNATURE, out);
+            let unshown = std::mem::take(&mut self.unshown);
+            let sealed = self.identity.seal.as_ref().map(|seal| seal.close(&unshown));
+            let signature = sealed.as_deref().unwrap_or(UNSEALED);
+            self.piece("signature_delta", "signature", signature, out);
         }
         let data = json!({"type": "content_block_stop", "index": self.blocks - 1});
         event(out, "content_block_stop", &data);

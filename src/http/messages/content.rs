@@ -8,9 +8,11 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::conversation_tools::ConversationTools;
 use crate::http::generate::tools::{arguments_object, left_out};
-use crate::http::generate::transcript::Transcript;
+use crate::http::generate::transcript::{Read, Transcript};
 use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
+use crate::http::seal::Seal;
 
+use super::answer::UNSEALED;
 use super::documents;
 use super::tools;
 
@@ -38,7 +40,8 @@ const ENCRYPTED: &str = "encrypted_";
 pub fn conversation(
     object: &Object<'_>,
     told: &mut ConversationTools,
-) -> Result<Vec<Value>, ApiError> {
+    seal: &Seal,
+) -> Result<Read, ApiError> {
     let mut out = Transcript::default();
     if let Some(system) = object.get("system") {
         let text = system_text(&system)?;
@@ -48,10 +51,10 @@ pub fn conversation(
     }
     if let Some(messages) = object.get("messages") {
         for field in messages.list(MESSAGES_MAX)? {
-            message(&field, told, &mut out)?;
+            message(&field, (told, seal), &mut out)?;
         }
     }
-    Ok(out.into_messages())
+    Ok(out.end())
 }
 
 /// The last message must not be the assistant's.
@@ -147,7 +150,7 @@ fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
 
 fn message(
     field: &Field<'_>,
-    told: &mut ConversationTools,
+    (told, seal): (&mut ConversationTools, &Seal),
     out: &mut Transcript,
 ) -> Result<(), ApiError> {
     let object = field.object()?;
@@ -155,7 +158,7 @@ fn message(
     let content = object.require("content")?;
     match role.string()? {
         "user" => user(&content, told, out),
-        "assistant" => assistant(&content, out),
+        "assistant" => assistant(&content, seal, out),
         "system" => {
             let text = system_message(&content, told)?;
             if !text.is_empty() {
@@ -260,7 +263,7 @@ fn text_block<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
 /// What an assistant said without waiting for a tool.
 #[derive(Default)]
 struct Turn<'v> {
-    thoughts: Vec<&'v str>,
+    thoughts: Vec<Cow<'v, str>>,
     texts: Vec<&'v str>,
     calls: Vec<Value>,
 }
@@ -269,8 +272,6 @@ impl<'v> Turn<'v> {
     fn add(&mut self, kind: &str, block: &Field<'v>) -> Result<(), ApiError> {
         let object = block.object()?;
         match kind {
-            // Any signature is as good as ours: it vouches for nothing here.
-            "thinking" => self.thoughts.push(object.require("thinking")?.string()?),
             "tool_use" | "server_tool_use" | "mcp_tool_use" => self.calls.push(tool_use(&object)?),
             // What the conversation was summed up to.
             "compaction" => {
@@ -297,7 +298,7 @@ impl<'v> Turn<'v> {
 
 /// Reasoning, text and calls are one message, which ends where another server ran a tool: what that
 /// put out stands among the blocks.
-fn assistant(content: &Field<'_>, out: &mut Transcript) -> Result<(), ApiError> {
+fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "assistant", "content": content.string()?}));
         return Ok(());
@@ -307,8 +308,12 @@ fn assistant(content: &Field<'_>, out: &mut Transcript) -> Result<(), ApiError> 
     for block in &blocks {
         let object = block.object()?;
         match object.require("type")?.string()? {
-            // Another server's secret; there is nothing in it to read.
-            "redacted_thinking" => {}
+            // Another server's secret.
+            "redacted_thinking" => out.leave_out_reasoning(object.path_of("data")),
+            "thinking" => match thought(&object, seal)? {
+                Some(text) => open.get_or_insert_default().thoughts.push(text),
+                None => out.leave_out_reasoning(object.path_of("signature")),
+            },
             kind if kind.ends_with(SERVED_RESULT) => {
                 open.take()
                     .into_iter()
@@ -324,6 +329,19 @@ fn assistant(content: &Field<'_>, out: &mut Transcript) -> Result<(), ApiError> 
     }
     open.into_iter().for_each(|turn| out.push(turn.message()));
     Ok(())
+}
+
+/// What was thought: the text, or what the signature holds in its place. None where another server
+/// signed it.
+fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, ApiError> {
+    let text = block.require("thinking")?.string()?;
+    let signature = block.get("signature").map(|signature| signature.string());
+    match signature.transpose()? {
+        Some(signature) if text.is_empty() && ![UNSEALED, ""].contains(&signature) => {
+            Ok(seal.open(signature).map(Cow::from))
+        }
+        _ => Ok(Some(text.into())),
+    }
 }
 
 /// What a tool of another server put out.
@@ -376,10 +394,16 @@ mod tests {
     use super::*;
 
     fn read(body: Value) -> Result<Vec<Value>, ApiError> {
-        conversation(
-            &Object::root(&body).unwrap(),
-            &mut ConversationTools::default(),
-        )
+        read_with(&body, &mut ConversationTools::default(), &Seal::new(None))
+            .map(|read| read.messages)
+    }
+
+    fn read_with(
+        body: &Value,
+        told: &mut ConversationTools,
+        seal: &Seal,
+    ) -> Result<Read, ApiError> {
+        conversation(&Object::root(body).unwrap(), told, seal)
     }
 
     fn messages(messages: Value) -> Vec<Value> {
@@ -435,10 +459,11 @@ mod tests {
             let result = json!({"type": "tool_result", "tool_use_id": "t", "content": found});
             json!({"messages": behind_calls(&["t"], "user", json!([result]))})
         };
-        let found = conversation(&Object::root(&find("f")).unwrap(), &mut told).unwrap();
+        let seal = Seal::new(None);
+        let found = read_with(&find("f"), &mut told, &seal).unwrap().messages;
         let text = found[1]["content"].as_str().unwrap();
         assert!(text.contains(r#""parameters":{}"#), "{text}");
-        let unknown = conversation(&Object::root(&find("g")).unwrap(), &mut told);
+        let unknown = read_with(&find("g"), &mut told, &seal);
         assert_eq!(
             unknown.unwrap_err().param.unwrap(),
             "messages[1].content[0].content[0].tool_name"
@@ -452,8 +477,8 @@ mod tests {
         let mut say = |kind: &str, tool: Value| {
             let body = json!({"messages": blocks_of("system", json!([{"type": kind,
                 "tool": tool}]))});
-            let said = conversation(&Object::root(&body).unwrap(), &mut told);
-            said.map(|said| said[0]["content"].as_str().unwrap().to_string())
+            let said = read_with(&body, &mut told, &Seal::new(None));
+            said.map(|said| said.messages[0]["content"].as_str().unwrap().to_string())
                 .map_err(|error| error.param.unwrap())
         };
         let reference = |name: &str| json!({"type": "tool_reference", "name": name});
@@ -556,6 +581,35 @@ mod tests {
             messages(blocks_of("assistant", json!([])))[0]["content"],
             ""
         );
+    }
+
+    #[test]
+    fn thinking_that_was_not_shown_is_in_its_signature() {
+        let seal = Seal::new(None);
+        let mut told = ConversationTools::default();
+        let mut read = |block: Value| {
+            let said = json!([block, {"type": "text", "text": "so"}]);
+            let body = json!({"messages": blocks_of("assistant", said)});
+            let read = read_with(&body, &mut told, &seal).unwrap();
+            (
+                read.messages[0]["reasoning_content"].clone(),
+                read.left_out.len(),
+            )
+        };
+        let thinking = |text: &str, signature: &str| {
+            let kind = "thinking";
+            json!({"type": kind, kind: text, "signature": signature})
+        };
+        let foreign = Seal::new(None).close("why");
+        assert_eq!(read(thinking("", &seal.close("why"))), (json!("why"), 0));
+        assert_eq!(read(thinking("shown", &foreign)), (json!("shown"), 0));
+        for unread in [
+            thinking("", &foreign),
+            thinking("", "ErUB"),
+            json!({"type": "redacted_thinking", "data": "ErUB"}),
+        ] {
+            assert_eq!(read(unread), (Value::Null, 1));
+        }
     }
 
     #[test]

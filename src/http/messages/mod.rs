@@ -24,6 +24,7 @@ use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
+use super::seal::Seal;
 use super::state::{Service, State};
 use super::threads::parse;
 
@@ -38,8 +39,10 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
-    let (request, prompt) = parse(move || read(body, &reader, key)).await?;
-    let identity = Identity::new(&state.model_id, call.id_text(), &request);
+    let seal = state.seal.of(key);
+    let opener = seal.clone();
+    let (request, prompt) = parse(move || read(body, (&opener, key), &reader)).await?;
+    let identity = Identity::new(&state.model_id, call.id_text(), &request, seal);
     let prompt_tokens = prompt.tokens.len();
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     if request.stream {
@@ -54,10 +57,10 @@ pub async fn answer(
 
 fn read(
     mut body: Body,
+    (seal, key): (&Seal, Option<KeyId>),
     service: &Service,
-    key: Option<KeyId>,
 ) -> Result<(MessagesRequest, Prompt), ApiError> {
-    let mut request = MessagesRequest::parse(&body.json()?)?;
+    let mut request = MessagesRequest::parse(&body.json()?, seal)?;
     let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }
@@ -68,12 +71,14 @@ fn read(
 /// # Errors
 /// What the client is told instead.
 pub async fn count_tokens(
+    state: &Arc<State>,
     service: Arc<Service>,
     mut body: Body,
     key: Option<KeyId>,
 ) -> Result<Value, ApiError> {
+    let seal = state.seal.of(key);
     let count = move || {
-        let mut ask = request::countable(&body.json()?)?;
+        let mut ask = request::countable(&body.json()?, &seal)?;
         generate::count_tokens(&mut ask, &service, key)
     };
     Ok(json!({"input_tokens": parse(count).await?}))

@@ -14,6 +14,7 @@ use crate::http::generate::response_format::json_of;
 use crate::http::generate::tool_policy;
 use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::http::seal::Seal;
 use crate::http::thinking;
 use crate::text::grammar::Grammar;
 
@@ -38,9 +39,9 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// Names the field that is not served.
-    pub fn parse(body: &Value) -> Result<MessagesRequest, ApiError> {
+    pub fn parse(body: &Value, seal: &Seal) -> Result<MessagesRequest, ApiError> {
         let object = Object::root(body)?;
-        let mut ask = conversation(&object)?;
+        let mut ask = conversation(&object, seal)?;
         if ask.messages.is_empty() {
             let problem = "must hold at least one message";
             return Err(ApiError::field("messages", problem));
@@ -63,9 +64,9 @@ impl MessagesRequest {
 ///
 /// # Errors
 /// Names the field that is not served.
-pub fn countable(body: &Value) -> Result<Ask, ApiError> {
+pub fn countable(body: &Value, seal: &Seal) -> Result<Ask, ApiError> {
     let object = Object::root(body)?;
-    let mut ask = conversation(&object)?;
+    let mut ask = conversation(&object, seal)?;
     object.report_unknown();
     // Templates need a question; an empty one adds no more than its marks.
     if !ask.messages.iter().any(|message| message["role"] == "user") {
@@ -75,7 +76,7 @@ pub fn countable(body: &Value) -> Result<Ask, ApiError> {
 }
 
 /// All of a request that both routes read.
-fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
+fn conversation(object: &Object<'_>, seal: &Seal) -> Result<Ask, ApiError> {
     check(object, Api::Messages)?;
     if let Some(thread) = object.get("thread") {
         return Err(ApiError::thread(&thread.path));
@@ -83,7 +84,7 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     check_model(object)?;
     check_edits(object)?;
     let mut told = tools::tools(object)?;
-    let messages = content::conversation(object, &mut told)?;
+    let read = content::conversation(object, &mut told, seal)?;
     let calls = tools::calls(object, told)?;
     let rule = tool_policy::combined(&calls.tools.policy, format(object)?, calls.parallel)?;
     let slips = calls.tools.policy.forgives_slips();
@@ -91,13 +92,13 @@ fn conversation(object: &Object<'_>) -> Result<Ask, ApiError> {
     let thinking = thinking::read(object, false)?;
     let sampling = sampling(object)?;
     Ok(Ask {
-        messages,
+        messages: read.messages,
         messages_field: "messages",
         tools: calls.tools.head,
         loaded_tools: calls.tools.loaded,
         parallel_tool_calls: calls.parallel,
         slips,
-        left_out: calls.left_out,
+        left_out: [calls.left_out, read.left_out].concat(),
         thinking: thinking.on,
         thinking_budget: thinking.budget,
         wordings: Wordings::read(object, &sampling.dry)?,
@@ -193,11 +194,11 @@ mod tests {
     }
 
     fn parsed(name: &str, value: Value) -> MessagesRequest {
-        MessagesRequest::parse(&with(name, value)).unwrap()
+        MessagesRequest::parse(&with(name, value), &Seal::new(None)).unwrap()
     }
 
     fn refused(name: &str, value: Value) -> String {
-        let error = MessagesRequest::parse(&with(name, value)).unwrap_err();
+        let error = MessagesRequest::parse(&with(name, value), &Seal::new(None)).unwrap_err();
         error.param.unwrap()
     }
 
@@ -299,12 +300,21 @@ mod tests {
     #[test]
     fn what_is_counted_needs_neither_messages_nor_a_length() {
         let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}]});
-        let ask = countable(&tools).unwrap();
+        let ask = countable(&tools, &Seal::new(None)).unwrap();
         assert_eq!((ask.messages.len(), ask.tools.len()), (1, 1));
         let said = json!({"messages": [{"role": "assistant", "content": "hi"}]});
-        assert_eq!(countable(&said).unwrap().messages.len(), 2);
+        assert_eq!(
+            countable(&said, &Seal::new(None)).unwrap().messages.len(),
+            2
+        );
         let question = json!({"messages": [{"role": "user", "content": "hi"}]});
-        assert_eq!(countable(&question).unwrap().messages.len(), 1);
-        assert!(countable(&json!({"messages": 1})).is_err());
+        assert_eq!(
+            countable(&question, &Seal::new(None))
+                .unwrap()
+                .messages
+                .len(),
+            1
+        );
+        assert!(countable(&json!({"messages": 1}), &Seal::new(None)).is_err());
     }
 }

@@ -10,6 +10,7 @@ use crate::http::messages::request::{MessagesRequest, countable};
 use crate::http::responses::request::ResponsesRequest;
 use crate::http::responses::store::Store;
 use crate::http::routes::Route;
+use crate::http::seal::Seal;
 use crate::target;
 use crate::text::testing::chat_model;
 
@@ -35,16 +36,16 @@ const PARSED: [(&str, Parser); 6] = [
         CompletionRequest::parse(body, (&tokenizer, None), target::MAX_CONTEXT).map(drop)
     }),
     ("/v1/messages", |body| {
-        MessagesRequest::parse(body).map(drop)
+        MessagesRequest::parse(body, &Seal::new(None)).map(drop)
     }),
     ("/v1/messages/count_tokens", |body| {
-        countable(body).map(drop)
+        countable(body, &Seal::new(None)).map(drop)
     }),
     ("/v1/responses", |body| {
-        ResponsesRequest::parse(body, &Store::default()).map(drop)
+        ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None))).map(drop)
     }),
     ("/v1/responses/input_tokens", |body| {
-        ResponsesRequest::parse(body, &Store::default()).map(drop)
+        ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None))).map(drop)
     }),
 ];
 

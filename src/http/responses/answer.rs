@@ -17,6 +17,7 @@ use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::generate::tools::CUSTOM_ARGUMENT;
 use crate::http::keys::KeyId;
 use crate::http::random;
+use crate::http::seal::Seal;
 use crate::http::state::{Abort, State};
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
@@ -132,7 +133,7 @@ fn thought_part(text: &str, summarized: bool) -> Value {
 fn reasoning_item(
     id: &str,
     text: Option<&str>,
-    (encrypted, summarized): (bool, bool),
+    (seal, summarized): (Option<&Seal>, bool),
     status: &str,
 ) -> Value {
     let parts: Vec<Value> = text
@@ -144,8 +145,8 @@ fn reasoning_item(
         false => ("content", "summary"),
     };
     let mut item = json!({"id": id, "type": "reasoning", "status": status, other: [], told: parts});
-    if let Some(text) = text.filter(|_| encrypted) {
-        item["encrypted_content"] = Value::from(items::encrypted(text));
+    if let (Some(text), Some(seal)) = (text, seal) {
+        item["encrypted_content"] = Value::from(seal.close(text));
     }
     item
 }
@@ -165,6 +166,9 @@ pub struct Composer {
     /// Held until the end, so that the response can be asked for and cancelled by its id.
     place: Option<Place>,
     names: ToolNames,
+    /// Owner's seal of reasoning.
+    seal: Seal,
+    /// Reasoning items hold their text sealed too.
     encrypted_reasoning: bool,
     /// Reasoning is told as its own summary, which clients show.
     summarized: bool,
@@ -198,6 +202,7 @@ impl Composer {
             place: state.running.enter(owner, &head),
             head,
             names: request.names,
+            seal: state.seal.of(owner),
             encrypted_reasoning: request.encrypted_reasoning,
             summarized: request.summarized,
             warnings,
@@ -299,7 +304,7 @@ impl Composer {
 
     fn begin_reasoning(&mut self, out: &mut Vec<u8>) {
         let id = new_id("rs");
-        let item = reasoning_item(&id, None, (false, self.summarized), "in_progress");
+        let item = reasoning_item(&id, None, (None, self.summarized), "in_progress");
         let text = String::new();
         self.begin(
             Open::Reasoning {
@@ -378,7 +383,8 @@ impl Composer {
                     false => "response.reasoning_text.done",
                 };
                 self.end_part(kind, &id, thought_part(&text, self.summarized), out);
-                let form = (self.encrypted_reasoning, self.summarized);
+                let seal = self.encrypted_reasoning.then_some(&self.seal);
+                let form = (seal, self.summarized);
                 reasoning_item(&id, Some(&text), form, status)
             }
             Open::Message { id, text, logprobs } => {
@@ -500,9 +506,9 @@ impl Composer {
             value: &output,
             path: "output".to_string(),
         };
-        let said = items::read(&output_field, Vec::new(), &store);
+        let said = items::read(&output_field, Vec::new(), (&store, &self.seal));
         // Both are lists in JSON, and neither is empty once the reply says something.
-        for message in said.unwrap_or_default() {
+        for message in said.unwrap_or_default().messages {
             history.pop();
             history.push_str(&format!(",{message}]"));
         }

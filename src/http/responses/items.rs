@@ -7,16 +7,15 @@ use serde_json::{Value, json};
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::tools::{CUSTOM_ARGUMENT, arguments_object, left_out};
-use crate::http::generate::transcript::Transcript;
+use crate::http::generate::transcript::{Read, Transcript};
 use crate::http::json;
 use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
+use crate::http::seal::Seal;
 use crate::log;
 
 use super::store::Store;
 use super::tools::{ADDITIONAL_TOOLS, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};
 
-/// What precedes the text in the field that is opaque to clients. There is nothing to hide in it.
-const ENCRYPTED_MARK: &str = "atlas:";
 /// Between the parts of one text.
 const PART_GAP: &str = "\n\n";
 
@@ -44,11 +43,6 @@ const QUOTED_TYPE_CHARS_MAX: usize = 64;
 /// What stands for a part of the conversation that only the server which wrote it can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
-/// The field that holds the text of reasoning for clients that send nothing else back.
-pub fn encrypted(reasoning: &str) -> String {
-    format!("{ENCRYPTED_MARK}{reasoning}")
-}
-
 /// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
 /// and calls of one assistant's turn become one message. Items of earlier responses may be there by
 /// their id in `store`.
@@ -58,9 +52,9 @@ pub fn encrypted(reasoning: &str) -> String {
 pub fn read(
     input: &Field<'_>,
     messages: Vec<Value>,
-    store: &Store,
-) -> Result<Vec<Value>, ApiError> {
-    let mut turns = Turns::new(messages, store);
+    (store, seal): (&Store, &Seal),
+) -> Result<Read, ApiError> {
+    let mut turns = Turns::new(messages, (store, seal));
     match input.value {
         Value::String(text) => turns
             .messages
@@ -73,7 +67,7 @@ pub fn read(
         _ => return Err(input.error("must be a string or a list of items")),
     }
     turns.end();
-    Ok(turns.messages.into_messages())
+    Ok(turns.messages.end())
 }
 
 /// What the assistant said without being interrupted.
@@ -87,6 +81,7 @@ struct Turn {
 #[derive(Debug)]
 struct Turns<'s> {
     store: &'s Store,
+    seal: &'s Seal,
     /// Bytes of items that were there by their id.
     referenced: usize,
     messages: Transcript,
@@ -94,9 +89,10 @@ struct Turns<'s> {
 }
 
 impl Turns<'_> {
-    fn new(messages: Vec<Value>, store: &Store) -> Turns<'_> {
+    fn new<'s>(messages: Vec<Value>, (store, seal): (&'s Store, &'s Seal)) -> Turns<'s> {
         Turns {
             store,
+            seal,
             referenced: 0,
             messages: Transcript::behind(messages),
             open: None,
@@ -216,9 +212,30 @@ impl Turns<'_> {
         if self.open.as_ref().is_some_and(ended) {
             self.end();
         }
-        let known = reasoning_text(object)?;
+        let known = self.reasoning_text(object)?;
         self.open.get_or_insert_default().reasoning.extend(known);
         Ok(())
+    }
+
+    /// The text of a reasoning item by the first field that tells it.
+    fn reasoning_text(&mut self, object: &Object<'_>) -> Result<Option<String>, ApiError> {
+        let parts = |name: &str| -> Result<Option<String>, ApiError> {
+            let Some(field) = object.get(name) else {
+                return Ok(None);
+            };
+            let text = text(&field)?;
+            Ok(Some(text).filter(|text| !text.is_empty()))
+        };
+        if let Some(text) = parts("content")? {
+            return Ok(Some(text));
+        }
+        if let Some(sealed) = object.get("encrypted_content") {
+            match self.seal.open(sealed.string()?) {
+                Some(text) => return Ok(Some(text)),
+                None => self.messages.leave_out_reasoning(sealed.path),
+            }
+        }
+        parts("summary")
     }
 
     fn call(&mut self, object: &Object<'_>, arguments: Value) -> Result<(), ApiError> {
@@ -327,27 +344,6 @@ fn call_id<'v>(object: &Object<'v>) -> Result<Field<'v>, ApiError> {
     id.map_or_else(|| object.require("call_id"), Ok)
 }
 
-/// The text of a reasoning item by the first field that tells it. What another server encrypted
-/// cannot be read.
-fn reasoning_text(object: &Object<'_>) -> Result<Option<String>, ApiError> {
-    let parts = |name: &str| -> Result<Option<String>, ApiError> {
-        let Some(field) = object.get(name) else {
-            return Ok(None);
-        };
-        let text = text(&field)?;
-        Ok(Some(text).filter(|text| !text.is_empty()))
-    };
-    if let Some(text) = parts("content")? {
-        return Ok(Some(text));
-    }
-    if let Some(encrypted) = object.get("encrypted_content")
-        && let Some(text) = encrypted.string()?.strip_prefix(ENCRYPTED_MARK)
-    {
-        return Ok(Some(text.to_string()));
-    }
-    parts("summary")
-}
-
 /// A string, or a list of text parts.
 fn text(field: &Field<'_>) -> Result<String, ApiError> {
     if let Value::String(text) = field.value {
@@ -411,7 +407,11 @@ mod tests {
             value: &input,
             path: "input".to_string(),
         };
-        super::read(&field, Vec::new(), &stored())
+        read_with(&field, &Seal::new(None)).map(|read| read.messages)
+    }
+
+    fn read_with(input: &Field<'_>, seal: &Seal) -> Result<Read, ApiError> {
+        super::read(input, Vec::new(), (&stored(), seal))
     }
 
     /// A store with one response of three items.
@@ -496,7 +496,7 @@ mod tests {
             {"type": "function_call_output", "call_id": "c2",
              "output": [{"type": "input_text", "text": "two"}]},
             {"type": "function_call_output", "call_id": "c1", "output": "one"},
-            {"type": "reasoning", "summary": [], "encrypted_content": encrypted("so")},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]},
             {"type": "message", "role": "assistant", "content": "Done."}]);
         let call = |id: &str, name: &str, arguments: Value| {
             json!({"id": id, "type": "function",
@@ -661,22 +661,34 @@ mod tests {
 
     #[test]
     fn reasoning_is_told_by_the_first_field_that_has_it() {
-        let of = |item: Value| {
-            let mut item = item;
+        let seal = Seal::new(None);
+        let of = |mut item: Value| {
             item["type"] = json!("reasoning");
-            let found = read(json!([item])).unwrap();
-            found[0]["reasoning_content"].clone()
+            let value = json!([item]);
+            let path = "input".to_string();
+            let read = read_with(
+                &Field {
+                    value: &value,
+                    path,
+                },
+                &seal,
+            )
+            .unwrap();
+            (read.messages[0]["reasoning_content"].clone(), read.left_out)
         };
         let summary = json!([{"type": "summary_text", "text": "short"}]);
-        assert_eq!(of(json!({"summary": summary})), "short");
-        let foreign = json!({"summary": summary, "encrypted_content": "gAAAA"});
-        assert_eq!(of(foreign), "short");
-        let ours = json!({"summary": summary, "encrypted_content": encrypted("long")});
-        assert_eq!(of(ours), "long");
+        let none: Vec<String> = Vec::new();
         assert_eq!(
-            of(json!({"summary": [], "encrypted_content": "gAAAA"})),
-            Value::Null
+            of(json!({"summary": summary})),
+            (json!("short"), none.clone())
         );
+        let ours = json!({"summary": summary, "encrypted_content": seal.close("long")});
+        assert_eq!(of(ours), (json!("long"), none));
+        for (summary, told) in [(summary, json!("short")), (json!([]), Value::Null)] {
+            let (found, left_out) = of(json!({"summary": summary, "encrypted_content": "gAAAA"}));
+            assert_eq!(found, told);
+            assert!(left_out[0].starts_with("input[0].encrypted_content: "));
+        }
     }
 
     #[test]

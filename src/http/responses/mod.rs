@@ -27,6 +27,7 @@ use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
+use super::seal::Seal;
 use super::state::{Service, State};
 use super::threads::parse;
 
@@ -40,9 +41,10 @@ pub async fn answer(
     body: Body,
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
-    let store = state.responses.of(call.key());
     let (reader, key) = (service.clone(), call.key());
-    let (request, prompt) = parse(move || read(body, (&store, key), &reader)).await?;
+    let (store, seal) = (state.responses.of(key), state.seal.of(key));
+    let read = move || read(body, (&store, &seal), (&reader, key));
+    let (request, prompt) = parse(read).await?;
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let stream = request.stream;
     let composer = Composer::new(state, call.key(), request);
@@ -59,10 +61,10 @@ pub async fn answer(
 
 fn read(
     mut body: Body,
-    (store, key): (&Store, Option<KeyId>),
-    service: &Service,
+    known: (&Store, &Seal),
+    (service, key): (&Service, Option<KeyId>),
 ) -> Result<(ResponsesRequest, Prompt), ApiError> {
-    let mut request = ResponsesRequest::parse(&body.json()?, store)?;
+    let mut request = ResponsesRequest::parse(&body.json()?, known)?;
     let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }
@@ -78,9 +80,10 @@ pub async fn input_tokens(
     mut body: Body,
     call: &Call,
 ) -> Result<Value, ApiError> {
-    let (store, key) = (state.responses.of(call.key()), call.key());
+    let key = call.key();
+    let (store, seal) = (state.responses.of(key), state.seal.of(key));
     let count = move || {
-        let mut request = ResponsesRequest::parse(&body.json()?, &store)?;
+        let mut request = ResponsesRequest::parse(&body.json()?, (&store, &seal))?;
         generate::count_tokens(&mut request.ask, &service, key)
     };
     let tokens = parse(count).await?;

@@ -14,8 +14,10 @@ use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::parameters::{Length, check_model, salt, sampling, stop_tokens, stops};
 use crate::http::generate::response_format::{self, any_object, json_of};
 use crate::http::generate::tool_policy;
+use crate::http::generate::transcript::Read;
 use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
+use crate::http::seal::Seal;
 use crate::http::thinking;
 use crate::log;
 use crate::target;
@@ -47,16 +49,19 @@ pub struct ResponsesRequest {
 }
 
 impl ResponsesRequest {
-    /// Reads a body; `store` knows earlier responses.
+    /// Reads a body of a client that is `known` by its earlier responses and its seal.
     ///
     /// # Errors
     /// Names the field that is not served.
-    pub fn parse(body: &Value, store: &Store) -> Result<ResponsesRequest, ApiError> {
+    pub fn parse(body: &Value, known: (&Store, &Seal)) -> Result<ResponsesRequest, ApiError> {
         let object = Object::root(body)?;
         check(&object, Api::Responses)?;
         check_model(&object)?;
         let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
-        let history = history(&object, store)?;
+        let Read {
+            messages: history,
+            left_out,
+        } = history(&object, known)?;
         let tools::Offered { tools, names } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
         let rule = tool_policy::combined(&tools.policy, form(&object)?, parallel_tool_calls)?;
@@ -64,7 +69,7 @@ impl ResponsesRequest {
         let stored = object.boolean("store", true)?;
         let sampling = sampling(&object)?;
         let ask = Ask {
-            left_out: Vec::new(),
+            left_out,
             slips: tools.policy.forgives_slips(),
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
@@ -103,20 +108,20 @@ impl ResponsesRequest {
 }
 
 /// The conversation so far, without instructions: they are of one request alone.
-fn history(object: &Object<'_>, store: &Store) -> Result<Vec<Value>, ApiError> {
-    let mut messages = match object.get("previous_response_id") {
-        Some(id) => previous(&id, store)?,
-        None => Vec::new(),
-    };
-    if let Some(input) = object.get("input") {
-        messages = items::read(&input, messages, store)?;
+fn history(object: &Object<'_>, known: (&Store, &Seal)) -> Result<Read, ApiError> {
+    let mut history = Read::default();
+    if let Some(id) = object.get("previous_response_id") {
+        history.messages = previous(&id, known.0)?;
     }
-    match messages.is_empty() {
+    if let Some(input) = object.get("input") {
+        history = items::read(&input, history.messages, known)?;
+    }
+    match history.messages.is_empty() {
         true => Err(ApiError::field(
             "input",
             "is required, with at least one item",
         )),
-        false => Ok(messages),
+        false => Ok(history),
     }
 }
 
@@ -308,12 +313,13 @@ mod tests {
     }
 
     fn parsed(name: &str, value: Value) -> ResponsesRequest {
-        ResponsesRequest::parse(&with(name, value), &Store::default()).unwrap()
+        ResponsesRequest::parse(&with(name, value), (&Store::default(), &Seal::new(None))).unwrap()
     }
 
     fn refused(name: &str, value: Value) -> String {
         let body = with(name, value);
-        let error = ResponsesRequest::parse(&body, &Store::default()).unwrap_err();
+        let error =
+            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap_err();
         error.param.unwrap()
     }
 
@@ -355,7 +361,8 @@ mod tests {
             assert!(parsed(name, value.clone()).ask.rule.is_some(), "{name}");
             let mut both = with(name, value);
             both["text"] = json!({"format": {"type": "json_object"}});
-            let error = ResponsesRequest::parse(&both, &Store::default()).unwrap_err();
+            let error =
+                ResponsesRequest::parse(&both, (&Store::default(), &Seal::new(None))).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(name));
         }
     }
@@ -379,10 +386,10 @@ mod tests {
         };
         store.insert("resp_1", stored);
         let body = with("previous_response_id", json!("resp_1"));
-        let request = ResponsesRequest::parse(&body, &store).unwrap();
+        let request = ResponsesRequest::parse(&body, (&store, &Seal::new(None))).unwrap();
         assert_eq!(request.ask.messages.len(), 2);
         let body = with("previous_response_id", json!("resp_2"));
-        let error = ResponsesRequest::parse(&body, &store).unwrap_err();
+        let error = ResponsesRequest::parse(&body, (&store, &Seal::new(None))).unwrap_err();
         assert_eq!(error.code, Some("previous_response_not_found"));
     }
 

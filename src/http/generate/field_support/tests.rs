@@ -8,6 +8,7 @@ use crate::http::completions::request::CompletionRequest;
 use crate::http::messages::request::MessagesRequest;
 use crate::http::responses::request::ResponsesRequest;
 use crate::http::responses::store::Store;
+use crate::http::seal::Seal;
 use crate::target;
 use crate::text::testing::chat_model;
 
@@ -55,8 +56,10 @@ fn parse(api: Api, body: &Value) -> Result<(), ApiError> {
             let tokenizer = chat_model().tokenizer;
             CompletionRequest::parse(body, (&tokenizer, None), target::MAX_CONTEXT).map(drop)
         }
-        Api::Responses => ResponsesRequest::parse(body, &Store::default()).map(drop),
-        Api::Messages => MessagesRequest::parse(body).map(drop),
+        Api::Responses => {
+            ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None))).map(drop)
+        }
+        Api::Messages => MessagesRequest::parse(body, &Seal::new(None)).map(drop),
     }
 }
 

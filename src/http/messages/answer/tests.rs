@@ -1,15 +1,19 @@
+use std::sync::LazyLock;
+
 use super::*;
 use crate::http::testing::random_reply;
 use crate::text::reply::append;
 use crate::text::testing::{Random, chat_model};
 
 fn identity(show_thinking: bool) -> Identity {
+    /// One for both forms of an answer.
+    static SEAL: LazyLock<Seal> = LazyLock::new(|| Seal::new(None));
     Identity {
         id: "msg_1".to_string(),
         model: "m".to_string(),
         request_id: "req_1".to_string(),
         stops: vec!["a".to_string(), "b".to_string()],
-        show_thinking,
+        seal: (!show_thinking).then(|| SEAL.clone()),
         warnings: Vec::new(),
     }
 }

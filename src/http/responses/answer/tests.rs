@@ -23,7 +23,7 @@ fn composer(state: &Arc<State>) -> Composer {
             {"type": "tool_search", "execution": "client"},
         ],
     });
-    let request = ResponsesRequest::parse(&body, &Store::default()).unwrap();
+    let request = ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap();
     Composer::new(state, None, request)
 }
 
@@ -149,7 +149,8 @@ fn events_come_in_the_order_of_the_api_and_are_numbered() {
 
 #[test]
 fn the_items_of_the_events_are_those_of_the_response() {
-    let found = streamed(&state(), deltas(), Finish::ToolCalls);
+    let state = state();
+    let found = streamed(&state, deltas(), Finish::ToolCalls);
     let done: Vec<&Value> = found
         .iter()
         .filter(|event| event["type"] == "response.output_item.done")
@@ -159,7 +160,7 @@ fn the_items_of_the_events_are_those_of_the_response() {
     assert_eq!(json!(done), response["output"]);
     let of = |at: usize, name: &str| response["output"][at][name].clone();
     assert_eq!(of(0, "content")[0]["text"], "why");
-    assert_eq!(of(0, "encrypted_content"), items::encrypted("why"));
+    assert_eq!(of(0, "encrypted_content"), state.seal.close("why"));
     assert_eq!(of(1, "content")[0]["text"], "So");
     assert_eq!(
         (of(2, "namespace"), of(2, "name")),

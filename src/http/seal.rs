@@ -1,0 +1,166 @@
+//! Reasoning that a client keeps without reading it: sealed on the way out, opened when it comes
+//! back in a later turn. A seal opens for the owner that it was made for, on servers that have its
+//! key: those that were started with the same API keys, or this one until it ends.
+
+use std::fmt;
+use std::sync::Arc;
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use sha2::{Digest, Sha256};
+
+use super::keys::{KeyId, Keys};
+use super::limits::SEALED_BYTES_MAX;
+
+/// Begins what this server sealed.
+const MARK: &str = "atlas:";
+/// Tells the digests of this module from others of the same keys and texts.
+const PURPOSE: &[u8] = b"atlas sealed reasoning";
+const NONCE_BYTES: usize = 24;
+
+/// The seal of a server as one owner's requests meet it.
+#[derive(Clone)]
+pub struct Seal {
+    secret: Arc<[u8; 32]>,
+    owner: Option<KeyId>,
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seal")
+    }
+}
+
+impl Seal {
+    /// The seal of a server that was started with `keys`; a random one where there are none.
+    pub fn new(keys: Option<&Keys>) -> Seal {
+        let secret = match keys {
+            Some(keys) => keys.secret(PURPOSE),
+            None => random(),
+        };
+        Seal {
+            secret: Arc::new(secret),
+            owner: None,
+        }
+    }
+
+    /// The same for requests of `owner`.
+    pub fn of(&self, owner: Option<KeyId>) -> Seal {
+        Seal {
+            secret: self.secret.clone(),
+            owner,
+        }
+    }
+
+    /// The sealed text, the same each time; empty where the text is longer than
+    /// [`SEALED_BYTES_MAX`].
+    pub fn close(&self, text: &str) -> String {
+        if text.len() > SEALED_BYTES_MAX {
+            return String::new();
+        }
+        let nonce = self.nonce(text);
+        let sealed = self.cipher().encrypt(&nonce, self.payload(text.as_bytes()));
+        // The cipher refuses nothing of this length.
+        let sealed = sealed.map(|sealed| [&nonce[..], &sealed].concat());
+        sealed.map_or(String::new(), |sealed| {
+            MARK.to_string() + &base64::encode(sealed)
+        })
+    }
+
+    /// The text of what was sealed here; None of anything else.
+    pub fn open(&self, sealed: &str) -> Option<String> {
+        let bytes = base64::decode(sealed.strip_prefix(MARK)?).ok()?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+        let text = self
+            .cipher()
+            .decrypt(&XNonce::from(*nonce), self.payload(sealed));
+        String::from_utf8(text.ok()?).ok()
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new(self.secret.as_ref().into())
+    }
+
+    /// A nonce that no other text has.
+    fn nonce(&self, text: &str) -> XNonce {
+        let digest = Sha256::new()
+            .chain_update(PURPOSE)
+            .chain_update(self.secret.as_ref())
+            .chain_update(self.owner())
+            .chain_update(text)
+            .finalize();
+        let mut nonce = [0; NONCE_BYTES];
+        nonce.copy_from_slice(&digest[..NONCE_BYTES]);
+        nonce.into()
+    }
+
+    fn payload<'p>(&'p self, msg: &'p [u8]) -> Payload<'p, 'p> {
+        let aad = self.owner();
+        Payload { msg, aad }
+    }
+
+    fn owner(&self) -> &[u8] {
+        self.owner.as_ref().map_or(&[], KeyId::bytes)
+    }
+}
+
+/// Bytes that nobody can guess.
+fn random() -> [u8; 32] {
+    let mut secret = [0; 32];
+    let mut filled = 0;
+    while filled < secret.len() {
+        let rest = &mut secret[filled..];
+        // It waits for the system's randomness, and is interrupted at most.
+        let got = rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty());
+        filled += got.unwrap_or(0);
+    }
+    secret
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(key: &str) -> Option<KeyId> {
+        Some(KeyId::of(key.as_bytes()))
+    }
+
+    #[test]
+    fn what_was_sealed_opens_again() {
+        let seal = Seal::new(None);
+        for text in ["", "why\n", "é🦀"] {
+            let sealed = seal.close(text);
+            assert!(text.is_empty() || !sealed.contains(text));
+            assert_eq!(seal.open(&sealed).as_deref(), Some(text));
+            assert_eq!(seal.close(text), sealed);
+        }
+    }
+
+    #[test]
+    fn what_another_sealed_or_someone_changed_stays_closed() {
+        let seal = Seal::new(None).of(owner("a"));
+        let sealed = seal.close("why");
+        assert_eq!(Seal::new(None).of(owner("a")).open(&sealed), None);
+        for other in [None, owner("b")] {
+            assert_eq!(seal.of(other).open(&sealed), None);
+        }
+        let bytes = base64::decode(&sealed[MARK.len()..]).unwrap();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            let changed = MARK.to_string() + &base64::encode(changed);
+            assert_eq!(seal.open(&changed), None, "byte {at}");
+        }
+        for odd in ["", "atlas", "atlas:", "atlas:AAAA", "atlas:*", "ErUB"] {
+            assert_eq!(seal.open(odd), None);
+        }
+    }
+
+    #[test]
+    fn the_length_is_bounded() {
+        let seal = Seal::new(None);
+        let longest = "a".repeat(SEALED_BYTES_MAX);
+        assert_eq!(seal.open(&seal.close(&longest)), Some(longest.clone()));
+        assert_eq!(seal.close(&(longest + "a")), "");
+    }
+}
