@@ -117,7 +117,7 @@ fn ask(text: &[u8]) -> Result<Ask, String> {
     let request = ChatRequest::parse(&body).map_err(|error| error.message)?;
     match request.ask.salt.is_empty() {
         true => Ok(Ask {
-            max_tokens: Some((REPLY_TOKENS, "messages")),
+            max_tokens: Some(REPLY_TOKENS),
             thinking_budget: None,
             rule: None,
             ..request.ask
@@ -224,7 +224,7 @@ mod tests {
             "max_tokens": 9, "stream": true, "response_format": {"type": "json_object"}}"#;
         let ask = ask(line.as_bytes()).unwrap();
         assert_eq!(ask.messages.len(), 1);
-        assert_eq!(ask.max_tokens.map(|(tokens, _)| tokens), Some(1));
+        assert_eq!(ask.max_tokens, Some(1));
         assert!(ask.rule.is_none());
     }
 

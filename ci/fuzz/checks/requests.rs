@@ -69,8 +69,8 @@ pub fn completion_request(bytes: &[u8]) {
     let parsed = CompletionRequest::parse(&value, (model::tokenizer(), None), MAX_CONTEXT);
     match parsed {
         Ok((request, prompts)) => {
-            // One that may be as long as there is room has room for a token.
-            let length = request.ask.max_tokens.map_or(1, |(length, _)| length);
+            // A longer reply ends where the context is full.
+            let length = request.ask.max_tokens.map_or(1, |length| length.min(1));
             for prompt in prompts {
                 assert!(!prompt.tokens.is_empty());
                 assert!(prompt.tokens.len() + length <= MAX_CONTEXT);

@@ -66,7 +66,6 @@ impl ChatRequest {
             salt: salt(&object),
             sampling,
             max_tokens: Length::read(&object, LENGTHS, 1)?.most(),
-            clip_to_context: false,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,

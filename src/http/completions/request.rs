@@ -7,6 +7,7 @@ use crate::executor::TokenId;
 use crate::http::chat::usage::UsageTold;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
+use crate::http::generate::Ask;
 use crate::http::generate::constraint::Rule;
 use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
@@ -15,7 +16,6 @@ use crate::http::generate::parameters::{
 };
 use crate::http::generate::response_format;
 use crate::http::generate::wordings::Wordings;
-use crate::http::generate::{Ask, check_room};
 use crate::http::keys::{self, KeyId};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
 use crate::text::chat::{Prompt, counted};
@@ -72,7 +72,6 @@ impl CompletionRequest {
             salt: salt(&object),
             sampling,
             max_tokens: length.most(),
-            clip_to_context: false,
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
@@ -114,14 +113,14 @@ impl CompletionRequest {
         let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max();
         let longest = longest.unwrap_or(0);
         let room = context.saturating_sub(longest);
-        let wants_reply = self.ask.max_tokens.is_none_or(|(wanted, _)| wanted > 0);
+        let wants_reply = self.ask.max_tokens.is_none_or(|wanted| wanted > 0);
         if wants_reply && room == 0 {
             return Err(too_long(longest, "", context));
         }
         if length == Length::Unstated {
-            self.ask.max_tokens = Some((COMPLETION_TOKENS_DEFAULT.min(room), "max_tokens"));
+            self.ask.max_tokens = Some(COMPLETION_TOKENS_DEFAULT.min(room));
         }
-        check_room(&self.ask, longest, "prompt", context)
+        Ok(())
     }
 }
 
@@ -288,7 +287,7 @@ mod tests {
     fn no_reply_is_wanted_only_where_the_prompt_is_told() {
         assert_eq!(refused(json!({"max_tokens": 0})), "max_tokens");
         let (request, _) = parse(json!({"max_tokens": 0, "echo": true})).unwrap();
-        assert_eq!(request.ask.max_tokens, Some((0, "max_tokens")));
+        assert_eq!(request.ask.max_tokens, Some(0));
         assert_eq!(request.ask.prompt_logprobs, Some(0));
         assert!(parse(json!({"max_tokens": 0, "prompt_logprobs": 1})).is_ok());
     }
@@ -298,16 +297,16 @@ mod tests {
         let length = |fields: Value| parse(fields).unwrap().0.ask.max_tokens;
         assert_eq!(length(json!({"max_tokens": -1})), None);
         assert_eq!(length(json!({"n_predict": -1})), None);
-        assert_eq!(length(json!({"n_predict": 3})), Some((3, "n_predict")));
+        assert_eq!(length(json!({"n_predict": 3})), Some(3));
         let both = json!({"n_predict": -1, "max_tokens": 4});
-        assert_eq!(length(both), Some((4, "max_tokens")));
+        assert_eq!(length(both), Some(4));
         assert_eq!(refused(json!({"max_tokens": -2})), "max_tokens");
     }
 
     #[test]
     fn the_default_length_takes_what_room_there_is() {
         let prompt = |tokens: usize| json!({"prompt": vec![1; tokens]});
-        let length = |tokens| parse(prompt(tokens)).unwrap().0.ask.max_tokens.unwrap().0;
+        let length = |tokens| parse(prompt(tokens)).unwrap().0.ask.max_tokens.unwrap();
         assert_eq!(length(3), COMPLETION_TOKENS_DEFAULT);
         assert_eq!(length(target::MAX_CONTEXT - 5), 5);
         assert_eq!(refused(prompt(target::MAX_CONTEXT)), "prompt");
@@ -318,8 +317,7 @@ mod tests {
         scored["prompt"] = json!(vec![1; target::MAX_CONTEXT + 1]);
         assert_eq!(refused(scored), "prompt");
         let stated = json!({"prompt": vec![1; target::MAX_CONTEXT - 5], "max_tokens": 6});
-        let error = parse(stated).unwrap_err();
-        assert_eq!(error.code, Some("context_length_exceeded"));
+        assert!(parse(stated).is_ok(), "it ends where the context is full");
     }
 
     #[test]

@@ -63,10 +63,9 @@ pub struct Ask {
     pub sampling: Sampling,
     /// Texts that its rules name.
     pub wordings: Wordings,
-    /// Tokens to generate at most, and the name of the field that said so.
-    pub max_tokens: Option<(usize, &'static str)>,
-    /// True: a length that does not fit behind the prompt means all the room there is.
-    pub clip_to_context: bool,
+    /// Tokens to generate at most. Clients ask for the most that their model elsewhere can write:
+    /// a reply also ends where the context is full, and says so.
+    pub max_tokens: Option<usize>,
     pub stops: Vec<String>,
     pub stop_tokens: Vec<TokenId>,
     pub ignore_eos: bool,
@@ -115,7 +114,6 @@ pub enum Answer {
 pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Prompt, ApiError> {
     let context = service.engine.context();
     let prompt = encoded(ask, service, key, context)?;
-    check_room(ask, prompt.tokens.len(), ask.messages_field, context)?;
     if ask.thinking && ask.thinking_budget.is_some() && service.chat.think.is_some() {
         check_budget(&prompt)?;
     }
@@ -191,29 +189,6 @@ fn check_budget(prompt: &Prompt) -> Result<(), ApiError> {
     opened.ok_or_else(|| ApiError::field("thinking", problem))
 }
 
-/// An explicit length must fit into `limit` tokens behind the prompt, which stands in the field
-/// `field`, unless it may be clipped.
-///
-/// # Errors
-/// Names the field that said the length.
-pub fn check_room(ask: &Ask, prompt: usize, field: &str, limit: usize) -> Result<(), ApiError> {
-    match ask.max_tokens {
-        Some((wanted, name)) if wanted > limit - prompt && !ask.clip_to_context => {
-            Err(ApiError::context(
-                name,
-                (prompt.saturating_add(wanted), limit),
-                &format!(
-                    "you requested {} tokens ({prompt} in the {field}, {wanted} in the \
-                     completion). Please reduce {name} to at most {}.",
-                    prompt.saturating_add(wanted),
-                    limit - prompt
-                ),
-            ))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Gives the engine one request per reply; all are queued or none is.
 ///
 /// # Errors
@@ -246,7 +221,7 @@ pub fn submit_all(
     let mut choices = Vec::with_capacity(prompts.len() * ask.choices);
     for (at, prompt) in prompts.iter().enumerate() {
         let room = service.engine.context() - prompt.tokens.len();
-        let fills_context = ask.max_tokens.is_none_or(|(wanted, _)| wanted > room);
+        let fills_context = ask.max_tokens.is_none_or(|wanted| wanted > room);
         for index in 0..ask.choices {
             let format = reply_format(service, ask, tools.as_ref(), prompt);
             let (sender, events) = service.engine.channel(events_max(ask, prompt, room));
@@ -353,7 +328,7 @@ fn tool_schemas(ask: &Ask) -> Option<Arc<ToolSchemas>> {
 
 /// Tokens of a reply that has `room`.
 fn tokens_max(ask: &Ask, room: usize) -> usize {
-    ask.max_tokens.map_or(room, |(wanted, _)| wanted.min(room))
+    ask.max_tokens.map_or(room, |wanted| wanted.min(room))
 }
 
 /// Events of a reply: its tokens and its end, and before them the scores of its prompt, at least

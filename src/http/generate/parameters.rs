@@ -174,10 +174,10 @@ impl Length {
         Ok(found)
     }
 
-    /// The most tokens, and the field that said so, where there are such.
-    pub fn most(self) -> Option<(usize, &'static str)> {
+    /// The most tokens, where there are such.
+    pub fn most(self) -> Option<usize> {
         match self {
-            Length::Tokens(tokens, name) => Some((tokens, name)),
+            Length::Tokens(tokens, _) => Some(tokens),
             Length::Unstated | Length::Unlimited => None,
         }
     }

@@ -49,7 +49,7 @@ impl MessagesRequest {
         content::check_last(&object.require("messages")?)?;
         let max_tokens = object.require("max_tokens")?.integer(1..=i64::MAX)?;
         let max_tokens = usize::try_from(max_tokens).unwrap_or(usize::MAX);
-        ask.max_tokens = Some((max_tokens, "max_tokens"));
+        ask.max_tokens = Some(max_tokens);
         let request = MessagesRequest {
             ask,
             stream: object.boolean("stream", false)?,
@@ -105,9 +105,6 @@ fn conversation(object: &Object<'_>, seal: &Seal) -> Result<Ask, ApiError> {
         salt: salt(object),
         sampling,
         max_tokens: None,
-        // Clients ask for the most that their model elsewhere can write; the stop reason tells
-        // when the context was full before.
-        clip_to_context: true,
         stops: stops(object)?,
         stop_tokens: Vec::new(),
         ignore_eos: false,
@@ -203,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_request_does_not_think_and_may_use_all_room() {
+    fn a_plain_request_does_not_think() {
         let request = parsed("model", json!("claude-any"));
-        assert!(!request.ask.thinking && request.ask.clip_to_context && !request.stream);
-        assert_eq!(request.ask.max_tokens, Some((9, "max_tokens")));
+        assert!(!request.ask.thinking && !request.stream);
+        assert_eq!(request.ask.max_tokens, Some(9));
         assert_eq!(request.ask.sampling.top_k, target::DEFAULT_TOP_K);
     }
 
