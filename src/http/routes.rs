@@ -70,6 +70,7 @@ pub(super) enum Route<'p> {
     Models,
     Model(&'p str),
     Health,
+    Hello,
     Metrics,
     Version,
     OpenApi,
@@ -93,6 +94,7 @@ impl Route<'_> {
             "/" => Route::Page,
             "/v1/models" => Route::Models,
             "/health" => Route::Health,
+            "/api/hello" => Route::Hello,
             "/metrics" => Route::Metrics,
             "/version" => Route::Version,
             "/openapi.json" => Route::OpenApi,
@@ -143,15 +145,16 @@ impl Route<'_> {
             Route::Models => "/v1/models",
             Route::Model(_) => "/v1/models/{id}",
             Route::Health => "/health",
+            Route::Hello => "/api/hello",
             Route::Metrics => "/metrics",
             Route::OpenApi => "/openapi.json",
             Route::Version => "/version",
         }
     }
 
-    /// Whether anyone may ask: a probe has no key.
+    /// Whether anyone may ask: a probe has no key, nor has a client that opens its connection.
     pub(super) fn is_open(self) -> bool {
-        matches!(self, Route::Health)
+        matches!(self, Route::Health | Route::Hello)
     }
 
     fn allows(self, method: &Method) -> bool {
@@ -277,6 +280,7 @@ async fn answer(
         }
         Route::Model(id) => Err(no_model(state, id)),
         Route::Health => Ok(health(state)),
+        Route::Hello => Ok(json_response(StatusCode::OK, &json!({"message": "hello"}))),
         Route::Metrics => Ok(text_response(metrics::page(state))),
         Route::OpenApi => Ok(json_text_response(
             StatusCode::OK,
@@ -442,6 +446,7 @@ fn model(state: &State) -> Value {
         "display_name": state.model_id,
         "created_at": rfc3339(state.created),
         "max_model_len": context,
+        "max_input_tokens": context,
     })
 }
 

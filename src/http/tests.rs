@@ -403,7 +403,9 @@ fn models_have_the_shape_of_both_dialects() {
         (&list["first_id"], &list["last_id"]),
         (&model["id"], &model["id"])
     );
-    assert_eq!(model["max_model_len"], target::MAX_CONTEXT);
+    for length in ["max_model_len", "max_input_tokens"] {
+        assert_eq!(model[length], target::MAX_CONTEXT);
+    }
     assert_eq!(&server.get("/v1/models/scripted").json(), model);
     assert_eq!(
         server.get("/v1/models/other").error()["code"],
@@ -455,6 +457,8 @@ fn what_is_not_offered_is_said_in_the_dialect_of_the_route() {
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.json()["error"].as_str().unwrap().contains("/v1"));
     }
+    // By this path a coding agent opens its connection ahead of the first request.
+    assert_eq!(server.get("/api/hello").status, 200);
     assert_eq!(server.get("/v1/embeddingsx").status, 404);
 }
 
