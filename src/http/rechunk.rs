@@ -184,6 +184,7 @@ fn events(model: &ChatModel, mut writer: Box<dyn Writer>, pieces: Vec<Settled>) 
         write(&mut bytes);
         text.push_str(std::str::from_utf8(&bytes).expect("a frame is text"));
     };
+    frame(&mut |out| writer.write_admitted(USAGE, out));
     frame(&mut |out| writer.write_start(out));
     for mut piece in pieces {
         frame(&mut |out| writer.write(model, std::mem::take(&mut piece), out));
@@ -282,7 +283,7 @@ fn check_messages(model: &ChatModel, whole: &[Settled], pieces: &[Settled]) {
     let request = MessagesRequest::parse(&body, &Seal::new(None)).unwrap();
     let identity = Identity::new("m", "req_1", &request, Seal::new(None));
     let expected = whole_answer(&identity, gathered(plain(whole)), USAGE);
-    let writer = MessageWriter::new(identity, 3);
+    let writer = MessageWriter::new(identity);
     let mut blocks: Vec<Value> = Vec::new();
     let mut end = Value::Null;
     for event in events(model, Box::new(writer), plain(pieces)) {

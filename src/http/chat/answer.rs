@@ -302,6 +302,10 @@ impl ChunkWriter {
 }
 
 impl Writer for ChunkWriter {
+    fn write_admitted(&mut self, usage: Usage, _: &mut Vec<u8>) {
+        self.tally.admit(usage);
+    }
+
     fn write_start(&mut self, out: &mut Vec<u8>) {
         for index in 0..self.replies {
             self.chunk(index, None, out, |out| {

@@ -54,6 +54,8 @@ impl UsageTold {
 pub struct Tally {
     told: UsageTold,
     so_far: Usage,
+    /// What was cached is known.
+    admitted: bool,
 }
 
 impl Tally {
@@ -61,11 +63,19 @@ impl Tally {
     pub fn new(told: UsageTold, prompt: usize) -> Tally {
         let so_far = Usage {
             prompt,
-            cached: 0,
-            completion: 0,
-            reasoning: 0,
+            ..Usage::default()
         };
-        Tally { told, so_far }
+        Tally {
+            told,
+            so_far,
+            admitted: false,
+        }
+    }
+
+    /// Takes note of what the prompts took.
+    pub fn admit(&mut self, usage: Usage) {
+        self.so_far.cached = usage.cached;
+        self.admitted = true;
     }
 
     /// Counts the tokens that settled `settled`. Some of them may be held back still.
@@ -85,7 +95,15 @@ impl Tally {
             UsageTold::Never => out.extend_from_slice(b"]}\n\n"),
             // A client that waits for the usage finds the field in each chunk.
             UsageTold::AtEnd => out.extend_from_slice(b"],\"usage\":null}\n\n"),
-            UsageTold::Running => end_with(self.so_far, out),
+            UsageTold::Running => {
+                let mut usage = usage_json(self.so_far);
+                if !self.admitted
+                    && let Some(fields) = usage.as_object_mut()
+                {
+                    fields.remove(PROMPT_DETAILS);
+                }
+                end_with(&usage, out);
+            }
         }
     }
 
@@ -93,16 +111,19 @@ impl Tally {
     pub fn end_stream(&self, head: &str, usage: Usage, out: &mut Vec<u8>) {
         if self.told != UsageTold::Never {
             out.extend_from_slice(head.as_bytes());
-            end_with(usage, out);
+            end_with(&usage_json(usage), out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
 }
 
-fn end_with(usage: Usage, out: &mut Vec<u8>) {
+fn end_with(usage: &Value, out: &mut Vec<u8>) {
     // Writing to memory does not fail.
-    let _ = write!(out, "],\"usage\":{}}}\n\n", usage_json(usage));
+    let _ = write!(out, "],\"usage\":{usage}}}\n\n");
 }
+
+/// Tells what was cached.
+const PROMPT_DETAILS: &str = "prompt_tokens_details";
 
 /// The usage of a whole answer.
 pub fn usage_json(usage: Usage) -> Value {
@@ -110,7 +131,7 @@ pub fn usage_json(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        PROMPT_DETAILS: {"cached_tokens": usage.cached},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     })
 }
@@ -154,6 +175,10 @@ mod tests {
     #[test]
     fn each_chunk_tells_what_was_used_up_to_it() {
         let mut tally = Tally::new(UsageTold::Running, 3);
+        tally.admit(Usage {
+            cached: 2,
+            ..Usage::default()
+        });
         let mut told = Vec::new();
         for (tokens, reasoning_tokens) in [(0, 0), (1, 1), (2, 0)] {
             tally.add(&Settled {
@@ -171,12 +196,23 @@ mod tests {
         let of = |completion, reasoning| {
             usage_json(Usage {
                 prompt: 3,
-                cached: 0,
+                cached: 2,
                 completion,
                 reasoning,
             })
         };
         assert_eq!(told, [of(0, 0), of(1, 1), of(3, 1)]);
+    }
+
+    #[test]
+    fn what_was_cached_is_not_told_before_it_is_known() {
+        let mut out = Vec::new();
+        Tally::new(UsageTold::Running, 3).end_chunk(&mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("\"prompt_tokens\":3") && !text.contains("cached"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -200,6 +200,10 @@ impl ChunkWriter {
 }
 
 impl Writer for ChunkWriter {
+    fn write_admitted(&mut self, usage: Usage, _: &mut Vec<u8>) {
+        self.tally.admit(usage);
+    }
+
     /// A text has no beginning of its own.
     fn write_start(&mut self, _: &mut Vec<u8>) {}
 

@@ -276,6 +276,29 @@ impl Choice {
     }
 }
 
+/// Slots of the replies to one request.
+#[derive(Clone, Debug)]
+pub struct Admissions {
+    all: Vec<Admitted>,
+    /// Replies to each prompt.
+    of_prompt: usize,
+    prompt_tokens: usize,
+}
+
+impl Admissions {
+    /// What was used before the first token; None until each reply has its slot.
+    pub fn usage(&self) -> Option<Usage> {
+        let cached = |slot: &Admitted| Some(slot.get()?.cached);
+        let cached: Vec<usize> = self.all.iter().map(cached).collect::<Option<_>>()?;
+        let least = cached.chunks(self.of_prompt).map(|of| of.iter().min());
+        Some(Usage {
+            prompt: self.prompt_tokens,
+            cached: least.flatten().sum(),
+            ..Usage::default()
+        })
+    }
+}
+
 /// All replies to one request.
 #[derive(Debug)]
 pub struct Generation {
@@ -326,6 +349,15 @@ impl Generation {
         let choices = self.choices.iter_mut();
         choices.for_each(|choice| choice.tells_ids = true);
         self
+    }
+
+    pub fn admissions(&self) -> Admissions {
+        let slots = self.choices.iter().map(|choice| choice.admitted.clone());
+        Admissions {
+            all: slots.collect(),
+            of_prompt: self.of_prompt,
+            prompt_tokens: self.prompt_tokens,
+        }
     }
 
     pub fn service(&self) -> &Service {

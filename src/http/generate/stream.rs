@@ -13,7 +13,7 @@ use crate::http::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
 use crate::http::state::{Abort, Service};
 use crate::text::chat::ChatModel;
 
-use super::generation::{Generation, Settled};
+use super::generation::{Admissions, Generation, Settled};
 use crate::http::call::Usage;
 
 /// Room for the event of an ordinary token.
@@ -27,6 +27,9 @@ pub const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
 
 /// A dialect's events. Each method appends whole events to `out`.
 pub trait Writer: Send {
+    /// What the prompts took, once and before any of the replies: known when all of these have
+    /// slots, which may be after the start.
+    fn write_admitted(&mut self, _usage: Usage, _out: &mut Vec<u8>) {}
     /// What begins the stream, before the model has said anything.
     fn write_start(&mut self, out: &mut Vec<u8>);
     /// The events that tell `settled`; none when all of it is held back.
@@ -50,6 +53,8 @@ pub struct ReplyStream {
     generation: Generation,
     writer: Box<dyn Writer>,
     abort: Abort,
+    /// None once the writer knows what the prompts took.
+    admissions: Option<Admissions>,
     /// Rings at the earliest moment at which nothing may have been written for too long.
     keep_alive: Pin<Box<Sleep>>,
     last_frame: Instant,
@@ -73,6 +78,7 @@ impl ReplyStream {
         let keep_alive = Box::pin(sleep(STREAM_START_WAIT));
         let last_frame = Instant::now();
         ReplyStream {
+            admissions: Some(generation.admissions()),
             generation: generation.token_by_token(),
             writer,
             abort,
@@ -90,10 +96,12 @@ impl ReplyStream {
     /// As the replies fail; `bytes` has what was settled before.
     fn write(&mut self, cx: &mut Context<'_>, bytes: &mut Vec<u8>) -> Poll<Result<(), ApiError>> {
         let (writer, begun, from) = (&mut self.writer, &mut self.begun, bytes.len());
+        let admissions = &mut self.admissions;
         let waiting = matches!(begun, Begun::Waiting);
         let mut each = |service: &Service, piece| {
             // Most polls write nothing.
             bytes.reserve(FRAME_BYTES);
+            write_admitted(admissions, writer.as_mut(), bytes);
             if let Begun::No = std::mem::replace(begun, Begun::Yes) {
                 writer.write_start(bytes);
             }
@@ -124,6 +132,7 @@ impl ReplyStream {
             bytes.extend_from_slice(WAITING_COMMENT);
         }
         self.begun = if waiting { Begun::Waiting } else { Begun::Yes };
+        write_admitted(&mut self.admissions, self.writer.as_mut(), bytes);
         self.writer.write_start(bytes);
     }
 
@@ -139,6 +148,18 @@ impl ReplyStream {
         self.ended = true;
         self.writer.write_error(error, &mut bytes);
         self.frame(bytes)
+    }
+}
+
+/// Lets the writer know what the prompts took, where that is news.
+fn write_admitted(
+    admissions: &mut Option<Admissions>,
+    writer: &mut dyn Writer,
+    bytes: &mut Vec<u8>,
+) {
+    if let Some(usage) = admissions.as_ref().and_then(Admissions::usage) {
+        writer.write_admitted(usage, bytes);
+        *admissions = None;
     }
 }
 
@@ -182,6 +203,7 @@ impl Body for ReplyStream {
             if let Begun::No = this.begun {
                 this.begin(&mut bytes);
             } else if now >= due {
+                write_admitted(&mut this.admissions, this.writer.as_mut(), &mut bytes);
                 this.writer.write_keep_alive(&mut bytes);
             }
             let next = match bytes.is_empty() {

@@ -8,7 +8,7 @@ use crate::http::call::Usage;
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
 use crate::http::generate::generation::{Finish, Settled};
-use crate::http::generate::stream::Writer;
+use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::random;
 use crate::http::seal::Seal;
 use crate::text::chat::ChatModel;
@@ -154,7 +154,7 @@ enum Block {
 #[derive(Debug)]
 pub struct MessageWriter {
     identity: Identity,
-    prompt_tokens: usize,
+    begun: bool,
     open: Option<Block>,
     /// Input of the call that is open.
     input: Input,
@@ -166,10 +166,10 @@ pub struct MessageWriter {
 }
 
 impl MessageWriter {
-    pub fn new(identity: Identity, prompt_tokens: usize) -> MessageWriter {
+    pub fn new(identity: Identity) -> MessageWriter {
         MessageWriter {
             identity,
-            prompt_tokens,
+            begun: false,
             open: None,
             input: Input::default(),
             unshown: String::new(),
@@ -257,12 +257,10 @@ impl MessageWriter {
 }
 
 impl Writer for MessageWriter {
-    fn write_start(&mut self, out: &mut Vec<u8>) {
-        // The end tells what was cached, which is known when the request gets its slot.
-        let usage = usage_json(Usage {
-            prompt: self.prompt_tokens,
-            ..Usage::default()
-        });
+    /// A message begins with its usage, of which clients count what was cached.
+    fn write_admitted(&mut self, usage: Usage, out: &mut Vec<u8>) {
+        self.begun = true;
+        let usage = usage_json(usage);
         let message = self.identity.message(Vec::new(), &Value::Null, &usage);
         event(
             out,
@@ -270,6 +268,8 @@ impl Writer for MessageWriter {
             &json!({"type": "message_start", "message": message}),
         );
     }
+
+    fn write_start(&mut self, _: &mut Vec<u8>) {}
 
     fn write(&mut self, _: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         for delta in &settled.deltas {
@@ -298,7 +298,11 @@ impl Writer for MessageWriter {
     }
 
     fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
-        event(out, "ping", &json!({"type": "ping"}));
+        match self.begun {
+            true => event(out, "ping", &json!({"type": "ping"})),
+            // The API has no event ahead of a message.
+            false => out.extend_from_slice(KEEP_ALIVE_COMMENT),
+        }
     }
 }
 

@@ -43,10 +43,9 @@ pub async fn answer(
     let opener = seal.clone();
     let (request, prompt) = parse(move || read(body, (&opener, key), &reader)).await?;
     let identity = Identity::new(&state.model_id, call.id_text(), &request, seal);
-    let prompt_tokens = prompt.tokens.len();
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     if request.stream {
-        let writer = MessageWriter::new(identity, prompt_tokens);
+        let writer = MessageWriter::new(identity);
         let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
         return Ok(Answer::Stream(Box::new(stream)));
     }

@@ -18,6 +18,13 @@ fn identity(show_thinking: bool) -> Identity {
     }
 }
 
+const USAGE_BEFORE: Usage = Usage {
+    cached: 1,
+    completion: 0,
+    reasoning: 0,
+    ..USAGE
+};
+
 fn deltas() -> Vec<Delta> {
     let call = |index| Delta::ToolCall {
         index,
@@ -66,9 +73,9 @@ fn events(bytes: Vec<u8>) -> Vec<Value> {
 }
 
 fn streamed(show_thinking: bool, finish: Finish) -> Vec<Value> {
-    let mut writer = MessageWriter::new(identity(show_thinking), 3);
+    let mut writer = MessageWriter::new(identity(show_thinking));
     let mut out = Vec::new();
-    writer.write_start(&mut out);
+    writer.write_admitted(USAGE_BEFORE, &mut out);
     for delta in deltas() {
         writer.write(&chat_model(), settled(vec![delta], None), &mut out);
     }
@@ -160,7 +167,9 @@ fn events_come_in_the_order_of_the_api() {
         "message_stop",
     ];
     assert_eq!(kinds, expected);
-    assert_eq!(found[0]["message"]["usage"]["input_tokens"], 3);
+    let usage = &found[0]["message"]["usage"];
+    let told = (&usage["input_tokens"], &usage["cache_read_input_tokens"]);
+    assert_eq!(told, (&json!(2), &json!(1)));
     assert_eq!(found[0]["message"]["stop_reason"], Value::Null);
 }
 
@@ -189,9 +198,9 @@ fn the_cut_into_pieces_never_changes_the_message() {
             finish: Some(finish),
             ..Gathered::default()
         };
-        let mut writer = MessageWriter::new(identity(true), 3);
+        let mut writer = MessageWriter::new(identity(true));
         let mut out = Vec::new();
-        writer.write_start(&mut out);
+        writer.write_admitted(USAGE_BEFORE, &mut out);
         for delta in pieces {
             append(&mut reply.deltas, delta.clone());
             writer.write(&model, settled(vec![delta], None), &mut out);
@@ -247,8 +256,8 @@ fn a_call_without_its_end_has_the_input_that_is_complete() {
 fn a_message_that_fails_says_so_after_its_pings() {
     let error = ApiError::draining();
     let mut out = Vec::new();
-    let mut writer = MessageWriter::new(identity(true), 3);
-    writer.write_start(&mut out);
+    let mut writer = MessageWriter::new(identity(true));
+    writer.write_admitted(USAGE_BEFORE, &mut out);
     writer.write_keep_alive(&mut out);
     writer.write_keep_alive(&mut out);
     writer.write_error(&error, &mut out);
