@@ -279,8 +279,9 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
             "messages[0].content",
         ),
         (
-            json!({"messages": [{"role": "assistant", "content": "x"}]}),
-            "messages[0].role",
+            json!({"messages": [{"role": "assistant", "content": "x"}],
+                "thinking": {"type": "adaptive"}}),
+            "messages[0]",
         ),
         (
             content("user", json!({"type": "image", "source": {}})),

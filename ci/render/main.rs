@@ -40,6 +40,7 @@ fn rendered(template: &Template, task: &Value) -> Value {
         tools: list("tools"),
         add_generation_prompt: task["add_generation_prompt"] == true,
         enable_thinking: task["enable_thinking"] == true,
+        ..Conversation::default()
     };
     let begun = Instant::now();
     match template.render(&conversation) {

@@ -39,6 +39,11 @@ pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
 /// Reasoning that is sealed: what one reply thought fits many times.
 pub const SEALED_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Items of a stored response's input that one page tells.
+pub const INPUT_ITEMS_MAX: usize = 100;
+/// Variables of the template that a request sets, and bytes of a text among them.
+pub const TEMPLATE_VARIABLES_MAX: usize = 64;
+pub const TEMPLATE_TEXT_BYTES_MAX: usize = 4096;
 /// Time for the whole body to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two pieces of a body.

@@ -65,6 +65,7 @@ pub(super) enum Route<'p> {
     Body(Question),
     Response(&'p str),
     CancelResponse(&'p str),
+    InputItems(&'p str),
     TokenizerInfo,
     Page,
     Models,
@@ -112,6 +113,7 @@ impl Route<'_> {
         match id.split_once('/') {
             None => Some(Route::Response(id)),
             Some((id, "cancel")) => Some(Route::CancelResponse(id)),
+            Some((id, "input_items")) => Some(Route::InputItems(id)),
             Some(_) => None,
         }
     }
@@ -140,6 +142,7 @@ impl Route<'_> {
             Route::Body(Question::Tokens(Direction::Detokenize)) => "/detokenize",
             Route::Response(_) => "/v1/responses/{id}",
             Route::CancelResponse(_) => "/v1/responses/{id}/cancel",
+            Route::InputItems(_) => "/v1/responses/{id}/input_items",
             Route::TokenizerInfo => "/tokenizer_info",
             Route::Page => "/",
             Route::Models => "/v1/models",
@@ -268,6 +271,11 @@ async fn answer(
         Route::CancelResponse(id) => {
             let cancelled = responses::cancel(state, call.key(), id)?;
             Ok(json_response(StatusCode::OK, &cancelled))
+        }
+        Route::InputItems(id) => {
+            let query = request.uri().query();
+            let items = responses::input_items(state, call.key(), id, query)?;
+            Ok(json_response(StatusCode::OK, &items))
         }
         Route::TokenizerInfo => {
             let info = tokenize::info(state, ready(state)?);

@@ -463,6 +463,40 @@ fn what_is_not_offered_is_said_in_the_dialect_of_the_route() {
 }
 
 #[test]
+fn a_reply_goes_on_with_the_final_message_where_that_is_asked_for() {
+    let server = TestServer::start(Script::text(" is Rome"));
+    let messages = json!([{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "The capital"}]);
+    let with = |fields: Value| {
+        let mut body = json!({"messages": messages, "continue_final_message": true});
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        body
+    };
+    let post = |path: &str, body: &Value| server.post(path, body).answer();
+    let open = with(json!({"add_generation_prompt": false}));
+    let tokens = post("/tokenize", &open).json()["tokens"].clone();
+    let text = post("/detokenize", &json!({"tokens": tokens})).json();
+    let end = "<|im_start|>assistant\nThe capital";
+    assert!(text["prompt"].as_str().unwrap().ends_with(end), "{text}");
+    let answer = post("/v1/chat/completions", &open).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], " is Rome");
+    assert_eq!(
+        answer["usage"]["prompt_tokens"],
+        tokens.as_array().unwrap().len()
+    );
+    for fields in [
+        json!({"add_generation_prompt": true}),
+        json!({"reasoning_effort": "high"}),
+        json!({"messages": [{"role": "user", "content": "hi"}]}),
+    ] {
+        let answer = post("/v1/chat/completions", &with(fields));
+        assert_eq!(answer.error()["param"], "continue_final_message");
+    }
+}
+
+#[test]
 fn texts_and_conversations_become_tokens_and_text_again() {
     let server = TestServer::start(Script::text("a"));
     let post = |path: &str, body: Value| server.post(path, &body).answer();

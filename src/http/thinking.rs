@@ -2,16 +2,16 @@
 //!
 //! On or off, by the first that speaks:
 //! 1. `thinking.type`: `enabled` or `adaptive`, `disabled`;
-//! 2. `chat_template_kwargs.enable_thinking`, then `enable_thinking`, then `think` where it is
-//!    true or false;
-//! 3. `reasoning.enabled`, then the effort of `reasoning.effort`, `reasoning_effort` or `think`:
-//!    off for `none`;
+//! 2. `chat_template_kwargs.enable_thinking` or `.thinking`, then `enable_thinking`, then `think`
+//!    where it is true or false;
+//! 3. `reasoning.enabled`, then the effort of `reasoning.effort`, `reasoning_effort`, `think` or
+//!    `chat_template_kwargs.reasoning_effort`: off for `none`;
 //! 4. the default of the route.
 //!
 //! How many tokens at most, by the first that speaks: `thinking.budget_tokens`,
 //! `thinking_token_budget`, `thinking_budget`, `chat_template_kwargs.thinking_budget`,
 //! `reasoning.max_tokens`, then the effort (`output_config.effort`, whose `none` is 0, then
-//! `reasoning.effort`, `reasoning_effort`, `think`) by [`EFFORTS`]. A budget of 0 is off; any other
+//! those of the switch) by [`EFFORTS`]. A budget of 0 is off; any other
 //! leaves the switch as it is. When a budget is used up the reply says so in its reasoning and ends
 //! it.
 
@@ -52,9 +52,6 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let template = object.optional_object("chat_template_kwargs")?;
     let reasoning = object.optional_object("reasoning")?;
     let output = object.optional_object("output_config")?;
-    if let Some(template) = &template {
-        check_template_arguments(template)?;
-    }
     let boolean = |object: &Option<Object<'_>>, name| {
         let field = object.as_ref().and_then(|object| object.get(name));
         field.map(|field| field.boolean()).transpose()
@@ -72,10 +69,12 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let nested = effort(reasoning.as_ref(), "effort")?;
     let flat = effort(Some(object), "reasoning_effort")?;
     let (think, by_think) = think(object)?;
-    let asked = nested.or(flat).or(by_think);
+    let by_template = effort(template.as_ref(), "reasoning_effort")?;
+    let asked = nested.or(flat).or(by_think).or(by_template);
     let switches = [
         thinking.as_ref().map(switch).transpose()?,
         boolean(&template, "enable_thinking")?,
+        boolean(&template, "thinking")?,
         object
             .get("enable_thinking")
             .map(|field| field.boolean())
@@ -133,19 +132,6 @@ fn level(field: &Field<'_>) -> Result<Effort, ApiError> {
     known.ok_or_else(|| field.error("must be none, minimal, low, medium, high, xhigh or max"))
 }
 
-fn check_template_arguments(arguments: &Object<'_>) -> Result<(), ApiError> {
-    const KNOWN: [&str; 2] = ["enable_thinking", "thinking_budget"];
-    let Some(unknown) = arguments.keys().find(|key| !KNOWN.contains(&key.as_str())) else {
-        return Ok(());
-    };
-    let shown: String = unknown.chars().take(64).collect();
-    let path = arguments.path_of(&shown);
-    Err(ApiError::field(
-        path,
-        "is unknown; enable_thinking and thinking_budget are all there are",
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +151,7 @@ mod tests {
     fn each_switch_counts_before_those_behind_it() {
         let mut body = json!({
             "thinking": {"type": "disabled"},
-            "chat_template_kwargs": {"enable_thinking": true},
+            "chat_template_kwargs": {"thinking": true},
             "enable_thinking": false,
             "think": true,
             "reasoning": {"enabled": false},
@@ -257,7 +243,12 @@ mod tests {
         assert_eq!(refused(json!({"think": "loudly"})), "think");
         assert_eq!(refused(json!({"think": 1})), "think");
         assert_eq!(refused(json!({"thinking_budget": -1})), "thinking_budget");
-        let template = json!({"chat_template_kwargs": {"chat_template": "x"}});
-        assert_eq!(refused(template), "chat_template_kwargs.chat_template");
+        let template = |name: &str| json!({"chat_template_kwargs": {name: "x"}});
+        for name in ["enable_thinking", "thinking", "reasoning_effort"] {
+            assert_eq!(
+                refused(template(name)),
+                format!("chat_template_kwargs.{name}")
+            );
+        }
     }
 }

@@ -20,6 +20,10 @@ const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
 /// the closing tag.
 const BUDGET_USED_UP: &str = "\n\n[The thinking budget is used up.]\n";
 
+/// Stands behind the words with which a reply goes on, to find them in what the template writes: a
+/// character that Unicode reserves for use inside a program.
+const GOES_ON: char = '\u{fdee}';
+
 /// Tokens of a text that is encoded at all.
 pub const ENCODED_TOKENS_MAX: usize = 2_000_000;
 /// A prompt that does not fit is counted up to so many times its limit: clients act on how much
@@ -158,6 +162,22 @@ impl ChatModel {
 
     /// Renders a conversation; the mark breaks what messages and tools hold of control tokens.
     fn render(&self, conversation: &Conversation) -> Result<(String, Option<char>), TemplateError> {
+        if !conversation.goes_on {
+            return self.render_whole(conversation);
+        }
+        let (mut text, mark) = self.render_whole(&signed(conversation))?;
+        let end = text.rfind(GOES_ON).ok_or_else(|| {
+            let why = "it does not show the last message, so that no reply can go on with it";
+            TemplateError::Refused(why.to_string())
+        })?;
+        text.truncate(end);
+        Ok((text, mark))
+    }
+
+    fn render_whole(
+        &self,
+        conversation: &Conversation,
+    ) -> Result<(String, Option<char>), TemplateError> {
         let hidden = self.tokenizer.control().hide(conversation);
         let hidden = hidden.map_err(|why| TemplateError::Refused(why.to_string()))?;
         match hidden {
@@ -244,9 +264,19 @@ fn with_other_message(conversation: &Conversation) -> Conversation {
     messages.push(json!({"role": "user", "content": other}));
     Conversation {
         messages,
-        tools: conversation.tools.clone(),
-        ..*conversation
+        goes_on: false,
+        ..conversation.clone()
     }
+}
+
+/// The same conversation, with a sign behind the last message's words.
+fn signed(conversation: &Conversation) -> Conversation {
+    let mut signed = conversation.clone();
+    if let Some(last) = signed.messages.last_mut() {
+        let text = last["content"].as_str().unwrap_or_default();
+        last["content"] = Value::from(format!("{text}{GOES_ON}"));
+    }
+    signed
 }
 
 fn is_system(message: &Value) -> bool {
@@ -272,6 +302,7 @@ mod tests {
             tools: Vec::new(),
             add_generation_prompt: true,
             enable_thinking,
+            ..Conversation::default()
         }
     }
 
@@ -315,6 +346,37 @@ mod tests {
             models.push(crate::cli::boot::chat_model(&embedded).unwrap());
         }
         models
+    }
+
+    #[test]
+    fn a_reply_goes_on_behind_the_last_words() {
+        for model in models() {
+            let prompt = |said: &str, goes_on| {
+                let messages = json!([{"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": said}]);
+                let open = Conversation {
+                    add_generation_prompt: false,
+                    goes_on,
+                    ..conversation(messages, false)
+                };
+                model.prompt(&open, 0, 2048).unwrap().tokens
+            };
+            let whole = prompt("The capital", false);
+            let open = prompt("The capital", true);
+            assert_eq!(open[..], whole[..open.len()]);
+            let bytes = open
+                .iter()
+                .flat_map(|&id| model.tokenizer.token_bytes(id).to_vec());
+            let text = String::from_utf8(bytes.collect()).unwrap();
+            assert!(text.ends_with("The capital"), "{text}");
+        }
+        let silent = chat_model_with("{% for m in messages %}{{ m.role }}{% endfor %}hi");
+        let messages = json!([{"role": "assistant", "content": "x"}]);
+        let open = Conversation {
+            goes_on: true,
+            ..conversation(messages, false)
+        };
+        assert!(silent.prompt(&open, 0, 2048).is_err());
     }
 
     #[test]

@@ -126,14 +126,14 @@ impl ControlTokens {
         let hidden = Conversation {
             messages: conversation.messages.iter().map(message).collect(),
             tools: conversation.tools.iter().map(hidden).collect(),
-            ..*conversation
+            ..conversation.clone()
         };
         Ok(Some((hidden, mark)))
     }
 
     /// Whether `text` holds a control token, or could become part of one with what the template
     /// writes before or behind it.
-    fn is_forged(&self, text: &str) -> bool {
+    pub fn is_forged(&self, text: &str) -> bool {
         self.find(text, 0).is_some() || self.is_continued(text) || self.continues(text)
     }
 
@@ -261,6 +261,7 @@ mod tests {
             tools: tools.as_array().unwrap().clone(),
             add_generation_prompt: true,
             enable_thinking: true,
+            ..Conversation::default()
         }
     }
 

@@ -88,6 +88,7 @@ fn said(template: &Template, content: &str, last: bool) -> Option<String> {
         tools: Vec::new(),
         add_generation_prompt: !last,
         enable_thinking: true,
+        ..Conversation::default()
     };
     template.render(&conversation).ok()
 }
@@ -125,6 +126,7 @@ mod tests {
                 tools: Vec::new(),
                 add_generation_prompt: false,
                 enable_thinking: false,
+                ..Conversation::default()
             };
             model.prompt(&conversation, 0, usize::MAX).unwrap().tokens
         };

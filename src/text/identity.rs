@@ -77,6 +77,7 @@ fn turns(template: &Template) -> Result<String, TemplateError> {
         tools: Vec::new(),
         add_generation_prompt: false,
         enable_thinking: false,
+        ..Conversation::default()
     })
 }
 

@@ -6,6 +6,7 @@
 //! compiled, [`filters`], [`methods`] and [`python`] are what Python has and the engine has not.
 //! [`trial`] finds out what a template can do. It knows the [`special`] tokens by name.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::time::SystemTime;
@@ -66,13 +67,17 @@ impl std::error::Error for TemplateError {}
 
 /// What a template sees. Messages and tools are in the form of the chat completions API, with
 /// `arguments` of tool calls as objects.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Conversation {
     pub messages: Vec<serde_json::Value>,
     pub tools: Vec<serde_json::Value>,
     /// End with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     pub enable_thinking: bool,
+    /// Variables that the request sets beside these.
+    pub variables: serde_json::Map<String, serde_json::Value>,
+    /// The last message is the assistant's, and the reply goes on behind its words.
+    pub goes_on: bool,
 }
 
 /// A compiled chat template.
@@ -81,6 +86,8 @@ pub struct Template {
     special: SpecialTokens,
     environment: Environment<'static>,
     abilities: Abilities,
+    /// Names of the variables that it reads.
+    variables: HashSet<String>,
     /// What the conversations of the trial became.
     tried: String,
 }
@@ -114,7 +121,9 @@ impl Template {
         environment
             .add_template(NAME, compiled)
             .map_err(load_error)?;
+        let template = environment.get_template(NAME).map_err(load_error)?;
         Ok(Template {
+            variables: template.undeclared_variables(false),
             source: source.to_string(),
             special,
             environment,
@@ -131,6 +140,16 @@ impl Template {
     /// Whether the template writes `text`: it holds it, or wrote it when it was tried.
     pub fn writes(&self, text: &str) -> bool {
         self.source.contains(text) || self.tried.contains(text)
+    }
+
+    /// Whether the template reads the variable `name`.
+    pub fn reads(&self, name: &str) -> bool {
+        self.variables.contains(name)
+    }
+
+    /// Whether `name` is set for every conversation: a special token, or a function.
+    pub fn sets(&self, name: &str) -> bool {
+        self.environment.globals().any(|(known, _)| known == name)
     }
 
     /// The special tokens of the checkpoint.

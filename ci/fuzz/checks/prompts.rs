@@ -61,6 +61,7 @@ fn conversation(messages: Vec<Value>, tools: Vec<Value>) -> Conversation {
         tools,
         add_generation_prompt: true,
         enable_thinking: true,
+        ..Conversation::default()
     }
 }
 

@@ -13,6 +13,8 @@ use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops,
 };
+use crate::http::generate::start::Start;
+use crate::http::generate::template_variables;
 use crate::http::generate::tool_policy::ToolChoice;
 use crate::http::generate::wordings::Wordings;
 use crate::http::thinking;
@@ -49,13 +51,17 @@ impl ChatRequest {
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
         let rule = constraint::rule(&object, &policy, parallel_tool_calls)?;
         let stream = object.boolean("stream", false)?;
-        let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
+        let start = Start::read(&object)?;
+        // What goes on with an answer has thought before it, if at all.
+        let thinking = thinking::read(&object, target::THINKING_DEFAULT && !start.is_amid())?;
         let sampling = sampling(&object)?;
         let ask = Ask {
             left_out: Vec::new(),
             slips: policy.forgives_slips(),
             messages,
             messages_field: "messages",
+            start,
+            variables: template_variables::read(&object)?,
             tools: policy.tools,
             loaded_tools: Vec::new(),
             parallel_tool_calls,

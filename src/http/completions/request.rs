@@ -15,6 +15,7 @@ use crate::http::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops, token,
 };
 use crate::http::generate::response_format;
+use crate::http::generate::start::Start;
 use crate::http::generate::wordings::Wordings;
 use crate::http::keys::{self, KeyId};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
@@ -63,6 +64,8 @@ impl CompletionRequest {
             slips: false,
             messages: Vec::new(),
             messages_field: "prompt",
+            start: Start::default(),
+            variables: Vec::new(),
             tools: Vec::new(),
             loaded_tools: Vec::new(),
             parallel_tool_calls: true,

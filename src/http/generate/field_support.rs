@@ -57,7 +57,12 @@ const SHORTER: Words = all("prompts are never cut; send less");
 const MEDIA: Words = all("this server reads text only");
 const TEXT: Words = all("this server writes text only");
 const TEMPLATE: Words = all("the template comes with the model");
-const TURN: Words = all("a reply is always a turn of its own");
+const TURN: Words = [
+    "",
+    "a text is always continued as it is",
+    "end input with what the assistant has said to go on with it",
+    "end messages with what the assistant has said to go on with it",
+];
 const OFFLINE: Words = all("this server reaches no network");
 const PARALLEL: Words = [
     "",
@@ -165,8 +170,10 @@ const FIELDS: &[Known] = &[
     ("chat_template",                     b"----", "", TEMPLATE),
     ("template",                          b"----", "", TEMPLATE),
     ("chat_template_kwargs",              b"+-++", "{}", CHAT),
-    ("add_generation_prompt",             b"----", "true", TURN),
-    ("continue_final_message",            b"----", "false", TURN),
+    ("preserve_thinking",                 b"+-++", "", CHAT),
+    ("clear_thinking",                    b"+-++", "", CHAT),
+    ("add_generation_prompt",             b"+---", "true", TURN),
+    ("continue_final_message",            b"+---", "false", TURN),
     ("add_special_tokens",                b"-+--", "false", TEMPLATE),
     ("echo",                              b"-+--", "false", all("the prompt is not repeated")),
 

@@ -7,7 +7,9 @@ pub mod field_support;
 pub mod generation;
 pub mod parameters;
 pub mod response_format;
+pub mod start;
 pub mod stream;
+pub mod template_variables;
 pub mod tool_policy;
 pub mod tools;
 pub mod transcript;
@@ -26,14 +28,16 @@ use crate::engine::thinking::ThinkingBudget;
 use crate::engine::turns::Source;
 use crate::engine::{Phase, Rejected};
 use crate::executor::TokenId;
-use crate::text::chat::{ENCODED_TOKENS_MAX, Prompt, PromptError};
+use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
 use crate::text::reply::{Delta, Reply, ReplyFormat, append};
 use crate::text::template::{Conversation, TemplateError};
 use crate::text::tools::ToolSchemas;
 
 use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};
+use self::start::Start;
 use self::stream::ReplyStream;
+use self::template_variables::Variable;
 use self::wordings::Wordings;
 use super::call::{Call, Usage};
 use super::error::ApiError;
@@ -48,6 +52,9 @@ pub struct Ask {
     pub messages: Vec<Value>,
     /// The field of the request that holds them.
     pub messages_field: &'static str,
+    pub start: Start,
+    /// Those that the request sets.
+    pub variables: Vec<Variable>,
     /// In the form of the chat completions API; empty when no tool may be called.
     pub tools: Vec<Value>,
     /// Further tools that may be called: the messages tell of them, so that the head of the prompt
@@ -149,14 +156,46 @@ fn encoded(
     if let Some(rule) = &mut ask.rule {
         rule.compile(chat, domain)?;
     }
-    let conversation = Conversation {
-        messages: chat.place_system_messages(std::mem::take(&mut ask.messages)),
-        tools: ask.tools.clone(),
-        add_generation_prompt: true,
-        enable_thinking: ask.thinking,
-    };
+    let messages = std::mem::take(&mut ask.messages);
+    let (conversation, left_out) = conversation(
+        chat,
+        messages,
+        &ask.tools,
+        ask.thinking,
+        (&ask.start, &ask.variables),
+    )?;
+    ask.left_out.extend(left_out);
     chat.prompt(&conversation, domain, limit)
-        .map_err(|error| prompt_error(&error, ask.messages_field, limit))
+        .map_err(|error| match (&ask.start, &error) {
+            (Start::Amid(path), PromptError::Template(TemplateError::Refused(why))) => {
+                ApiError::field(path.clone(), format!("the chat template refuses: {why}"))
+            }
+            _ => prompt_error(&error, ask.messages_field, limit),
+        })
+}
+
+/// A conversation as its template sees it, and what of its variables changes nothing.
+///
+/// # Errors
+/// Names the field that cannot be served.
+pub fn conversation(
+    chat: &ChatModel,
+    messages: Vec<Value>,
+    tools: &[Value],
+    thinks: bool,
+    (start, variables): (&Start, &[Variable]),
+) -> Result<(Conversation, Vec<String>), ApiError> {
+    start.check(&messages, thinks)?;
+    let (variables, left_out) = template_variables::passed_on(variables, thinks, chat)?;
+    let conversation = Conversation {
+        messages: chat.place_system_messages(messages),
+        tools: tools.to_vec(),
+        add_generation_prompt: *start == Start::Turn,
+        enable_thinking: thinks,
+        variables,
+        goes_on: start.is_amid(),
+    };
+    Ok((conversation, left_out))
 }
 
 /// `limit` is what the prompt had to be shorter than.

@@ -57,24 +57,6 @@ pub fn conversation(
     Ok(out.end())
 }
 
-/// The last message must not be the assistant's.
-///
-/// # Errors
-/// When it is.
-pub fn check_last(messages: &Field<'_>) -> Result<(), ApiError> {
-    let list = messages.list(MESSAGES_MAX)?;
-    let Some(last) = list.last() else {
-        return Err(messages.error("must hold at least one message"));
-    };
-    let role = last.object()?.require("role")?;
-    match role.string()? {
-        "assistant" => Err(role.error(
-            "the conversation must end with a user message; a reply does not continue another",
-        )),
-        _ => Ok(()),
-    }
-}
-
 fn system_text(field: &Field<'_>) -> Result<String, ApiError> {
     let Some(blocks) = blocks(field)? else {
         return Ok(field.string()?.to_string());
@@ -699,18 +681,5 @@ mod tests {
         let unnamed = json!([{"type": "tool_result", "content": "x"}]);
         let at = refused(blocks_of("user", unnamed));
         assert_eq!(at, "messages[0].content[0].tool_use_id");
-    }
-
-    #[test]
-    fn a_reply_does_not_continue_another() {
-        let value =
-            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
-        let path = "messages".to_string();
-        let error = check_last(&Field {
-            value: &value,
-            path,
-        })
-        .unwrap_err();
-        assert_eq!(error.param.unwrap(), "messages[1].role");
     }
 }

@@ -11,6 +11,8 @@ use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::parameters::{check_model, salt, sampling};
 use crate::http::generate::response_format::json_of;
+use crate::http::generate::start::Start;
+use crate::http::generate::template_variables;
 use crate::http::generate::tool_policy;
 use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
@@ -42,11 +44,10 @@ impl MessagesRequest {
     pub fn parse(body: &Value, seal: &Seal) -> Result<MessagesRequest, ApiError> {
         let object = Object::root(body)?;
         let mut ask = conversation(&object, seal)?;
-        if ask.messages.is_empty() {
-            let problem = "must hold at least one message";
-            return Err(ApiError::field("messages", problem));
+        let messages = object.require("messages")?;
+        if is_empty(&messages) {
+            return Err(messages.error("must hold at least one message"));
         }
-        content::check_last(&object.require("messages")?)?;
         let max_tokens = object.require("max_tokens")?.integer(1..=i64::MAX)?;
         let max_tokens = usize::try_from(max_tokens).unwrap_or(usize::MAX);
         ask.max_tokens = Some(max_tokens);
@@ -69,10 +70,14 @@ pub fn countable(body: &Value, seal: &Seal) -> Result<Ask, ApiError> {
     let mut ask = conversation(&object, seal)?;
     object.report_unknown();
     // Templates need a question; an empty one adds no more than its marks.
-    if !ask.messages.iter().any(|message| message["role"] == "user") {
+    if object.get("messages").is_none_or(|list| is_empty(&list)) {
         ask.messages.push(json!({"role": "user", "content": ""}));
     }
     Ok(ask)
+}
+
+fn is_empty(list: &Field<'_>) -> bool {
+    list.value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// All of a request that both routes read.
@@ -92,6 +97,8 @@ fn conversation(object: &Object<'_>, seal: &Seal) -> Result<Ask, ApiError> {
     let thinking = thinking::read(object, false)?;
     let sampling = sampling(object)?;
     Ok(Ask {
+        start: start(object, &read.messages),
+        variables: template_variables::read(object)?,
         messages: read.messages,
         messages_field: "messages",
         tools: calls.tools.head,
@@ -115,6 +122,19 @@ fn conversation(object: &Object<'_>, seal: &Seal) -> Result<Ask, ApiError> {
         rule,
         raw: false,
     })
+}
+
+/// A last message of the assistant is gone on with.
+fn start(object: &Object<'_>, messages: &[Value]) -> Start {
+    let said = messages
+        .last()
+        .is_some_and(|last| last["role"] == "assistant");
+    let list = object.get("messages");
+    let count = list.and_then(|list| list.value.as_array().map(Vec::len));
+    match count.filter(|_| said) {
+        Some(count) => Start::Amid(format!("messages[{}]", count.saturating_sub(1))),
+        None => Start::Turn,
+    }
 }
 
 /// The schema that the output must obey, in either place where clients put it.
@@ -299,11 +319,9 @@ mod tests {
         let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}]});
         let ask = countable(&tools, &Seal::new(None)).unwrap();
         assert_eq!((ask.messages.len(), ask.tools.len()), (1, 1));
-        let said = json!({"messages": [{"role": "assistant", "content": "hi"}]});
-        assert_eq!(
-            countable(&said, &Seal::new(None)).unwrap().messages.len(),
-            2
-        );
+        let system = json!({"system": "Be kind.", "messages": []});
+        let ask = countable(&system, &Seal::new(None)).unwrap();
+        assert_eq!(ask.messages.len(), 2);
         let question = json!({"messages": [{"role": "user", "content": "hi"}]});
         assert_eq!(
             countable(&question, &Seal::new(None))

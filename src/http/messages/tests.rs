@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::request::MessagesRequest;
 use crate::http::testing::{Answer, Connection, Script, TestServer};
 use crate::target;
+use crate::text::testing::Random;
 
 const PATH: &str = "/v1/messages";
 const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</parameter>\n\
@@ -274,6 +276,102 @@ fn the_count_is_what_the_request_costs() {
             .unwrap()
             > 10
     );
+}
+
+/// A body of any fields and turns that this server knows.
+fn any_body(random: &mut Random) -> Value {
+    let mut fields = json!({});
+    let mut maybe = |name: &str, values: &[Value]| {
+        if let Some(value) = values.get(random.below(values.len() + 1)) {
+            fields[name] = value.clone();
+        }
+    };
+    let text = |text: &str| json!({"type": "text", "text": text});
+    maybe(
+        "system",
+        &[json!("Be kind."), json!([text("Be"), text("kind.")])],
+    );
+    maybe("tools", &[tools()]);
+    maybe("tool_choice", &[json!({"type": "none"})]);
+    maybe(
+        "thinking",
+        &[json!({"type": "adaptive"}), json!({"type": "disabled"})],
+    );
+    maybe("output_config", &[json!({"effort": "low"})]);
+    maybe(
+        "chat_template_kwargs",
+        &[json!({"preserve_thinking": true})],
+    );
+    let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {"a": "x"}});
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": "y"});
+    let thought = json!({"type": "thinking", "thinking": "why", "signature": "s"});
+    let picture = json!({"type": "image", "source": {"type": "base64", "data": ""}});
+    let turns = [
+        json!({"role": "user", "content": "a"}),
+        json!({"role": "user", "content": [text("b"), result]}),
+        json!({"role": "user", "content": [picture]}),
+        json!({"role": "assistant", "content": "c"}),
+        json!({"role": "assistant", "content": [thought, text("d"), call]}),
+        json!({"role": "system", "content": "e"}),
+    ];
+    let count = 1 + random.below(4);
+    let any: Vec<Value> = (0..count)
+        .map(|_| turns[random.below(turns.len())].clone())
+        .collect();
+    fields["messages"] = Value::from(any);
+    question(fields)
+}
+
+#[test]
+fn the_count_of_any_body_is_what_it_costs() {
+    let server = TestServer::start(Script::text("a"));
+    let (mut random, mut answered) = (Random::new(5), 0);
+    for _ in 0..60 {
+        let body = any_body(&mut random);
+        let answer = server.post(PATH, &body).answer();
+        let counted = server.post("/v1/messages/count_tokens", &body).answer();
+        assert_eq!(counted.status, answer.status, "{body}: {counted:?}");
+        if answer.status == 200 {
+            let usage = &answer.json()["usage"];
+            let names = ["input_tokens", "cache_read_input_tokens"];
+            let used: u64 = names.iter().filter_map(|name| usage[name].as_u64()).sum();
+            assert_eq!(counted.json()["input_tokens"], used, "{body}");
+            answered += 1;
+        }
+    }
+    assert!(answered > 10, "{answered}");
+}
+
+#[test]
+fn a_reply_goes_on_with_what_the_assistant_has_said() {
+    let server = TestServer::start(Script::text(" is Rome"));
+    let messages = json!([{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "The capital"}]);
+    let answer = ask(&server, json!({"messages": messages}));
+    assert_eq!(answer.json()["content"][0]["text"], " is Rome");
+    let thinking = json!({"messages": messages, "thinking": {"type": "adaptive"}});
+    let error = ask(&server, thinking).error();
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("messages[1]: "), "{message}");
+}
+
+#[test]
+fn thinking_that_was_not_shown_is_in_the_next_prompt() {
+    let server = TestServer::start(Script::text("why\n</think>\n\nso"));
+    let next = |display: &str| {
+        let thinking = json!({"type": "adaptive", "display": display});
+        let first = ask(&server, json!({"thinking": thinking})).json();
+        let messages = json!([{"role": "user", "content": "hi"},
+            {"role": "assistant", "content": first["content"]},
+            {"role": "user", "content": "and?"}]);
+        let body = question(json!({"thinking": thinking, "messages": messages}));
+        let read = MessagesRequest::parse(&body, &server.state.seal).unwrap();
+        assert!(read.ask.left_out.is_empty());
+        read.ask.messages
+    };
+    let shown = next("summarized");
+    assert_eq!(shown[1]["reasoning_content"], "why");
+    assert_eq!(next("omitted"), shown);
 }
 
 /// A conversation in which an agent searched for a tool; `found` is what the search returned.

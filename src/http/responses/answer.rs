@@ -24,12 +24,12 @@ use crate::text::reply::Delta;
 
 use super::head::Head;
 use super::items;
-use super::request::ResponsesRequest;
+use super::request::{Kept, ResponsesRequest};
 use super::running::{CANCELLED, Place};
 use super::store::{Store, Stored};
 use super::tools::{Kind, Tool, ToolNames};
 
-fn new_id(prefix: &str) -> String {
+pub fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", random::hex())
 }
 
@@ -174,8 +174,8 @@ pub struct Composer {
     summarized: bool,
     /// What of the request is not enforced; the last event tells it.
     warnings: Vec<String>,
-    /// JSON of the conversation to be stored with the response, and where.
-    history: Option<(String, Store)>,
+    /// What is stored with the response, and where.
+    kept: Option<(Kept, Store)>,
     open: Option<Open>,
     /// Positions of text that has not been told yet.
     logprobs: Vec<Value>,
@@ -191,7 +191,7 @@ impl Composer {
         let warnings = [request.ask.warnings(), request.names.warnings.clone()].concat();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let store = state.responses.of(owner);
-        let history = request.history.map(|history| (history, store));
+        let kept = request.kept.map(|kept| (kept, store));
         let head = Arc::new(Head {
             id: new_id("resp"),
             created: since.map_or(0, |since| since.as_secs()),
@@ -206,7 +206,7 @@ impl Composer {
             encrypted_reasoning: request.encrypted_reasoning,
             summarized: request.summarized,
             warnings,
-            history,
+            kept,
             open: None,
             logprobs: Vec::new(),
             output: Vec::new(),
@@ -500,29 +500,48 @@ impl Composer {
 
     /// What is to be stored of the response, and where.
     fn stored(&mut self, response: &Value) -> Option<(Stored, Store)> {
-        let (mut history, store) = self.history.take()?;
+        let (kept, store) = self.kept.take()?;
         let output = Value::from(self.output.as_slice());
         let output_field = Field {
             value: &output,
             path: "output".to_string(),
         };
         let said = items::read(&output_field, Vec::new(), (&store, &self.seal));
-        // Both are lists in JSON, and neither is empty once the reply says something.
-        for message in said.unwrap_or_default().messages {
-            history.pop();
-            history.push_str(&format!(",{message}]"));
-        }
+        let said = said.unwrap_or_default().messages;
         let item = |item: &Value| {
             let id = item["id"].as_str().unwrap_or_default();
             (id.to_string(), item.to_string())
         };
         let stored = Stored {
             response: response.to_string().into(),
-            history: history.into(),
+            history: history(&kept, said).into(),
+            input: kept.input.into(),
             items: self.output.iter().map(item).collect(),
         };
         Some((stored, store))
     }
+}
+
+/// JSON of the conversation with what the reply said.
+fn history(kept: &Kept, said: Vec<Value>) -> String {
+    let mut said = said.into_iter();
+    let mut history = kept.history.clone();
+    if kept.goes_on
+        && let Ok(mut messages) = serde_json::from_str::<Vec<Value>>(&history)
+        && let (Some(last), Some(more)) = (messages.last_mut(), said.next())
+    {
+        let begun = last["content"].as_str().unwrap_or_default().to_string();
+        let text = begun + more["content"].as_str().unwrap_or_default();
+        *last = more;
+        last["content"] = Value::from(text);
+        history = Value::from(messages).to_string();
+    }
+    // Both are lists in JSON, and neither is empty once the reply says something.
+    for message in said {
+        history.pop();
+        history.push_str(&format!(",{message}]"));
+    }
+    history
 }
 
 impl Writer for Composer {

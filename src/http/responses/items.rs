@@ -437,6 +437,7 @@ mod tests {
         let stored = Stored {
             response: "{}".into(),
             history: "[]".into(),
+            input: [].into(),
             items: items.into(),
         };
         store.insert("resp_1", stored);

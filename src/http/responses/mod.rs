@@ -2,6 +2,7 @@
 
 pub mod answer;
 mod head;
+mod input_items;
 mod items;
 pub mod request;
 pub mod running;
@@ -119,6 +120,21 @@ pub fn known(
         .get(id)
         .ok_or_else(|| unknown(id))?;
     Ok(stored.response.to_string())
+}
+
+/// A page of the items that a stored response was asked with. `query` is that of the URI.
+///
+/// # Errors
+/// When `owner` has no such response, or the query is wrong.
+pub fn input_items(
+    state: &State,
+    owner: Option<KeyId>,
+    id: &str,
+    query: Option<&str>,
+) -> Result<Value, ApiError> {
+    let stored = state.responses.of(owner).get(id);
+    let stored = stored.ok_or_else(|| unknown(id))?;
+    input_items::page(&stored.input, query.unwrap_or_default())
 }
 
 /// Forgets a response; one that is being written ends, as if it were cancelled.

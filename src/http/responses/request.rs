@@ -13,6 +13,8 @@ use crate::http::generate::field_support::{Api, check};
 use crate::http::generate::generation::ScoredPart;
 use crate::http::generate::parameters::{Length, check_model, salt, sampling, stop_tokens, stops};
 use crate::http::generate::response_format::{self, any_object, json_of};
+use crate::http::generate::start::Start;
+use crate::http::generate::template_variables;
 use crate::http::generate::tool_policy;
 use crate::http::generate::transcript::Read;
 use crate::http::generate::wordings::Wordings;
@@ -23,9 +25,9 @@ use crate::log;
 use crate::target;
 use crate::text::grammar::Grammar;
 
-use super::items;
-use super::store::Store;
+use super::store::{Item, Store};
 use super::tools::{self, ToolNames};
+use super::{input_items, items};
 
 /// The field of reasoning items that clients send back in place of the text.
 const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
@@ -37,8 +39,8 @@ const TEXT_LOGPROBS: &str = "message.output_text.logprobs";
 pub struct ResponsesRequest {
     pub ask: Ask,
     pub stream: bool,
-    /// JSON of the conversation without instructions, where the response is to be stored.
-    pub history: Option<String>,
+    /// What is stored with the response, if it is.
+    pub kept: Option<Kept>,
     pub names: ToolNames,
     /// Reasoning items also hold their text in the field that is opaque to clients.
     pub encrypted_reasoning: bool,
@@ -46,6 +48,16 @@ pub struct ResponsesRequest {
     pub summarized: bool,
     /// Fields of the response that repeat the request.
     pub repeated: Map<String, Value>,
+}
+
+/// What of a request is stored with its response.
+#[derive(Debug)]
+pub struct Kept {
+    pub input: Vec<Item>,
+    /// JSON of the conversation without instructions.
+    pub history: String,
+    /// The reply goes on with the last message of it.
+    pub goes_on: bool,
 }
 
 impl ResponsesRequest {
@@ -57,7 +69,9 @@ impl ResponsesRequest {
         let object = Object::root(body)?;
         check(&object, Api::Responses)?;
         check_model(&object)?;
-        let thinking = thinking::read(&object, target::THINKING_DEFAULT)?;
+        let start = start(&object);
+        // What goes on with an answer has thought before it, if at all.
+        let thinking = thinking::read(&object, target::THINKING_DEFAULT && !start.is_amid())?;
         let Read {
             messages: history,
             left_out,
@@ -73,6 +87,8 @@ impl ResponsesRequest {
             slips: tools.policy.forgives_slips(),
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
+            start,
+            variables: template_variables::read(&object)?,
             tools: tools.head,
             loaded_tools: tools.loaded,
             parallel_tool_calls,
@@ -92,17 +108,36 @@ impl ResponsesRequest {
             raw: false,
             rule,
         };
+        let input = object.get("input");
         let request = ResponsesRequest {
             repeated: repeated(&object, &ask, stored)?,
             stream: object.boolean("stream", false)?,
             encrypted_reasoning: included.encrypted_reasoning,
             summarized: summary(&object)?.is_some(),
-            history: stored.then(|| Value::from(history).to_string()),
+            kept: stored.then(|| Kept {
+                input: input.map_or(Vec::new(), |input| input_items::of(input.value, known.0)),
+                history: Value::from(history).to_string(),
+                goes_on: ask.start.is_amid(),
+            }),
             names,
             ask,
         };
         object.report_unknown();
         Ok(request)
+    }
+}
+
+/// A last item that the assistant has said is gone on with, unless it is said to be complete.
+fn start(object: &Object<'_>) -> Start {
+    let input = object.get("input");
+    let items = input.as_ref().and_then(|input| input.value.as_array());
+    let Some((last, before)) = items.and_then(|items| items.split_last()) else {
+        return Start::Turn;
+    };
+    let is_message = matches!(last["type"].as_str(), None | Some("message"));
+    match is_message && last["role"] == "assistant" && last["status"] != "completed" {
+        true => Start::Amid(format!("input[{}]", before.len())),
+        false => Start::Turn,
     }
 }
 
@@ -371,8 +406,8 @@ mod tests {
         let request = parsed("instructions", json!("Be kind."));
         assert_eq!(request.ask.messages[0]["role"], "system");
         assert_eq!(request.ask.messages.len(), 2);
-        assert!(!request.history.unwrap().contains("kind"));
-        assert!(parsed("store", json!(false)).history.is_none());
+        assert!(!request.kept.unwrap().history.contains("kind"));
+        assert!(parsed("store", json!(false)).kept.is_none());
     }
 
     #[test]
@@ -381,6 +416,7 @@ mod tests {
         let stored = Stored {
             response: "{}".into(),
             history: json!([{"role": "user", "content": "a"}]).to_string().into(),
+            input: [].into(),
             items: [].into(),
         };
         store.insert("resp_1", stored);

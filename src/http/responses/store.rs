@@ -14,6 +14,9 @@ use crate::http::limits::{
 };
 use crate::log;
 
+/// An item by its id, and its JSON.
+pub type Item = (String, String);
+
 /// One response as it was answered.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -21,8 +24,10 @@ pub struct Stored {
     pub response: Arc<str>,
     /// JSON of the conversation up to and with it, as a list of messages in the form of templates.
     pub history: Arc<str>,
-    /// What the response put out: the id of each item and its JSON.
-    pub items: Arc<[(String, String)]>,
+    /// What it was asked with beside earlier responses.
+    pub input: Arc<[Item]>,
+    /// What the response put out.
+    pub items: Arc<[Item]>,
 }
 
 #[derive(Debug)]
@@ -35,7 +40,7 @@ struct Entry {
 
 impl Entry {
     fn bytes(&self) -> usize {
-        let items = self.stored.items.iter();
+        let items = self.stored.items.iter().chain(&*self.stored.input);
         let items: usize = items.map(|(id, json)| id.len() + json.len()).sum();
         self.id.len() + self.stored.response.len() + self.stored.history.len() + items
     }
@@ -195,6 +200,7 @@ mod tests {
         Stored {
             response: "r".repeat(bytes).into(),
             history: "[]".into(),
+            input: [].into(),
             items: [].into(),
         }
     }

@@ -208,6 +208,45 @@ fn a_running_response_is_cancelled_by_its_id() {
 }
 
 #[test]
+fn the_input_of_a_stored_response_is_told() {
+    let server = TestServer::start(Script::text("a"));
+    let id = ask(&server, json!({})).json()["id"].clone();
+    let path = format!("{PATH}/{}/input_items", id.as_str().unwrap());
+    let page = server.get(&format!("{path}?limit=1&order=asc")).json();
+    assert_eq!(
+        (&page["object"], &page["has_more"]),
+        (&json!("list"), &json!(false))
+    );
+    assert_eq!(page["data"][0]["role"], "user");
+    assert_eq!(
+        server.get(&format!("{path}?limit=0")).error()["param"],
+        "limit"
+    );
+    assert_eq!(
+        server.get(&format!("{PATH}/resp_x/input_items")).status,
+        404
+    );
+}
+
+#[test]
+fn a_reply_goes_on_with_a_last_item_that_is_not_complete() {
+    let server = TestServer::start(Script::text(" is Rome"));
+    let goes_on = |status: &str| {
+        let said = json!({"role": "assistant", "content": "The capital", "status": status});
+        let body = json!({"input": [{"role": "user", "content": "hi"}, said]});
+        let id = server.post(PATH, &body).answer().json()["id"].clone();
+        let stored = server.state.responses.of(None).get(id.as_str().unwrap());
+        let history: Value = serde_json::from_str(&stored.unwrap().history).unwrap();
+        history.as_array().unwrap()[1..]
+            .iter()
+            .map(|one| one["content"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(goes_on("incomplete"), ["The capital is Rome"]);
+    assert_eq!(goes_on("completed").len(), 2);
+}
+
+#[test]
 fn a_running_response_that_is_deleted_ends_and_is_not_stored() {
     let server = TestServer::start(Script::endless());
     for stream in [true, false] {

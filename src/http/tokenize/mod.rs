@@ -10,7 +10,6 @@ use crate::executor::TokenId;
 use crate::target;
 use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
 use crate::text::detokenize::Detokenizer;
-use crate::text::template::Conversation;
 use crate::text::tokenizer::Encoded;
 
 use super::chat::messages;
@@ -19,6 +18,8 @@ use super::error::{ApiError, internal};
 use super::fields::Object;
 use super::generate::field_support::{Api, check_some};
 use super::generate::parameters::{check_model, token};
+use super::generate::start::Start;
+use super::generate::{self, template_variables};
 use super::limits::JSON_VALUES_MAX;
 use super::parsing::Body;
 use super::state::{Service, State};
@@ -33,7 +34,7 @@ pub enum Direction {
 }
 
 /// Fields of a chat that this route knows too and does not serve.
-const REFUSED: &[&str] = &["chat_template", "continue_final_message", "documents"];
+const REFUSED: &[&str] = &["chat_template", "documents"];
 
 /// Answers one request of a domain, in JSON.
 ///
@@ -135,14 +136,15 @@ fn conversation_tokens(
         return Err(ApiError::field("add_special_tokens", problem));
     }
     let tools = object.get("tools").map(|tools| messages::tools(&tools));
-    let conversation = Conversation {
-        messages: service
-            .chat
-            .place_system_messages(messages::messages(&field)?),
-        tools: tools.transpose()?.unwrap_or_default(),
-        add_generation_prompt: object.boolean("add_generation_prompt", true)?,
-        enable_thinking: thinking::read(object, target::THINKING_DEFAULT)?.on,
-    };
+    let start = Start::read(object)?;
+    let thinking = thinking::read(object, target::THINKING_DEFAULT && !start.is_amid())?;
+    let (conversation, _) = generate::conversation(
+        &service.chat,
+        messages::messages(&field)?,
+        &tools.transpose()?.unwrap_or_default(),
+        thinking.on,
+        (&start, &template_variables::read(object)?),
+    )?;
     // The count of a conversation that does not fit is what some clients ask for.
     let prompt = service.chat.prompt(&conversation, domain, usize::MAX);
     prompt

@@ -18,7 +18,9 @@ pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
         true => Value::from(()),
         false => conversation.tools.iter().map(value).collect(),
     };
-    Value::from_pairs([
+    let set = conversation.variables.iter();
+    let set = set.map(|(name, set)| (name.as_str(), value(set)));
+    let own = [
         ("messages", messages),
         ("tools", tools),
         ("documents", Value::from(())),
@@ -27,7 +29,8 @@ pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
             Value::from(conversation.add_generation_prompt),
         ),
         ("enable_thinking", Value::from(conversation.enable_thinking)),
-    ])
+    ];
+    Value::from_pairs(own.into_iter().chain(set))
 }
 
 /// A message without fields of null, with its reasoning under both names.

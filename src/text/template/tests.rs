@@ -12,6 +12,7 @@ fn conversation(messages: Json) -> Conversation {
         tools: Vec::new(),
         add_generation_prompt: true,
         enable_thinking: false,
+        ..Conversation::default()
     }
 }
 

@@ -135,5 +135,6 @@ fn conversation(messages: Vec<Value>, tools: Vec<Value>) -> Conversation {
         tools,
         add_generation_prompt: true,
         enable_thinking: false,
+        ..Conversation::default()
     }
 }

@@ -1,0 +1,64 @@
+//! Where a reply begins: with a turn of its own, or amid the last message.
+
+use serde_json::Value;
+
+use crate::http::error::ApiError;
+use crate::http::fields::Object;
+
+/// What a reply goes on behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// The beginning of a turn of the assistant.
+    #[default]
+    Turn,
+    /// The messages alone, as the template ends them.
+    Messages,
+    /// The words of the last message, which is the assistant's; with the field that asks for it.
+    Amid(String),
+}
+
+impl Start {
+    /// Reads `continue_final_message` and `add_generation_prompt`.
+    ///
+    /// # Errors
+    /// When both are true.
+    pub fn read(object: &Object<'_>) -> Result<Start, ApiError> {
+        const GOES_ON: &str = "continue_final_message";
+        let goes_on = object.boolean(GOES_ON, false)?;
+        let begins = object.boolean("add_generation_prompt", !goes_on)?;
+        match (goes_on, begins) {
+            (true, true) => {
+                let problem = "cannot be true where add_generation_prompt is true; send one";
+                Err(ApiError::field(GOES_ON, problem))
+            }
+            (true, false) => Ok(Start::Amid(object.path_of(GOES_ON))),
+            (false, true) => Ok(Start::Turn),
+            (false, false) => Ok(Start::Messages),
+        }
+    }
+
+    pub fn is_amid(&self) -> bool {
+        matches!(self, Start::Amid(_))
+    }
+
+    /// Whether the reply may go on with the last of `messages`, if it is to.
+    ///
+    /// # Errors
+    /// Names the field that asks for it.
+    pub fn check(&self, messages: &[Value], thinks: bool) -> Result<(), ApiError> {
+        let Start::Amid(path) = self else {
+            return Ok(());
+        };
+        let last = messages.last().unwrap_or(&Value::Null);
+        let problem = if last["role"] != "assistant" {
+            "the last message must be the assistant's, or there is nothing to go on with"
+        } else if last.get("tool_calls").is_some() {
+            "a message with calls is complete; send their results behind it"
+        } else if thinks {
+            "a reply that goes on with a message cannot think before it; turn thinking off"
+        } else {
+            return Ok(());
+        };
+        Err(ApiError::field(path.clone(), problem))
+    }
+}
