@@ -46,6 +46,8 @@ pub struct Connect {
 pub const URL_DEFAULT: &str = "http://127.0.0.1:8000";
 /// What stands for a key where none is asked for: clients insist on one.
 const NO_KEY: &str = "none";
+/// Part of the context that clients are told to leave to a reply.
+const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
 /// Variable from which Codex takes the key.
 const CODEX_KEY: &str = "ATLAS_KEY";
 
@@ -136,7 +138,7 @@ fn base(options: &Connect) -> &str {
     options.url.trim_end_matches('/')
 }
 
-/// Variables of Claude Code: where to ask, and nothing to tell anybody else.
+/// Variables of Claude Code: where to ask, how much fits, and nothing to tell anybody else.
 fn claude(options: &Connect) -> Vec<(&'static str, String)> {
     let Connect { model, key, .. } = options;
     vec![
@@ -144,21 +146,37 @@ fn claude(options: &Connect) -> Vec<(&'static str, String)> {
         ("ANTHROPIC_AUTH_TOKEN", key.clone()),
         ("ANTHROPIC_MODEL", model.clone()),
         ("ANTHROPIC_SMALL_FAST_MODEL", model.clone()),
+        // It plans for the context of its own models otherwise.
+        (
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS",
+            target::MAX_CONTEXT.to_string(),
+        ),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_string()),
     ]
 }
 
-/// Keys and values of Codex's configuration.
-fn codex(options: &Connect) -> [(&'static str, String); 5] {
+/// Arguments of Claude Code: its user is asked, as the mode that decides by itself needs a check
+/// that only its maker's servers do.
+const CLAUDE_ARGUMENTS: [&str; 2] = ["--permission-mode", "default"];
+
+/// Keys and values of Codex's configuration, in the form of its file. It sums a conversation up
+/// where the limit is reached, which needs room too.
+fn codex(options: &Connect) -> [(&'static str, String); 7] {
+    let text = |text: &str| format!("\"{text}\"");
     [
-        ("model", options.model.clone()),
-        ("model_provider", "atlas".to_string()),
-        ("model_providers.atlas.name", "Atlas".to_string()),
+        ("model", text(&options.model)),
+        ("model_provider", text("atlas")),
+        ("model_context_window", target::MAX_CONTEXT.to_string()),
+        (
+            "model_auto_compact_token_limit",
+            (target::MAX_CONTEXT - OUTPUT_TOKENS).to_string(),
+        ),
+        ("model_providers.atlas.name", text("Atlas")),
         (
             "model_providers.atlas.base_url",
-            format!("{}/v1", base(options)),
+            text(&format!("{}/v1", base(options))),
         ),
-        ("model_providers.atlas.env_key", CODEX_KEY.to_string()),
+        ("model_providers.atlas.env_key", text(CODEX_KEY)),
     ]
 }
 
@@ -172,7 +190,7 @@ fn opencode(options: &Connect) -> serde_json::Value {
             "options": {"baseURL": format!("{}/v1", base(options)), "apiKey": key},
             "models": {model: {
                 "name": model,
-                "limit": {"context": target::MAX_CONTEXT, "output": target::MAX_CONTEXT / 4},
+                "limit": {"context": target::MAX_CONTEXT, "output": OUTPUT_TOKENS},
             }},
         }},
         "model": format!("atlas/{model}"),
@@ -190,9 +208,12 @@ struct Start {
 /// How a client is started; none for what is not started by a command.
 fn start(options: &Connect) -> Option<Start> {
     let (program, variables, arguments) = match options.client {
-        Client::Claude => ("claude", claude(options), Vec::new()),
+        Client::Claude => {
+            let arguments = CLAUDE_ARGUMENTS.map(str::to_string);
+            ("claude", claude(options), arguments.to_vec())
+        }
         Client::Codex => {
-            let pairs = codex(options).map(|(name, value)| format!("{name}=\"{value}\""));
+            let pairs = codex(options).map(|(name, value)| format!("{name}={value}"));
             let arguments = pairs.into_iter().flat_map(|pair| ["-c".to_string(), pair]);
             let variables = vec![(CODEX_KEY, options.key.clone())];
             ("codex", variables, arguments.collect())
@@ -216,18 +237,24 @@ fn settings(options: &Connect) -> String {
     let Connect { model, key, .. } = options;
     let url = base(options);
     match options.client {
-        Client::Claude => exports("in the shell that starts claude", &claude(options)),
+        Client::Claude => {
+            let command = format!("claude {}", CLAUDE_ARGUMENTS.join(" "));
+            exports(
+                &format!("in the shell that starts `{command}`"),
+                &claude(options),
+            )
+        }
         Client::Codex => {
-            let [model, provider, rest @ ..] = codex(options);
+            let [model, provider, window, limit, rest @ ..] = codex(options);
             let mut out =
                 format!("# ~/.codex/config.toml; and in the shell: export {CODEX_KEY}='{key}'\n");
-            for (name, value) in [model, provider] {
-                let _ = writeln!(out, "{name} = \"{value}\"");
+            for (name, value) in [model, provider, window, limit] {
+                let _ = writeln!(out, "{name} = {value}");
             }
             out.push_str("\n[model_providers.atlas]\n");
             for (name, value) in rest {
                 let name = name.trim_start_matches("model_providers.atlas.");
-                let _ = writeln!(out, "{name} = \"{value}\"");
+                let _ = writeln!(out, "{name} = {value}");
             }
             out
         }
@@ -249,7 +276,9 @@ fn settings(options: &Connect) -> String {
              apiBase: \"{url}/v1\"\n    apiKey: \"{key}\"\n    roles: [chat, edit, apply]\n"
         ),
         Client::Litellm => format!(
-            "# config.yaml of LiteLLM's proxy\nmodel_list:\n  - model_name: \"{model}\"\n    \
+            "# config.yaml of LiteLLM's proxy; who uses it sends LITELLM_MASTER_KEY, set where it \
+             starts\ngeneral_settings:\n  master_key: os.environ/LITELLM_MASTER_KEY\n\
+             model_list:\n  - model_name: \"{model}\"\n    \
              litellm_params:\n      model: \"openai/{model}\"\n      api_base: \"{url}/v1\"\n      \
              api_key: \"{key}\"\n"
         ),
@@ -322,6 +351,19 @@ mod tests {
         let pair = "model_providers.atlas.base_url=\"http://host:9/v1\"";
         assert!(codex.arguments.iter().any(|argument| argument == pair));
         assert!(start(&of(Client::Litellm)).is_none());
+    }
+
+    #[test]
+    fn agents_are_told_how_much_fits() {
+        let context = target::MAX_CONTEXT.to_string();
+        let claude = start(&of(Client::Claude)).unwrap();
+        let told = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
+        assert!(claude.variables.contains(&told));
+        assert_eq!(claude.arguments, CLAUDE_ARGUMENTS);
+        let codex: toml::Table = settings(&of(Client::Codex)).parse().unwrap();
+        let told = |name: &str| codex[name].as_integer().unwrap() as usize;
+        assert_eq!(told("model_context_window"), target::MAX_CONTEXT);
+        assert!(told("model_auto_compact_token_limit") < target::MAX_CONTEXT);
     }
 
     #[test]
