@@ -16,6 +16,8 @@ const BYTES_MAX: usize = 64 * 1024;
 const WRITTEN_BYTES_MAX: usize = 128 * 1024;
 /// Groups inside each other, and rules that refer to each other in a row.
 const DEPTH_MAX: usize = 64;
+/// Repetitions of repetitions, as `**`: each is a level of its own.
+const REPEATED_AGAIN_MAX: usize = 8;
 /// The rule that a reply follows.
 const ROOT: &str = "root";
 
@@ -179,32 +181,38 @@ impl Reader<'_> {
         Ok(Some(part))
     }
 
-    fn repeated(&mut self, part: Part) -> Result<Part, String> {
-        let (least, most) = match self.chars.peek() {
-            Some('*') => (0, None),
-            Some('+') => (1, None),
-            Some('?') => (0, Some(1)),
-            Some('{') => return self.counted(part),
-            _ => return Ok(part),
-        };
-        self.next();
-        self.repeated(Part::Repeated(Box::new(part), least, most))
+    /// A part with all repetitions behind it.
+    fn repeated(&mut self, mut part: Part) -> Result<Part, String> {
+        for _ in 0..=REPEATED_AGAIN_MAX {
+            let (least, most) = match self.chars.peek() {
+                Some('*') => (0, None),
+                Some('+') => (1, None),
+                Some('?') => (0, Some(1)),
+                Some('{') => self.counted()?,
+                _ => return Ok(part),
+            };
+            // Its sign, or the brace that closes it.
+            self.next();
+            part = Part::Repeated(Box::new(part), least, most);
+        }
+        Err(self.problem("a part is repeated again and again; repeat it once"))
     }
 
-    fn counted(&mut self, part: Part) -> Result<Part, String> {
+    /// `{m}`, `{m,}` or `{m,n}` up to its closing brace.
+    fn counted(&mut self) -> Result<(usize, Option<usize>), String> {
         self.next();
         let least = self.number();
         let most = match self.takes(',') {
             true => self.number(),
             false => least,
         };
-        let Some(least) = least.filter(|_| self.takes('}')) else {
+        let Some(least) = least.filter(|_| self.chars.peek() == Some(&'}')) else {
             return Err(self.problem("a repetition is {m}, {m,} or {m,n}"));
         };
         if most.is_some_and(|most| most < least) {
             return Err(self.problem("a repetition ends before it begins"));
         }
-        self.repeated(Part::Repeated(Box::new(part), least, most))
+        Ok((least, most))
     }
 
     fn number(&mut self) -> Option<usize> {
@@ -283,8 +291,8 @@ fn spelt(char: char) -> String {
 struct Writer<'g> {
     rules: &'g [(String, Part)],
     places: HashMap<&'g str, usize>,
-    /// Whether a rule refers to itself, through others too; None while that is being found out.
-    recursive: Vec<Option<bool>>,
+    /// Whether a rule leads to one that comes back to itself: all of these are no terminals.
+    recursive: Vec<bool>,
     /// Bytes written so far.
     written: usize,
 }
@@ -306,39 +314,14 @@ impl<'g> Writer<'g> {
             recursive: Vec::new(),
             written: 0,
         };
-        writer.recursive = (0..rules.len())
-            .map(|at| writer.leads_to(at).map(Some))
-            .collect::<Result<_, String>>()?;
+        let references = (0..rules.len()).map(|at| writer.references(at));
+        writer.recursive = leading_to_circles(references.collect::<Result<_, _>>()?);
         Ok(writer)
     }
 
     fn place(&self, name: &str) -> Result<usize, String> {
         let place = self.places.get(name).copied();
         place.ok_or_else(|| format!("GBNF: there is no rule {name:?}"))
-    }
-
-    /// Whether a rule leads to one that comes back to itself: all of these are no terminals.
-    fn leads_to(&self, start: usize) -> Result<bool, String> {
-        // Depth first, where a rule that is open already closes a circle.
-        let mut state = vec![0_u8; self.rules.len()];
-        let mut stack = vec![(start, self.references(start)?)];
-        state[start] = 1;
-        while let Some((at, left)) = stack.last_mut() {
-            let Some(next) = left.pop() else {
-                state[*at] = 2;
-                stack.pop();
-                continue;
-            };
-            match state[next] {
-                1 => return Ok(true),
-                0 => {
-                    state[next] = 1;
-                    stack.push((next, self.references(next)?));
-                }
-                _ => {}
-            }
-        }
-        Ok(false)
     }
 
     fn references(&self, at: usize) -> Result<Vec<usize>, String> {
@@ -351,8 +334,7 @@ impl<'g> Writer<'g> {
         let root = self.place(ROOT)?;
         let mut text = format!("start: {}\n", rule_name(root));
         for (at, (_, body)) in self.rules.iter().enumerate() {
-            let recursive = self.recursive[at] == Some(true);
-            if recursive || at == root {
+            if self.recursive[at] || at == root {
                 let written = self.body(body)?;
                 let _ = writeln!(text, "{}: {written}", rule_name(at));
             }
@@ -364,7 +346,7 @@ impl<'g> Writer<'g> {
         let mut names = Vec::new();
         collect(part, &mut names);
         for name in names {
-            if self.recursive[self.place(name)?] == Some(true) {
+            if self.recursive[self.place(name)?] {
                 return Ok(false);
             }
         }
@@ -426,13 +408,31 @@ impl<'g> Writer<'g> {
                 "GBNF: its rules, written out, have more than {most} bytes"
             ));
         }
-        let whole = regex::Regex::new(&format!("^(?:{expression})$"));
-        let whole = whole.map_err(|_| "GBNF: its rules, written out, are too large".to_string())?;
-        Ok(match whole.is_match("") {
+        Ok(match self.may_be_empty(part)? {
             // A terminal is of one character at least.
             true if expression.is_empty() => "\"\"".to_string(),
             true => format!("(/{expression}/ & /(?s:.+)/)?"),
             false => format!("/{expression}/"),
+        })
+    }
+
+    /// Whether a part that was written as an expression stands for the empty text too.
+    fn may_be_empty(&self, part: &Part) -> Result<bool, String> {
+        let all = |parts: &[Part], wanted: bool| -> Result<bool, String> {
+            for part in parts {
+                if self.may_be_empty(part)? != wanted {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        Ok(match part {
+            Part::Expression(expression) => expression.is_empty(),
+            Part::Rule(name) => self.may_be_empty(&self.rules[self.place(name)?].1)?,
+            Part::Sequence(parts) => all(parts, true)?,
+            Part::Either(options) => !all(options, false)?,
+            Part::Repeated(_, 0, _) => true,
+            Part::Repeated(part, ..) => self.may_be_empty(part)?,
         })
     }
 
@@ -469,6 +469,40 @@ impl<'g> Writer<'g> {
     }
 }
 
+/// Whether each node of a graph leads to one that comes back to itself; `left` has their edges.
+/// Every edge is followed once, depth first: an open node closes a circle, and what leads to one is
+/// known when it is left.
+fn leading_to_circles(mut left: Vec<Vec<usize>>) -> Vec<bool> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Visit {
+        New,
+        Open,
+        Left,
+    }
+    let mut visits = vec![Visit::New; left.len()];
+    let mut leads = vec![false; left.len()];
+    for start in 0..left.len() {
+        let mut path = vec![start];
+        while let Some(&at) = path.last() {
+            if visits[at] == Visit::New {
+                visits[at] = Visit::Open;
+            }
+            match left[at].pop() {
+                Some(next) if visits[next] == Visit::New => path.push(next),
+                Some(next) => leads[at] |= leads[next] || visits[next] == Visit::Open,
+                None => {
+                    visits[at] = Visit::Left;
+                    path.pop();
+                    if let Some(&before) = path.last() {
+                        leads[before] |= leads[at];
+                    }
+                }
+            }
+        }
+    }
+    leads
+}
+
 fn rule_name(at: usize) -> String {
     format!("rule_{at}")
 }
@@ -487,6 +521,7 @@ fn collect<'p>(part: &'p Part, names: &mut Vec<&'p str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::testing::assert_linear;
 
     #[test]
     fn what_does_not_refer_to_itself_is_one_terminal() {
@@ -525,9 +560,45 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
         }
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(99), ")".repeat(99));
         assert!(to_lark(&deep).unwrap_err().contains("groups"));
+        // Each would be a level of the stack.
+        let again = format!("root ::= \"a\"{}", "*".repeat(60_000));
+        assert!(to_lark(&again).unwrap_err().contains("again and again"));
+        assert!(to_lark("root ::= \"a\"{2}{0,1}*").is_ok());
         let one = |at: usize| format!("r{at} ::= r{} r{} r{}\n", at + 1, at + 1, at + 1);
         let rules: String = (0..30).map(one).collect();
         let bomb = format!("root ::= r0\n{rules}r30 ::= \"abcdef\"");
         assert!(to_lark(&bomb).unwrap_err().contains("too large"));
+    }
+
+    #[test]
+    fn empty_texts_are_told_by_the_parts_of_a_rule() {
+        for (body, optional) in [
+            ("\"\"* \"b\"?", true),
+            ("[a-z] | \"\" \"\"", true),
+            ("(\"a\"* b){3}\nb ::= \"c\"{0,2}", true),
+            ("\"a\" \"\"", false),
+            ("[a-z] | \"b\"+", false),
+        ] {
+            let lark = to_lark(&format!("root ::= {body}")).unwrap();
+            assert_eq!(
+                lark.lines().nth(1).unwrap().ends_with(")?"),
+                optional,
+                "{lark}"
+            );
+        }
+    }
+
+    #[test]
+    fn rules_take_time_linear_in_their_number() {
+        let rule = "r ::= \"a\" r\n";
+        let chain = |text: &str| {
+            let count = text.len() / rule.len();
+            let one = |at: usize| format!("r{at} ::= \"a\" r{}\n", (at + 1) % count);
+            let rules: String = (0..count / 8).map(one).collect();
+            let last = format!("r{} ::= \"b\" r0 | \"c\"\n", count / 8);
+            let lark = to_lark(&format!("root ::= r0\n{rules}{last}")).unwrap();
+            assert_eq!(lark.lines().count(), 3 + count / 8);
+        };
+        assert_linear(rule, chain);
     }
 }
