@@ -1,6 +1,9 @@
 //! The members of an object that its schema describes: for the reader of calls, which must know
 //! their types, and for the grammar of calls, which must write what that reader understands.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
@@ -20,8 +23,9 @@ const PATTERN_BYTES_MAX: usize = 64 * 1024;
 pub struct Layer<M> {
     /// The schema itself.
     pub schema: M,
-    /// By name, in the order of the schema.
+    /// By name, in the order of the schema, and their places there.
     named: Vec<(String, M)>,
+    places: HashMap<String, usize>,
     /// By an expression of names.
     patterns: Vec<(Regex, M)>,
     /// All others, where something is said of them.
@@ -31,10 +35,11 @@ pub struct Layer<M> {
     closed: bool,
 }
 
-/// The members of an object: one of some alternatives, in each of which all layers hold.
+/// The members of an object: one of some alternatives, in each of which all layers hold. A layer is
+/// there once, however many alternatives have it.
 #[derive(Clone, Debug)]
 pub struct Members<M> {
-    pub alternatives: Vec<Vec<Layer<M>>>,
+    pub alternatives: Vec<Vec<Arc<Layer<M>>>>,
     /// False: there are more alternatives or layers than are told apart.
     pub exact: bool,
 }
@@ -63,30 +68,56 @@ impl<'v> Members<&'v Value> {
     /// The members that `schema`, in the document `root`, describes: by itself, by what it refers
     /// to and by `allOf`, `anyOf` and `oneOf`.
     pub fn of(root: &Root<'v>, schema: &'v Value) -> Members<&'v Value> {
-        Members::read(root, schema, 0, &mut { SCHEMAS_MAX })
+        let mut reader = Reader {
+            root,
+            left: SCHEMAS_MAX,
+            layers: HashMap::new(),
+        };
+        reader.read(schema, 0)
     }
 
-    /// `left`: schemas that may still be looked at.
-    fn read(
-        root: &Root<'v>,
-        schema: &'v Value,
-        depth: usize,
-        left: &mut usize,
-    ) -> Members<&'v Value> {
+    /// The same, of the types of all schemas.
+    pub fn typed(&self, root: &Root<'v>) -> Members<Types> {
+        let mut known = HashMap::new();
+        let mut typed = |layer: &Arc<Layer<&'v Value>>| {
+            let typed = known.entry(Arc::as_ptr(layer));
+            typed.or_insert_with(|| Arc::new(layer.typed(root))).clone()
+        };
+        let alternatives = self.alternatives.iter();
+        let alternatives = alternatives.map(|layers| layers.iter().map(&mut typed).collect());
+        Members {
+            alternatives: alternatives.collect(),
+            exact: self.exact,
+        }
+    }
+}
+
+/// Reads members.
+struct Reader<'r, 'v> {
+    root: &'r Root<'v>,
+    /// Schemas that may still be looked at.
+    left: usize,
+    /// By places in memory: what is referred to again is not read again.
+    layers: HashMap<*const Value, Arc<Layer<&'v Value>>>,
+}
+
+impl<'v> Reader<'_, 'v> {
+    fn read(&mut self, schema: &'v Value, depth: usize) -> Members<&'v Value> {
         let mut members = Members::default();
-        if depth > SCHEMA_DEPTH_MAX || *left == 0 {
+        if depth > SCHEMA_DEPTH_MAX || self.left == 0 {
             members.exact = false;
             return members;
         }
-        *left -= 1;
-        members.add(&Layer::of(schema));
-        let mut inside = |part| Members::read(root, part, depth + 1, left);
-        if let Some(target) = schema["$ref"].as_str().and_then(|name| root.target(name)) {
-            members.meet(&inside(target));
+        self.left -= 1;
+        let layer = self.layers.entry(std::ptr::from_ref(schema));
+        members.add(layer.or_insert_with(|| Arc::new(Layer::of(schema))));
+        let target = schema["$ref"].as_str();
+        if let Some(target) = target.and_then(|name| self.root.target(name)) {
+            members.meet(&self.read(target, depth + 1));
         }
         let parts = |name: &str| schema[name].as_array().map(Vec::as_slice);
         for part in parts("allOf").unwrap_or_default() {
-            members.meet(&inside(part));
+            members.meet(&self.read(part, depth + 1));
         }
         for options in [parts("anyOf"), parts("oneOf")].into_iter().flatten() {
             let mut either = Members {
@@ -94,23 +125,11 @@ impl<'v> Members<&'v Value> {
                 exact: true,
             };
             for option in options {
-                either.join(inside(option));
+                either.join(self.read(option, depth + 1));
             }
             members.meet(&either);
         }
         members
-    }
-
-    /// The same, of the types of all schemas.
-    pub fn typed(&self, root: &Root<'v>) -> Members<Types> {
-        let alternatives = self.alternatives.iter().map(|layers| {
-            let layers = layers.iter().map(|layer| layer.typed(root));
-            layers.collect()
-        });
-        Members {
-            alternatives: alternatives.collect(),
-            exact: self.exact,
-        }
     }
 }
 
@@ -135,7 +154,7 @@ impl Members<Types> {
 }
 
 impl<M: Clone> Members<M> {
-    fn add(&mut self, layer: &Layer<M>) {
+    fn add(&mut self, layer: &Arc<Layer<M>>) {
         for layers in &mut self.alternatives {
             layers.push(layer.clone());
         }
@@ -178,12 +197,13 @@ impl<M: Clone> Members<M> {
     }
 
     /// The members that an alternative describes by name or requires, in order.
-    pub fn members(layers: &[Layer<M>]) -> Vec<Member<M>> {
+    pub fn members(layers: &[Arc<Layer<M>>]) -> Vec<Member<M>> {
+        let required: HashSet<&String> = layers.iter().flat_map(|layer| &layer.required).collect();
         let mut names = Vec::new();
         add_names(layers, &mut names);
         let member = |name: String| Member {
             said: layers.iter().flat_map(|layer| layer.said(&name)).collect(),
-            required: layers.iter().any(|layer| layer.required.contains(&name)),
+            required: required.contains(&name),
             forbidden: layers.iter().any(|layer| layer.forbids(&name)),
             name,
         };
@@ -191,11 +211,11 @@ impl<M: Clone> Members<M> {
     }
 }
 
-fn add_names<M: Clone>(layers: &[Layer<M>], found: &mut Vec<String>) {
+fn add_names<M: Clone>(layers: &[Arc<Layer<M>>], found: &mut Vec<String>) {
     let named = layers.iter().flat_map(|layer| &layer.named);
     let required = layers.iter().flat_map(|layer| &layer.required);
     let named = named.map(|(name, _)| name).chain(required);
-    let mut known: std::collections::HashSet<String> = found.iter().cloned().collect();
+    let mut known: HashSet<String> = found.iter().cloned().collect();
     for name in named {
         if known.insert(name.clone()) {
             found.push(name.clone());
@@ -215,10 +235,12 @@ impl<'v> Layer<&'v Value> {
         });
         let required = schema["required"].as_array().into_iter().flatten();
         let required = required.filter_map(Value::as_str);
+        let names = members("properties").map(|(name, _)| name.clone());
         let others = schema.get("additionalProperties");
         Layer {
             schema,
             named: named.collect(),
+            places: names.zip(0..).collect(),
             patterns: patterns.collect(),
             others: others.filter(|others| others.is_object()),
             required: required.map(str::to_string).collect(),
@@ -235,6 +257,7 @@ impl<'v> Layer<&'v Value> {
             named: named
                 .map(|(name, schema)| (name.clone(), typed(schema)))
                 .collect(),
+            places: self.places.clone(),
             patterns: patterns
                 .map(|(name, schema)| (name.clone(), typed(schema)))
                 .collect(),
@@ -248,11 +271,11 @@ impl<'v> Layer<&'v Value> {
 impl<M: Clone> Layer<M> {
     /// What the layer says of a member.
     fn said(&self, name: &str) -> Vec<M> {
-        let named = self.named.iter().filter(|(known, _)| known == name);
-        let named = named.map(|(_, said)| said.clone());
+        let named = self.places.get(name).map(|at| self.named[*at].1.clone());
         let patterns = self.patterns.iter();
         let patterns = patterns.filter(|(pattern, _)| pattern.is_match(name));
         let said: Vec<M> = named
+            .into_iter()
             .chain(patterns.map(|(_, said)| said.clone()))
             .collect();
         match said.is_empty() {
@@ -327,6 +350,22 @@ mod tests {
         let first = [told("a", 1, true), told("b", 2, true), told("c", 1, true)];
         assert_eq!(names(0), first);
         assert_eq!(names(1), [told("a", 2, true)]);
+    }
+
+    #[test]
+    fn a_layer_of_many_alternatives_is_there_once() {
+        let next = json!({"$ref": "#/$defs/wide"});
+        let schema = json!({"$defs": {"wide": {"properties": {"a": {"type": "integer"}}}},
+            "allOf": vec![next.clone(); 3], "anyOf": vec![next; ALTERNATIVES_MAX]});
+        let root = Root::new(&schema);
+        let members = Members::of(&root, &schema);
+        let typed = members.typed(&root);
+        assert_eq!(typed.alternatives.len(), ALTERNATIVES_MAX);
+        let layers = typed.alternatives.iter().flatten().map(Arc::as_ptr);
+        // The schema itself, what all refer to, and what refers to it.
+        let different = 1 + 1 + 3 + ALTERNATIVES_MAX;
+        assert_eq!(layers.collect::<HashSet<_>>().len(), different);
+        assert_eq!(types(&schema, "a"), Some(vec!["integer"]));
     }
 
     /// Each refers to the next several times, or to itself.
