@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use crate::log;
+use crate::text::work;
 
 use super::error::ApiError;
 
@@ -211,11 +212,20 @@ impl<'v> Field<'v> {
                 items.len()
             )));
         }
-        let field = |(at, value)| Field {
-            value,
-            path: format!("{}[{at}]", self.path),
+        let field = |(at, value)| {
+            self.step()?;
+            let path = format!("{}[{at}]", self.path);
+            Ok(Field { value, path })
         };
-        Ok(items.iter().enumerate().map(field).collect())
+        items.iter().enumerate().map(field).collect()
+    }
+
+    /// A step of reading the field is done.
+    ///
+    /// # Errors
+    /// When it is to be read no further.
+    pub fn step(&self) -> Result<(), ApiError> {
+        work::step().map_err(|why| self.error(why.to_string()))
     }
 
     pub fn object(&self) -> Result<Object<'v>, ApiError> {

@@ -6,6 +6,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::text::work;
+
 use super::limits::{JSON_DEPTH_MAX, JSON_VALUES_MAX};
 
 /// Longest key that an error repeats.
@@ -52,6 +54,7 @@ impl<'a> Strict<'a> {
     }
 
     fn count<E: Error>(self) -> Result<(), E> {
+        work::step().map_err(E::custom)?;
         let left = self.values_left.get();
         self.values_left.set(left.saturating_sub(1));
         if left == 0 {

@@ -71,10 +71,16 @@ pub const DUMP_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Threads for connections.
 pub const IO_THREADS: usize = 2;
-/// Small bodies that are parsed and encoded at once, beside the threads for connections.
+/// Small bodies that are being parsed and encoded, beside the threads for connections.
 pub const PARSERS_MAX: usize = 4;
 /// Large ones, beside the small.
 pub const LARGE_PARSERS_MAX: usize = 2;
+/// Places of each kind, and processors that work on both, that one client leaves to others.
+pub const PARSERS_KEPT: usize = 1;
+/// Work on a body goes on for so long before it makes way for that of others.
+pub const PARSING_STEP: Duration = Duration::from_millis(10);
+/// Time of a processor that a body may take in all.
+pub const PARSING_TIME_MAX: Duration = Duration::from_secs(2);
 /// How much less urgent than the engine those are, in the system's steps: of a core that both
 /// want, ten of them leave the engine nine tenths. More would let a busy machine keep requests
 /// waiting.

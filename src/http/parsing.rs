@@ -2,23 +2,30 @@
 //! wait for.
 //!
 //! Small bodies have places of their own. Large ones share a few, and the memory that what is made
-//! of them may take together; of those that wait the smallest comes next, and every other time the
-//! one that has waited longest, so that none waits for ever. Who leaves while it waits costs
-//! nothing more.
+//! of them may take together. Those that have a place take turns on the processors, in steps of
+//! [`PARSING_STEP`]. Turns go to clients as slots of the engine do, and each client leaves places
+//! and processors to others; of what is equal the smallest comes next, and every other time the one
+//! that has waited longest, so that none waits for ever. Who leaves while it waits costs nothing
+//! more, and who leaves while it is read no more than a step.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::backend::allocator;
+use crate::engine::turns::{Source, Turns};
+use crate::text::work::{Stopped, cpu_time};
 
 use super::body::{Share, WholeBody};
 use super::error::ApiError;
 use super::json;
 use super::limits::{
-    JSON_VALUES_MAX, LARGE_PARSERS_MAX, PARSERS_MAX, PARSING_BYTES_MAX, SMALL_BODY_BYTES,
+    JSON_VALUES_MAX, LARGE_PARSERS_MAX, PARSERS_KEPT, PARSERS_MAX, PARSING_BYTES_MAX, PARSING_STEP,
+    PARSING_TIME_MAX, SMALL_BODY_BYTES,
 };
 
 /// Copies of a body's texts that are there at once, at most: as they came, as JSON, as messages, in
@@ -32,11 +39,8 @@ const VALUE_BYTES: usize = 160;
 const TRIMMED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
 /// The places of a server.
-#[derive(Debug, Default)]
-pub struct Parsing {
-    small: Arc<Places>,
-    large: Arc<Places>,
-}
+#[derive(Debug)]
+pub struct Parsing(Arc<Desk>);
 
 /// A body that waited for its turn, which ends when this is dropped.
 #[derive(Debug)]
@@ -47,19 +51,60 @@ pub struct Body {
     turn: Turn,
 }
 
+impl Default for Parsing {
+    /// Works on as many processors as the system has, where there are places for so many.
+    fn default() -> Parsing {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let most = PARSERS_MAX + LARGE_PARSERS_MAX;
+        Parsing::on(processors.clamp(PARSERS_KEPT + 1, most))
+    }
+}
+
 impl Parsing {
+    fn on(processors: usize) -> Parsing {
+        Parsing(Arc::new(Desk {
+            queue: Mutex::new(Queue {
+                processors,
+                ..Queue::default()
+            }),
+            called: Condvar::new(),
+        }))
+    }
+
     /// Waits for a place. Whoever stops waiting gives it up.
-    pub async fn enter(&self, body: WholeBody) -> Body {
-        let bytes = memory(&body.bytes);
-        let turn = match body.bytes.len() <= SMALL_BODY_BYTES {
-            true => enter(&self.small, PARSERS_MAX, bytes).await,
-            false => enter(&self.large, LARGE_PARSERS_MAX, bytes).await,
-        };
+    pub async fn enter(&self, body: WholeBody, source: Source) -> Body {
+        let (bytes, large) = (memory(&body.bytes), body.bytes.len() > SMALL_BODY_BYTES);
         Body {
             bytes: body.bytes,
             share: Some(body.share),
-            turn,
+            turn: self.turn(source, large, bytes).await,
         }
+    }
+
+    async fn turn(&self, source: Source, large: bool, bytes: usize) -> Turn {
+        let (called, call) = oneshot::channel();
+        let name = {
+            let mut queue = self.0.lock();
+            queue.last += 1;
+            let name = queue.last;
+            queue.works.push(Work {
+                name,
+                source,
+                large,
+                bytes,
+                stage: Stage::New(called),
+            });
+            name
+        };
+        let turn = Turn {
+            desk: self.0.clone(),
+            name,
+            bytes,
+        };
+        self.0.call();
+        // It is called, or the wait ends: the queue forgets nobody.
+        let _ = call.await;
+        turn
     }
 }
 
@@ -74,6 +119,14 @@ impl Body {
         self.share = None;
         value.map_err(ApiError::malformed)
     }
+
+    /// To be held by whoever waits for what is made of the body.
+    pub fn client(&self) -> Client {
+        Client {
+            desk: self.turn.desk.clone(),
+            name: self.turn.name,
+        }
+    }
 }
 
 impl Drop for Body {
@@ -81,6 +134,80 @@ impl Drop for Body {
         if self.turn.bytes >= TRIMMED_BYTES_MIN {
             allocator::trim();
         }
+    }
+}
+
+/// Client that waits for what is made of a body. The work ends at its next step when this is dropped.
+#[derive(Debug)]
+pub struct Client {
+    desk: Arc<Desk>,
+    name: u64,
+}
+
+impl Client {
+    /// The pace of the work, for the thread that does it.
+    pub fn pace(&self) -> Pace {
+        Pace {
+            desk: self.desk.clone(),
+            name: self.name,
+            until: Duration::ZERO,
+            look_at: Instant::now(),
+            stopped: None,
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut queue = self.desk.lock();
+        if let Some(work) = queue.find(self.name) {
+            work.stage = Stage::Left;
+        }
+        queue.call();
+        drop(queue);
+        self.desk.called.notify_all();
+    }
+}
+
+/// Steps of the work on a body.
+#[derive(Debug)]
+pub struct Pace {
+    desk: Arc<Desk>,
+    name: u64,
+    /// Time of the thread at which the work has lasted too long.
+    until: Duration,
+    /// The step is not over before.
+    look_at: Instant,
+    /// Who was told to stop is told so again.
+    stopped: Option<Stopped>,
+}
+
+impl Pace {
+    /// This thread begins.
+    pub fn begin(mut self) -> Pace {
+        self.until = cpu_time() + PARSING_TIME_MAX;
+        self.look_at = Instant::now() + PARSING_STEP;
+        self
+    }
+
+    /// Makes way for others when the step has lasted long enough, until it is this work's turn
+    /// again.
+    ///
+    /// # Errors
+    /// When the client has left, or the work takes too long.
+    pub fn step(&mut self) -> Result<(), Stopped> {
+        if self.stopped.is_none() && Instant::now() >= self.look_at {
+            self.stopped = self.look().err();
+            self.look_at = Instant::now() + PARSING_STEP;
+        }
+        self.stopped.map_or(Ok(()), Err)
+    }
+
+    fn look(&self) -> Result<(), Stopped> {
+        if cpu_time() > self.until {
+            return Err(Stopped::TooLong(PARSING_TIME_MAX));
+        }
+        self.desk.make_way(self.name)
     }
 }
 
@@ -92,186 +219,348 @@ fn memory(body: &[u8]) -> usize {
     (body.len() * COPIES + values * VALUE_BYTES).min(PARSING_BYTES_MAX)
 }
 
-#[derive(Debug, Default)]
-struct Places(Mutex<Queue>);
+/// Queue of works, and the call that ends a wait between two steps.
+#[derive(Debug)]
+struct Desk {
+    queue: Mutex<Queue>,
+    /// Works between two steps may have been called.
+    called: Condvar,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Nothing in between can panic.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives turns to those that can have them.
+    fn call(&self) {
+        self.lock().call();
+        self.called.notify_all();
+    }
+
+    /// Has a work that is running wait behind others.
+    fn make_way(&self, name: u64) -> Result<(), Stopped> {
+        let mut queue = self.lock();
+        queue.set(name, Stage::Between);
+        queue.call();
+        self.called.notify_all();
+        let waits = |queue: &mut Queue| queue.is(name, |stage| matches!(stage, Stage::Between));
+        let queue = self.called.wait_while(queue, waits);
+        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
+        match queue.is(name, |stage| matches!(stage, Stage::Running)) {
+            true => Ok(()),
+            false => Err(Stopped::Gone),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Turns that were given, and what they may take.
-    taken: usize,
-    bytes: usize,
-    /// Waiting bodies in the order of their arrival.
-    waiting: Vec<Waiting>,
-    /// The longest wait ends next, whatever its size.
+    /// Works that may be running at once.
+    processors: usize,
+    /// In the order of their arrival.
+    works: Vec<Work>,
+    turns: Turns,
+    /// Of what is equal the longest wait ends next, whatever its size.
     oldest_next: bool,
-    /// Names for turns.
+    /// Names for works.
     last: u64,
 }
 
+/// Work on a body.
 #[derive(Debug)]
-struct Waiting {
+struct Work {
     name: u64,
+    source: Source,
+    large: bool,
     bytes: usize,
-    called: oneshot::Sender<()>,
+    stage: Stage,
 }
 
-/// A place, or one in the queue for it.
 #[derive(Debug)]
-struct Turn {
-    places: Arc<Places>,
-    most: usize,
-    name: u64,
-    bytes: usize,
+enum Stage {
+    /// It waits for a place.
+    New(oneshot::Sender<()>),
+    Running,
+    /// It waits for its next step.
+    Between,
+    /// It ends, on its thread, for nobody waits for it.
+    Left,
 }
 
-async fn enter(places: &Arc<Places>, most: usize, bytes: usize) -> Turn {
-    let (called, call) = oneshot::channel();
-    let turn = {
-        let mut queue = places.lock();
-        queue.last += 1;
-        let name = queue.last;
-        queue.waiting.push(Waiting {
-            name,
-            bytes,
-            called,
-        });
-        queue.call(most);
-        Turn {
-            places: places.clone(),
-            most,
-            name,
-            bytes,
-        }
-    };
-    // It is called, or the wait ends: the queue forgets nobody.
-    let _ = call.await;
-    turn
-}
+impl Work {
+    fn has_begun(&self) -> bool {
+        !matches!(self.stage, Stage::New(_))
+    }
 
-impl Places {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing in between can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether it takes the time of a processor.
+    fn is_running(&self) -> bool {
+        matches!(self.stage, Stage::Running | Stage::Left)
     }
 }
 
 impl Queue {
-    /// Gives turns while there is room; the only one may take any memory.
-    fn call(&mut self, most: usize) {
-        while self.taken < most
-            && let Some(at) = self.next()
-            && (self.taken == 0 || self.bytes + self.waiting[at].bytes <= PARSING_BYTES_MAX)
+    fn find(&mut self, name: u64) -> Option<&mut Work> {
+        self.works.iter_mut().find(|work| work.name == name)
+    }
+
+    fn is(&mut self, name: u64, holds: impl Fn(&Stage) -> bool) -> bool {
+        self.find(name).is_some_and(|work| holds(&work.stage))
+    }
+
+    /// Sets the stage of a work whose client is there.
+    fn set(&mut self, name: u64, stage: Stage) {
+        if let Some(work) = self
+            .find(name)
+            .filter(|work| !matches!(work.stage, Stage::Left))
         {
-            let next = self.waiting.remove(at);
-            self.taken += 1;
-            self.bytes += next.bytes;
-            self.oldest_next = !self.oldest_next;
-            // Who has left gives the place back when it is dropped.
-            let _ = next.called.send(());
+            work.stage = stage;
         }
     }
 
-    fn next(&self) -> Option<usize> {
-        let places = 0..self.waiting.len();
-        match self.oldest_next {
-            true => places.min(),
-            false => places.min_by_key(|&at| self.waiting[at].bytes),
+    /// Gives turns while there is room.
+    fn call(&mut self) {
+        while let Some(at) = self.next() {
+            let work = &mut self.works[at];
+            let before = std::mem::replace(&mut work.stage, Stage::Running);
+            self.turns.take(work.source);
+            self.oldest_next = !self.oldest_next;
+            if let Stage::New(called) = before {
+                // Who has left gives the place back when it is dropped.
+                let _ = called.send(());
+            }
         }
     }
+
+    /// Place of the work that comes next.
+    fn next(&self) -> Option<usize> {
+        let begun: Vec<&Work> = self.works.iter().filter(|work| work.has_begun()).collect();
+        let running = || begun.iter().copied().filter(|work| work.is_running());
+        if running().count() >= self.processors {
+            return None;
+        }
+        let can = |at: &usize| {
+            let work = &self.works[*at];
+            !work.is_running()
+                && leaves_some(work, self.processors, running())
+                && (work.has_begun() || has_place(work, &begun))
+        };
+        let mut able: Vec<usize> = (0..self.works.len()).filter(can).collect();
+        if !self.oldest_next {
+            able.sort_by_key(|at| self.works[*at].bytes);
+        }
+        let sources = able.iter().map(|at| self.works[*at].source);
+        let next = self.turns.next(sources, running().map(|work| work.source));
+        next.map(|next| able[next])
+    }
+}
+
+/// Whether there is a place for a new work beside those that have begun; the only large one may
+/// take any memory.
+fn has_place(work: &Work, begun: &[&Work]) -> bool {
+    let alike = || {
+        begun
+            .iter()
+            .copied()
+            .filter(|other| other.large == work.large)
+    };
+    let most = if work.large {
+        LARGE_PARSERS_MAX
+    } else {
+        PARSERS_MAX
+    };
+    let bytes: usize = alike().map(|other| other.bytes).sum();
+    let fits = !work.large || bytes == 0 || bytes + work.bytes <= PARSING_BYTES_MAX;
+    fits && alike().count() < most && leaves_some(work, most, alike())
+}
+
+/// Whether the client of `work` leaves some of `most` to others when it has one more than `taken`.
+fn leaves_some<'w>(work: &Work, most: usize, taken: impl Iterator<Item = &'w Work>) -> bool {
+    let own = taken.filter(|other| other.source.client == work.source.client);
+    own.count() + PARSERS_KEPT < most
+}
+
+/// The work on a body, or its place in the queue.
+#[derive(Debug)]
+struct Turn {
+    desk: Arc<Desk>,
+    name: u64,
+    bytes: usize,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut queue = self.places.lock();
-        let waits = |waiting: &Waiting| waiting.name == self.name;
-        match queue.waiting.iter().position(waits) {
-            Some(at) => drop(queue.waiting.remove(at)),
-            None => {
-                queue.taken -= 1;
-                queue.bytes -= self.bytes;
-            }
-        }
-        queue.call(self.most);
+        self.desk.lock().works.retain(|work| work.name != self.name);
+        self.desk.call();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
 
     use super::*;
 
-    /// Bytes of those that wait, in the order in which they are called where one has the place.
-    async fn order(sizes: &[usize]) -> Vec<usize> {
-        let places = Arc::new(Places::default());
-        let mut held = enter(&places, 1, 0).await;
-        let mut waiting: Vec<_> = sizes
-            .iter()
-            .map(|&bytes| Box::pin(enter(&places, 1, bytes)))
-            .collect();
-        let mut called = Vec::new();
-        let mut context = Context::from_waker(Waker::noop());
-        for turn in &mut waiting {
-            assert!(turn.as_mut().poll(&mut context).is_pending());
-        }
-        while !waiting.is_empty() {
-            drop(held);
-            let mut polled = waiting.iter_mut().enumerate();
-            let next = polled.find_map(|(at, turn)| match turn.as_mut().poll(&mut context) {
-                std::task::Poll::Ready(turn) => Some((at, turn)),
-                std::task::Poll::Pending => None,
-            });
-            let (at, turn) = next.expect("one is called");
-            drop(waiting.remove(at));
-            called.push(turn.bytes);
-            held = turn;
-        }
-        called
+    const NOBODY: Source = Source {
+        client: 0,
+        connection: 0,
+        call: 0,
+    };
+
+    fn client(client: u64) -> Source {
+        Source { client, ..NOBODY }
     }
 
-    fn taken(places: &Places) -> (usize, usize) {
-        let queue = places.lock();
-        (queue.taken, queue.bytes)
+    type Turns<'p> = Vec<Pin<Box<dyn Future<Output = Turn> + 'p>>>;
+
+    /// Turns of `waiting` that are called now.
+    fn called(waiting: &mut Turns<'_>) -> Vec<Turn> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut turns = Vec::new();
+        waiting.retain_mut(|turn| match turn.as_mut().poll(&mut context) {
+            Poll::Ready(turn) => {
+                turns.push(turn);
+                false
+            }
+            Poll::Pending => true,
+        });
+        turns
+    }
+
+    fn small(parsing: &Parsing, source: Source) -> Turns<'_> {
+        vec![Box::pin(parsing.turn(source, false, 1))]
+    }
+
+    fn running(parsing: &Parsing) -> usize {
+        let queue = parsing.0.lock();
+        queue.works.iter().filter(|work| work.is_running()).count()
     }
 
     #[tokio::test]
-    async fn the_smallest_comes_next_and_every_other_time_the_oldest() {
-        assert_eq!(order(&[9, 8, 1, 2, 3]).await, [9, 1, 8, 2, 3]);
+    async fn of_equals_the_smallest_comes_next_and_every_other_time_the_oldest() {
+        let parsing = Parsing::on(2);
+        let mut held = parsing.turn(NOBODY, false, 0).await;
+        let sizes = [9, 8, 1, 2, 3];
+        let turns = sizes.map(|bytes| parsing.turn(NOBODY, false, bytes));
+        let mut waiting: Turns<'_> = turns.into_iter().map(|turn| Box::pin(turn) as _).collect();
+        assert!(called(&mut waiting).is_empty());
+        let mut order = Vec::new();
+        while !waiting.is_empty() {
+            drop(held);
+            held = called(&mut waiting).pop().expect("one is called");
+            order.push(held.bytes);
+        }
+        assert_eq!(order, [9, 1, 8, 2, 3]);
     }
 
     #[tokio::test]
     async fn large_ones_share_their_memory_and_one_alone_may_take_all() {
-        let places = Arc::new(Places::default());
-        let whole = enter(&places, 2, PARSING_BYTES_MAX).await;
-        let mut second = pin!(enter(&places, 2, 1));
+        let parsing = Parsing::on(4);
+        let whole = parsing.turn(client(1), true, PARSING_BYTES_MAX).await;
+        let mut second = pin!(parsing.turn(client(2), true, 1));
         let mut context = Context::from_waker(Waker::noop());
         assert!(second.as_mut().poll(&mut context).is_pending());
+        // Small ones need not wait for that.
+        assert_eq!(called(&mut small(&parsing, client(2))).len(), 1);
         drop(whole);
         let second = second.await;
-        let third = enter(&places, 2, PARSING_BYTES_MAX - 1).await;
-        assert_eq!(places.lock().taken, 2);
+        let third = parsing.turn(client(1), true, PARSING_BYTES_MAX - 1).await;
+        assert_eq!(running(&parsing), 2);
         drop((second, third));
-        assert_eq!(taken(&places), (0, 0));
+        assert!(parsing.0.lock().works.is_empty());
     }
 
     #[tokio::test]
     async fn who_leaves_while_it_waits_is_forgotten() {
-        let places = Arc::new(Places::default());
-        let held = enter(&places, 1, 1).await;
-        {
-            let mut left = Box::pin(enter(&places, 1, 1));
-            let mut context = Context::from_waker(Waker::noop());
-            assert!(left.as_mut().poll(&mut context).is_pending());
-        }
-        assert!(places.lock().waiting.is_empty());
+        let parsing = Parsing::on(2);
+        let held = parsing.turn(NOBODY, false, 1).await;
+        let mut left = small(&parsing, NOBODY);
+        assert!(called(&mut left).is_empty());
+        drop(left);
+        assert_eq!(parsing.0.lock().works.len(), 1);
         // Called, and gone before it looks.
-        let mut called = Box::pin(enter(&places, 1, 1));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(called.as_mut().poll(&mut context).is_pending());
+        let mut left = small(&parsing, NOBODY);
+        assert!(called(&mut left).is_empty());
         drop(held);
-        drop(called);
-        assert_eq!(taken(&places), (0, 0));
+        drop(left);
+        assert!(parsing.0.lock().works.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_client_leaves_processors_and_places_to_others() {
+        for (processors, most) in [(2, 1), (8, PARSERS_MAX - PARSERS_KEPT)] {
+            let parsing = Parsing::on(processors);
+            let turns = (0..9).map(|_| small(&parsing, client(1)).remove(0));
+            let mut crowd: Turns<'_> = turns.collect();
+            let first = called(&mut crowd);
+            assert_eq!(first.len(), most);
+            let other = called(&mut small(&parsing, client(2)));
+            assert_eq!(other.len(), 1, "what the crowd leaves");
+            // Both wait for one place: it is the turn of who has none.
+            let mut later = small(&parsing, client(3));
+            assert!(called(&mut later).is_empty());
+            drop(first);
+            assert_eq!(called(&mut later).len(), 1);
+        }
+    }
+
+    /// A work that takes steps on a thread of its own, until its client leaves.
+    fn work(turn: &Turn) -> (Client, thread::JoinHandle<Stopped>) {
+        let client = Client {
+            desk: turn.desk.clone(),
+            name: turn.name,
+        };
+        let pace = client.pace();
+        let work = thread::spawn(move || {
+            let mut pace = pace.begin();
+            loop {
+                if let Err(stopped) = pace.step() {
+                    return stopped;
+                }
+            }
+        });
+        (client, work)
+    }
+
+    #[tokio::test]
+    async fn work_makes_way_between_two_steps_and_ends_when_its_client_has_left() {
+        let parsing = Parsing::on(2);
+        let long = [client(1), client(2)].map(|source| parsing.turn(source, true, 1));
+        let [first, second] = long;
+        let (first, second) = (first.await, second.await);
+        let works = [work(&first), work(&second)];
+        // All processors are taken, for a step.
+        for _ in 0..3 {
+            let began = Instant::now();
+            drop(parsing.turn(client(3), false, 1).await);
+            assert!(
+                began.elapsed() < PARSING_TIME_MAX / 2,
+                "{:?}",
+                began.elapsed()
+            );
+        }
+        for (client, work) in works {
+            drop(client);
+            assert_eq!(work.join().unwrap(), Stopped::Gone);
+        }
+        drop((first, second));
+        assert!(parsing.0.lock().works.is_empty());
+    }
+
+    #[tokio::test]
+    async fn work_without_end_is_stopped_and_told_so_again() {
+        let parsing = Parsing::default();
+        let turn = parsing.turn(NOBODY, false, 1).await;
+        let (desk, name) = (turn.desk.clone(), turn.name);
+        let client = Client { desk, name };
+        let mut pace = client.pace().begin();
+        assert_eq!(pace.step(), Ok(()));
+        (pace.until, pace.look_at) = (Duration::ZERO, Instant::now());
+        for _ in 0..2 {
+            assert_eq!(pace.step(), Err(Stopped::TooLong(PARSING_TIME_MAX)));
+        }
     }
 
     #[test]

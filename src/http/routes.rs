@@ -374,7 +374,7 @@ async fn body_answer(
     if question.generates() && service.engine.turns_away(call.source()) {
         return Err(ApiError::full());
     }
-    let body = state.parsing.enter(body).await;
+    let body = state.parsing.enter(body, call.source()).await;
     let answer = match question {
         Question::Chat => chat::answer(state, service, body, call).await?,
         Question::Completions => completions::answer(state, service, body, call).await?,

@@ -13,8 +13,11 @@ use rustix::process::nice;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::spawn_blocking;
 
+use crate::text::work;
+
 use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
+use super::parsing::Body;
 
 /// Threads of a runtime that read requests.
 const PARSERS: usize = PARSERS_MAX + LARGE_PARSERS_MAX;
@@ -83,16 +86,21 @@ thread_local! {
 
 /// Reads a request, whose turn it is: what parses, renders and encodes it takes long for a large
 /// body, or for many. It runs on a thread beside the connection's, whose streams go on meanwhile,
-/// and which makes way for the engine where they want the same core.
+/// and which makes way for the engine where they want the same core. Whoever stops waiting ends the
+/// work at its next step.
 ///
 /// # Errors
 /// Those of `work`; and what the client is told where it panicked.
 pub async fn parse<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    body: Body,
+    work: impl FnOnce(Body) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let client = body.client();
+    let pace = client.pace();
     let read = spawn_blocking(move || {
         YIELDING.with(|_| ());
-        work()
+        let mut pace = pace.begin();
+        work::under(move || pace.step(), || work(body))
     });
     read.await
         .map_err(|_| internal("the request could not be read"))?
@@ -145,10 +153,15 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use http_body_util::Full;
+    use hyper::body::Bytes;
     use rustix::process::getpriority_process;
     use tokio::sync::watch;
 
     use super::*;
+    use crate::engine::turns::Source;
+    use crate::http::body::{self, Memory};
+    use crate::http::parsing::Parsing;
 
     #[test]
     fn what_is_parsed_makes_way_and_its_connection_does_not() {
@@ -158,7 +171,11 @@ mod tests {
         threads.homes()[0].run(async move {
             let mut found = Vec::new();
             for _ in 0..2 {
-                found.push(parse(move || Ok(niceness())).await.unwrap());
+                let body = body::read(Full::new(Bytes::new()), &Memory::default()).await;
+                let places = Parsing::default();
+                let body = places.enter(body.unwrap(), Source::default()).await;
+                let parsing = parse(body, move |_| Ok(niceness())).await;
+                found.push(parsing.unwrap());
                 found.push(niceness());
             }
             send.send(found).unwrap();

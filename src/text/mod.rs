@@ -5,7 +5,7 @@
 //! [`reply`] chains [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]),
 //! [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
-//! [`grammar`] compiles what a reply must obey.
+//! [`grammar`] compiles what a reply must obey. What takes long is done in steps, by [`work`].
 
 pub mod chat;
 pub mod control;
@@ -26,6 +26,7 @@ pub mod template;
 pub mod testing;
 pub mod tokenizer;
 pub mod tools;
+pub mod work;
 
 /// Length of the longest end of `text` that is a proper start of `tag`.
 fn held_prefix(text: &str, tag: &str) -> usize {

@@ -19,6 +19,7 @@ use crate::calendar::strftime;
 
 use self::special::SpecialTokens;
 pub use self::trial::{Abilities, CallIds};
+use super::work::{self, Stopped};
 
 mod context;
 pub mod digits;
@@ -51,6 +52,8 @@ pub enum TemplateError {
     Refused(String),
     /// The conversation takes more instructions or bytes than the limits allow.
     TooLarge,
+    /// The conversation was not rendered to its end.
+    Stopped(Stopped),
 }
 
 impl fmt::Display for TemplateError {
@@ -59,6 +62,7 @@ impl fmt::Display for TemplateError {
             TemplateError::Load(why) => write!(f, "chat template: {why}"),
             TemplateError::Refused(why) => write!(f, "the chat template refuses: {why}"),
             TemplateError::TooLarge => write!(f, "the conversation is too large for the template"),
+            TemplateError::Stopped(why) => why.fmt(f),
         }
     }
 }
@@ -175,6 +179,8 @@ impl Template {
         if out.is_full {
             return Err(TemplateError::TooLarge);
         }
+        // Who was told to stop is told so again.
+        work::step().map_err(TemplateError::Stopped)?;
         rendered.map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => TemplateError::TooLarge,
             _ => TemplateError::Refused(
@@ -230,6 +236,11 @@ fn refused(why: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.to_string())
 }
 
+/// A step of a rendering is done: printing, or the begin of a loop.
+fn step() -> Result<(), Error> {
+    work::step().map_err(|why| refused(&why.to_string()))
+}
+
 /// What the limits say, in the words of [`TemplateError::TooLarge`].
 fn too_large() -> Error {
     Error::from(ErrorKind::OutOfFuel)
@@ -278,6 +289,7 @@ fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error
             text.len()
         }
     };
+    step()?;
     let printed = state.get_or_insert_extension_with(|| Printed(0));
     printed.0 += counted;
     match printed.0 > PRINTED_BYTES_MAX {

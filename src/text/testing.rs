@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
 use super::chat::ChatModel;
@@ -13,6 +12,7 @@ use super::grammar::Grammars;
 use super::template::Template;
 use super::template::special::SpecialTokens;
 use super::tokenizer::Tokenizer;
+pub use super::work::cpu_time as cpu;
 use crate::target::VOCAB;
 
 /// A small seeded generator (SplitMix64).
@@ -61,12 +61,6 @@ pub fn rechunk_text<'a>(mut text: &'a str, random: &mut Random) -> Vec<&'a str> 
         text = rest;
     }
     pieces
-}
-
-/// CPU time of this thread: other processes do not count, but for the caches that they fill.
-pub fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Asserts that sixteen times the input of repeated `unit` (ASCII) takes no more than a linear

@@ -12,6 +12,7 @@ use super::control::ControlTokens;
 use super::pieces;
 use super::segments::{SEGMENTS_BYTES_MAX, Segments};
 use super::spelling::{Spelling, TextStart};
+use super::work::{self, Stopped};
 
 /// Why a tokenizer cannot be used.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub enum TokenizerError {
     OutsideVocabulary { id: u32, vocabulary: usize },
     /// The library could not encode a text.
     Encode(String),
+    /// A text was not encoded to its end.
+    Stopped(Stopped),
 }
 
 impl fmt::Display for TokenizerError {
@@ -38,6 +41,7 @@ impl fmt::Display for TokenizerError {
                 )
             }
             TokenizerError::Encode(why) => write!(f, "cannot encode the text: {why}"),
+            TokenizerError::Stopped(why) => why.fmt(f),
         }
     }
 }
@@ -237,6 +241,7 @@ impl Tokenizer {
         let (mut ids, how) = (Vec::new(), (mark, most, domain));
         let mut from = 0;
         while let Some(found) = self.control.find(text, from) {
+            work::step().map_err(TokenizerError::Stopped)?;
             self.encode_segment(&text[from..found.start], from == 0, how, &mut ids)?;
             ids.push(found.id);
             from = found.end;
@@ -282,6 +287,7 @@ impl Tokenizer {
         let begin = out.len();
         let mut from = 0;
         while from < text.len() && out.len() <= most {
+            work::step().map_err(TokenizerError::Stopped)?;
             let end = self.piece_end(&text, from)?;
             out.extend(encode_plain(inner, &text[from..end], false)?);
             from = end;
@@ -495,10 +501,11 @@ fn token_table(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::trials::few_or_many;
     use crate::target;
     use crate::text::detokenize::Detokenizer;
     use crate::text::testing::{
-        END_OF_TURN, PIECE_KINDS, PieceKind, Random, byte_tokenizer, piece_tokenizer,
+        END_OF_TURN, PIECE_KINDS, PieceKind, Random, assert_linear, byte_tokenizer, piece_tokenizer,
     };
 
     fn tokenizer() -> Tokenizer {
@@ -608,6 +615,64 @@ mod tests {
                 let whole = encode_plain(&tokenizer.inner, &text, false).unwrap();
                 assert!(tokenizer.encode(&text).unwrap() == whole);
             }
+        }
+    }
+
+    /// Units that tell no words apart, or seem to, and those of which a tokenizer merges many.
+    const HOSTILE: [&str; 12] = [
+        "e\u{301}",
+        "q\u{301}\u{323}",
+        "\u{301}",
+        "a",
+        "ab1'",
+        "漢",
+        "🦀\u{200d}",
+        " ",
+        "\n \n",
+        "=-",
+        "it's",
+        "x1\u{3000}",
+    ];
+
+    /// A text with long stretches of one unit each.
+    fn hostile_text(random: &mut Random, bytes: usize) -> String {
+        let mut text = String::new();
+        while text.len() < bytes {
+            let unit = HOSTILE[random.below(HOSTILE.len())];
+            text.push_str(&unit.repeat(1 + random.below(bytes / 4 / unit.len())));
+            text.push_str(&random_text(random).replace("<|", "< |"));
+        }
+        text
+    }
+
+    #[test]
+    fn hostile_texts_have_the_tokens_of_the_whole_or_are_refused() {
+        let (mut encoded, texts) = (0, few_or_many(2, 200));
+        for (file, vocabulary) in definitions() {
+            let tokenizer = Tokenizer::from_bytes(&file, vocabulary).unwrap();
+            let mut random = Random::new(12);
+            for _ in 0..texts {
+                let text = hostile_text(&mut random, 4 * pieces::PIECE_BYTES);
+                let Ok(ids) = tokenizer.encode(&text) else {
+                    assert!(tokenizer.cuts);
+                    continue;
+                };
+                encoded += 1;
+                assert!(ids == encode_plain(&tokenizer.inner, &text, false).unwrap());
+            }
+        }
+        assert!(
+            encoded > texts * definitions().len() as u64 / 2,
+            "{encoded}"
+        );
+    }
+
+    #[test]
+    fn hostile_texts_take_time_linear_in_their_length() {
+        let (file, vocabulary) = definitions().pop().unwrap();
+        let tokenizer = Tokenizer::from_bytes(&file, vocabulary).unwrap();
+        for unit in HOSTILE {
+            assert_linear(unit, |text| drop(tokenizer.encode(text)));
         }
     }
 

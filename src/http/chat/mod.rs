@@ -34,7 +34,7 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
-    let (request, prompt) = parse(move || read(body, &reader, key)).await?;
+    let (request, prompt) = parse(body, move |body| read(body, &reader, key)).await?;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let identity = identity(&state.model_id, &request);

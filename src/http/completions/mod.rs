@@ -34,7 +34,7 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
-    let (request, prompts) = parse(move || read(body, &reader, key)).await?;
+    let (request, prompts) = parse(body, move |body| read(body, &reader, key)).await?;
     let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
         identity: Identity::new("cmpl", &state.model_id).with_warnings(&request.ask.warnings()),

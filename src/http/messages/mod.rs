@@ -41,7 +41,8 @@ pub async fn answer(
     let (reader, key) = (service.clone(), call.key());
     let seal = state.seal.of(key);
     let opener = seal.clone();
-    let (request, prompt) = parse(move || read(body, (&opener, key), &reader)).await?;
+    let read = move |body| read(body, (&opener, key), &reader);
+    let (request, prompt) = parse(body, read).await?;
     let identity = Identity::new(&state.model_id, call.id_text(), &request, seal);
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     if request.stream {
@@ -72,13 +73,13 @@ fn read(
 pub async fn count_tokens(
     state: &Arc<State>,
     service: Arc<Service>,
-    mut body: Body,
+    body: Body,
     key: Option<KeyId>,
 ) -> Result<Value, ApiError> {
     let seal = state.seal.of(key);
-    let count = move || {
+    let count = move |mut body: Body| {
         let mut ask = request::countable(&body.json()?, &seal)?;
         generate::count_tokens(&mut ask, &service, key)
     };
-    Ok(json!({"input_tokens": parse(count).await?}))
+    Ok(json!({"input_tokens": parse(body, count).await?}))
 }

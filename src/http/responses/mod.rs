@@ -44,8 +44,8 @@ pub async fn answer(
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
     let (store, seal) = (state.responses.of(key), state.seal.of(key));
-    let read = move || read(body, (&store, &seal), (&reader, key));
-    let (request, prompt) = parse(read).await?;
+    let read = move |body| read(body, (&store, &seal), (&reader, key));
+    let (request, prompt) = parse(body, read).await?;
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     let stream = request.stream;
     let composer = Composer::new(state, call.key(), request);
@@ -78,16 +78,16 @@ fn read(
 pub async fn input_tokens(
     state: &Arc<State>,
     service: Arc<Service>,
-    mut body: Body,
+    body: Body,
     call: &Call,
 ) -> Result<Value, ApiError> {
     let key = call.key();
     let (store, seal) = (state.responses.of(key), state.seal.of(key));
-    let count = move || {
+    let count = move |mut body: Body| {
         let mut request = ResponsesRequest::parse(&body.json()?, (&store, &seal))?;
         generate::count_tokens(&mut request.ask, &service, key)
     };
-    let tokens = parse(count).await?;
+    let tokens = parse(body, count).await?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use serde::ser::{Error, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -11,6 +12,7 @@ use crate::target;
 use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
 use crate::text::detokenize::Detokenizer;
 use crate::text::tokenizer::Encoded;
+use crate::text::work;
 
 use super::chat::messages;
 use super::completions::positions::token_text;
@@ -43,10 +45,10 @@ const REFUSED: &[&str] = &["chat_template", "documents"];
 pub async fn answer(
     service: Arc<Service>,
     direction: Direction,
-    mut body: Body,
+    body: Body,
     domain: u128,
 ) -> Result<String, ApiError> {
-    let work = move || {
+    parse(body, move |mut body| {
         let value = body.json()?;
         let object = Object::root(&value)?;
         check_model(&object)?;
@@ -57,8 +59,8 @@ pub async fn answer(
         }?;
         object.report_unknown();
         Ok(answer)
-    };
-    parse(work).await
+    })
+    .await
 }
 
 /// `{prompt, add_special_tokens}` as a completion encodes it, or `{messages, tools,
@@ -99,11 +101,12 @@ struct Texts<'t> {
 
 impl Serialize for Texts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let texts = self
-            .tokens
-            .iter()
-            .map(|&id| token_text(self.chat, id, false));
-        serializer.collect_seq(texts)
+        let mut texts = serializer.serialize_seq(Some(self.tokens.len()))?;
+        for &id in self.tokens {
+            work::step().map_err(S::Error::custom)?;
+            texts.serialize_element(&token_text(self.chat, id, false))?;
+        }
+        texts.end()
     }
 }
 
@@ -158,6 +161,7 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError
     let start = service.chat.tokenizer.text_start();
     let (mut detokenizer, mut text) = (Detokenizer::of_text(start), String::new());
     for field in &fields {
+        field.step()?;
         let bytes = service.chat.tokenizer.token_bytes(token(field)?);
         detokenizer.push(bytes, &mut text);
     }

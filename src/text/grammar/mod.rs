@@ -39,6 +39,7 @@ use crate::target;
 
 use super::tokenizer::Tokenizer;
 use super::tools::{Root, Syntax};
+use super::work;
 
 use self::calls::CallSchema;
 use self::forbidden_tag::ForbiddenTag;
@@ -240,6 +241,7 @@ impl Grammars {
         if let Some(found) = self.cached(&key) {
             return Ok(found);
         }
+        work::step().map_err(|why| GrammarError(why.to_string()))?;
         let (compiler, grammar) = (self.compiler.clone(), grammar.clone());
         let compiled = self.threads.run(move || compiler.compile(&grammar))?;
         let compiled = Arc::new(compiled);

@@ -59,6 +59,7 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
 }
 
 fn sized(value: Value) -> Result<Value, Error> {
+    super::step()?;
     match (value.as_str(), value.kind()) {
         (Some(text), _) => Ok(text.chars().map(Value::from).collect()),
         (None, ValueKind::None) => Err(refused("'NoneType' object is not iterable")),
