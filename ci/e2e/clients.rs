@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use atlas::http::settings::Settings;
 use serde::Deserialize;
@@ -300,8 +301,9 @@ fn replay(client: &str, address: SocketAddr, exactly: impl Fn(&Exchange) -> bool
     }
 }
 
-/// A server that plays the recorded script in this process; it ends with the sender.
-fn scripted_server() -> (SocketAddr, oneshot::Sender<()>) {
+/// A server that plays the recorded script in this process, with steps of the time `step`; it ends
+/// with the sender.
+pub fn scripted_server(step: Duration, settings: Settings) -> (SocketAddr, oneshot::Sender<()>) {
     let script = fs::read(format!("{RECORDINGS}/script.json")).unwrap();
     let scenes: Vec<Scene> = serde_json::from_slice(&script).unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -309,7 +311,7 @@ fn scripted_server() -> (SocketAddr, oneshot::Sender<()>) {
     thread::spawn(move || {
         let ended = async { drop(stopped.await) };
         let tell = |address| bound.send(address).unwrap();
-        server::serve(scenes, STEP, Settings::default(), 0, tell, ended).unwrap();
+        server::serve(scenes, step, settings, 0, tell, ended).unwrap();
     });
     (address.recv().unwrap(), stop)
 }
@@ -324,7 +326,7 @@ fn libraries_are_answered_as_they_were() {
 
 #[test]
 fn agents_are_answered_as_they_were() {
-    let (address, _stop) = scripted_server();
+    let (address, _stop) = scripted_server(STEP, Settings::default());
     for client in agents() {
         replay(&client, address, |_| true);
     }

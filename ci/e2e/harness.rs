@@ -255,6 +255,18 @@ impl Server {
         kibibytes.parse::<usize>().unwrap() * 1024
     }
 
+    /// Time that processors have spent on the process.
+    pub fn cpu_time(&self) -> Duration {
+        /// Ticks of a second, in what the kernel tells.
+        const TICKS: u64 = 100;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // The name of the program, in brackets, may hold anything.
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let [user, system] = [11, 12].map(|at| fields.split_whitespace().nth(at).unwrap());
+        let ticks = user.parse::<u64>().unwrap() + system.parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 1000 / TICKS)
+    }
+
     /// Waits for the process to end.
     pub fn wait(mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;

@@ -25,6 +25,7 @@ mod malformed;
 mod messages;
 mod operator;
 mod packed;
+mod parsers;
 mod prefix;
 mod probes;
 mod readme;
