@@ -294,6 +294,24 @@ fn a_batch_and_a_flood_take_turns_with_who_asks_one_thing() {
 }
 
 #[test]
+fn a_new_connection_waits_for_no_end_of_two_batches() {
+    let server = Server::start();
+    // They want all slots, and all pages.
+    let batch = json!({"prompt": "Go on.", "n": 8, "max_tokens": 2000, "ignore_eos": true,
+        "stream": true});
+    let batch = batch.to_string();
+    let _batches = [(); 2].map(|()| server.open_post("/v1/completions", batch.as_bytes()));
+    server.wait_for_metric("atlas_requests_running", SLOTS as f64 - 1.0);
+    assert_eq!(server.chat(&question("Hi", 1)).status, 200);
+    let finished = "atlas_requests_finished_total{reason=\"length\"}";
+    assert_eq!(
+        server.metric(finished),
+        1.0,
+        "a reply of a batch ended first"
+    );
+}
+
+#[test]
 fn a_pipe_that_nobody_reads_and_a_linked_dump_are_refused_by_name() {
     let place = Place::new("files");
     let [pipe, file, link] = ["pipe", "file", "link"].map(|name| place.path(name));

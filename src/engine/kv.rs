@@ -22,6 +22,8 @@ pub struct Asked<'a> {
     pub domain: u128,
     /// Tokens that are looked up; none where all are to be computed.
     pub prompt: &'a [TokenId],
+    /// Whether it leaves others the pages of a slot: an equal share of all.
+    pub leaves_room: bool,
 }
 
 /// Pages of a slot.
@@ -118,7 +120,11 @@ impl<N: Naming> Kv<N> {
             true => (self.prefixes).pages_beyond(asked.owner, self.share(asked.owner)),
             false => self.prefixes.pages_unused(),
         };
-        if self.pages_free.len() + may_go < wanted {
+        let left = match asked.leaves_room {
+            true => self.pages_total / self.slots.len(),
+            false => 0,
+        };
+        if self.pages_free.len() + may_go < wanted + left {
             if let Some(node) = hit.node {
                 self.prefixes.release(node);
             }
@@ -344,6 +350,7 @@ mod tests {
             owner: domain as Owner,
             domain,
             prompt,
+            leaves_room: false,
         }
     }
 

@@ -25,7 +25,7 @@ const _: () = assert!(
 /// that computes no model any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences that hold a slot at once.
+    /// Sequences of a step.
     pub sequences: usize,
     /// Recurrent states behind those of sequences, for prompts to come; 0 if the model has none.
     pub snapshots: usize,
@@ -33,7 +33,7 @@ pub struct Limits {
     pub drafts: usize,
     /// Rule for how many of them each reply gets.
     pub speculate: Speculate,
-    /// Accepted requests of one flow that wait for a slot or for pages; see `turns::Waiting`.
+    /// Accepted requests of one connection that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
     /// KV pages of `target::PAGE` tokens.
     pub pages: usize,
@@ -55,6 +55,17 @@ impl Limits {
         context: target::MAX_CONTEXT,
         prefill_tokens: target::PREFILL_TOKENS,
     };
+
+    /// Sequences that hold a slot at once: one more than a step has, for who holds none, unless the
+    /// only state to be kept of prompts would be lost to it.
+    pub(super) fn slots(&self) -> usize {
+        self.sequences + usize::from(self.snapshots != 1)
+    }
+
+    /// Recurrent states for prompts to come beside those of slots.
+    pub(super) fn kept_states(&self) -> usize {
+        (self.sequences + self.snapshots).saturating_sub(self.slots())
+    }
 
     /// # Panics
     /// If a limit is zero or the prompt budget is off the grid: no engine can run so.

@@ -87,7 +87,7 @@ use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
 use self::speculate::{Costs, Made, Reply, Speculate};
-use self::turns::{KEPT_SLOTS_MIN, Source, Standing, Turns};
+use self::turns::{Held, Turns};
 use crate::executor::{DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, Rows};
 use crate::target;
 
@@ -241,6 +241,8 @@ struct Engine<E> {
     kv: Kv,
     /// Whether prompts were left out of the last step for that of someone else.
     left_out: bool,
+    /// Steps so far that had a sequence too many.
+    crowded: usize,
     /// Of this round, kept for their memory.
     lanes: Vec<Lane>,
     plan: Plan,
@@ -289,16 +291,17 @@ impl<E: Executor> Engine<E> {
             turns: Turns::default(),
             last_round: Instant::now(),
             contended: false,
-            running: Vec::with_capacity(limits.sequences),
+            running: Vec::with_capacity(limits.slots()),
             kv: Kv::new(
-                (limits.sequences, limits.snapshots, limits.drafts),
+                (limits.slots(), limits.kept_states(), limits.drafts),
                 limits.pages,
                 limits.context,
                 Keyed::default(),
             ),
             left_out: false,
-            lanes: Vec::with_capacity(limits.sequences),
-            plan: Plan::new(limits.sequences),
+            crowded: 0,
+            lanes: Vec::with_capacity(limits.slots()),
+            plan: Plan::new(limits.slots()),
             prompt_tokens: limits.prefill_tokens,
             drafter: Drafter::Grams,
             drawn: None,
@@ -414,10 +417,9 @@ impl<E: Executor> Engine<E> {
     /// Gives slots and pages to waiting requests as their turns come. A large one whose turn it is
     /// is not overtaken, or small ones could keep it out for ever.
     fn admit(&mut self) {
-        while self.kv.slots_free() > 0
-            && let Some(next) = self.next()
-            && self.may_take(self.waiting[next].0.source)
-        {
+        while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
+            let held = self.held();
+            let Some(next) = self.next(&held) else { break };
             let (request, _) = &self.waiting[next];
             let tokens = request.prompt.len() + request.max_tokens;
             // Rows that are scored have to be computed.
@@ -430,6 +432,7 @@ impl<E: Executor> Engine<E> {
                 owner: request.source.client,
                 domain: request.domain,
                 prompt: looked_up,
+                leaves_room: self.turns.leaves_room(request.source, &held),
             };
             let Some(begin) = self.kv.reserve(tokens, asked) else {
                 break;
@@ -454,24 +457,23 @@ impl<E: Executor> Engine<E> {
         self.count_running();
     }
 
-    /// Whether a free slot is not kept for others.
-    fn may_take(&self, source: Source) -> bool {
-        let kept = self.kv.slots_free() == 1 && self.limits.sequences >= KEPT_SLOTS_MIN;
-        let running = self.running.iter().map(|sequence| sequence.source);
-        !kept || self.turns.may_take_last(source, running)
+    /// Slots by who holds them.
+    fn held(&self) -> Held {
+        Held::of(self.running.iter().map(|sequence| sequence.source))
     }
 
-    /// Which of the waiting requests comes next.
-    fn next(&self) -> Option<usize> {
+    /// Which of the waiting requests comes next, beside those that hold slots.
+    fn next(&self, held: &Held) -> Option<usize> {
         let waiting = self.waiting.iter().map(|(request, _)| request.source);
-        let running = self.running.iter().map(|sequence| sequence.source);
-        self.turns.next(waiting, running)
+        let beyond_step = self.running.len() >= self.limits.sequences;
+        self.turns.next(waiting, held, beyond_step)
     }
 
     fn plan(&mut self) {
         self.lanes.clear();
         self.lanes.extend(self.running.iter().map(Sequence::lane));
         self.left_out = !self.left_out && self.leave_out();
+        self.leave_one_out();
         let most = self.limits.prefill_tokens;
         self.prompt_tokens = match self.replies() {
             true => self.pace.tokens(most),
@@ -541,24 +543,43 @@ impl<E: Executor> Engine<E> {
     /// Leaves out the prompts of who holds other slots, where one is of someone who holds none: a
     /// first token waits for no prompt of a flood. Tells whether it left any out.
     fn leave_out(&mut self) -> bool {
-        let Engine { running, lanes, .. } = self;
-        let standing = |sequence: &Sequence| {
-            Standing::of(sequence.source, running.iter().map(|other| other.source))
-        };
-        let prompts = || {
-            let lanes = lanes.iter().enumerate();
-            let prompts = lanes.filter(|(_, lane)| lane.ready && lane.is_prompt());
-            prompts.map(|(index, _)| (index, standing(&running[index])))
-        };
-        let Some(first) = prompts().map(|(_, standing)| standing).min() else {
+        let lanes = self.lanes.iter().enumerate();
+        let prompts = lanes.filter(|(_, lane)| lane.ready && lane.is_prompt());
+        let prompts: Vec<usize> = prompts.map(|(index, _)| index).collect();
+        if prompts.len() < 2 {
             return false;
-        };
-        let later = prompts().filter(|(_, standing)| *standing > first);
-        let later: Vec<usize> = later.map(|(index, _)| index).collect();
+        }
+        let held = self.held();
+        let standing = |index: usize| held.standing(self.running[index].source);
+        let first = prompts.iter().map(|&index| standing(index)).min();
+        let later = |index: &usize| Some(standing(*index)) > first;
+        let later: Vec<usize> = prompts.into_iter().filter(later).collect();
         for &index in &later {
-            lanes[index].ready = false;
+            self.lanes[index].ready = false;
         }
         !later.is_empty()
+    }
+
+    /// Leaves out one sequence of who holds the most, another one each time, where there are more
+    /// than a step has room for.
+    fn leave_one_out(&mut self) {
+        let lanes = self.lanes.iter().enumerate();
+        let ready: Vec<usize> = lanes
+            .filter(|(_, lane)| lane.ready)
+            .map(|(index, _)| index)
+            .collect();
+        if ready.len() <= self.limits.sequences {
+            return;
+        }
+        let held = self.held();
+        let by = |index: usize| held.by(self.running[index].source);
+        let most = ready.iter().map(|&index| by(index)).max();
+        let of_most: Vec<usize> = ready
+            .into_iter()
+            .filter(|&index| Some(by(index)) == most)
+            .collect();
+        self.lanes[of_most[self.crowded % of_most.len()]].ready = false;
+        self.crowded += 1;
     }
 
     /// Samples where a late mask has come by the deadline.

@@ -1,6 +1,6 @@
 //! Which rows make the next step: a pure function of the sequences, without clock or I/O.
 //!
-//! - Every sequence that is replying gets its next row in every step, and those of its drafts.
+//! - Every sequence that is replying and takes part gets its next row, and those of its drafts.
 //! - Prompts share `prefill_tokens` per step, fewer beside replies (`pace`). Half of that goes to
 //!   the oldest prompt, what is left to the prompts with the fewest tokens to go, older first on a
 //!   tie. So a short prompt does not wait for a long one that came before it, and no flood of short
@@ -27,7 +27,7 @@ pub struct Lane {
     pub most: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
-    /// Whether it takes part: its reader keeps up, and nobody else's prompt comes first.
+    /// Whether it takes part: its reader keeps up, and nobody who holds less comes first.
     pub ready: bool,
     /// Drafts of a reply that are tried in this step.
     pub drafts: usize,

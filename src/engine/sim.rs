@@ -130,7 +130,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     /// Fails after `steps` steps.
     pub fn failing_after(limits: &Limits, steps: u64) -> Self {
         HashModel {
-            states: vec![Digest::default(); limits.sequences + limits.snapshots + limits.drafts],
+            states: vec![Digest::default(); limits.slots() + limits.snapshots + limits.drafts],
             recurs: limits.snapshots > 0,
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
             rows: Vec::new(),
@@ -957,6 +957,7 @@ impl Simulation {
         let (mut request, receiver) = spec.request(self.dice.within(3, 6));
         request.source = Source {
             client,
+            returns: self.dice.chance(0.5),
             connection: self.dice.below(2) as u64,
             call: (self.clients.len() / 2) as u64,
         };
@@ -995,7 +996,7 @@ impl Simulation {
             prompt_tokens,
             ..
         } = &self.engine;
-        assert!(lanes.len() <= limits.sequences);
+        assert!(lanes.len() <= limits.slots() && plan.work.len() <= limits.sequences);
         assert!(kv.is_conserved(running.len(), super::lent(running)));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert!(

@@ -1,5 +1,6 @@
 //! The engine on its thread: waking, draining, failing.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -571,6 +572,48 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
 }
 
 #[test]
+fn a_newcomer_waits_for_no_reply_to_end_and_the_others_take_turns_meanwhile() {
+    let limits = Limits {
+        drafts: 0,
+        ..LIMITS
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let ask = |connection, tokens| {
+        let (mut request, receiver) = spec(tokens).request(tokens + 2);
+        request.source.connection = connection;
+        handle.submit(request).unwrap();
+        receiver
+    };
+    let batch = [ask(1, 40), ask(1, 40), ask(1, 40)];
+    (0..3).for_each(|_| assert_eq!(engine.round().unwrap(), Round::Stepped));
+    assert_eq!(handle.stats().running.get(), 2, "the batch has more");
+    let newcomer = ask(2, 9);
+    let mut left_out = HashSet::new();
+    for _ in 0..9 {
+        assert_eq!(engine.round().unwrap(), Round::Stepped);
+        let worked: Vec<usize> = engine.plan.work.iter().map(|work| work.lane).collect();
+        assert!(worked.len() == 2 && worked.contains(&2), "{worked:?}");
+        left_out.extend((0..2).filter(|lane| !worked.contains(lane)));
+    }
+    assert_eq!(
+        (left_out.len(), handle.stats().finished_length.get()),
+        (2, 1)
+    );
+    while handle.stats().finished_length.get() < 4 {
+        engine.round().unwrap();
+    }
+    let expected = spec(40).expected(&LIMITS);
+    for receiver in batch {
+        assert_eq!(
+            read_all(receiver),
+            expected,
+            "its bits are those that it has alone"
+        );
+    }
+    assert_eq!(read_all(newcomer), spec(9).expected(&LIMITS));
+}
+
+#[test]
 fn a_request_that_meets_a_closed_inbox_is_not_counted_as_waiting() {
     let (handle, inbox, _shared) = Handle::new(&LIMITS);
     drop(inbox);
@@ -599,7 +642,7 @@ fn keeping_books_on_256_sequences_takes_little() {
         speculate: Speculate::Auto,
         sequences: 256,
         queued: 256,
-        pages: 256 * 4,
+        pages: 257 * 4,
         context: crate::target::MAX_CONTEXT,
         prefill_tokens: 512,
     };

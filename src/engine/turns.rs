@@ -1,15 +1,20 @@
 //! Whose turn it is: slots go to who has the fewest.
 //!
-//! Requests come from clients, over connections, in calls that may want several replies. A slot
-//! that is free goes to the client that holds the fewest slots; within it to the connection, and
-//! within that to the call, that does. Of those that are equal the one whose last turn is longest
-//! ago comes first, then who has waited longest. So a flood, or one call of many replies, takes as
-//! many turns as everybody else, and all of the slots where nobody else wants one.
+//! A request has owners, each inside of the one before: a client, which is a key or, where nobody
+//! is known, an address; of its connections those that bring their first request together, or those
+//! that return; a connection; a call, which may want several replies. A slot that is free goes to
+//! the client that holds the fewest slots; within it to the connections, within those to the
+//! connection, within that to the call, that do. Of those that are equal the one whose last turn is
+//! longest ago comes first, then who has waited longest. So a flood, or one call of many replies,
+//! takes as many turns as everybody else, and all of the slots where nobody else wants one; and a
+//! new connection is taken before all that keep sending, though all new ones together get no more
+//! than half of what a client has while others of its connections wait.
 //!
-//! Where others had turns a short while ago the last slot is kept for who holds none, so that its
-//! first token does not wait for the end of somebody's reply. Nor does it wait for their prompts:
-//! those are left out of a step, though never of two in a row, in which a prompt is of someone who
-//! holds nothing else.
+//! There is one slot more than a step has sequences. It is taken by who holds none where another
+//! one, of those that it shares the next owner with, holds several: its first token does not wait
+//! for the end of somebody's reply. Meanwhile who holds the most leaves a sequence out of each step,
+//! another one each time. Nor does a first token wait for prompts of who holds more: those are left
+//! out of a step, though never of two in a row.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -18,52 +23,107 @@ use std::hash::Hash;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source {
     pub client: u64,
-    /// Of the client; those that are seen for the first time are one.
+    /// Whether its connection has brought a request before.
+    pub returns: bool,
+    /// Of the client.
     pub connection: u64,
+    /// Of the connection.
     pub call: u64,
 }
 
+/// Somebody who has requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    All,
+    Client(u64),
+    /// Connections of a client that return, or those that do not.
+    Connections(u64, bool),
+    Connection(u64, bool, u64),
+    Call(u64, bool, u64, u64),
+}
+
+const LEVELS: usize = 5;
+
 impl Source {
-    /// The client and its connection.
-    pub fn flow(self) -> (u64, u64) {
-        (self.client, self.connection)
-    }
-
-    fn whole(self) -> (u64, u64, u64) {
-        (self.client, self.connection, self.call)
+    /// From the widest to the narrowest.
+    fn owners(self) -> [Owner; LEVELS] {
+        let Source {
+            client,
+            returns,
+            connection,
+            call,
+        } = self;
+        [
+            Owner::All,
+            Owner::Client(client),
+            Owner::Connections(client, returns),
+            Owner::Connection(client, returns, connection),
+            Owner::Call(client, returns, connection, call),
+        ]
     }
 }
 
-/// How much those hold beside one of their slots; the least comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
-    /// The client holds no other slot.
-    Alone,
-    /// The client holds others, the connection none.
-    AloneOnConnection,
-    HoldsOthers,
+/// Slots of an owner.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    slots: usize,
+    /// Owners right inside of it that hold some of them.
+    inside: usize,
 }
 
-impl Standing {
-    /// Of `source` among all that hold slots, itself among them.
-    pub fn of(source: Source, running: impl Iterator<Item = Source>) -> Standing {
-        let (mut client, mut flow) = (0, 0);
-        for held in running {
-            client += usize::from(held.client == source.client);
-            flow += usize::from(held.flow() == source.flow());
+/// Slots that each owner holds.
+#[derive(Debug, Default)]
+pub struct Held(HashMap<Owner, Share>);
+
+impl Held {
+    /// Those that are held by `running`.
+    pub fn of(running: impl Iterator<Item = Source>) -> Held {
+        let mut held = Held::default();
+        for source in running {
+            let mut outer = None;
+            for owner in source.owners() {
+                let share = held.0.entry(owner).or_default();
+                share.slots += 1;
+                if share.slots == 1
+                    && let Some(outer) = outer
+                {
+                    held.0.entry(outer).or_default().inside += 1;
+                }
+                outer = Some(owner);
+            }
         }
-        match (client, flow) {
-            (..=1, _) => Standing::Alone,
-            (_, ..=1) => Standing::AloneOnConnection,
-            _ => Standing::HoldsOthers,
-        }
+        held
+    }
+
+    fn share(&self, owner: Owner) -> Share {
+        self.0.get(&owner).copied().unwrap_or_default()
+    }
+
+    /// Slots of each of the owners of `source`, the widest first: who holds the most comes last.
+    pub fn by(&self, source: Source) -> [usize; LEVELS] {
+        source.owners().map(|owner| self.share(owner).slots)
+    }
+
+    /// Whether the slot beyond those of a step is for `source`: it has an owner without any, beside
+    /// one with several.
+    fn is_wronged(&self, source: Source) -> bool {
+        let owners = source.owners();
+        owners.windows(2).any(|pair| {
+            let outer = self.share(pair[0]);
+            self.share(pair[1]).slots == 0 && outer.slots > outer.inside
+        })
+    }
+
+    /// How much `source` holds beside one slot: whether each of its owners has others, the widest
+    /// first. The least comes first.
+    pub fn standing(&self, source: Source) -> [bool; LEVELS - 1] {
+        let [_, owners @ ..] = self.by(source);
+        owners.map(|slots| slots > 1)
     }
 }
 
 /// Turns that are remembered to tell whose last one is longest ago, and who had one.
 const REMEMBERED_MAX: usize = 256;
-/// Fewest slots of which one is kept: of fewer it would be too large a part.
-pub const KEPT_SLOTS_MIN: usize = 4;
 
 /// What is known of turns that were taken.
 #[derive(Debug, Default)]
@@ -81,170 +141,146 @@ impl Turns {
         self.taken.push_back(source);
     }
 
-    /// Whether `source` may take the last slot beside those that hold the others.
-    pub fn may_take_last(&self, source: Source, running: impl Iterator<Item = Source>) -> bool {
-        let (mut client, mut flow) = (false, false);
-        for held in running {
-            client |= held.client == source.client;
-            flow |= held.flow() == source.flow();
-        }
-        let mut taken = self.taken.iter();
-        // A flow of the client that holds none may take what is kept from the client's others, but
-        // not from other clients.
-        !taken.any(|other| match other.client == source.client {
-            true => flow && other.flow() != source.flow(),
-            false => client,
-        })
+    /// Whether `source` leaves memory to others: its call holds a slot already, or a wider owner
+    /// does, beside which another one had a turn a short while ago.
+    pub fn leaves_room(&self, source: Source, held: &Held) -> bool {
+        let [_, client, connections, _, call] = held.by(source);
+        let mut others = self.taken.iter();
+        call > 0
+            || others.any(|other| match other.client == source.client {
+                true => connections > 0 && other.returns != source.returns,
+                false => client > 0,
+            })
     }
 
-    /// Which of `waiting`, in the order of their arrival, comes next beside those that hold slots.
+    /// Which of `waiting`, in the order of their arrival, comes next beside those that hold slots;
+    /// of those alone that are `wronged` by it, if it is to be the slot beyond those of a step.
     pub fn next(
         &self,
-        waiting: impl ExactSizeIterator<Item = Source>,
-        running: impl Iterator<Item = Source>,
+        waiting: impl Iterator<Item = Source>,
+        held: &Held,
+        wronged: bool,
     ) -> Option<usize> {
-        if waiting.len() < 2 {
-            return (waiting.len() == 1).then_some(0);
-        }
-        let running: Vec<Source> = running.collect();
-        let clients = Shares::of(&running, &self.taken, |source| source.client);
-        let flows = Shares::of(&running, &self.taken, Source::flow);
-        let calls = Shares::of(&running, &VecDeque::new(), Source::whole);
-        let rank = |source: Source| {
-            (
-                clients.rank(source.client),
-                flows.rank(source.flow()),
-                calls.rank(source.whole()),
-            )
+        let candidates = waiting.enumerate();
+        let mut candidates = candidates.filter(|(_, source)| !wronged || held.is_wronged(*source));
+        let first = candidates.next()?;
+        let Some(second) = candidates.next() else {
+            return Some(first.0);
         };
-        let ranked = waiting.map(rank).enumerate();
-        ranked
-            .min_by_key(|(at, rank)| (*rank, *at))
-            .map(|(at, _)| at)
-    }
-}
-
-/// Slots that each holds, and when each took its last turn.
-struct Shares<K> {
-    held: HashMap<K, usize>,
-    last: HashMap<K, usize>,
-}
-
-impl<K: Hash + Eq> Shares<K> {
-    fn of(running: &[Source], taken: &VecDeque<Source>, key: impl Fn(Source) -> K) -> Shares<K> {
-        let mut held = HashMap::new();
-        for source in running {
-            *held.entry(key(*source)).or_default() += 1;
-        }
-        let turns = taken.iter().enumerate();
-        let last = turns.map(|(turn, source)| (key(*source), turn + 1));
-        Shares {
-            held,
-            last: last.collect(),
-        }
+        let last = self.last();
+        let rank = |source: Source| {
+            let owners = source.owners();
+            owners.map(|owner| (held.share(owner).slots, last.get(&owner).copied()))
+        };
+        let ranked = [first, second].into_iter().chain(candidates);
+        let ranked = ranked.map(|(at, source)| (rank(source), at));
+        ranked.min().map(|(_, at)| at)
     }
 
-    /// The smaller, the sooner.
-    fn rank(&self, key: K) -> (usize, usize) {
-        let of = |known: &HashMap<K, usize>| known.get(&key).copied().unwrap_or(0);
-        (of(&self.held), of(&self.last))
+    /// The last turn of each owner.
+    fn last(&self) -> HashMap<Owner, usize> {
+        let turns = self.taken.iter().enumerate();
+        let turns = turns.flat_map(|(turn, source)| source.owners().map(|owner| (owner, turn)));
+        turns.collect()
     }
 }
 
 /// Requests that wait, counted: how many each may have there.
 ///
-/// A flow may have so many calls waiting, and as many replies beyond the first of each. All flows
-/// share four times that, and each may take as many places as are free, a client twice as many: so
-/// there is always a place for who has none. Their prompts have as many tokens as those of one flow
-/// may.
+/// A connection that returns, and all those of a client together that do not, may have so many
+/// calls waiting, and a connection as many replies beyond the first of each. All share four times
+/// that: a connection may take as many places as are free, those of a client that return, or do
+/// not, half as many again, and one that has nothing there twice as many. So there is always a place
+/// for who has none, whatever others have queued. Room for the tokens of prompts is shared likewise.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Calls of a flow.
     calls_max: usize,
     /// Tokens of all prompts.
     tokens_max: usize,
-    total: usize,
-    tokens: usize,
-    clients: HashMap<u64, usize>,
-    flows: HashMap<(u64, u64), usize>,
-    /// Replies of each call.
-    calls: HashMap<(u64, u64, u64), usize>,
-    /// Calls of each flow that have a reply waiting.
-    calls_of: HashMap<(u64, u64), usize>,
+    owners: HashMap<Owner, Queued>,
 }
 
-/// How many flows may have all the places that one may.
-pub const FLOWS: usize = 4;
+/// What an owner has waiting.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queued {
+    replies: usize,
+    /// Calls that have some of those.
+    calls: usize,
+    /// Tokens of their prompts.
+    tokens: usize,
+}
+
+/// How many connections may have all the places that one may.
+pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
-    /// Places for `calls_max` calls of a flow with prompts of at most `context` tokens.
+    /// Places for `calls_max` calls of a connection with prompts of at most `context` tokens, beside
+    /// a quarter as many tokens of others.
     pub fn new(calls_max: usize, context: usize) -> Waiting {
+        let tokens = calls_max.saturating_mul(context);
         Waiting {
             calls_max,
-            tokens_max: calls_max.saturating_mul(context),
-            total: 0,
-            tokens: 0,
-            clients: HashMap::new(),
-            flows: HashMap::new(),
-            calls: HashMap::new(),
-            calls_of: HashMap::new(),
+            tokens_max: tokens.saturating_add(tokens / 4),
+            owners: HashMap::new(),
         }
     }
 
     /// The most requests that wait.
     pub fn most(calls_max: usize) -> usize {
-        calls_max * FLOWS
+        calls_max * CONNECTIONS
     }
 
     /// Whether a reply to a prompt of so many tokens may wait.
     pub fn has_room(&self, source: Source, tokens: usize) -> bool {
-        fn count<K: Hash + Eq>(counts: &HashMap<K, usize>, key: K) -> usize {
-            counts.get(&key).copied().unwrap_or(0)
-        }
-        let free = Waiting::most(self.calls_max) - self.total;
-        let flow = count(&self.flows, source.flow());
-        let calls = count(&self.calls_of, source.flow());
-        let of_flow = match count(&self.calls, source.whole()) {
-            0 => calls < self.calls_max,
-            _ => flow - calls < self.calls_max,
+        let count = |owner| self.owners.get(&owner).copied().unwrap_or_default();
+        let [all, _, connections, connection, call] = source.owners().map(count);
+        let calls = match source.returns {
+            true => connection.calls,
+            false => connections.calls,
         };
-        of_flow
-            && flow < free
-            && count(&self.clients, source.client) < 2 * free
-            && self.tokens + tokens <= self.tokens_max
+        let is_one_of_few = match call.replies {
+            0 => calls < self.calls_max,
+            _ => connection.replies - connection.calls < self.calls_max,
+        };
+        let Some(tokens_free) = self.tokens_max.checked_sub(all.tokens + tokens) else {
+            return false;
+        };
+        let free = Waiting::most(self.calls_max) - all.replies;
+        // Parts of what is free that the connections may have, in halves.
+        let (places, room) = match connection.replies {
+            0 => (4, 12),
+            _ => (3, 8),
+        };
+        is_one_of_few
+            && connection.replies < free
+            && 2 * connections.replies < places * free
+            && 2 * (connections.tokens + tokens) <= room * tokens_free
     }
 
     pub fn add(&mut self, source: Source, tokens: usize) {
-        self.total += 1;
-        self.tokens += tokens;
-        *self.clients.entry(source.client).or_default() += 1;
-        *self.flows.entry(source.flow()).or_default() += 1;
-        let replies = self.calls.entry(source.whole()).or_default();
-        *replies += 1;
-        if *replies == 1 {
-            *self.calls_of.entry(source.flow()).or_default() += 1;
+        let owners = source.owners();
+        let is_first = !self.owners.contains_key(&owners[LEVELS - 1]);
+        for owner in owners {
+            let queued = self.owners.entry(owner).or_default();
+            queued.replies += 1;
+            queued.calls += usize::from(is_first);
+            queued.tokens += tokens;
         }
     }
 
     /// # Panics
     /// If it was not added.
     pub fn remove(&mut self, source: Source, tokens: usize) {
-        /// Whether none is left.
-        fn less<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) -> bool {
-            let count = counts.get_mut(&key).expect("it was added");
-            *count -= 1;
-            let none = *count == 0;
-            if none {
-                counts.remove(&key);
+        let owners = source.owners();
+        let is_last = self.owners[&owners[LEVELS - 1]].replies == 1;
+        for owner in owners {
+            let queued = self.owners.get_mut(&owner).expect("it was added");
+            queued.replies -= 1;
+            queued.calls -= usize::from(is_last);
+            queued.tokens -= tokens;
+            if queued.replies == 0 {
+                self.owners.remove(&owner);
             }
-            none
-        }
-        self.total -= 1;
-        self.tokens -= tokens;
-        less(&mut self.clients, source.client);
-        less(&mut self.flows, source.flow());
-        if less(&mut self.calls, source.whole()) {
-            less(&mut self.calls_of, source.flow());
         }
     }
 }
@@ -253,11 +289,21 @@ impl Waiting {
 mod tests {
     use super::*;
 
+    /// A call over a connection that returns.
     fn from(client: u64, connection: u64, call: u64) -> Source {
         Source {
             client,
+            returns: true,
             connection,
             call,
+        }
+    }
+
+    /// The first call over a connection.
+    fn new(client: u64, connection: u64) -> Source {
+        Source {
+            returns: false,
+            ..from(client, connection, connection)
         }
     }
 
@@ -266,7 +312,10 @@ mod tests {
         let mut turns = Turns::default();
         let (mut waiting, mut running) = (waiting.to_vec(), running.to_vec());
         let mut order = Vec::new();
-        while let Some(next) = turns.next(waiting.iter().copied(), running.iter().copied()) {
+        while let Some(next) = {
+            let held = Held::of(running.iter().copied());
+            turns.next(waiting.iter().copied(), &held, false)
+        } {
             let source = waiting.remove(next);
             turns.take(source);
             running.push(source);
@@ -295,12 +344,25 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_return_and_new_ones_take_turns_however_many_they_are() {
+        let returning: Vec<Source> = (1..=20).map(|connection| from(1, connection, 0)).collect();
+        let fresh: Vec<Source> = (31..=50).map(|connection| new(1, connection)).collect();
+        let found = order(&[&returning[..], &fresh[..1]].concat(), &returning[..16]);
+        assert_eq!(found[0], fresh[0], "those that keep sending come later");
+        let found = order(&[&fresh[..], &returning[..1]].concat(), &fresh[..16]);
+        assert_eq!(
+            found[0], returning[0],
+            "new ones win nothing by their number"
+        );
+    }
+
+    #[test]
     fn where_slots_are_given_back_at_once_the_last_turn_decides() {
         let [a, b] = [from(1, 0, 1), from(2, 0, 2)];
         let mut turns = Turns::default();
         let mut waiting = vec![a, a, a, b, b, b];
         let mut order = Vec::new();
-        while let Some(next) = turns.next(waiting.iter().copied(), [].into_iter()) {
+        while let Some(next) = turns.next(waiting.iter().copied(), &Held::default(), false) {
             order.push(waiting.remove(next));
             turns.take(*order.last().unwrap());
         }
@@ -308,37 +370,62 @@ mod tests {
     }
 
     #[test]
-    fn the_last_slot_is_kept_for_who_holds_none_where_others_had_turns() {
-        let [flood, own, other] = [from(1, 0, 1), from(1, 7, 2), from(2, 0, 3)];
+    fn the_slot_beyond_a_step_is_for_who_holds_none_beside_one_with_several() {
+        let takes = |source: Source, running: &[Source]| {
+            let held = Held::of(running.iter().copied());
+            Turns::default()
+                .next([source].into_iter(), &held, true)
+                .is_some()
+        };
+        // Two calls of eight replies each, over new connections.
+        let batches = [[new(1, 1); 8], [new(1, 2); 8]].concat();
+        assert!(takes(new(1, 3), &batches) && !takes(new(1, 1), &batches));
+        assert!(takes(from(1, 4, 0), &batches) && takes(from(2, 5, 0), &batches));
+        // Connections that return, with a slot each: one more of them has no better claim.
+        let each: Vec<Source> = (0..16).map(|connection| from(1, connection, 0)).collect();
+        assert!(takes(new(1, 31), &each) && takes(from(2, 0, 0), &each));
+        assert!(!takes(from(1, 31, 0), &each));
+        // New ones with a slot each, and clients with a slot each.
+        let flood: Vec<Source> = (0..16).map(|connection| new(1, connection)).collect();
+        assert!(takes(from(1, 31, 0), &flood) && !takes(new(1, 31), &flood));
+        let clients: Vec<Source> = (0..16).map(|client| from(client, 0, 0)).collect();
+        assert!(!takes(from(31, 0, 0), &clients));
+    }
+
+    #[test]
+    fn memory_is_left_to_others_by_who_has_several_or_met_them() {
+        let [own, fresh, other] = [from(1, 7, 2), new(1, 8), from(2, 0, 3)];
+        let held = Held::of([own].into_iter());
         let mut turns = Turns::default();
-        let may = |turns: &Turns, source| turns.may_take_last(source, [flood; 3].into_iter());
-        turns.take(flood);
-        assert!(may(&turns, flood), "nobody else is there");
-        turns.take(own);
-        assert!(!may(&turns, flood) && may(&turns, own) && may(&turns, other));
+        let sibling = from(1, 9, 4);
+        let leaves = |turns: &Turns, source| turns.leaves_room(source, &held);
+        assert!(leaves(&turns, own), "a second reply of the call");
+        assert!(!leaves(&turns, sibling), "nobody else is there");
+        turns.take(fresh);
+        assert!(leaves(&turns, sibling) && !leaves(&turns, fresh));
         turns.take(other);
-        assert!(!may(&turns, flood) && !may(&turns, own) && may(&turns, other));
-        (0..REMEMBERED_MAX).for_each(|_| turns.take(flood));
-        assert!(may(&turns, flood), "the others left");
+        assert!(leaves(&turns, fresh) && !leaves(&turns, other));
+        (0..REMEMBERED_MAX).for_each(|_| turns.take(own));
+        assert!(!leaves(&turns, sibling), "the others left");
     }
 
     #[test]
     fn who_holds_least_stands_first() {
-        let [flood, own, other] = [from(1, 0, 1), from(1, 7, 2), from(2, 0, 3)];
-        let running = [flood, flood, own, other];
-        let standing = |source| Standing::of(source, running.into_iter());
-        assert_eq!(standing(flood), Standing::HoldsOthers);
-        assert_eq!(standing(own), Standing::AloneOnConnection);
-        assert_eq!(standing(other), Standing::Alone);
-        assert!(standing(other) < standing(own) && standing(own) < standing(flood));
+        let [flood, own, fresh, other] = [from(1, 0, 1), from(1, 7, 2), new(1, 8), from(2, 0, 3)];
+        let held = Held::of([flood, flood, own, fresh, other].into_iter());
+        let mut found = [flood, own, fresh, other];
+        found.sort_by_key(|source| held.standing(*source));
+        assert_eq!(found, [other, fresh, own, flood]);
+        assert!(held.by(other) < held.by(fresh) && held.by(own) < held.by(flood));
     }
 
     #[test]
     fn one_source_is_served_in_order() {
         let turns = Turns::default();
         let same = [Source::default(); 3];
-        assert_eq!(turns.next(same.into_iter(), same.into_iter()), Some(0));
-        assert_eq!(turns.next([].into_iter(), [].into_iter()), None);
+        let held = Held::of(same.into_iter());
+        assert_eq!(turns.next(same.into_iter(), &held, false), Some(0));
+        assert_eq!(turns.next([].into_iter(), &held, false), None);
     }
 
     /// How many replies of `source` are taken, each of a new call if `apart`.
@@ -350,6 +437,10 @@ mod tests {
             source.call += u64::from(apart);
         }
         taken
+    }
+
+    fn total(waiting: &Waiting) -> usize {
+        waiting.owners[&Owner::All].replies
     }
 
     #[test]
@@ -367,7 +458,7 @@ mod tests {
         for client in 2..9 {
             assert!(fill(&mut waiting, from(client, 0, 0), true) > 0, "{client}");
         }
-        assert!(waiting.total <= Waiting::most(MOST));
+        assert!(total(&waiting) <= Waiting::most(MOST));
     }
 
     #[test]
@@ -379,20 +470,55 @@ mod tests {
             connection += 1;
         }
         assert!((128..200).contains(&connection), "{connection}");
-        assert!(fill(&mut waiting, from(2, 0, 0), true) > 32);
+        // New connections of the client, then another client.
+        let mut fresh = 1000;
+        while waiting.has_room(new(1, fresh), 1) {
+            waiting.add(new(1, fresh), 1);
+            fresh += 1;
+        }
+        assert!((1020..1064).contains(&fresh), "{fresh}");
+        assert!(fill(&mut waiting, from(2, 0, 0), true) > 12);
     }
 
     #[test]
-    fn prompts_that_wait_have_a_bound_together() {
+    fn batches_that_wait_leave_places_to_who_has_none_there() {
+        let mut waiting = Waiting::new(64, 100);
+        let mut batches = (0..).flat_map(|connection| [from(1, connection, 0); 8]);
+        let refused = batches.find(|&reply| {
+            let refused = !waiting.has_room(reply, 1);
+            (0..usize::from(!refused)).for_each(|_| waiting.add(reply, 1));
+            refused
+        });
+        let at = refused.unwrap().connection;
+        assert!((16..24).contains(&at), "{at}");
+        assert!(waiting.has_room(from(1, at + 1, 0), 1) && waiting.has_room(new(1, at + 1), 1));
+    }
+
+    #[test]
+    fn new_connections_together_have_as_many_calls_as_one() {
+        let mut waiting = Waiting::new(64, 100);
+        let calls = (0..100).filter(|&connection| {
+            let taken = waiting.has_room(new(1, connection), 1);
+            (0..usize::from(taken)).for_each(|_| waiting.add(new(1, connection), 1));
+            taken
+        });
+        assert_eq!(calls.count(), 64);
+        assert!(waiting.has_room(from(1, 101, 0), 1) && waiting.has_room(new(2, 102), 1));
+    }
+
+    #[test]
+    fn prompts_that_wait_have_a_bound_together_and_leave_room_to_others() {
         let mut waiting = Waiting::new(4, 10);
         let source = from(1, 1, 1);
-        assert!(waiting.has_room(source, 40) && !waiting.has_room(source, 41));
-        waiting.add(source, 40);
-        assert!(!waiting.has_room(from(2, 2, 2), 1));
-        waiting.remove(source, 40);
-        assert_eq!(
-            (waiting.total, waiting.tokens, waiting.calls_of.len()),
-            (0, 0, 0)
-        );
+        // As many as all calls of a connection may have, at once or one after the other.
+        (0..4).for_each(|_| {
+            assert!(waiting.has_room(source, 10));
+            waiting.add(source, 10);
+        });
+        assert!(!waiting.has_room(source, 1));
+        assert!(waiting.has_room(from(1, 2, 2), 2) && waiting.has_room(from(2, 2, 2), 8));
+        assert!(!waiting.has_room(from(2, 2, 2), 11));
+        (0..4).for_each(|_| waiting.remove(source, 10));
+        assert!(waiting.owners.is_empty());
     }
 }

@@ -127,23 +127,18 @@ impl Call {
         self.key.get().copied()
     }
 
-    /// Owner of the turn that it takes: its key, or its address where there are no keys. A
-    /// connection has turns of its own from its second request on; all that are seen for the first
-    /// time share those of one, or opening more of them would bring more.
+    /// Owners of the turn that it takes: its key, or its address where there are no keys, and its
+    /// connection.
     pub fn source(&self) -> Source {
         let mut client = DefaultHasher::new();
         match self.key.get() {
             Some(key) => key.hash(&mut client),
             None => self.asked.peer.network().hash(&mut client),
         }
-        let returns = self.asked.returns;
         Source {
             client: client.finish(),
-            connection: if returns {
-                self.asked.peer.connection
-            } else {
-                0
-            },
+            returns: self.asked.returns,
+            connection: self.asked.peer.connection,
             call: self.number,
         }
     }

@@ -164,7 +164,7 @@ impl TestServer {
             let make = || -> Result<Scripted, Box<dyn Error + Send + Sync>> {
                 Ok(Scripted {
                     script,
-                    written: vec![0; target::MAX_SEQUENCES],
+                    written: vec![0; target::STATES],
                     rows: Vec::new(),
                     logits: Vec::new(),
                     steps: 0,
@@ -306,6 +306,20 @@ impl Connection {
             assert!(count > 0, "the connection ended before {text:?}");
             self.received.extend_from_slice(&piece[..count]);
         }
+    }
+
+    /// Posts a body over the connection, which is kept, and reads until `text` comes behind what
+    /// was read before.
+    pub fn ask(&mut self, path: &str, body: &Value, text: &str) {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}",
+            body.len()
+        );
+        let request = format!("{head}\r\n\r\n{body}");
+        self.stream.write_all(request.as_bytes()).unwrap();
+        self.received.clear();
+        self.read_until(text);
     }
 
     /// What was read so far.

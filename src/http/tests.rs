@@ -13,7 +13,7 @@ use super::limits::{
 };
 use super::settings::Compatibility;
 use super::settings::Settings;
-use super::testing::{Answer, CONNECTIONS, PATIENCE, Script, TestServer};
+use super::testing::{Answer, CONNECTIONS, Connection, PATIENCE, Script, TestServer};
 use crate::target;
 
 const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</parameter>\n\
@@ -548,11 +548,12 @@ fn a_full_queue_answers_429_with_retry_after() {
         open.read_until("200 OK");
         open
     };
+    // One of them would leave no memory to others.
     let replies = json!({"n": CHOICES_MAX, "stream": true});
     let running: Vec<_> = (0..target::MAX_SEQUENCES / CHOICES_MAX)
         .map(|_| ask(replies.clone()))
         .collect();
-    server.wait_for(|stats| stats.running.get() == target::MAX_SEQUENCES as u64);
+    server.wait_for(|stats| stats.running.get() == target::MAX_SEQUENCES as u64 - 1);
     let waiting: Vec<_> = (0..target::MAX_QUEUED)
         .map(|_| ask(json!({"stream": true})))
         .collect();
@@ -569,6 +570,89 @@ fn a_full_queue_answers_429_with_retry_after() {
     );
     assert!(refused.head.contains("retry-after: 1"));
     drop((running, waiting));
+}
+
+/// Long replies that are slow in coming.
+fn slow() -> Script {
+    Script {
+        step: Duration::from_millis(5),
+        ..Script::endless()
+    }
+}
+
+fn completion(max_tokens: usize, choices: usize) -> Value {
+    json!({"prompt": "hi", "max_tokens": max_tokens, "n": choices, "stream": true})
+}
+
+/// A connection that has brought a request, which was answered.
+fn returning(server: &TestServer) -> Connection {
+    let mut connection = server.send(b"");
+    connection.ask("/v1/completions", &completion(1, 1), "[DONE]");
+    connection
+}
+
+/// More connections than there are slots, each with a long reply.
+const FLOOD: usize = target::MAX_SEQUENCES + 4;
+
+/// Has one thing answered while a flood holds the slots, none of whose replies ends.
+fn is_answered_beside_a_flood(server: &TestServer, ask: impl FnOnce()) {
+    server.wait_for(|stats| {
+        (stats.running.get(), stats.waiting.get()) == (target::MAX_SEQUENCES as u64, 4)
+    });
+    let stats = server.state.service().unwrap().engine.stats();
+    let ended = stats.finished_length.get();
+    ask();
+    assert_eq!(
+        stats.finished_length.get(),
+        ended + 1,
+        "another reply ended"
+    );
+    assert_eq!(stats.waiting.get(), 4);
+}
+
+#[test]
+fn a_new_connection_is_taken_before_those_that_keep_sending() {
+    let server = TestServer::start(slow());
+    let mut flood: Vec<_> = (0..FLOOD).map(|_| returning(&server)).collect();
+    let body = completion(1000, 1);
+    for connection in &mut flood {
+        connection.ask("/v1/completions", &body, "200 OK");
+    }
+    is_answered_beside_a_flood(&server, || {
+        let answer = server.chat(json!({"max_tokens": 1}));
+        assert_eq!(answer.status, 200);
+    });
+}
+
+#[test]
+fn a_connection_that_returns_is_taken_before_a_flood_of_new_ones() {
+    let server = TestServer::start(slow());
+    let mut own = returning(&server);
+    let body = completion(1000, 1);
+    let _flood: Vec<_> = (0..FLOOD)
+        .map(|_| server.post("/v1/completions", &body))
+        .collect();
+    is_answered_beside_a_flood(&server, || {
+        own.ask("/v1/completions", &completion(1, 1), "[DONE]");
+    });
+}
+
+#[test]
+fn a_queue_full_of_batches_has_a_place_for_a_new_connection() {
+    let server = TestServer::start(slow());
+    let mut batches = Vec::new();
+    let is_full = |batch: &Connection| batch.so_far().contains("429 Too Many");
+    while !batches.last().is_some_and(is_full) {
+        let mut batch = returning(&server);
+        batch.ask(
+            "/v1/completions",
+            &completion(1000, CHOICES_MAX),
+            "\r\n\r\n",
+        );
+        batches.push(batch);
+    }
+    assert!(batches.len() > target::MAX_SEQUENCES, "{}", batches.len());
+    assert_eq!(server.chat(json!({"max_tokens": 1})).status, 200);
 }
 
 #[test]

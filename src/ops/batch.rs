@@ -4,7 +4,11 @@ use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
 use crate::executor::{DeviceError, Draw, ENDS_MAX, Kept, PageId, Rows, Slot, States, TokenId};
-use crate::target::{MAX_CONTEXT, PAGE, STATES, VOCAB};
+use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB};
+
+/// Slots that sequences may have: those of their states; one more than a step has sequences where
+/// the model has no states.
+const SLOTS: usize = if SNAPSHOTS > 0 { STATES } else { STATES + 1 };
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
@@ -238,8 +242,8 @@ impl Batch {
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
         let drafts = rows.behind.iter().copied();
         let used = || states.written().chain([states.from]).chain(drafts.clone());
-        if used().any(|slot| slot.0 as usize >= STATES) {
-            return fail(format!("{states:?}, slots end at {STATES}"));
+        if used().any(|slot| slot.0 as usize >= SLOTS) {
+            return fail(format!("{states:?}, slots end at {SLOTS}"));
         }
         if let Some(Kept { rows: kept, .. }) = states.kept
             && !(is_on_grid(start) && kept > 0 && is_on_grid(kept) && kept <= rows.tokens.len())
@@ -272,7 +276,7 @@ impl Batch {
 
     /// Each state that is written has one writer, and no reader but that.
     fn check_owners(&self) -> Result<(), DeviceError> {
-        let mut users = [(0_usize, 0_usize); STATES];
+        let mut users = [(0_usize, 0_usize); SLOTS];
         for span in &self.spans {
             let (states, behind) = (span.states, self.behind(span));
             let written = states.written().chain(behind.iter().copied());
@@ -449,7 +453,7 @@ mod tests {
         };
         let page = [PageId(PAGES as u32)];
         for (rows, named) in [
-            (rows(STATES as u32, &[1]), "slots end"),
+            (rows(SLOTS as u32, &[1]), "slots end"),
             (rows(0, &[]), "rows 0..0"),
             (rows(0, &[1, none]), "token"),
             (
