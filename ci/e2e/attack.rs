@@ -2,6 +2,7 @@
 //! host does not give, slow readers, crowds, and files of the operator that others may touch.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run_under, with,
+    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run, run_under, with,
 };
 use crate::keys::KeyFile;
 
@@ -309,6 +310,85 @@ fn a_new_connection_waits_for_no_end_of_two_batches() {
         1.0,
         "a reply of a batch ended first"
     );
+}
+
+/// Sends all of a request, however early it is refused, and reads the answer.
+fn sent_whole(server: &Server, request: &[u8]) -> Answer {
+    let mut connection = server.send(b"");
+    connection
+        .stream
+        .write_all(request)
+        .expect("all of it is taken");
+    connection.answer()
+}
+
+/// A request with a body of so many bytes, none of them JSON.
+fn bulky(method: &str, more: &str, bytes: usize) -> Vec<u8> {
+    let head = format!(
+        "{method} /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}content-length: {bytes}\r\n\r\n"
+    );
+    [head.into_bytes(), vec![b'x'; bytes]].concat()
+}
+
+#[test]
+fn bodies_that_there_is_no_memory_for_are_told_so() {
+    let server = Server::start();
+    let request = bulky("POST", "", 7_900_000);
+    let statuses = thread::scope(|scope| {
+        let ask = || sent_whole(&server, &request).status;
+        let clients: Vec<_> = (0..16).map(|_| scope.spawn(ask)).collect();
+        let statuses = clients.into_iter().map(|client| client.join().unwrap());
+        statuses.collect::<Vec<_>>()
+    });
+    let is_told = |status: &u16| [400, 503].contains(status);
+    assert!(
+        statuses.iter().all(is_told) && statuses.contains(&503),
+        "{statuses:?}"
+    );
+}
+
+#[test]
+fn an_answer_before_the_end_of_a_body_reaches_its_client() {
+    let file = KeyFile::new("early", "someone-0123456789abcdef\n");
+    let server = Server::start_with(&["--api-keys-file", file.path()]);
+    let key = "authorization: Bearer someone-0123456789abcdef\r\n";
+    let chunked = |chunks: usize| {
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{key}transfer-encoding: chunked\r\n\r\n"
+        );
+        let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+        (head + &chunk.repeat(chunks) + "0\r\n\r\n").into_bytes()
+    };
+    for (request, status) in [
+        (bulky("POST", key, 20_000_000), 413),
+        (chunked(20), 413),
+        (bulky("POST", "", 8_000_000), 401),
+        (bulky("PUT", key, 8_000_000), 405),
+        (bulky("POST", &format!("{key}host: b\r\n"), 8_000_000), 400),
+        (
+            bulky(
+                "POST",
+                &format!("{key}content-encoding: gzip\r\n"),
+                8_000_000,
+            ),
+            415,
+        ),
+    ] {
+        assert_eq!(sent_whole(&server, &request).status, status);
+    }
+}
+
+#[test]
+fn a_client_for_whom_there_is_no_connection_is_told_so() {
+    let server = Server::start_under("ulimit -n 80", &[]);
+    // Some files are not for connections.
+    let open: Vec<_> = (0..20).map(|_| server.send(b"")).collect();
+    let refused = sent_whole(&server, &bulky("POST", "", 4_000_000));
+    assert_eq!(
+        (refused.status, &refused.error()["code"]),
+        (503, &json!("connections"))
+    );
+    drop(open);
 }
 
 #[test]

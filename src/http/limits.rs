@@ -20,7 +20,16 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 pub const IDLE_TIMEOUT_SCARCE: Duration = HEAD_TIMEOUT;
 /// Time beyond that, for a request that is on its way.
 pub const IDLE_GRACE: Duration = Duration::from_secs(5);
-/// The same when the server ends.
+/// Bytes that are read and dropped of a client that is still sending behind its last answer, and for
+/// how long, in all and between two pieces: a connection that is closed with bytes unread is reset, and
+/// the answer may be lost with it. No longer than a head may take, so that nobody gains by it.
+pub const LINGER_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+pub const LINGER_TIMEOUT: Duration = HEAD_TIMEOUT;
+pub const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
+pub const LINGER_PIECE_BYTES: usize = 16 * 1024;
+/// Connections beyond those that there may be that are told so, and waited for likewise.
+pub const REFUSED_MAX: usize = 32;
+/// Time for a request that is on its way over an idle connection when the server ends.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time from the end of a client's side to the first byte that is written early, to see whether the
 /// client is there; each later pair of them comes after twice the time.
@@ -169,4 +178,5 @@ const _: () = assert!(
 const _: () = assert!(BODIES_BYTES_MAX >= BODY_BYTES_MAX);
 const _: () = assert!(SMALL_BODY_BYTES < BODY_BYTES_MAX);
 const _: () = assert!(HEAD_BYTES_MAX > URI_BYTES_MAX);
+const _: () = assert!(REFUSED_MAX < FILES_BESIDE_CONNECTIONS);
 const _: () = assert!(BODY_IDLE_TIMEOUT.as_secs() < BODY_TIMEOUT.as_secs());

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::net;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use hyper::header::{CONNECTION, DATE, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -23,7 +24,8 @@ use crate::calendar::strftime;
 use super::error::ApiError;
 use super::limits::{
     ABORT_TIMEOUT, ACCEPT_PAUSE, DRAIN_IDLE_GRACE, DRAIN_TIMEOUT, HEAD_BYTES_MAX, HEAD_TIMEOUT,
-    HEADERS_MAX, IDLE_TIMEOUT, IDLE_TIMEOUT_SCARCE,
+    HEADERS_MAX, IDLE_TIMEOUT, IDLE_TIMEOUT_SCARCE, LINGER_BYTES_MAX, LINGER_IDLE_TIMEOUT,
+    LINGER_PIECE_BYTES, LINGER_TIMEOUT, REFUSED_MAX,
 };
 use super::listener::{Accepted, Listener};
 use super::peer::Peer;
@@ -140,6 +142,7 @@ async fn accept(
     (places, connections_max): (&Arc<Semaphore>, usize),
     stopping: &watch::Sender<bool>,
 ) {
+    let refusals = Arc::new(Semaphore::new(REFUSED_MAX));
     loop {
         let mut stream = match listener.accept().await {
             Ok(stream) => stream,
@@ -155,6 +158,9 @@ async fn accept(
                 .fetch_add(1, Ordering::Relaxed);
             if tls.is_none() {
                 stream.write_now(TOO_MANY);
+            }
+            if let Ok(permit) = refusals.clone().try_acquire_owned() {
+                Home::emptiest(homes).run(end(stream, permit));
             }
             continue;
         };
@@ -185,6 +191,40 @@ async fn accept(
     }
 }
 
+/// Ends a connection that there is no place for, whose client was told.
+async fn end(stream: Accepted, _permit: OwnedSemaphorePermit) {
+    match stream {
+        Accepted::Tcp(stream) => {
+            if let Ok(mut stream) = TcpStream::from_std(stream) {
+                linger(&mut stream).await;
+            }
+        }
+        Accepted::Unix(stream) => {
+            if let Ok(mut stream) = UnixStream::from_std(stream) {
+                linger(&mut stream).await;
+            }
+        }
+    }
+}
+
+/// Ends the server's side, and reads what the client still sends until it ends its own, within
+/// bounds.
+async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let reading = async {
+        stream.shutdown().await?;
+        let (mut piece, mut left) = (vec![0; LINGER_PIECE_BYTES], LINGER_BYTES_MAX);
+        while left > 0 {
+            match timeout(LINGER_IDLE_TIMEOUT, stream.read(&mut piece)).await?? {
+                0 => break,
+                count => left = left.saturating_sub(count),
+            }
+        }
+        io::Result::Ok(())
+    };
+    // However it ends, nothing is owed any more.
+    let _ = timeout(LINGER_TIMEOUT, reading).await;
+}
+
 /// Shakes hands with a client, then serves it.
 async fn encrypted(
     tls: Tls,
@@ -204,7 +244,7 @@ async fn encrypted(
 
 /// Serves one connection to its end.
 async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: Peer,
     state: Arc<State>,
     place: Place,
@@ -226,25 +266,36 @@ async fn connection(
             Ok::<_, Infallible>(response)
         }
     });
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        // An event is short: to copy it behind its framing costs less than to tell the kernel of
-        // three pieces.
-        .writev(false)
-        .header_read_timeout(None) // the wire's affair
-        .max_headers(HEADERS_MAX)
-        .max_header_size(HEAD_BYTES_MAX)
-        .max_buf_size(HEAD_BYTES_MAX * 2)
-        .serve_connection(TokioIo::new(Wire::new(stream, peer.clone())), service);
-    tokio::pin!(serving);
-    let ended = tokio::select! {
-        ended = serving.as_mut() => Some(ended),
-        _ = stopping.wait_for(|stopping| *stopping) => None,
+    {
+        let wire = Wire::new(&mut stream, peer.clone());
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            // An event is short: to copy it behind its framing costs less than to tell the kernel
+            // of three pieces.
+            .writev(false)
+            .header_read_timeout(None) // the wire's affair
+            .max_headers(HEADERS_MAX)
+            .max_header_size(HEAD_BYTES_MAX)
+            .max_buf_size(HEAD_BYTES_MAX * 2)
+            .serve_connection(TokioIo::new(wire), service);
+        tokio::pin!(serving);
+        let ended = tokio::select! {
+            ended = serving.as_mut() => Some(ended),
+            _ = stopping.wait_for(|stopping| *stopping) => None,
+        };
+        if ended.is_none() && !is_over(serving.as_mut(), &peer).await {
+            serving.as_mut().graceful_shutdown();
+            // A connection's failure concerns its client only, who knows of it.
+            let _ = serving.await;
+        }
+    }
+    let stopped = async {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+        sleep(DRAIN_IDLE_GRACE).await;
     };
-    if ended.is_none() && !is_over(serving.as_mut(), &peer).await {
-        serving.as_mut().graceful_shutdown();
-        // A connection's failure concerns its client only, who knows of it.
-        let _ = serving.await;
+    tokio::select! {
+        () = linger(&mut stream) => {}
+        () = stopped => {}
     }
     open.fetch_sub(1, Ordering::Relaxed);
 }
@@ -285,7 +336,45 @@ fn announce(response: &mut Response<ResponseBody>, peer: &Peer, idle: Duration) 
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::duplex;
+    use tokio::time::Instant;
+
     use super::*;
+
+    /// Seconds and bytes after which the server gives up a client that sends pieces at intervals.
+    async fn lingered(piece: usize, interval: Duration) -> (Duration, usize) {
+        let (mut client, mut stream) = duplex(piece);
+        let begun = Instant::now();
+        let sending = async {
+            let (bytes, mut sent) = (vec![0; piece], 0);
+            while client.write_all(&bytes).await.is_ok() {
+                sent += piece;
+                sleep(interval).await;
+            }
+            sent
+        };
+        let ending = async {
+            linger(&mut stream).await;
+            drop(stream);
+            begun.elapsed()
+        };
+        let (sent, took) = tokio::join!(sending, ending);
+        (took, sent)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_goes_on_sending_is_read_within_bounds() {
+        let (silent, _) = lingered(1, LINGER_IDLE_TIMEOUT * 2).await;
+        assert_eq!(silent, LINGER_IDLE_TIMEOUT);
+        let (slow, _) = lingered(1, LINGER_IDLE_TIMEOUT / 2).await;
+        assert_eq!(slow, LINGER_TIMEOUT);
+        let (fast, sent) = lingered(1 << 20, Duration::ZERO).await;
+        assert!(fast < LINGER_IDLE_TIMEOUT, "{fast:?}");
+        assert!(
+            (LINGER_BYTES_MAX..LINGER_BYTES_MAX + (3 << 20)).contains(&sent),
+            "{sent}"
+        );
+    }
 
     #[test]
     fn the_date_follows_the_clock_back() {
