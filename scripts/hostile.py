@@ -4,7 +4,9 @@
 
 Requests are those of `ci/e2e/recordings`, mutated: fields that are lost, doubled or of another
 type, numbers and texts out of any range, bodies that are cut or hold other bytes. One of four is
-written by hand, with another method, path, header, framing, or end. Each answer must be one of a
+written by hand, with another method, path, header, framing, or end, and one of fifty is dear to
+read: texts of letters with combining marks, grammars that are long chains of rules, schemas of
+hundreds of properties. Each answer must be one of a
 client's error or of success, whole and in time; the server must serve to the end.
 
 Many mutated requests are still valid, and share the engine with the stream as any others would:
@@ -12,7 +14,9 @@ it becomes slower then, by as much as there is work. That is no fault, so it is 
 those that were refused are sent again by themselves, and beside them the stream must not become
 slower than `--slower` allows. A model that the CPU computes shares the cores with senders and
 server all the same. Where it is another device's, as the example `scripted` plays it, steps keep
-their pace, and `--paced` allows nothing to become slower. Exits with 1 otherwise. Seeded: the same
+their pace, and `--paced` allows nothing to become slower: of a hundred gaps between the events of
+a stream all but one are at most twice as long as alone, and none is longer than half a second.
+Exits with 1 otherwise. Seeded: the same
 arguments send the same requests. Standard library only.
 """
 
@@ -45,6 +49,8 @@ TOKENS, RETRY_S = 64, 1
 PIECE_BYTES = 64 * 1024
 # How much longer a stream may take.
 SLOWER, SLOWER_PACED = 3, 1.1
+# How much longer a gap may be, but for one of a hundred, and the longest, in milliseconds.
+GAP_SLOWER, GAP_MAX_MS = 2, 500
 # Linux's option that tells when bytes came, which Python has no name for, and what it tells.
 SO_TIMESTAMPNS, TIME = 35, struct.Struct("@ll")
 RECORDINGS = os.path.join(os.path.dirname(__file__), "../ci/e2e/recordings/*.jsonl")
@@ -60,6 +66,8 @@ LIMITS = {"/v1/chat/completions": "max_completion_tokens", "/v1/completions": "m
 BODY_BYTES_MAX = 4 * 1024 * 1024
 # Of requests, those whose head and framing are hostile too.
 RAW = 0.25
+# Of the others, those that are dear to read.
+DEAR = 0.02
 # But for those that announce another one.
 STATUS = re.compile(rb"^HTTP/1\.1 ([2-9]\d{2}) ", re.MULTILINE)
 # What a request gets that asks for another version of HTTP.
@@ -127,6 +135,28 @@ def mutated(dice, path, body):
     return text[:BODY_BYTES_MAX]
 
 
+def dear(dice):
+    """A path, and the bytes of a body that takes long to read."""
+    count = dice.choice([300, 1000, 4000])
+    kind = dice.randrange(4)
+    if kind == 0:
+        marks = "".join(chr(0x300 + dice.randrange(0x70)) for _ in range(dice.randint(1, 40)))
+        text = "".join(dice.choice("aeinou") + marks for _ in range(count))
+        return "/tokenize", json.dumps({"prompt": text}).encode()
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": TOKENS_MAX}
+    if kind == 1:
+        rules = ["root ::= r0", *(f"r{at} ::= r{at + 1}" for at in range(count)), f'r{count} ::= "x"']
+        body["structured_outputs"] = {"grammar": "\n".join(rules)}
+    elif kind == 2:
+        properties = {f"p{at}": {"type": "integer"} for at in range(count // 8)}
+        schema = {"type": "object", "properties": properties, "required": list(properties)}
+        body["response_format"] = {"type": "json_schema",
+                                   "json_schema": {"name": "s", "strict": True, "schema": schema}}
+    else:
+        body["messages"][0]["content"] = "a\u0301\u0323" * count
+    return "/v1/chat/completions", json.dumps(body).encode()
+
+
 def answers(address, request):
     """The statuses that answer bytes, behind which the client ends its side; none where they are no
     whole request, or where the server refused before it had read all of them."""
@@ -163,7 +193,9 @@ class Attack:
                 self.left -= 1
                 path, body = self.dice.choice(self.seeds)
                 body = mutated(self.dice, path, body)
-                if self.dice.random() < RAW:
+                if self.dice.random() < DEAR:
+                    path, body = dear(self.dice)
+                elif self.dice.random() < RAW:
                     path, body = None, hostile_raw.request(self.dice, path, body)
                 if self.left not in self.without:
                     self.due += self.pause
@@ -261,18 +293,19 @@ def median(times):
 
 
 def told(streams):
-    """The median of the seconds that streams took, and words about them."""
+    """The median of the seconds that streams took, the longest gap but for one of a hundred and the
+    longest of all, and words about them."""
     seconds = [took for took, _ in streams]
     gaps = sorted(gap * 1000 for _, gaps in streams for gap in gaps)
     found, rare = median(seconds), gaps[len(gaps) * 99 // 100]
-    return found, (f"{found:.3f} s (slowest of {len(streams)}: {max(seconds):.3f} s), "
+    return (found, rare, gaps[-1]), (f"{found:.3f} s (slowest of {len(streams)}: {max(seconds):.3f} s), "
                    f"{median(gaps):.1f} ms between its events "
                    f"(one of a hundred {rare:.1f}, one {gaps[-1]:.1f})")
 
 
 def beside(attack, count, name, reader):
-    """Sends the attack; returns the median of the seconds that streams take beside it, as
-    `reader` reads them."""
+    """Sends the attack; returns the times of streams beside it, as `told` does, which `reader`
+    reads."""
     threads = [threading.Thread(target=attack.run) for _ in range(count)]
     begun, streams, progress = time.monotonic(), [], time.monotonic()
     for thread in threads:
@@ -313,14 +346,17 @@ def main():
     alone, words = told([reader.submit(stream, address).result() for _ in range(ALONE)])
     print(f"a stream of {TOKENS} tokens alone: {words}")
     every = Attack(address, options.requests, options.seed)
-    slower = beside(every, options.threads, "all of them", reader) / alone
+    times = [beside(every, options.threads, "all of them", reader)]
     refused = Attack(address, options.requests, options.seed, options.rate, every.valid)
-    slower_refused = beside(refused, options.threads, "those that are refused", reader) / alone
+    times.append(beside(refused, options.threads, "those that are refused", reader))
     reader.shutdown()
+    slower, slower_refused = (found / alone[0] for found, _, _ in times)
+    rare, longest = (max(values) for values in list(zip(*times))[1:])
     print(f"{slower:.2f} and {slower_refused:.2f} times as long as alone")
     judged = max(slower, slower_refused) if options.paced else slower_refused
     faults = every.faults + refused.faults
-    if faults or judged > allowed:
+    uneven = rare > GAP_SLOWER * alone[1] or longest > GAP_MAX_MS
+    if faults or judged > allowed or (options.paced and uneven):
         sys.exit(1)
 
 
