@@ -9,6 +9,7 @@
 pub mod backend;
 #[cfg(feature = "server")]
 pub mod bench;
+pub mod beneath;
 #[cfg(feature = "server")]
 pub mod calendar;
 #[cfg(feature = "server")]
@@ -24,6 +25,7 @@ pub mod log;
 pub mod model;
 pub mod operator_file;
 pub mod ops;
+pub mod output;
 pub mod ranking;
 pub mod shapes;
 pub mod target;

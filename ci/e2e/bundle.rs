@@ -2,15 +2,15 @@
 //! damaged is named before anything of a bundle runs.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use crate::corrupt::Model;
 use crate::harness::{Place, outcome};
 
 /// Name of the binary in a bundle.
-const NAME: &str = "atlas-cpu-tiny-nvfp4";
+pub const NAME: &str = "atlas-cpu-tiny-nvfp4";
 const WEIGHTS: &str = "weights/model.packed";
 /// Bits from one trial to the next where a file is small; it has no factor in common with eight.
 const STRIDE: usize = if option_env!("ATLAS_AT_LENGTH").is_some() {
@@ -26,7 +26,7 @@ fn told(done: Output) -> (i32, String) {
     (done.status.code().unwrap(), said)
 }
 
-fn shell(folder: &str, line: &str) -> (i32, String) {
+pub fn shell(folder: &str, line: &str) -> (i32, String) {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).current_dir(folder);
     told(shell.output().unwrap())
@@ -45,7 +45,7 @@ const UNSIGNED: &str = "grep ' install.sh$'";
 const SIGNED: &str = "minisign -V";
 
 /// All files below a folder.
-fn files(folder: &str) -> Vec<PathBuf> {
+pub fn files(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::from(folder)];
     while let Some(folder) = open.pop() {
@@ -59,7 +59,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-fn sums(bundle: &str) {
+pub fn sums(bundle: &str) {
     let list = "find . -type f ! -name 'SHA256SUMS*' | sed 's,^./,,' | sort";
     let list = format!("{list} | xargs sha256sum > SHA256SUMS");
     assert_eq!(shell(bundle, &list).0, 0);
@@ -101,7 +101,11 @@ fn a_bundle_installs_and_leaves_nothing() {
         let (code, said) = install(&bundle, &root, UNSIGNED);
         assert_eq!(code, 0, "{said}");
     }
-    assert_eq!(files(&root).len(), 4, "binary, unit, drop-in, settings");
+    let placed = files(&root).len();
+    assert_eq!(
+        placed, 5,
+        "binary, unit, drop-in, settings and the list of them"
+    );
     assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
     assert_eq!(files(&root), Vec::<PathBuf>::new());
 }
@@ -206,11 +210,11 @@ fn weights_in_parts_are_installed_whole_or_the_part_is_named() {
     }
     let (code, said) = install(&bundle, &root, UNSIGNED);
     assert_eq!(code, 0, "{said}");
-    let weights = format!("{root}/var/lib/atlas/tiny");
+    let weights = format!("{root}/var/lib/atlas/{NAME}");
     assert_eq!(outcome(&["verify", "--full", &weights]).0, 0);
     let settings = fs::read_to_string(format!("{root}/etc/atlas/{NAME}.toml")).unwrap();
     assert!(
-        settings.contains("weights = \"/var/lib/atlas/tiny\""),
+        settings.contains(&format!("weights = \"/var/lib/atlas/{NAME}\"")),
         "{settings}"
     );
     assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
@@ -223,22 +227,24 @@ fn an_interrupted_installation_goes_on_with_the_same_command() {
     let (bundle, root) = (in_parts(&place, "interrupted"), place.path("root"));
     assert_eq!(install(&bundle, &root, UNSIGNED).0, 0);
     let whole = files(&root);
-    let weights = format!("{root}/var/lib/atlas/tiny");
-    let file = files(&weights).remove(0);
+    let file = files(&format!("{root}/var/lib/atlas/{NAME}")).remove(0);
     let (bytes, fine) = (fs::metadata(&file).unwrap().len(), fs::read(&file).unwrap());
     // State of a run that ended within the second part, before it wrote the program.
-    let unfinished = format!("{weights}.partial");
-    fs::rename(&weights, &unfinished).unwrap();
-    let there = Path::new(&unfinished).join(file.file_name().unwrap());
-    let partial = PathBuf::from(format!("{}.partial", there.display()));
-    fs::rename(&there, &partial).unwrap();
-    let cut = fs::OpenOptions::new().write(true).open(&partial).unwrap();
+    let weights = file.parent().unwrap();
+    let name = weights.file_name().unwrap().to_str().unwrap();
+    let unfinished = weights.with_file_name(format!(".{name}.0123456789abcdef.partial"));
+    fs::rename(weights, &unfinished).unwrap();
+    fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o700)).unwrap();
+    let there = unfinished.join(file.file_name().unwrap());
+    let cut = fs::OpenOptions::new().write(true).open(&there).unwrap();
     cut.set_len(bytes / 2).unwrap();
+    let begun = there.metadata().unwrap().ino();
     fs::remove_file(format!("{root}/usr/local/bin/{NAME}")).unwrap();
     let (code, said) = install(&bundle, &root, UNSIGNED);
     assert_eq!(code, 0, "{said}");
     assert_eq!(files(&root).len(), whole.len());
     assert!(fs::read(&file).unwrap() == fine);
+    assert_eq!(file.metadata().unwrap().ino(), begun, "it went on");
 }
 
 #[test]

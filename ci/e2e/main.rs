@@ -17,6 +17,7 @@ mod corrupt;
 mod counts;
 mod directories;
 mod drawn;
+mod files;
 mod forged;
 mod harness;
 mod keys;

@@ -75,11 +75,14 @@ impl Files {
         }
     }
 
-    /// The packed file at `path` or in that directory, or the directory of a checkpoint.
+    /// The packed file at `path` or in that directory, or the directory of a checkpoint; where
+    /// `install` keeps a folder for each build of the binary, those in that of this one.
     ///
     /// # Errors
     /// When there is neither.
     pub fn at(path: &Path) -> Result<Files, WeightsError> {
+        let own = path.join(packed::folder_name(READER.layout));
+        let path = if own.is_dir() { &own } else { path };
         let inside = path.join(packed::file_name());
         let found = [path, &inside]
             .into_iter()

@@ -1,22 +1,22 @@
 //! `pack`: weights as the kernels of this binary read them, in one file.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 use argh::{ArgsInfo, FromArgs};
-use rustix::fs::statvfs;
 
 use super::boot::{self, Files};
-use super::carry::transfer::UNFINISHED;
+use super::carry::transfer::{enough, unwritable};
 use super::meter::Meter;
 use super::{Exit, Failure};
 use crate::backend::{self, Backend, READER};
 use crate::model;
 use crate::ops::Device;
+use crate::output::Output;
 use crate::target;
 use crate::text::template::special;
 use crate::weights::packed::Writer;
@@ -58,7 +58,7 @@ impl From<io::Error> for Stopped {
     }
 }
 
-/// Writes the file under another name until it is whole.
+/// Writes the file beside its place until it is whole.
 ///
 /// # Errors
 /// Why these weights are not this binary's, or what cannot be written.
@@ -69,27 +69,21 @@ pub fn run(options: &Pack) -> Result<(), Failure> {
         let message = format!("{}: is packed already", packed.path().display());
         return Err(Failure::new(Exit::Usage, message));
     }
-    if dest.is_dir() {
-        let message = format!("{}: is a directory; name a file", dest.display());
-        return Err(Failure::new(Exit::Usage, message));
-    }
     let progress = Arc::new(Progress::default());
     let checkpoint = files.open(progress.clone());
     let checkpoint = checkpoint.map_err(|error| boot::start_failure(&error))?;
     let texts = texts(&files)?;
-    let unfinished = unfinished(dest);
-    room(&unfinished, bytes_max(&texts))?;
+    let output = Output::create(dest).map_err(|why| unwritable(dest, &why))?;
+    enough(output.folder(), bytes_max(&texts))?;
     let meter = Meter::start(&progress);
     progress.enter(Stage::Packing);
-    let written = create(&unfinished)
-        .map_err(Stopped::from)
-        .and_then(|file| write(file, &checkpoint, files.are_drawn(), &texts))
-        .and_then(|bytes| Ok(fs::rename(&unfinished, dest).map(|()| bytes)?));
+    let written = output.file().try_clone().map_err(Stopped::from);
+    let written = written.and_then(|file| write(file, &checkpoint, files.are_drawn(), &texts));
+    let written = written.and_then(|bytes| Ok(output.finish().map(|()| bytes)?));
     drop(meter);
-    let bytes = written.map_err(|stopped| {
-        // Its bytes on a full disk are of no use to a later run.
-        let _ = fs::remove_file(&unfinished);
-        failure(&stopped, &unfinished)
+    let bytes = written.map_err(|stopped| match stopped {
+        Stopped::Weights(error) => boot::start_failure(&error),
+        Stopped::Writing(why) => unwritable(dest, &why),
     })?;
     boot::print(&format!(
         "{}: {bytes} bytes; `{} serve {}` starts from it\n",
@@ -113,12 +107,6 @@ fn texts(files: &Files) -> Result<Vec<(String, Vec<u8>)>, Failure> {
         .collect()
 }
 
-fn unfinished(dest: &Path) -> PathBuf {
-    let mut name = dest.to_path_buf().into_os_string();
-    name.push(UNFINISHED);
-    name.into()
-}
-
 /// Bytes of the file, at most, but for its table.
 fn bytes_max(texts: &[(String, Vec<u8>)]) -> u64 {
     let layout = Layout::whole();
@@ -129,42 +117,6 @@ fn bytes_max(texts: &[(String, Vec<u8>)]) -> u64 {
     let vectors = vectors.map(|weight| (weight.elements() * size_of::<f32>()) as u64);
     let texts = texts.iter().map(|(_, text)| text.len() as u64);
     matrices.chain(vectors).chain(texts).sum()
-}
-
-/// Refuses before anything is written what the disk has no room for.
-fn room(unfinished: &Path, needed: u64) -> Result<(), Failure> {
-    let folder = unfinished
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    // Leavings of an interrupted run are written over.
-    let there = fs::metadata(unfinished).map_or(0, |found| found.len());
-    let free = statvfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_frsize));
-    match free {
-        Ok(free) if free.saturating_add(there) < needed => Err(Failure::new(
-            Exit::Io,
-            format!(
-                "{}: up to {needed} bytes are needed and {free} are free; free some or take \
-                 another disk",
-                folder.display()
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Opens the file for this run alone, and empties it.
-fn create(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
-    opened
-        .try_lock()
-        .map_err(|_| io::Error::new(io::ErrorKind::ResourceBusy, "another run writes it"))?;
-    opened.set_len(0)?;
-    Ok(opened)
 }
 
 /// Makes the items `0 .. count` on several threads, and gives them to `take` in their order. A
@@ -232,22 +184,6 @@ fn write(
     }
     checkpoint.check_unchanged()?;
     Ok(writer.finish()?)
-}
-
-fn failure(stopped: &Stopped, unfinished: &Path) -> Failure {
-    match stopped {
-        Stopped::Weights(error) => boot::start_failure(error),
-        Stopped::Writing(why) => {
-            let fix = match why.kind() {
-                io::ErrorKind::StorageFull => "free some of the disk and run the same command",
-                io::ErrorKind::PermissionDenied => "run it as a user who may, or name another file",
-                io::ErrorKind::ResourceBusy => "wait for its end, or name another file",
-                _ => "the same command begins anew",
-            };
-            let path = unfinished.display();
-            Failure::new(Exit::Io, format!("{path}: cannot be written: {why}; {fix}"))
-        }
-    }
 }
 
 #[cfg(test)]

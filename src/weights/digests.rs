@@ -17,6 +17,7 @@ use super::folder::Folder;
 use super::origin::{Expected, Records, Revision, Witness, revisions};
 use super::progress::{Progress, Stage};
 use super::source::Source;
+use super::synth;
 use crate::target;
 
 /// Bytes hashed per read.
@@ -70,20 +71,47 @@ pub(super) fn names(folder: &Folder) -> Result<Vec<String>, WeightsError> {
         let names = target::CHECKPOINT.iter().map(|file| file.name.to_string());
         return Ok(names.collect());
     }
-    let mut names = BTreeSet::new();
-    match folder.has(INDEX) {
-        true => {
-            let index = checkpoint::read_index(folder)?;
-            names.extend(index.into_values());
-            names.insert(INDEX.to_string());
-        }
-        false => drop(names.insert(SINGLE.to_string())),
-    }
-    let text = [target::TOKENIZER_FILE, target::TEMPLATE_FILE];
-    let small = SMALL.into_iter().chain(text);
-    let small = small.filter(|name| !name.is_empty() && folder.has(name));
-    names.extend(small.map(str::to_string));
+    let mut names = of_index(folder)?;
+    names.extend(of_text().filter(|name| folder.has(name)));
     Ok(names.into_iter().collect())
+}
+
+/// Names of the files of weights: those of the index and itself, or the only one.
+fn of_index(folder: &Folder) -> Result<BTreeSet<String>, WeightsError> {
+    if !folder.has(INDEX) {
+        return Ok(BTreeSet::from([SINGLE.to_string()]));
+    }
+    let mut names: BTreeSet<String> = checkpoint::read_index(folder)?.into_values().collect();
+    names.insert(INDEX.to_string());
+    Ok(names)
+}
+
+/// Names of the small files that a server reads where they are there.
+fn of_text() -> impl Iterator<Item = String> {
+    let text = [target::TOKENIZER_FILE, target::TEMPLATE_FILE];
+    let names = SMALL.into_iter().chain(text);
+    names.filter(|name| !name.is_empty()).map(str::to_string)
+}
+
+/// Files that a server may read of the checkpoint in `folder`, and what marks drawn weights.
+///
+/// # Errors
+/// An index that cannot be read.
+pub fn listed(folder: &Folder) -> Result<Vec<String>, WeightsError> {
+    let mut names = of_index(folder)?;
+    names.extend(fixed());
+    Ok(names.into_iter().filter(|name| folder.has(name)).collect())
+}
+
+/// Whether a checkpoint may list a file of this name, shards aside.
+pub fn may_be_listed(name: &str) -> bool {
+    name == INDEX || fixed().any(|fixed| fixed == name)
+}
+
+/// Names of files that every checkpoint of the target may have.
+fn fixed() -> impl Iterator<Item = String> {
+    let release = target::CHECKPOINT.iter().map(|file| file.name.to_string());
+    of_text().chain(release).chain([synth::MARK.to_string()])
 }
 
 /// What the directory says of the revision that it holds.

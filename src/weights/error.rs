@@ -346,5 +346,10 @@ fn distrust(why: &Distrust, directory: &Path) -> String {
              the file itself in the link's place",
             file.display()
         ),
+        Distrust::ChosenBy(user, file, owner) => format!(
+            "user {user} placed the link {}, and the file is user {owner}'s: it is not copied; put \
+             the file itself in the link's place",
+            file.display()
+        ),
     }
 }

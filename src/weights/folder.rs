@@ -15,16 +15,14 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, openat, readlinkat};
 use rustix::io::Errno;
-use rustix::process::geteuid;
 
 use super::error::WeightsError;
+use crate::beneath::{self, LOOK, kind};
 
 /// Links on the way to one file; as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 /// Name of the folder of the hub's cache that holds contents by their digest.
 pub(super) const BLOBS: &str = "blobs";
-/// Looks at what a name stands for without reading it or waiting for a writer of a pipe.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
@@ -45,6 +43,9 @@ pub(super) struct Opened {
     pub direct: Option<File>,
     /// Name behind `blobs/` in the first link that has one: the content's digest in a hub cache.
     pub blob: Option<String>,
+    /// Users without whom it would not have been found: those who placed links on the way, and for
+    /// a file with several names the owner of the directory.
+    chosen_by: Vec<u32>,
 }
 
 /// Users who may place links.
@@ -54,10 +55,8 @@ impl Trusted {
     /// Root, this process, the owner of a directory, and that of `/`, who is root elsewhere where
     /// a container has users of its own.
     fn of(directory: &Stat) -> Trusted {
-        let root = open("/", LOOK, Mode::empty()).and_then(fstat);
-        let root = root.map_or(0, |stat| stat.st_uid);
-        let process = geteuid().as_raw();
-        Trusted([0, root, process, directory.st_uid])
+        let [root, container, process] = beneath::trusted();
+        Trusted([root, container, process, directory.st_uid])
     }
 
     fn has(&self, stat: &Stat) -> bool {
@@ -73,10 +72,6 @@ fn is_open_to_all(stat: &Stat) -> bool {
 /// Whether entries of a directory can be removed by their owners alone, as in `/tmp`.
 fn is_sticky(stat: &Stat) -> bool {
     stat.st_mode & Mode::SVTX.bits() != 0
-}
-
-fn kind(stat: &Stat) -> FileType {
-    FileType::from_raw_mode(stat.st_mode)
 }
 
 impl Folder {
@@ -122,6 +117,29 @@ impl Folder {
         Walk::new(self, name).and_then(Walk::arrive)
     }
 
+    /// Opens a file whose content is to be copied to where others read it. A link of another user
+    /// then leads only to what that user owns: what this process may read beyond that is not that
+    /// user's to publish.
+    ///
+    /// # Errors
+    /// `Untrusted` where it is not; `Absent`, `Denied`, `NotRegular` or `Io`.
+    pub fn open_to_copy(&self, name: &str) -> Result<File, WeightsError> {
+        let opened = self.file(name)?;
+        let path = self.path.join(name);
+        let owner = fstat(&opened.file).map_err(|error| WeightsError::of_path(&path, error.into()));
+        let owner = owner?.st_uid;
+        let trusted = beneath::trusted();
+        let mut chosen_by = opened.chosen_by.into_iter();
+        match chosen_by.find(|user| *user != owner && !trusted.contains(user)) {
+            None => Ok(opened.file),
+            Some(user) => Err(WeightsError::Untrusted {
+                why: Distrust::ChosenBy(user, path.clone(), owner),
+                path,
+                directory: self.path.clone(),
+            }),
+        }
+    }
+
     /// The content of a file of at most `bytes_max` bytes.
     ///
     /// # Errors
@@ -160,6 +178,8 @@ struct Walk<'a> {
     ahead: Vec<OsString>,
     links: usize,
     blob: Option<String>,
+    /// Owners of the links that were followed.
+    chosen_by: Vec<u32>,
 }
 
 impl<'a> Walk<'a> {
@@ -172,6 +192,7 @@ impl<'a> Walk<'a> {
             ahead: Vec::new(),
             links: 0,
             blob: None,
+            chosen_by: Vec::new(),
             folder,
             wanted,
         };
@@ -255,6 +276,7 @@ impl<'a> Walk<'a> {
             return Err(self.untrusted(Distrust::OpenToAll(self.at_path.clone())));
         }
         self.links += 1;
+        self.chosen_by.push(stat.st_uid);
         if self.links > LINKS_MAX {
             return Err(WeightsError::of_path(&self.wanted, Errno::LOOP.into()));
         }
@@ -275,10 +297,13 @@ impl<'a> Walk<'a> {
         }
         let file = self.reopen(name, seen, OFlags::empty())?;
         let direct = self.reopen(name, seen, OFlags::DIRECT).ok();
+        let mut chosen_by = self.chosen_by;
+        chosen_by.extend((seen.st_nlink > 1).then_some(directory.st_uid));
         Ok(Opened {
             file,
             direct,
             blob: self.blob,
+            chosen_by,
         })
     }
 
@@ -319,6 +344,8 @@ pub enum Distrust {
     OpenToAll(PathBuf),
     /// The file lies where any user can place one, and is another user's.
     FileOf(u32, PathBuf),
+    /// A user placed the link or name, and the file to be copied is another user's, the last.
+    ChosenBy(u32, PathBuf, u32),
 }
 
 /// The directory above; of a path that ends in no name, the real one.

@@ -29,7 +29,7 @@ fn open_to_all(path: &Path, sticky: u32) {
 }
 
 fn is_root() -> bool {
-    geteuid().is_root()
+    rustix::process::geteuid().is_root()
 }
 
 fn give_away(path: &Path) {
@@ -173,4 +173,30 @@ fn a_file_is_not_read_beyond_its_limit() {
     assert!(matches!(read(&model), Err(WeightsError::LargeFile { .. })));
     fs::write(model.join("file"), [0; 100]).unwrap();
     assert_eq!(read(&model).unwrap().len(), 100);
+}
+
+#[test]
+fn what_another_user_chose_is_copied_only_if_it_is_that_users() {
+    let (scratch, model) = scratch();
+    if !is_root() {
+        return;
+    }
+    let far = scratch.0.join("elsewhere/file");
+    let copied = || {
+        let opened = Folder::open(&model).unwrap().open_to_copy("file");
+        opened.map(drop).map_err(|error| error.to_string())
+    };
+    symlink(&far, model.join("file")).unwrap();
+    copied().unwrap();
+    give_away(&model);
+    give_away(&model.join("file"));
+    assert_eq!(read(&model).unwrap(), CONTENT, "it is served");
+    let why = copied().unwrap_err();
+    assert!(why.contains(&STRANGER.to_string()), "{why}");
+    give_away(&far);
+    copied().unwrap();
+    fs::remove_file(model.join("file")).unwrap();
+    lchown(&far, Some(0), None).unwrap();
+    fs::hard_link(&far, model.join("file")).unwrap();
+    assert!(copied().is_err(), "another name of root's file");
 }

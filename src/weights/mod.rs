@@ -26,7 +26,10 @@ mod synth;
 pub(crate) mod tests;
 
 pub use checkpoint::{Checkpoint, MatrixSource, VectorSource, open, open_embedded, open_layers};
-pub use digests::{FileDigest, SMALL, Verdict, block, of_directory, of_embedded, revisions_of};
+pub use digests::{
+    FileDigest, SMALL, Verdict, block, listed, may_be_listed, of_directory, of_embedded,
+    revisions_of,
+};
 pub use draw::LAYER_GROWTH;
 pub use error::WeightsError;
 pub use folder::Folder;

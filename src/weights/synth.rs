@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -20,6 +20,7 @@ use super::header::LENGTH_BYTES;
 use super::layout::Layout;
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Drawn, Seeded};
+use crate::beneath::{Beneath, Dir};
 use crate::target::{self, FAMILY, Fact, Site};
 
 /// Bytes of tensors that a shard holds, unless one tensor is larger.
@@ -31,7 +32,7 @@ const HEADER_ALIGN: usize = 8;
 /// The model's dimensions in the words of the transformers library.
 const CONFIG: &str = "config.json";
 /// Mark of a directory whose weights are drawn.
-const MARK: &str = "atlas-drawn.json";
+pub(super) const MARK: &str = "atlas-drawn.json";
 
 /// Why a checkpoint was not written; what had been is removed.
 #[derive(Debug)]
@@ -94,6 +95,11 @@ struct Shard {
 }
 
 impl Shard {
+    fn name(&self) -> String {
+        let name = self.path.file_name().expect("a shard has a name");
+        name.to_string_lossy().into_owned()
+    }
+
     fn bytes(&self) -> u64 {
         self.header.len() as u64 + self.content.bytes()
     }
@@ -124,8 +130,9 @@ pub fn write(
     let bytes = shards.iter().map(Shard::bytes).sum();
     progress.expect(bytes);
     progress.enter(Stage::Writing);
-    prepare(directory)?;
+    let made = prepare(directory)?;
     let files = Files {
+        directory: &made,
         shards: &shards,
         bytes,
         progress,
@@ -138,15 +145,18 @@ pub fn write(
     small.extend(beside.iter().cloned());
     let result = files.write(threads).and_then(|()| {
         let mut small = small.iter();
-        small.try_for_each(|(name, content)| small_file(&directory.join(name), content, bytes))
+        small.try_for_each(|(name, content)| {
+            let written = create(&made, name).and_then(|mut to| to.write_all(content.as_bytes()));
+            written.map_err(|error| refused(&directory.join(name), error, bytes))
+        })
     });
     if result.is_err() {
         // The directory was empty; the first error is the one to tell.
-        let names = shards.iter().map(|shard| shard.path.clone());
-        let others = small.iter().map(|(name, _)| directory.join(name));
+        let names = shards.iter().map(Shard::name);
+        let others = small.iter().map(|(name, _)| (*name).to_string());
         names
             .chain(others)
-            .for_each(|path| drop(fs::remove_file(path)));
+            .for_each(|name| drop(made.remove(&plain(&name))));
     }
     result.map(|()| Written {
         tensors: shards.iter().map(|shard| shard.names.len()).sum(),
@@ -156,16 +166,27 @@ pub fn write(
 }
 
 /// Makes `directory`, which must be empty if it is there.
-fn prepare(directory: &Path) -> Result<(), SynthError> {
-    let made =
-        fs::create_dir_all(directory).and_then(|()| fs::read_dir(directory)?.next().transpose());
+fn prepare(directory: &Path) -> Result<Dir, SynthError> {
+    let made = Dir::make(directory).and_then(|made| Ok((made.is_empty()?, made)));
     match made {
-        Ok(None) => Ok(()),
-        Ok(Some(_)) => Err(SynthError::NotEmpty {
+        Ok((true, made)) => Ok(made),
+        Ok((false, _)) => Err(SynthError::NotEmpty {
             directory: directory.to_path_buf(),
         }),
         Err(error) => Err(refused(directory, error, 0)),
     }
+}
+
+/// Permissions of what is written, less the mask of the process.
+const MODE: u32 = 0o666;
+
+/// Makes a file that is not there.
+fn create(directory: &Dir, name: &str) -> io::Result<File> {
+    directory.create(&plain(name), MODE)
+}
+
+fn plain(name: &str) -> Beneath {
+    Beneath::parse(name).expect("names of a checkpoint are plain")
 }
 
 /// Deals the tensors to shards in the order of their layers.
@@ -239,8 +260,7 @@ fn stored_name(canonical: &str) -> String {
 
 fn index(shards: &[Shard]) -> Value {
     let of_shard = |shard: &Shard| {
-        let file = shard.path.file_name().expect("a shard has a name");
-        let file = file.to_string_lossy().into_owned();
+        let file = shard.name();
         let names = shard.names.iter();
         names
             .map(move |name| (name.clone(), file.clone()))
@@ -301,11 +321,6 @@ fn pretty(value: &Value) -> String {
 }
 
 /// `bytes`: of the whole checkpoint.
-fn small_file(path: &Path, content: &str, bytes: u64) -> Result<(), SynthError> {
-    fs::write(path, content).map_err(|error| refused(path, error, bytes))
-}
-
-/// `bytes`: of the whole checkpoint.
 fn refused(file: &Path, error: io::Error, bytes: u64) -> SynthError {
     let file = file.to_path_buf();
     match error.kind() {
@@ -318,6 +333,7 @@ fn refused(file: &Path, error: io::Error, bytes: u64) -> SynthError {
 
 /// The shards on their way to the disk.
 struct Files<'a> {
+    directory: &'a Dir,
     shards: &'a [Shard],
     bytes: u64,
     progress: &'a Progress,
@@ -326,8 +342,9 @@ struct Files<'a> {
 impl Files<'_> {
     /// Draws and writes with some threads; the first error ends all of them.
     fn write(&self, threads: usize) -> Result<(), SynthError> {
-        let create =
-            |shard: &Shard| File::create_new(&shard.path).map_err(|e| self.refused(shard, e));
+        let create = |shard: &Shard| {
+            create(self.directory, &shard.name()).map_err(|e| self.refused(shard, e))
+        };
         let files = self
             .shards
             .iter()

@@ -1,20 +1,22 @@
 //! `bundle`: everything that a machine without a network needs, in one folder.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
+use sha2::{Digest, Sha256};
 
 use super::import::carried;
 use super::sums::Sums;
-use super::transfer::{self, unwritable};
+use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
+use crate::beneath::{Beneath, Dir};
+use crate::cli::Failure;
 use crate::cli::boot::{self, Files};
-use crate::cli::{Exit, Failure};
 use crate::target;
 use crate::weights::Progress;
 
@@ -40,120 +42,157 @@ const PART_BYTES: u64 = (4 << 30) - (1 << 20);
 const INSTALL_SCRIPT: &str = include_str!("install.sh");
 const READ_ME: &str = include_str!("bundle.txt");
 
+const MODE: u32 = 0o644;
+const MODE_PROGRAM: u32 = 0o755;
+
 /// Writes the folder.
 ///
 /// # Errors
-/// What cannot be read or written, or why these weights are not this binary's.
+/// The file that cannot be read or written, or why these weights are not this binary's.
 pub fn run(options: &Bundle) -> Result<(), Failure> {
-    let dest = &options.dest;
-    if fs::read_dir(dest).is_ok_and(|mut entries| entries.next().is_some()) {
-        let message = format!("{}: is not empty; name another directory", dest.display());
-        return Err(Failure::new(Exit::Usage, message));
-    }
+    let shown = &options.dest;
     let files = Files::locate(options.weights.as_deref())?;
     let opened = files.open(Arc::new(Progress::default()));
     opened.map_err(|error| boot::start_failure(&error))?;
-    fs::create_dir_all(dest).map_err(|why| unwritable(dest, &why))?;
-    let own = std::env::current_exe().map_err(|why| Failure::new(Exit::Io, why))?;
-    let mut sums = BTreeMap::new();
-    let part = if options.parts { PART_BYTES } else { u64::MAX };
-    cut(&own, dest, target::BINARY, u64::MAX, &mut sums)?;
-    program(&dest.join(target::BINARY))?;
-    for (name, text) in [(INSTALLER, INSTALL_SCRIPT), ("README.txt", READ_ME)] {
-        let path = dest.join(name);
-        let text = text.replace("@NAME@", target::BINARY);
-        fs::write(&path, text).map_err(|why| unwritable(&path, &why))?;
-        sums.insert(name.to_string(), transfer::digest(&path)?);
-    }
-    program(&dest.join(INSTALLER))?;
     let carried = carried(&files)?;
-    if !carried.is_empty() {
-        let folder = dest.join(WEIGHTS);
-        fs::create_dir_all(&folder).map_err(|why| unwritable(&folder, &why))?;
+    let dest = empty_folder(shown).map_err(|why| unwritable(shown, &why))?;
+    let mut writer = Writer {
+        dest: &dest,
+        sums: BTreeMap::new(),
+    };
+    // The program that runs, even if another file has its name by now.
+    let own = Path::new("/proc/self/exe");
+    let own = File::open(own).map_err(|why| unreadable(own, &why))?;
+    let own = Piece::of(own, target::BINARY.into(), None)?;
+    writer.cut(&own, target::BINARY, u64::MAX, MODE_PROGRAM)?;
+    for (name, text, mode) in [
+        (INSTALLER, INSTALL_SCRIPT, MODE_PROGRAM),
+        ("README.txt", READ_ME, MODE),
+    ] {
+        writer.text(name, &text.replace("@NAME@", target::BINARY), mode)?;
     }
-    for (name, from) in carried {
-        let name = format!("{WEIGHTS}/{name}");
-        cut(&from, dest, &name, part, &mut sums)?;
+    let part = if options.parts { PART_BYTES } else { u64::MAX };
+    for (name, pieces) in &carried {
+        for piece in pieces {
+            writer.cut(piece, &format!("{WEIGHTS}/{name}"), part, MODE)?;
+        }
     }
     // Last: a folder without it is no bundle.
-    let path = dest.join(SUMS);
-    fs::write(&path, Sums(sums).text()).map_err(|why| unwritable(&path, &why))?;
+    let sums = Sums(std::mem::take(&mut writer.sums)).text();
+    writer.text(SUMS, &sums, MODE)?;
     boot::print(&format!(
         "{}\nsign it with `minisign -Sm {}`, so that who receives it knows from whom it is\n",
-        dest.display(),
-        path.display()
+        shown.display(),
+        shown.join(SUMS).display()
     ))
 }
 
-fn program(path: &Path) -> Result<(), Failure> {
-    let mode = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(path, mode).map_err(|why| unwritable(path, &why))
+/// Makes a folder, or takes one that is empty.
+fn empty_folder(path: &Path) -> io::Result<Dir> {
+    let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
+    let (parent, name) = Beneath::last(path)?;
+    let parent = Dir::make(parent)?;
+    let folder = match parent.look(&name)? {
+        None => parent.new_folder(&name, MODE_PROGRAM)?,
+        Some(_) => parent
+            .folder(&name)
+            .map_err(|_| wrong("is no directory; name another"))?,
+    };
+    match folder.is_empty()? {
+        true => Ok(folder),
+        false => Err(wrong("is not empty; name another directory")),
+    }
 }
 
-/// Copies a file to `name` in `dest`, or to parts of it; notes the digests.
-fn cut(
-    from: &Path,
-    dest: &Path,
-    name: &str,
-    part_bytes: u64,
-    sums: &mut BTreeMap<String, String>,
-) -> Result<(), Failure> {
-    let reading = |why: io::Error| Failure::new(Exit::Io, format!("{}: {why}", from.display()));
-    let mut source = File::open(from).map_err(reading)?;
-    let bytes = source.metadata().map_err(reading)?.len();
-    let parts = bytes.div_ceil(part_bytes).max(1);
-    for ix in 0..parts {
-        let name = match parts {
-            1 => name.to_string(),
-            _ => format!("{name}.part{ix:03}"),
-        };
-        let path = dest.join(&name);
-        source
-            .seek(SeekFrom::Start(ix * part_bytes.min(bytes)))
-            .map_err(reading)?;
-        let mut to = File::create(&path).map_err(|why| unwritable(&path, &why))?;
-        let mut part = (&source).take(part_bytes);
-        io::copy(&mut part, &mut to).map_err(|why| unwritable(&path, &why))?;
-        to.sync_all().map_err(|why| unwritable(&path, &why))?;
-        sums.insert(name, transfer::digest(&path)?);
+/// Writes files of a bundle, and notes their digests.
+struct Writer<'a> {
+    dest: &'a Dir,
+    sums: BTreeMap<Beneath, String>,
+}
+
+impl Writer<'_> {
+    /// Copies a file to `name`, or to parts of it.
+    fn cut(&mut self, from: &Piece, name: &str, most: u64, mode: u32) -> Result<(), Failure> {
+        let parts = from.bytes.div_ceil(most).max(1);
+        for ix in 0..parts {
+            let name = match parts {
+                1 => name.to_string(),
+                _ => format!("{name}.part{ix:03}"),
+            };
+            let start = ix * most.min(from.bytes);
+            self.write(&name, mode, |to, shown| {
+                transfer::copy_range(from, start, most, to, shown)
+            })?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn text(&mut self, name: &str, text: &str, mode: u32) -> Result<(), Failure> {
+        self.write(name, mode, |to, shown| {
+            let written = to.write_all(text.as_bytes());
+            written.map_err(|why| unwritable(shown, &why))?;
+            Ok(transfer::hex(&Sha256::digest(text)))
+        })
+    }
+
+    fn write(
+        &mut self,
+        name: &str,
+        mode: u32,
+        fill: impl FnOnce(&mut File, &Path) -> Result<String, Failure>,
+    ) -> Result<(), Failure> {
+        let name = Beneath::parse(name).expect("names of a bundle are plain");
+        let shown = self.dest.shown(&name);
+        let unwritten = |why: io::Error| unwritable(&shown, &why);
+        if let (Some(folder), _) = name.split() {
+            let made = self.dest.make_folder(&folder, MODE_PROGRAM);
+            made.map_err(unwritten)?;
+        }
+        let mut file = self.dest.create(&name, mode).map_err(unwritten)?;
+        let digest = fill(&mut file, &shown)?;
+        let kept = file
+            .set_permissions(Permissions::from_mode(mode))
+            .and_then(|()| file.sync_all());
+        kept.map_err(unwritten)?;
+        self.sums.insert(name, digest);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::import::of_bundle;
     use super::*;
 
     #[test]
     fn parts_of_a_bundle_are_the_file() {
         let place = std::env::temp_dir().join(format!("atlas-bundle-{}", std::process::id()));
-        fs::create_dir_all(place.join(WEIGHTS)).unwrap();
-        let from = place.join("from");
-        fs::write(&from, "abcdefghij").unwrap();
-        let mut sums = BTreeMap::new();
-        cut(&from, &place, "weights/model", 4, &mut sums).unwrap();
-        cut(&from, &place, "weights/whole", 10, &mut sums).unwrap();
-        assert_eq!(sums.len(), 4);
-        fs::write(place.join(SUMS), Sums(sums).text()).unwrap();
-        let weights = of_bundle(&place, None).unwrap();
-        let text = |name: &str| {
-            let pieces = weights[name]
-                .iter()
-                .map(|piece| fs::read_to_string(&piece.path).unwrap());
-            pieces.collect::<String>()
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("from"), "abcdefghij").unwrap();
+        let from = File::open(place.join("from")).unwrap();
+        let from = Piece::of(from, "from".into(), None).unwrap();
+        let dest = empty_folder(&place.join("dest")).unwrap();
+        let mut writer = Writer {
+            dest: &dest,
+            sums: BTreeMap::new(),
         };
-        assert_eq!(
-            (text("model"), text("whole")),
-            ("abcdefghij".into(), "abcdefghij".into())
-        );
-        fs::remove_file(place.join("weights/model.part001")).unwrap();
-        assert!(
-            of_bundle(&place, None)
-                .unwrap_err()
-                .message
-                .contains("part001")
-        );
+        writer.cut(&from, "weights/model", 4, MODE).unwrap();
+        writer.cut(&from, "weights/whole", 10, MODE).unwrap();
+        let sums = Sums(writer.sums);
+        assert_eq!(sums.0.len(), 4);
+        let weights = of_bundle(&dest, &sums).unwrap();
+        for name in ["model", "whole"] {
+            let name = Beneath::parse(name).unwrap();
+            let pieces = weights[&name].iter();
+            let text = pieces.map(|piece| io::read_to_string(piece.file()).unwrap());
+            assert_eq!(text.collect::<String>(), "abcdefghij");
+        }
+        fs::remove_file(place.join("dest/weights/model.part001")).unwrap();
+        let why = of_bundle(&dest, &sums).unwrap_err();
+        assert!(why.message.contains("part001"), "{why:?}");
+        assert!(empty_folder(&place.join("dest")).is_err());
         fs::remove_dir_all(&place).unwrap();
     }
 }

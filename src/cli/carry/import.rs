@@ -1,20 +1,23 @@
 //! `import`: weights from a directory or a bundle to where they are served from.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
+use rustix::fs::FileType;
 
+use super::stage::Stage;
 use super::sums::Sums;
-use super::transfer::{self, Copy, Piece, unwritable};
+use super::transfer::{self, Copy, Piece, unreadable, unwritable};
 use super::{SUMS, WEIGHTS};
+use crate::beneath::{Beneath, Dir, is_own, kind};
 use crate::cli::boot::{self, Files};
 use crate::cli::meter::Meter;
 use crate::cli::{Exit, Failure};
 use crate::target;
-use crate::weights::{Progress, WeightsError, packed};
+use crate::weights::{self, Folder, Progress, WeightsError, packed};
 
 /// copy weights to where they are served from, verifying them; goes on where an earlier run stopped
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -37,95 +40,116 @@ pub struct Import {
     link: bool,
 }
 
-/// Ends the name of a directory that is not whole.
-const UNFINISHED: &str = ".partial";
 const MODE: u32 = 0o644;
+/// Ends of the names of files that hold weights.
+const OF_WEIGHTS: [&str; 2] = [".safetensors", ".packed"];
 
 /// Copies, verifies, and makes the directory appear at once.
 ///
 /// # Errors
-/// What is damaged, missing or cannot be written, and how to go on.
+/// The file that is damaged, missing or cannot be written, and how to go on.
 pub fn run(options: &Import) -> Result<(), Failure> {
-    let weights = match options.source.join(SUMS).is_file() {
-        true => of_bundle(&options.source, options.public_key.as_deref())?,
-        false if options.public_key.is_some() => {
+    let key = options.public_key.as_deref();
+    let weights = match bundle_at(&options.source)? {
+        Some(bundle) => of_bundle(&bundle, &Sums::read(&bundle, key)?)?,
+        None if key.is_some() => {
             let message = format!("--public-key: {} is no bundle", options.source.display());
             return Err(Failure::new(Exit::Usage, message));
         }
-        false => of_directory(&options.source)?,
+        None => of_directory(&options.source)?,
     };
-    bring(&weights, &options.dest, options.link)?;
+    let writing = |why: io::Error| unwritable(&options.dest, &why);
+    let (parent, name) = Beneath::last(&options.dest).map_err(writing)?;
+    let parent = Dir::make(parent).map_err(writing)?;
+    check_replaced(&parent, &name, &weights).map_err(writing)?;
+    let link = |copy: &Copy<'_>, into: &Dir| match options.link {
+        true => link(copy, into),
+        false => Ok(false),
+    };
+    let stage = fill(&weights, parent, &name, link)?;
+    stage.finish().map_err(writing)?;
     boot::print(&format!("{}\n", options.dest.display()))
 }
 
-/// Pieces of each file, by its name.
-pub type Weights = BTreeMap<String, Vec<Piece>>;
+/// Pieces of each file, by its path in the directory of the weights.
+pub type Weights = BTreeMap<Beneath, Vec<Piece>>;
+
+/// The folder at `source`, if it is a bundle.
+fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
+    let sums = Beneath::parse(SUMS).expect("a plain name");
+    match Dir::open(source) {
+        Ok(dir) => Ok(matches!(dir.look(&sums), Ok(Some(_))).then_some(dir)),
+        Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source, &why)),
+        // A packed file, or nothing: who looks for weights there says what is wrong.
+        Err(_) => Ok(None),
+    }
+}
 
 /// Files of a directory whose weights are those of this binary, with the digests that are known.
 fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     let files = Files::locate(Some(directory))?;
     let opened = files.open(Arc::new(Progress::default()));
     opened.map_err(|error| boot::start_failure(&error))?;
-    let mut weights = Weights::new();
-    for (name, path) in carried(&files)? {
-        let known = target::CHECKPOINT.iter().find(|file| file.name == name);
-        let sha256 = known.map(|file| file.sha256.to_string());
-        let piece = Piece::of(path, sha256)?;
-        weights.insert(name, vec![piece]);
+    let mut weights = carried(&files)?;
+    for (name, pieces) in &mut weights {
+        let known = target::CHECKPOINT
+            .iter()
+            .find(|file| file.name == name.as_str());
+        for piece in pieces {
+            piece.sha256 = known.map(|file| file.sha256.to_string());
+        }
     }
     Ok(weights)
 }
 
-/// Files to be carried, by the names that they have elsewhere.
+/// Files to be carried, open, by the names that they have elsewhere: those that a server reads,
+/// whatever else lies beside them.
 ///
 /// # Errors
-/// If a directory cannot be listed.
-pub fn carried(files: &Files) -> Result<BTreeMap<String, PathBuf>, Failure> {
+/// If one cannot be read, or is not that of who placed it.
+pub fn carried(files: &Files) -> Result<Weights, Failure> {
     match files {
-        Files::Embedded => Ok(BTreeMap::new()),
+        Files::Embedded => Ok(Weights::new()),
         Files::Packed(packed) => {
-            let name = packed::file_name();
-            Ok(BTreeMap::from([(name, packed.path().to_path_buf())]))
+            let path = packed.path().to_path_buf();
+            let file = packed.handle().map_err(|why| unreadable(&path, &why))?;
+            let piece = Piece::of(file, path, None)?;
+            Ok(Weights::from([(plain(&packed::file_name())?, vec![piece])]))
         }
         Files::Directory(directory) => {
-            let names = files_of(directory)?.into_iter();
-            let paths = names.map(|name| (name.clone(), directory.join(name)));
-            Ok(paths.collect())
+            let failed = |error: WeightsError| boot::start_failure(&error);
+            let folder = Folder::open(directory).map_err(failed)?;
+            let names = weights::listed(&folder).map_err(failed)?.into_iter();
+            let opened = names.map(|name| {
+                let file = folder.open_to_copy(&name).map_err(failed)?;
+                let piece = Piece::of(file, directory.join(&name), None)?;
+                Ok((plain(&name)?, vec![piece]))
+            });
+            opened.collect()
         }
     }
 }
 
-/// Names of the files of a directory, but for hidden ones.
-fn files_of(directory: &Path) -> Result<Vec<String>, Failure> {
-    let unlisted = |why| Failure::new(Exit::Io, format!("{}: {why}", directory.display()));
-    let entries = fs::read_dir(directory).map_err(unlisted)?.flatten();
-    let files = entries.filter(|entry| entry.path().is_file());
-    let names = files.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
-    names.sort();
-    Ok(names)
+/// A name of an index as a path.
+fn plain(name: &str) -> Result<Beneath, Failure> {
+    Beneath::parse(name)
+        .map_err(|why| Failure::new(Exit::Config, format!("the file name {name:?} {why}")))
 }
 
-/// Files of the weights of a bundle, as its list of digests names them.
+/// Files of the weights of a bundle, open, as its list of digests names them.
 ///
 /// # Errors
-/// If the list or its signature is not as it should be, or a file is missing.
-pub fn of_bundle(bundle: &Path, key: Option<&Path>) -> Result<Weights, Failure> {
-    let sums = Sums::read(bundle, key)?;
+/// If a file is missing or none.
+pub fn of_bundle(bundle: &Dir, sums: &Sums) -> Result<Weights, Failure> {
     let mut weights = Weights::new();
     // By path, so that the parts of a file follow each other.
     for (path, sha256) in &sums.0 {
-        let Some(name) = path
-            .strip_prefix(WEIGHTS)
-            .and_then(|rest| rest.strip_prefix('/'))
-        else {
+        let Some(name) = path.below(WEIGHTS) else {
             continue;
         };
-        let piece = Piece::of(bundle.join(path), Some(sha256.clone()))?;
-        weights
-            .entry(without_part(name).to_string())
-            .or_default()
-            .push(piece);
+        let piece = Piece::inside(bundle, path, sha256)?;
+        let name = plain(without_part(name.as_str()))?;
+        weights.entry(name).or_default().push(piece);
     }
     Ok(weights)
 }
@@ -140,29 +164,68 @@ fn without_part(name: &str) -> &str {
     }
 }
 
-/// Makes `dest` of the weights: under another name until all of it is there and verified.
+/// Refuses to replace a directory that holds something else than weights.
+fn check_replaced(parent: &Dir, name: &Beneath, weights: &Weights) -> io::Result<()> {
+    let wrong = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    match parent.look(name)? {
+        None => return Ok(()),
+        Some(found) if !is_own(&found) => {
+            let owner = found.st_uid;
+            return wrong(format!("is user {owner}'s; name another place"));
+        }
+        Some(found) if kind(&found) != FileType::Directory => {
+            return wrong("is no directory; name another place".to_string());
+        }
+        Some(_) => {}
+    }
+    let listed = |name: &Beneath| {
+        let name = name.as_str();
+        let mut ends = OF_WEIGHTS.iter();
+        weights::may_be_listed(name) || ends.any(|end| name.ends_with(end))
+    };
+    let names = parent.folder(name)?.names()?;
+    let mut others = names
+        .iter()
+        .filter(|name| !weights.contains_key(name) && !listed(name));
+    match others.next() {
+        None => Ok(()),
+        Some(other) => wrong(format!(
+            "holds {other}, which is no file of weights and would be lost; move it or name another \
+             place"
+        )),
+    }
+}
+
+/// Brings the weights into a folder beside `name`, and verifies them. `link` puts a file there
+/// without copying it where that can be.
 ///
 /// # Errors
-/// As [`run`].
-pub fn bring(weights: &Weights, dest: &Path, link: bool) -> Result<(), Failure> {
-    let mut unfinished = dest.to_path_buf().into_os_string();
-    unfinished.push(UNFINISHED);
-    let unfinished = PathBuf::from(unfinished);
-    if dest.is_dir() && !unfinished.exists() {
-        fs::rename(dest, &unfinished).map_err(|why| unwritable(dest, &why))?;
+/// The file that is damaged or cannot be written.
+pub fn fill(
+    weights: &Weights,
+    parent: Dir,
+    name: &Beneath,
+    link: impl Fn(&Copy<'_>, &Dir) -> Result<bool, Failure>,
+) -> Result<Stage, Failure> {
+    let shown = parent.shown(name);
+    let writing = |why: io::Error| unwritable(&shown, &why);
+    let stage = Stage::of(parent, name.clone()).map_err(writing)?;
+    let wanted = |name: &Beneath| weights.contains_key(name);
+    stage.keep(wanted).map_err(writing)?;
+    let mut copies = Vec::new();
+    for (name, pieces) in weights {
+        let copy = Copy {
+            pieces,
+            to: name.clone(),
+            mode: MODE,
+        };
+        if !link(&copy, stage.dir())? {
+            copies.push(copy);
+        }
     }
-    let copies = weights.iter().map(|(name, pieces)| Copy {
-        pieces: pieces.clone(),
-        to: unfinished.join(name),
-        mode: MODE,
-    });
-    let copies: Vec<Copy> = copies.collect();
-    match link {
-        true => links(&copies)?,
-        false => transfer::run(&copies)?,
-    }
-    check(&unfinished).map_err(|error| boot::start_failure(&error))?;
-    fs::rename(&unfinished, dest).map_err(|why| unwritable(dest, &why))
+    transfer::run(&copies, stage.dir())?;
+    check(&stage.path()).map_err(|error| boot::start_failure(&error))?;
+    Ok(stage)
 }
 
 /// Whether what was brought can be served; packed weights are read whole.
@@ -177,25 +240,20 @@ fn check(directory: &Path) -> Result<(), WeightsError> {
     packed.check(&progress)
 }
 
-fn links(copies: &[Copy]) -> Result<(), Failure> {
-    for copy in copies {
-        let [piece] = copy.pieces.as_slice() else {
-            return Err(Failure::new(
-                Exit::Usage,
-                "--link: files in parts must be copied",
-            ));
-        };
-        let folder = copy.to.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(folder).map_err(|why| unwritable(folder, &why))?;
-        let _ = fs::remove_file(&copy.to);
-        // Behind a link of the hub's cache lies the file.
-        let linked = fs::canonicalize(&piece.path).and_then(|from| fs::hard_link(from, &copy.to));
-        linked.map_err(|why| {
-            let message = format!("--link {}: {why}; copy without it", piece.path.display());
-            Failure::new(Exit::Io, message)
-        })?;
-    }
-    Ok(())
+fn link(copy: &Copy<'_>, into: &Dir) -> Result<bool, Failure> {
+    let [piece] = copy.pieces else {
+        return Err(Failure::new(
+            Exit::Usage,
+            "--link: files in parts must be copied",
+        ));
+    };
+    let linked = into
+        .remove(&copy.to)
+        .and_then(|()| into.link(piece.file(), &copy.to));
+    linked.map(|()| true).map_err(|why| {
+        let message = format!("--link {}: {why}; copy without it", piece.shown().display());
+        Failure::new(Exit::Io, message)
+    })
 }
 
 #[cfg(test)]

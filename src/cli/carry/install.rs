@@ -1,18 +1,29 @@
 //! `install` and `uninstall`: a bundle to where the service looks, and back to nothing.
+//!
+//! All that is new is whole and verified under other names before anything moves. The weights of a
+//! binary lie in a folder of their own, named by what that build reads, and the binary takes the one
+//! that is its own: a run that is killed between the two leaves a pair that works.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::import::{self, of_bundle};
+use super::import::{self, Weights, of_bundle};
+use super::record::{self, Record};
+use super::stage::{self, Stage};
 use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unwritable};
+use crate::backend::READER;
+use crate::beneath::{Beneath, Dir};
 use crate::cli::boot;
 use crate::cli::{Exit, Failure, about};
+use crate::output::{self, Output};
 use crate::target;
+use crate::weights::packed;
 
 /// install a bundle as a service of this machine
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -49,176 +60,403 @@ const DROP_IN: &str = if cfg!(feature = "cuda") {
 };
 const SETTINGS: &str = include_str!("../../../packaging/config.toml");
 const PROGRAMS: &str = "usr/local/bin";
+const WEIGHTS: &str = "var/lib/atlas";
 const MODE_PROGRAM: u32 = 0o755;
+const MODE_TEXT: u32 = 0o644;
 
-/// Where each thing belongs, below a root.
-struct Places {
+/// Paths below a root.
+pub(super) struct Places {
     root: PathBuf,
 }
 
 impl Places {
-    fn at(&self, path: String) -> PathBuf {
-        self.root.join(path)
+    pub(super) fn new(root: &Path) -> Places {
+        Places {
+            root: root.to_path_buf(),
+        }
     }
 
-    fn binary(&self) -> PathBuf {
-        self.at(format!("{PROGRAMS}/{}", target::BINARY))
+    pub(super) fn shown(&self, path: &Beneath) -> PathBuf {
+        self.root.join(path.as_str())
     }
 
-    fn weights(&self) -> PathBuf {
-        self.at(format!("var/lib/atlas/{}", target::MODEL))
+    /// The folder that holds a path, made if it is not there, and the last name.
+    pub(super) fn make(&self, path: &Beneath) -> io::Result<(Dir, Beneath)> {
+        let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
+        Ok((Dir::make(&self.root.join(folder))?, name))
     }
 
-    fn settings(&self) -> PathBuf {
-        self.at(format!("etc/atlas/{}.toml", target::BINARY))
+    /// Opens the folder that holds a path, if it is there; with it the last name.
+    pub(super) fn open(&self, path: &Beneath) -> io::Result<Option<(Dir, Beneath)>> {
+        let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
+        match Dir::open(&self.root.join(folder)) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(|folder| Some((folder, name))),
+        }
     }
 
-    fn unit(&self) -> PathBuf {
-        self.at(format!("etc/systemd/system/{}.service", target::BINARY))
+    /// Whether anything is there, be it a link.
+    pub(super) fn is_there(&self, path: &Beneath) -> bool {
+        let found = self.open(path).ok().flatten();
+        found.is_some_and(|(folder, name)| matches!(folder.look(&name), Ok(Some(_))))
     }
+}
 
-    fn drop_in(&self) -> PathBuf {
-        self.at(format!(
-            "etc/systemd/system/{}.service.d/10-hardware.conf",
-            target::BINARY
-        ))
-    }
+fn path(text: &str) -> Beneath {
+    Beneath::parse(text).expect("paths of this program are plain")
+}
 
-    /// Content of what is written by this program itself, where weights are `brought` or inside.
-    fn texts(&self, brought: bool) -> BTreeMap<PathBuf, String> {
-        let fill = |text: &str| {
-            let weights = match brought {
-                true => format!("weights = \"/var/lib/atlas/{}\"", target::MODEL),
-                false => "# The weights are inside the binary.".to_string(),
-            };
-            text.replace("@NAME@", target::BINARY)
-                .replace("@BINARY@", &format!("/{PROGRAMS}/{}", target::BINARY))
-                .replace("@WEIGHTS_LINE@", &weights)
-        };
-        BTreeMap::from([
-            (self.settings(), fill(SETTINGS)),
-            (self.unit(), fill(UNIT)),
-            (self.drop_in(), fill(DROP_IN)),
-        ])
-    }
+pub(super) fn binary() -> Beneath {
+    path(&format!("{PROGRAMS}/{}", target::BINARY))
+}
+
+/// Folder of all weights of this binary.
+pub(super) fn weights() -> Beneath {
+    path(&format!("{WEIGHTS}/{}", target::BINARY))
+}
+
+/// Folder of the weights that this build of it reads.
+fn own_weights() -> Beneath {
+    weights().join(&path(&packed::folder_name(READER.layout)))
+}
+
+fn settings() -> Beneath {
+    path(&format!("etc/atlas/{}.toml", target::BINARY))
+}
+
+fn unit() -> Beneath {
+    path(&format!("etc/systemd/system/{}.service", target::BINARY))
+}
+
+fn drop_in() -> Beneath {
+    let name = target::BINARY;
+    path(&format!(
+        "etc/systemd/system/{name}.service.d/10-hardware.conf"
+    ))
+}
+
+/// Link by which systemd starts the unit.
+fn wanted() -> Beneath {
+    let name = target::BINARY;
+    path(&format!(
+        "etc/systemd/system/multi-user.target.wants/{name}.service"
+    ))
+}
+
+/// Content of what is written by this program itself, where weights are `brought` or inside.
+fn texts(brought: bool) -> BTreeMap<Beneath, String> {
+    let weights = match brought {
+        true => format!("weights = \"/{}\"", weights()),
+        false => "# The weights are inside the binary.".to_string(),
+    };
+    let fill = |text: &str| {
+        text.replace("@NAME@", target::BINARY)
+            .replace("@BINARY@", &format!("/{}", binary()))
+            .replace("@WEIGHTS_LINE@", &weights)
+    };
+    BTreeMap::from([
+        (settings(), fill(SETTINGS)),
+        (unit(), fill(UNIT)),
+        (drop_in(), fill(DROP_IN)),
+    ])
 }
 
 /// Verifies and copies; nothing is started.
 ///
 /// # Errors
-/// What is damaged, missing or cannot be written; the same command goes on.
+/// The file that is damaged, missing or cannot be written; the same command goes on.
 pub fn run(options: &Install) -> Result<(), Failure> {
-    let bundle = &options.bundle;
-    let sums = Sums::read(bundle, options.public_key.as_deref())?;
-    let Some(digest) = sums.0.get(target::BINARY) else {
-        let message = format!("{}: is no bundle of {}", bundle.display(), target::BINARY);
-        return Err(Failure::new(Exit::Config, message));
+    let places = Places::new(&options.root);
+    let (program, brought) = chosen(&options.bundle, options.public_key.as_deref())?;
+    let is_upgrade = places.is_there(&binary());
+    let weights = stage(&places, &brought)?;
+    let staged = stage_program(&places, &program)?;
+    let mut texts = texts(weights.is_some());
+    // Settings stay as their owner left them.
+    let kept = match places.is_there(&settings()) {
+        true => texts.remove(&settings()),
+        false => None,
     };
-    let places = Places {
-        root: options.root.clone(),
+    let older = Record::read(&places)?;
+    let mut placed = Record::default();
+    placed.keep(&older, &settings());
+    placed.add(binary(), program.sha256.clone().unwrap_or_default());
+    for (path, text) in &texts {
+        placed.add(path.clone(), record::digest_of(text));
+    }
+    if let Some(weights) = &weights {
+        placed.add_weights(&brought, weights.dir(), &own_weights())?;
+    }
+    // Before anything moves: `uninstall` removes the leavings of a run that is killed.
+    older.with(&placed).write(&places)?;
+    move_all(&places, weights, staged, &texts)?;
+    older.without(&placed).remove(&places)?;
+    placed.write(&places)?;
+    boot::print(&what_next(&places, kept.as_deref(), is_upgrade))
+}
+
+/// Program and weights of a bundle, open, as its list states them.
+fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure> {
+    let opened = Dir::open(bundle).map_err(|why| transfer::unreadable(bundle, &why))?;
+    let sums = Sums::read(&opened, key)?;
+    let refused = |problem: String| {
+        let message = format!("{}: {problem}", bundle.display());
+        Failure::new(Exit::Config, message)
     };
-    let binary = Copy {
-        pieces: vec![Piece::of(
-            bundle.join(target::BINARY),
-            Some(digest.clone()),
-        )?],
-        to: places.binary(),
+    let program = path(target::BINARY);
+    let digest = sums.0.get(&program);
+    let digest = digest.ok_or_else(|| refused(format!("is no bundle of {program}")))?;
+    let brought = of_bundle(&opened, &sums)?;
+    if brought.is_empty() && about::needs_weights() {
+        return Err(refused("has no weights in its list".to_string()));
+    }
+    Ok((Piece::inside(&opened, &program, digest)?, brought))
+}
+
+/// Moves what is whole to its place: the weights first, which the older binary passes over.
+fn move_all(
+    places: &Places,
+    weights: Option<Stage>,
+    program: Output,
+    texts: &BTreeMap<Beneath, String>,
+) -> Result<(), Failure> {
+    let failed = |path: &Beneath, why: &io::Error| unwritable(&places.shown(path), why);
+    if let Some(weights) = weights {
+        let moved = weights.finish();
+        moved.map_err(|why| failed(&own_weights(), &why))?;
+    }
+    program.finish().map_err(|why| failed(&binary(), &why))?;
+    let mut texts = texts.iter();
+    texts.try_for_each(|(path, text)| write(places, path, text).map_err(|why| failed(path, &why)))
+}
+
+/// Next steps for the operator; `kept` is the text that was not written over the settings.
+fn what_next(places: &Places, kept: Option<&str>, is_upgrade: bool) -> String {
+    let name = target::BINARY;
+    let line = kept.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
+    let shown = places.shown(&settings());
+    let stated = std::fs::read_to_string(&shown).unwrap_or_default();
+    let note = match line {
+        Some(line) if !stated.contains(line) => {
+            let settings = shown.display();
+            format!("{settings} stays as it is; `{line}` in it takes the new weights\n")
+        }
+        _ => String::new(),
+    };
+    let start = match is_upgrade {
+        true => "try-restart",
+        false => "enable --now",
+    };
+    format!(
+        "{note}installed; `systemctl daemon-reload && systemctl {start} {name}` starts it, `{name} \
+         uninstall` removes it\n"
+    )
+}
+
+/// Brings the weights beside their place; none where they are inside the binary.
+fn stage(places: &Places, brought: &Weights) -> Result<Option<Stage>, Failure> {
+    if brought.is_empty() {
+        return Ok(None);
+    }
+    let shown = places.shown(&own_weights());
+    let made = places.make(&own_weights());
+    let (folder, name) = made.map_err(|why| unwritable(&shown, &why))?;
+    let others = installed_weights(places);
+    let equal =
+        |copy: &Copy<'_>, into: &Dir| Ok(link_equal(&others, copy, into).is_ok_and(|is| is));
+    import::fill(brought, folder, &name, equal).map(Some)
+}
+
+/// Folders of the weights of all binaries that are installed.
+fn installed_weights(places: &Places) -> Vec<Dir> {
+    let below = |dir: &Dir| -> Vec<Dir> {
+        let names = dir.names().unwrap_or_default().into_iter();
+        let names = names.filter(|name| !name.as_str().starts_with('.'));
+        names.filter_map(|name| dir.folder(&name).ok()).collect()
+    };
+    let all = Dir::open(&places.root.join(WEIGHTS));
+    let binaries = all.map(|all| below(&all)).unwrap_or_default();
+    binaries.iter().flat_map(below).collect()
+}
+
+/// Gives a file of another folder that is equal, every byte of it, a name in this one too.
+fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
+    for other in others {
+        let Ok(file) = other.read(&copy.to) else {
+            continue;
+        };
+        if file.metadata()?.len() == copy.bytes() && copy.is_in(&file)? {
+            into.remove(&copy.to)?;
+            into.link(&file, &copy.to)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Brings the program beside its place.
+fn stage_program(places: &Places, program: &Piece) -> Result<Output, Failure> {
+    let shown = places.shown(&binary());
+    let output = places
+        .make(&binary())
+        .and_then(|(folder, name)| Output::inside(folder, name));
+    let output = output.map_err(|why| unwritable(&shown, &why))?;
+    let copy = Copy {
+        pieces: std::slice::from_ref(program),
+        to: binary(),
         mode: MODE_PROGRAM,
     };
-    let weights = of_bundle(bundle, options.public_key.as_deref())?;
-    if weights.is_empty() && about::needs_weights() {
-        let message = format!("{}: has no weights in its list", bundle.display());
-        return Err(Failure::new(Exit::Config, message));
-    }
-    if !weights.is_empty() {
-        import::bring(&weights, &places.weights(), false)?;
-    }
-    transfer::run(&[binary])?;
-    for (path, text) in places.texts(!weights.is_empty()) {
-        // Settings stay as their owner left them.
-        if path == places.settings() && path.exists() {
-            continue;
-        }
-        write(&path, &text)?;
-    }
-    let name = target::BINARY;
-    boot::print(&format!(
-        "installed; `systemctl daemon-reload && systemctl enable --now {name}` starts it, `{name} \
-         uninstall` removes it\n"
-    ))
+    transfer::enough(output.folder(), copy.bytes())?;
+    let mut file: File = output
+        .file()
+        .try_clone()
+        .map_err(|why| unwritable(&shown, &why))?;
+    transfer::into_file(&copy, &mut file, &shown)?;
+    Ok(output)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let written = fs::create_dir_all(folder).and_then(|()| fs::write(path, text));
-    written.map_err(|why| unwritable(path, &why))
+pub(super) fn write(places: &Places, path: &Beneath, text: &str) -> io::Result<()> {
+    let (folder, name) = places.make(path)?;
+    let mut output = Output::inside(folder, name)?;
+    output.write_all(text.as_bytes())?;
+    let mode = Permissions::from_mode(MODE_TEXT);
+    output.file().set_permissions(mode)?;
+    output.finish()
 }
 
-/// Removes every file and each folder that is empty then.
+/// Removes what [`run`] recorded, and each folder that is empty then.
 ///
 /// # Errors
-/// What cannot be removed.
+/// The file that cannot be removed, or is not of `install`.
 pub fn remove(options: &Uninstall) -> Result<(), Failure> {
-    let places = Places {
-        root: options.root.clone(),
+    let places = Places::new(&options.root);
+    let record = Record::read(&places)?;
+    if let Some(path) = record
+        .paths()
+        .find(|path| record::is_packaged(&places, path))
+    {
+        return Err(of_package(&places, path));
+    }
+    let failed = |path: &Beneath, why: &io::Error| unwritable(&places.shown(path), why);
+    forget_unfinished(&places).map_err(|why| failed(&weights(), &why))?;
+    if record.is_empty() {
+        return none_recorded(&places);
+    }
+    let mut said = record.remove(&places)?;
+    forget_wanted(&places).map_err(|why| failed(&wanted(), &why))?;
+    Record::forget(&places)?;
+    for path in [own_weights(), weights(), drop_in(), settings()] {
+        record::remove_if_empty(&places, &path);
+    }
+    said.push_str("removed; `systemctl daemon-reload` forgets the unit\n");
+    boot::print(&said)
+}
+
+/// Removes what a run that was killed left beside the places of weights and files.
+fn forget_unfinished(places: &Places) -> io::Result<()> {
+    if let Some((folder, name)) = places.open(&own_weights())? {
+        stage::discard(&folder, &name)?;
+    }
+    for path in [binary(), settings(), unit(), drop_in(), record::place()] {
+        if let Some((folder, name)) = places.open(&path)? {
+            output::sweep(&folder, &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the link to a unit that is gone.
+fn forget_wanted(places: &Places) -> io::Result<()> {
+    let Some((folder, name)) = places.open(&wanted())? else {
+        return Ok(());
     };
-    let wants = places.at(format!(
-        "etc/systemd/system/multi-user.target.wants/{}.service",
-        target::BINARY
-    ));
-    let mut files: Vec<PathBuf> = places.texts(false).into_keys().collect();
-    files.extend([wants, places.binary(), unfinished(places.binary())]);
-    for path in &files {
-        gone(path, fs::remove_file(path))?;
+    let leads = folder.link_target(&name);
+    match leads.is_some_and(|leads| leads.ends_with(unit().as_str())) && !places.is_there(&unit()) {
+        true => folder.remove(&name),
+        false => Ok(()),
     }
-    let weights = places.weights();
-    for folder in [&weights, &unfinished(weights.clone())] {
-        gone(folder, fs::remove_dir_all(folder))?;
-    }
-    let folders = files
-        .iter()
-        .filter_map(|path| path.parent())
-        .chain(weights.parent());
-    for folder in folders.filter(|folder| folder.ends_with("atlas") || is_drop_in(folder)) {
-        // One that holds something else is somebody else's too.
-        let _ = fs::remove_dir(folder);
-    }
-    boot::print("removed; `systemctl daemon-reload` forgets the unit\n")
 }
 
-/// The name of what an interrupted installation left.
-fn unfinished(path: PathBuf) -> PathBuf {
-    let mut name = path.into_os_string();
-    name.push(transfer::UNFINISHED);
-    name.into()
-}
-
-fn is_drop_in(folder: &Path) -> bool {
-    folder.extension().is_some_and(|end| end == "d")
-}
-
-/// What was not there needs no removal.
-fn gone(path: &Path, removed: std::io::Result<()>) -> Result<(), Failure> {
-    match removed {
-        Err(why) if why.kind() != ErrorKind::NotFound => Err(unwritable(path, &why)),
-        _ => Ok(()),
+fn none_recorded(places: &Places) -> Result<(), Failure> {
+    let of_deb = path(&format!("usr/bin/{}", target::BINARY));
+    if record::is_packaged(places, &of_deb) {
+        return Err(of_package(places, &of_deb));
     }
+    if let Some(path) = [binary(), unit()].iter().find(|path| places.is_there(path)) {
+        let message = format!(
+            "{}: no record of `install` names it; remove it by hand if it is of no use",
+            places.shown(path).display()
+        );
+        return Err(Failure::new(Exit::Config, message));
+    }
+    boot::print("nothing is installed\n")
+}
+
+fn of_package(places: &Places, path: &Beneath) -> Failure {
+    let (path, name) = (places.shown(path), target::BINARY);
+    let message = format!(
+        "{}: is of the package {name}; `apt remove {name}` removes it; nothing was removed",
+        path.display()
+    );
+    Failure::new(Exit::Config, message)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str) -> Root {
+            let name = format!("atlas-install-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Root(path)
+        }
+
+        fn places(&self) -> Places {
+            Places::new(&self.0)
+        }
+
+        fn uninstall(&self) -> Result<(), Failure> {
+            remove(&Uninstall {
+                root: self.0.clone(),
+            })
+        }
+
+        fn has(&self, path: &Beneath) -> bool {
+            self.0.join(path.as_str()).exists()
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Writes files and the record that names them.
+    fn install(root: &Root) -> Record {
+        let mut record = Record::default();
+        let mut all = texts(true);
+        all.insert(binary(), "program".to_string());
+        all.insert(own_weights().join(&path("config.json")), "{}".to_string());
+        for (path, text) in &all {
+            write(&root.places(), path, text).unwrap();
+            record.add(path.clone(), record::digest_of(text));
+        }
+        record.write(&root.places()).unwrap();
+        record
+    }
 
     #[test]
     fn units_and_settings_have_no_gap_left() {
-        let places = Places { root: "/r".into() };
-        for (path, text) in places.texts(true) {
-            assert!(path.starts_with("/r"));
-            assert!(
-                !text.contains('@') || text.contains("~@"),
-                "{}: {text}",
-                path.display()
-            );
+        for (path, text) in texts(true) {
+            assert!(!text.contains('@') || text.contains("~@"), "{path}: {text}");
             assert!(
                 !text.contains("@NAME@") && !text.contains("@BINARY@"),
                 "{text}"
@@ -228,23 +466,51 @@ mod tests {
 
     #[test]
     fn what_is_installed_is_removed_and_the_rest_stays() {
-        let root = std::env::temp_dir().join(format!("atlas-install-{}", std::process::id()));
-        let places = Places { root: root.clone() };
-        for (path, text) in places.texts(true) {
-            write(&path, &text).unwrap();
+        let root = Root::new("rest");
+        install(&root);
+        let others = [
+            "etc/atlas/other.toml",
+            "var/lib/atlas/other/model",
+            "usr/local/bin/other",
+        ];
+        for other in others {
+            write(&root.places(), &path(other), "").unwrap();
         }
-        write(&places.binary(), "").unwrap();
-        for weights in [places.weights(), unfinished(places.weights())] {
-            write(&weights.join("config.json"), "").unwrap();
-        }
-        let other = root.join("etc/atlas/other.toml");
-        write(&other, "").unwrap();
+        let left = weights().join(&path(".x.partial"));
+        write(&root.places(), &left, "of another").unwrap();
         for _ in 0..2 {
-            remove(&Uninstall { root: root.clone() }).unwrap();
+            root.uninstall().unwrap();
         }
-        assert!(other.exists() && !places.binary().exists() && !places.unit().exists());
-        assert!(!root.join("var/lib/atlas").exists());
-        assert!(!places.drop_in().parent().unwrap().exists());
-        fs::remove_dir_all(&root).unwrap();
+        assert!(others.iter().all(|other| root.has(&path(other))) && root.has(&left));
+        assert!(!root.has(&binary()) && !root.has(&unit()) && !root.has(&own_weights()));
+        assert!(!root.has(&drop_in().split().0.unwrap()));
+    }
+
+    #[test]
+    fn what_was_changed_since_stays() {
+        let root = Root::new("changed");
+        install(&root);
+        write(&root.places(), &settings(), "port = 1\n").unwrap();
+        root.uninstall().unwrap();
+        assert!(root.has(&settings()) && !root.has(&binary()));
+    }
+
+    #[test]
+    fn what_is_not_recorded_or_of_a_package_is_refused_by_name() {
+        let root = Root::new("package");
+        write(&root.places(), &binary(), "by hand").unwrap();
+        let why = root.uninstall().unwrap_err();
+        assert!(why.message.contains("usr/local/bin"), "{why:?}");
+        fs::remove_file(root.0.join(binary().as_str())).unwrap();
+        let name = target::BINARY;
+        let list = path(&format!("var/lib/dpkg/info/{name}.list"));
+        write(&root.places(), &list, &format!("/usr\n/usr/bin/{name}\n")).unwrap();
+        let why = root.uninstall().unwrap_err();
+        assert!(why.message.contains("apt remove"), "{why:?}");
+        install(&root);
+        write(&root.places(), &list, &format!("/{}\n", settings())).unwrap();
+        let why = root.uninstall().unwrap_err();
+        assert!(why.message.contains(settings().as_str()), "{why:?}");
+        assert!(root.has(&binary()), "nothing was removed");
     }
 }

@@ -22,11 +22,23 @@ main() {
         shift
         ;;
     esac
-    # sha256sum passes over some lines that it cannot read.
-    if grep -qEv '^[0-9a-f]{64}  [^ ]' "$here/SHA256SUMS"; then
-        echo "SHA256SUMS is damaged: fetch it again; nothing was installed" >&2
+    # A pipe would be waited for, and a link leads out of the folder.
+    odd=$(find "$here/." ! -type f ! -type d | head -n 1)
+    [ -z "$odd" ] || {
+        echo "$odd: is neither a file nor a folder; nothing was installed" >&2
         exit 78
-    fi
+    }
+    # sha256sum passes over some lines that it cannot read. Paths lead to something in this folder:
+    # no part of them is empty, . or .., and none has a control character.
+    part='([^./]|[.][^./]|[.][.][^/])[^/]*'
+    bad=$(tr '\000' '\001' <"$here/SHA256SUMS" | LC_ALL=C grep -nvE "^[0-9a-f]{64}  $part(/$part)*\$" | head -n 1)
+    [ -n "$bad" ] ||
+        bad=$(tr '\000' '\001' <"$here/SHA256SUMS" | LC_ALL=C grep -n '[[:cntrl:]]' | head -n 1)
+    [ -z "$bad" ] || {
+        echo "SHA256SUMS: line ${bad%%:*} is not a digest, two spaces and a path in this folder;" \
+            "nothing was installed" >&2
+        exit 78
+    }
     (cd "$here" && sha256sum --quiet --strict -c SHA256SUMS) || {
         echo "this bundle is damaged: fetch the files above again; nothing was installed" >&2
         exit 78

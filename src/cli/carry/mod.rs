@@ -8,6 +8,8 @@
 pub mod bundle;
 pub mod import;
 pub mod install;
+mod record;
+mod stage;
 pub mod sums;
 pub mod transfer;
 

@@ -2,36 +2,38 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Component, Path};
+use std::io::{self, Read};
+use std::path::Path;
 
 use minisign_verify::{PublicKey, Signature};
 
 use super::{SIGNATURE, SUMS};
+use crate::beneath::{Beneath, Dir};
 use crate::cli::{Exit, Failure};
+
+/// Bytes of a list or signature at most; a list of a thousand files has a tenth of it.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Digest of each file, in lower-case hexadecimal digits, by its path in the folder of the list.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sums(pub BTreeMap<String, String>);
+pub struct Sums(pub BTreeMap<Beneath, String>);
 
 impl Sums {
     /// Reads the list of a folder. With a file of a public key its signature must hold.
     ///
     /// # Errors
     /// `Config` when the list or the signature is not as it should be, `Io` when it cannot be read.
-    pub fn read(folder: &Path, key: Option<&Path>) -> Result<Sums, Failure> {
-        let path = folder.join(SUMS);
-        let text = fs::read_to_string(&path).map_err(|why| {
-            let message = format!(
-                "{}: {why}; is {} a bundle?",
-                path.display(),
-                folder.display()
-            );
+    pub fn read(folder: &Dir, key: Option<&Path>) -> Result<Sums, Failure> {
+        let shown = folder.path().join(SUMS);
+        let text = text(folder, SUMS).map_err(|why| {
+            let folder = folder.path().display();
+            let message = format!("{}: {why}; is {folder} a bundle?", shown.display());
             Failure::new(Exit::Io, message)
         })?;
         if let Some(key) = key {
             check_signature(folder, key, &text)?;
         }
-        let wrong = |why: String| Failure::new(Exit::Config, format!("{}: {why}", path.display()));
+        let wrong = |why: String| Failure::new(Exit::Config, format!("{}: {why}", shown.display()));
         Sums::parse(&text).map_err(wrong)
     }
 
@@ -41,21 +43,13 @@ impl Sums {
     /// Names the line.
     pub fn parse(text: &str) -> Result<Sums, String> {
         let mut sums = BTreeMap::new();
-        for (ix, line) in text.lines().enumerate() {
-            let (digest, path) = line.split_once("  ").unwrap_or(("", line));
-            let is_digest = digest.len() == 64
-                && digest
-                    .bytes()
-                    .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-            if !is_digest || !stays_inside(path) {
-                return Err(format!(
-                    "line {} is not a digest, two spaces and a path",
-                    ix + 1
-                ));
+        for (ix, text) in text.split_terminator('\n').enumerate() {
+            let named = |why: String| format!("line {} {why}", ix + 1);
+            let (path, digest) = line(text).map_err(named)?;
+            if sums.contains_key(&path) {
+                return Err(named(format!("names {path} again")));
             }
-            if sums.insert(path.to_string(), digest.to_string()).is_some() {
-                return Err(format!("line {} names {path} again", ix + 1));
-            }
+            sums.insert(path, digest);
         }
         Ok(Sums(sums))
     }
@@ -70,27 +64,45 @@ impl Sums {
     }
 }
 
-/// Whether a path leads to something below where it begins.
-fn stays_inside(path: &str) -> bool {
-    let mut parts = Path::new(path).components().peekable();
-    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+/// Reads a line of such a list.
+///
+/// # Errors
+/// The rule that it breaks.
+pub fn line(text: &str) -> Result<(Beneath, String), String> {
+    let (digest, path) = text.split_once("  ").unwrap_or(("", text));
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if digest.len() != 64 || !digest.bytes().all(is_digit) {
+        return Err("is not a digest, two spaces and a path".to_string());
+    }
+    let path = Beneath::parse(path).map_err(|why| format!("has the path {path:?}, which {why}"))?;
+    Ok((path, digest.to_string()))
 }
 
-fn check_signature(folder: &Path, key: &Path, text: &str) -> Result<(), Failure> {
-    let read = |path: &Path| {
-        let text = fs::read_to_string(path);
-        text.map_err(|why| Failure::new(Exit::Io, format!("{}: {why}", path.display())))
-    };
+fn text(folder: &Dir, name: &str) -> io::Result<String> {
+    let name = Beneath::parse(name).expect("names of this program are plain");
+    let mut text = String::new();
+    let mut file = folder.read(&name)?.take(TEXT_BYTES_MAX + 1);
+    if file.read_to_string(&mut text)? as u64 > TEXT_BYTES_MAX {
+        let problem = format!("has more than {TEXT_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+    }
+    Ok(text)
+}
+
+fn check_signature(folder: &Dir, key: &Path, list: &str) -> Result<(), Failure> {
+    let io = |path: &Path, why| Failure::new(Exit::Io, format!("{}: {why}", path.display()));
     let wrong =
         |path: &Path, why: String| Failure::new(Exit::Config, format!("{}: {why}", path.display()));
-    let public = PublicKey::decode(read(key)?.trim());
+    let of_key = fs::read_to_string(key).map_err(|why| io(key, why))?;
+    let public = PublicKey::decode(of_key.trim());
     let public =
         public.map_err(|why| wrong(key, format!("is no public key of minisign: {why}")))?;
-    let path = folder.join(SIGNATURE);
-    let signature = Signature::decode(read(&path)?.trim());
+    let path = folder.path().join(SIGNATURE);
+    let signature = text(folder, SIGNATURE).map_err(|why| io(&path, why))?;
+    let signature = Signature::decode(signature.trim());
     let signature = signature.map_err(|why| wrong(&path, format!("is no signature: {why}")))?;
     public
-        .verify(text.as_bytes(), &signature, false)
+        .verify(list.as_bytes(), &signature, false)
         .map_err(|why| {
             let key = key.display();
             wrong(
@@ -116,9 +128,20 @@ mod tests {
 
     #[test]
     fn paths_that_lead_elsewhere_are_refused() {
-        for path in ["/etc/x", "../x", "a/../../x", "", ".", "a\n"] {
-            let text = format!("{DIGEST}  {path}");
-            assert!(Sums::parse(&text).is_err() || path == "a\n", "{path}");
+        for path in [
+            "/etc/x",
+            "../x",
+            "weights//etc/x",
+            "",
+            ".",
+            "x/",
+            "a\r",
+            "a\0b",
+        ] {
+            let text = format!("{DIGEST}  x\n{DIGEST}  {path}\n");
+            let why = Sums::parse(&text).unwrap_err();
+            let shown = format!("{path:?}");
+            assert!(why.starts_with("line 2 ") && why.contains(&shown), "{why}");
         }
         assert!(Sums::parse(&format!("{DIGEST} x")).is_err());
         assert!(Sums::parse(&format!("{}  x", DIGEST.to_uppercase())).is_err());
@@ -133,7 +156,8 @@ mod tests {
         let key = folder.join("key.pub");
         fs::write(&key, KEY).unwrap();
         fs::write(folder.join(SUMS), "").unwrap();
-        let why = Sums::read(&folder, Some(&key)).unwrap_err();
+        let read = || Sums::read(&Dir::open(&folder).unwrap(), Some(&key));
+        let why = read().unwrap_err();
         assert!(
             why.exit == Exit::Io && why.message.contains(SIGNATURE),
             "{why:?}"
@@ -143,7 +167,7 @@ mod tests {
             "untrusted comment: x\nnot a signature\n",
         )
         .unwrap();
-        let why = Sums::read(&folder, Some(&key)).unwrap_err();
+        let why = read().unwrap_err();
         assert!(
             why.exit == Exit::Config && why.message.contains(SIGNATURE),
             "{why:?}"

@@ -1,144 +1,181 @@
-//! Files copied with progress, verified while they are read, resumed where an earlier run stopped,
-//! and seen under their names only when whole.
+//! Files copied with progress, verified while they are read, and resumed where an earlier run
+//! stopped.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{File, Permissions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::statvfs;
+use rustix::fs::fstatvfs;
 use sha2::{Digest, Sha256};
 
+use crate::beneath::{Beneath, Dir};
 use crate::cli::meter;
 use crate::cli::{Exit, Failure};
 use crate::log;
 
-/// Ends the name of a file that is not whole.
-pub const UNFINISHED: &str = ".partial";
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A piece of a file: all of it, or one of several parts that follow each other.
-#[derive(Clone, Debug)]
+/// A piece of a file: all of it, or one of several parts that follow each other. It is open from
+/// the time when it was chosen, so that what is copied is what was looked at.
+#[derive(Debug)]
 pub struct Piece {
-    pub path: PathBuf,
+    file: File,
+    /// For messages.
+    shown: PathBuf,
     pub bytes: u64,
-    /// What it must have, where that is known.
+    /// Digest that it must have, where that is known.
     pub sha256: Option<String>,
 }
 
 impl Piece {
-    /// A piece of the size that the file at `path` has now.
+    /// A piece of the size that the regular file has now.
+    ///
+    /// # Errors
+    /// If it cannot be told.
+    pub fn of(file: File, shown: PathBuf, sha256: Option<String>) -> Result<Piece, Failure> {
+        let found = file.metadata().map_err(|why| unreadable(&shown, &why))?;
+        Ok(Piece {
+            bytes: found.len(),
+            file,
+            shown,
+            sha256,
+        })
+    }
+
+    /// A piece that is a file in a folder.
     ///
     /// # Errors
     /// If there is no such file.
-    pub fn of(path: PathBuf, sha256: Option<String>) -> Result<Piece, Failure> {
-        let found = fs::metadata(&path).map_err(|why| unreadable(&path, &why))?;
-        if !found.is_file() {
-            return Err(Failure::new(
-                Exit::Config,
-                format!("{}: is no file", path.display()),
-            ));
-        }
-        Ok(Piece {
-            bytes: found.len(),
-            path,
-            sha256,
-        })
+    pub fn inside(folder: &Dir, path: &Beneath, sha256: &str) -> Result<Piece, Failure> {
+        let shown = folder.shown(path);
+        let file = folder.read(path).map_err(|why| unreadable(&shown, &why))?;
+        Piece::of(file, shown, Some(sha256.to_string()))
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn shown(&self) -> &Path {
+        &self.shown
     }
 }
 
 /// A file to be made of its pieces.
-#[derive(Clone, Debug)]
-pub struct Copy {
-    pub pieces: Vec<Piece>,
-    pub to: PathBuf,
+#[derive(Debug)]
+pub struct Copy<'a> {
+    pub pieces: &'a [Piece],
+    pub to: Beneath,
     /// Permissions of the new file.
     pub mode: u32,
 }
 
-impl Copy {
+impl Copy<'_> {
     pub fn bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes).sum()
     }
 
-    fn unfinished(&self) -> PathBuf {
-        let mut name = self.to.clone().into_os_string();
-        name.push(UNFINISHED);
-        name.into()
-    }
-
-    /// Bytes that are there from an earlier run.
-    fn present(&self) -> u64 {
-        let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
-        size(&self.to)
-            .max(size(&self.unfinished()))
-            .min(self.bytes())
+    /// Whether the pieces are what `file` holds; reads it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn is_in(&self, file: &File) -> io::Result<bool> {
+        let mut at = 0;
+        for piece in self.pieces {
+            let found = digest(file, at, piece.bytes)?;
+            if piece.sha256.as_ref() != Some(&found) {
+                return Ok(false);
+            }
+            at += piece.bytes;
+        }
+        Ok(file.metadata()?.len() == at)
     }
 }
 
-/// Copies all, in order; what is there already is read and compared rather than copied.
+/// Copies all into a folder that is this run's alone, in order; what is there already is read and
+/// compared rather than copied.
 ///
 /// # Errors
 /// The file that is damaged or cannot be read or written, and how to go on.
-pub fn run(copies: &[Copy]) -> Result<(), Failure> {
-    room(copies)?;
+pub fn run(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
+    room(copies, into)?;
     let mut told = Told::new(copies.iter().map(Copy::bytes).sum());
-    copies.iter().try_for_each(|copy| one(copy, &mut told))
+    copies
+        .iter()
+        .try_for_each(|copy| one(copy, into, &mut told))
 }
 
 /// Refuses before anything is written what the disk has no room for.
-fn room(copies: &[Copy]) -> Result<(), Failure> {
-    let Some(folder) = copies.first().and_then(|copy| copy.to.parent()) else {
+fn room(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
+    let present = |copy: &Copy<'_>| match into.look(&copy.to) {
+        Ok(Some(found)) => (found.st_size as u64).min(copy.bytes()),
+        _ => 0,
+    };
+    let needed = copies.iter().map(|copy| copy.bytes() - present(copy)).sum();
+    enough(into, needed)
+}
+
+/// Refuses what the disk of a folder has no room for.
+///
+/// # Errors
+/// Bytes that are needed and free.
+pub fn enough(folder: &Dir, needed: u64) -> Result<(), Failure> {
+    let told = folder.readable().map(fstatvfs);
+    let Ok(Ok(found)) = told else {
         return Ok(());
     };
-    fs::create_dir_all(folder).map_err(|why| unwritable(folder, &why))?;
-    let free = statvfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_frsize));
-    let needed: u64 = copies
-        .iter()
-        .map(|copy| copy.bytes() - copy.present())
-        .sum();
-    match free {
-        Ok(free) if free < needed => Err(Failure::new(
+    match found.f_bavail.saturating_mul(found.f_frsize) {
+        free if free < needed => Err(Failure::new(
             Exit::Io,
             format!(
                 "{}: {needed} bytes are needed and {free} are free; free some or take another disk",
-                folder.display()
+                folder.path().display()
             ),
         )),
         _ => Ok(()),
     }
 }
 
-fn one(copy: &Copy, told: &mut Told) -> Result<(), Failure> {
-    if let Some(folder) = copy.to.parent() {
-        fs::create_dir_all(folder).map_err(|why| unwritable(folder, &why))?;
-    }
-    let path = copy.unfinished();
-    let writing = |why: &io::Error| unwritable(&path, why);
-    // A whole file of an earlier run is compared like one that is not.
-    if copy.to.is_file() && !path.exists() {
-        fs::rename(&copy.to, &path).map_err(|why| writing(&why))?;
-    }
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
-    let mut file = file.map_err(|why| writing(&why))?;
+fn one(copy: &Copy<'_>, into: &Dir, told: &mut Told) -> Result<(), Failure> {
+    let path = into.shown(&copy.to);
+    let mut file = opened(copy, into).map_err(|why| unwritable(&path, &why))?;
+    bring(copy, &mut file, &path, told)
+}
+
+/// Copies all into one open file, which `path` names in messages.
+///
+/// # Errors
+/// The piece that is damaged or cannot be read, or that the file cannot be written.
+pub fn into_file(copy: &Copy<'_>, file: &mut File, path: &Path) -> Result<(), Failure> {
+    bring(copy, file, path, &mut Told::new(copy.bytes()))
+}
+
+fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, told: &mut Told) -> Result<(), Failure> {
     let mut start = 0;
-    for piece in &copy.pieces {
-        piece_into(piece, &mut file, start, &path, told)?;
+    for piece in copy.pieces {
+        piece_into(piece, file, start, path, told)?;
         start += piece.bytes;
     }
     let ended = file.set_len(start).and_then(|()| {
-        use std::os::unix::fs::PermissionsExt;
-        file.set_permissions(fs::Permissions::from_mode(copy.mode))?;
-        file.sync_all()?;
-        fs::rename(&path, &copy.to)
+        file.set_permissions(Permissions::from_mode(copy.mode))?;
+        file.sync_all()
     });
-    ended.map_err(|why| writing(&why))
+    ended.map_err(|why| unwritable(path, &why))
+}
+
+/// Opens what an earlier run left, or makes the file anew.
+fn opened(copy: &Copy<'_>, into: &Dir) -> io::Result<File> {
+    if let (Some(folder), _) = copy.to.split() {
+        into.make_folder(&folder, 0o755)?;
+    }
+    if let Some(file) = into.resume(&copy.to)? {
+        return Ok(file);
+    }
+    into.remove(&copy.to)?;
+    into.create(&copy.to, 0o600)
 }
 
 /// Brings `file` from `start` on to what the piece holds.
@@ -150,15 +187,11 @@ fn piece_into(
     told: &mut Told,
 ) -> Result<(), Failure> {
     let before = told.done;
-    let present = file
-        .metadata()
-        .map_or(0, |found| found.len())
-        .saturating_sub(start);
+    let present = file.metadata().map_or(0, |found| found.len());
+    let present = present.saturating_sub(start);
     // Nothing that was there is trusted without a digest.
-    let kept = piece
-        .sha256
-        .as_ref()
-        .map_or(0, |_| present.min(piece.bytes));
+    let known = piece.sha256.is_some();
+    let kept = if known { present.min(piece.bytes) } else { 0 };
     for kept in [kept, 0] {
         told.done = before;
         let digest = continued(piece, file, start, kept, path, told)?;
@@ -172,7 +205,7 @@ fn piece_into(
                 format!(
                     "{}: its digest is not the stated one: it was damaged or cut short; fetch it \
                      again and run the same command, which goes on with it",
-                    piece.path.display()
+                    piece.shown.display()
                 ),
             ));
         }
@@ -190,83 +223,118 @@ fn continued(
     told: &mut Told,
 ) -> Result<String, Failure> {
     let mut digest = Sha256::new();
-    let mut chunk = vec![0; CHUNK_BYTES];
-    file.seek(SeekFrom::Start(start))
-        .map_err(|why| unreadable(path, &why))?;
-    let mut left = kept;
-    while left > 0 {
-        let most = usize::try_from(left)
-            .unwrap_or(CHUNK_BYTES)
-            .min(CHUNK_BYTES);
-        let read = file
-            .read(&mut chunk[..most])
-            .map_err(|why| unreadable(path, &why))?;
-        if read == 0 {
-            break;
-        }
-        digest.update(&chunk[..read]);
-        (left, told.done) = (left - read as u64, told.done + read as u64);
-        told.tell();
-    }
-    let reading = |why: &io::Error| unreadable(&piece.path, why);
-    let mut source = File::open(&piece.path).map_err(|why| reading(&why))?;
-    source
-        .seek(SeekFrom::Start(kept))
-        .map_err(|why| reading(&why))?;
-    loop {
-        let read = source.read(&mut chunk).map_err(|why| reading(&why))?;
-        if read == 0 {
-            break;
-        }
-        file.write_all(&chunk[..read])
-            .map_err(|why| unwritable(path, &why))?;
-        digest.update(&chunk[..read]);
-        told.done += read as u64;
-        told.tell();
-    }
+    let unread = |why| unreadable(path, &why);
+    let kept = each_chunk(file, start, kept, unread, |chunk| {
+        digest.update(chunk);
+        told.advance(chunk.len());
+        Ok(())
+    })?;
+    let unwritten = |why| unwritable(path, &why);
+    file.seek(SeekFrom::Start(start + kept))
+        .map_err(unwritten)?;
+    let unread = |why| unreadable(&piece.shown, &why);
+    each_chunk(&piece.file, kept, u64::MAX, unread, |chunk| {
+        digest.update(chunk);
+        told.advance(chunk.len());
+        file.write_all(chunk).map_err(unwritten)
+    })?;
     Ok(hex(&digest.finalize()))
 }
 
-/// Digest of a file.
+/// Appends `most` bytes of a file from `start` on, or those that there are, to another; their
+/// digest.
+///
+/// # Errors
+/// If one cannot be read or the other not be written.
+pub fn copy_range(
+    from: &Piece,
+    start: u64,
+    most: u64,
+    to: &mut File,
+    shown: &Path,
+) -> Result<String, Failure> {
+    let mut digest = Sha256::new();
+    let unread = |why| unreadable(&from.shown, &why);
+    each_chunk(&from.file, start, most, unread, |chunk| {
+        digest.update(chunk);
+        to.write_all(chunk).map_err(|why| unwritable(shown, &why))
+    })?;
+    Ok(hex(&digest.finalize()))
+}
+
+/// Gives `take` the bytes of a file from `at` on, `most` of them at most; how many there were.
+fn each_chunk<E>(
+    file: &File,
+    at: u64,
+    most: u64,
+    unread: impl Fn(io::Error) -> E,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<u64, E> {
+    let (mut chunk, mut done) = (vec![0; CHUNK_BYTES], 0);
+    while done < most {
+        let bytes = usize::try_from(most - done).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+        match file.read_at(&mut chunk[..bytes], at + done) {
+            Ok(0) => break,
+            Ok(read) => {
+                take(&chunk[..read])?;
+                done += read as u64;
+            }
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(unread(why)),
+        }
+    }
+    Ok(done)
+}
+
+/// Digest of `most` bytes of a file from `at` on, or of those that there are.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn digest(path: &Path) -> Result<String, Failure> {
-    let mut file = File::open(path).map_err(|why| unreadable(path, &why))?;
-    let (mut digest, mut chunk) = (Sha256::new(), vec![0; CHUNK_BYTES]);
-    loop {
-        match file
-            .read(&mut chunk)
-            .map_err(|why| unreadable(path, &why))?
-        {
-            0 => return Ok(hex(&digest.finalize())),
-            read => digest.update(&chunk[..read]),
-        }
-    }
+pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    each_chunk(
+        file,
+        at,
+        most,
+        |why| why,
+        |chunk| {
+            digest.update(chunk);
+            Ok(())
+        },
+    )?;
+    Ok(hex(&digest.finalize()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unreadable(path: &Path, why: &io::Error) -> Failure {
+/// Report of a file that cannot be read.
+pub fn unreadable(path: &Path, why: &io::Error) -> Failure {
     Failure::new(
         Exit::Io,
         format!("{}: cannot be read: {why}", path.display()),
     )
 }
 
-/// How a file that cannot be written is reported.
+/// Report of a file that cannot be written.
 pub fn unwritable(path: &Path, why: &io::Error) -> Failure {
-    let fix = match why.kind() {
-        io::ErrorKind::StorageFull => "free some of the disk and run the same command: it goes on",
-        io::ErrorKind::PermissionDenied => "run it as a user who may, for example with sudo",
-        _ => "what is there is kept, and the same command goes on with it",
+    use io::ErrorKind as Kind;
+    let (exit, fix) = match why.kind() {
+        // The reason names the fix.
+        Kind::InvalidInput => {
+            return Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
+        }
+        Kind::StorageFull => (Exit::Io, "free some of the disk and run the same command"),
+        Kind::PermissionDenied => (
+            Exit::Io,
+            "run it as a user who may, for example with sudo, or name another place",
+        ),
+        Kind::ResourceBusy => (Exit::Unavailable, "wait for its end, or name another place"),
+        _ => (Exit::Io, "run the same command again"),
     };
-    Failure::new(
-        Exit::Io,
-        format!("{}: cannot be written: {why}; {fix}", path.display()),
-    )
+    let message = format!("{}: cannot be written: {why}; {fix}", path.display());
+    Failure::new(exit, message)
 }
 
 /// Bytes done, told once a second.
@@ -288,7 +356,8 @@ impl Told {
         }
     }
 
-    fn tell(&mut self) {
+    fn advance(&mut self, bytes: usize) {
+        self.done += bytes as u64;
         if self.last.elapsed() >= meter::EVERY {
             self.last = Instant::now();
             log::line(meter::line(
@@ -303,6 +372,8 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     struct Place(PathBuf);
@@ -316,19 +387,39 @@ mod tests {
             Place(path)
         }
 
-        /// Writes two pieces; a copy of both that states their digests.
-        fn copy(&self) -> Copy {
+        fn dir(&self) -> Dir {
+            Dir::make(&self.0.join("to")).unwrap()
+        }
+
+        /// Writes two pieces that state their digests.
+        fn pieces(&self) -> Vec<Piece> {
             let pieces = ["one", "two"].map(|name| {
-                let path = self.0.join(name);
-                fs::write(&path, name.repeat(1_000_000)).unwrap();
-                let sha256 = Some(digest(&path).unwrap());
-                Piece::of(path, sha256).unwrap()
+                fs::write(self.0.join(name), name.repeat(1_000_000)).unwrap();
+                self.piece(name)
             });
-            Copy {
-                pieces: pieces.to_vec(),
-                to: self.0.join("to/file"),
-                mode: 0o644,
-            }
+            pieces.into()
+        }
+
+        fn piece(&self, name: &str) -> Piece {
+            let file = File::open(self.0.join(name)).unwrap();
+            let sha256 = digest(&file, 0, u64::MAX).unwrap();
+            Piece::of(file, name.into(), Some(sha256)).unwrap()
+        }
+
+        fn run(&self, pieces: &[Piece]) -> Result<(), Failure> {
+            run(&[copy(pieces)], &self.dir())
+        }
+
+        fn text(&self) -> String {
+            fs::read_to_string(self.0.join("to/file")).unwrap()
+        }
+    }
+
+    fn copy(pieces: &[Piece]) -> Copy<'_> {
+        Copy {
+            pieces,
+            to: Beneath::parse("file").unwrap(),
+            mode: 0o644,
         }
     }
 
@@ -345,81 +436,94 @@ mod tests {
     #[test]
     fn pieces_become_one_file_and_a_second_run_changes_nothing() {
         let place = Place::new("twice");
-        let copy = place.copy();
+        let pieces = place.pieces();
         for _ in 0..2 {
-            run(std::slice::from_ref(&copy)).unwrap();
-            assert_eq!(fs::read_to_string(&copy.to).unwrap(), whole());
+            place.run(&pieces).unwrap();
+            assert_eq!(place.text(), whole());
         }
-        assert!(!copy.unfinished().exists());
+        let file = File::open(place.0.join("to/file")).unwrap();
+        assert!(copy(&pieces).is_in(&file).unwrap());
+        assert!(!copy(&pieces[1..]).is_in(&file).unwrap());
+        assert!(!copy(&pieces[..1]).is_in(&file).unwrap());
     }
 
     #[test]
     fn an_interrupted_copy_goes_on_wherever_it_stopped_and_whatever_is_there() {
         let place = Place::new("resume");
-        let copy = place.copy();
-        let text = whole();
+        let (pieces, text) = (place.pieces(), whole());
         for kept in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
             for damaged in [false, true] {
-                let _ = fs::remove_file(&copy.to);
                 let mut there = text.as_bytes()[..kept].to_vec();
                 if damaged && let Some(byte) = there.last_mut() {
                     *byte ^= 1;
                 }
-                fs::create_dir_all(copy.to.parent().unwrap()).unwrap();
-                fs::write(copy.unfinished(), there).unwrap();
-                run(std::slice::from_ref(&copy)).unwrap();
-                assert_eq!(
-                    fs::read_to_string(&copy.to).unwrap(),
-                    text,
-                    "{kept} {damaged}"
-                );
+                place.dir();
+                fs::write(place.0.join("to/file"), there).unwrap();
+                place.run(&pieces).unwrap();
+                assert_eq!(place.text(), text, "{kept} {damaged}");
             }
         }
     }
 
     #[test]
-    fn a_flipped_bit_or_a_part_cut_short_is_named_and_nothing_appears() {
+    fn a_flipped_bit_or_a_part_cut_short_is_named() {
         let place = Place::new("damage");
-        let copy = place.copy();
+        let mut pieces = place.pieces();
         let two = place.0.join("two");
         let fine = fs::read(&two).unwrap();
         let mut flipped = fine.clone();
         flipped[1_234_567] ^= 4;
         for damaged in [flipped.as_slice(), &fine[..fine.len() - 1]] {
             fs::write(&two, damaged).unwrap();
-            let why = run(std::slice::from_ref(&copy)).unwrap_err();
+            let sha256 = pieces[1].sha256.take();
+            pieces[1] = place.piece("two");
+            pieces[1].sha256 = sha256;
+            let why = place.run(&pieces).unwrap_err();
             assert!(
                 why.exit == Exit::Config && why.message.contains("two"),
                 "{why:?}"
             );
-            assert!(!copy.to.exists());
         }
         fs::write(&two, fine).unwrap();
-        run(std::slice::from_ref(&copy)).unwrap();
-        assert_eq!(fs::read_to_string(&copy.to).unwrap(), whole());
+        place
+            .run(&[place.piece("one"), place.piece("two")])
+            .unwrap();
+        assert_eq!(place.text(), whole());
     }
 
     #[test]
     fn what_has_no_room_is_refused_before_it_begins() {
         let place = Place::new("room");
-        let mut copy = place.copy();
-        copy.pieces[0].bytes = u64::MAX / 4;
-        let why = run(&[copy.clone()]).unwrap_err();
+        let mut pieces = place.pieces();
+        pieces[0].bytes = u64::MAX / 4;
+        let why = place.run(&pieces).unwrap_err();
         assert!(
             why.exit == Exit::Io && why.message.contains("are free"),
             "{why:?}"
         );
-        assert!(!copy.unfinished().exists());
+        assert!(place.dir().is_empty().unwrap());
     }
 
     #[test]
     fn without_a_digest_what_was_there_is_written_anew() {
         let place = Place::new("unknown");
-        let mut copy = place.copy();
-        copy.pieces.iter_mut().for_each(|piece| piece.sha256 = None);
-        fs::create_dir_all(copy.to.parent().unwrap()).unwrap();
-        fs::write(copy.unfinished(), "other").unwrap();
-        run(std::slice::from_ref(&copy)).unwrap();
-        assert_eq!(fs::read_to_string(&copy.to).unwrap(), whole());
+        let mut pieces = place.pieces();
+        pieces.iter_mut().for_each(|piece| piece.sha256 = None);
+        place.dir();
+        fs::write(place.0.join("to/file"), "other").unwrap();
+        place.run(&pieces).unwrap();
+        assert_eq!(place.text(), whole());
+    }
+
+    #[test]
+    fn what_has_another_name_is_not_written_to() {
+        let place = Place::new("linked");
+        let pieces = place.pieces();
+        place.dir();
+        fs::write(place.0.join("other"), "other").unwrap();
+        fs::hard_link(place.0.join("other"), place.0.join("to/file")).unwrap();
+        place.run(&pieces).unwrap();
+        assert_eq!(place.text(), whole());
+        assert_eq!(fs::read_to_string(place.0.join("other")).unwrap(), "other");
     }
 }

@@ -26,6 +26,15 @@ pub fn file_name() -> String {
     format!("{}.packed", target::BINARY)
 }
 
+/// Name of the folder of weights that builds like this one read, where a directory has several, for
+/// older and newer ones: kernels of `layout`, and the same manifest.
+pub fn folder_name(layout: u32) -> String {
+    format!("{}-{layout}", &manifest()[..MANIFEST_DIGITS])
+}
+
+/// Digits of the manifest's digest in the name of a folder.
+const MANIFEST_DIGITS: usize = 16;
+
 /// Digest of all that a manifest says of this target: what decides how weights lie, and more.
 pub(super) fn manifest() -> String {
     hex(&Sha256::digest(target::MANIFEST))

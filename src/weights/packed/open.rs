@@ -99,6 +99,14 @@ impl Packed {
         &self.path
     }
 
+    /// The open file, to be copied.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
     /// Table of its content.
     pub fn table(&self) -> &Table {
         &self.table

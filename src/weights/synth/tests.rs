@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::super::tests::Folder;
 use super::super::{Checkpoint, Weight, WeightsError, open_layers, open_seeded};
+use std::fs;
+
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::executor::{Executor, PageId, Rows, Slot, States, TokenId};
@@ -97,7 +99,9 @@ fn a_directory_that_holds_something_is_left_alone() {
 fn a_full_disk_says_what_is_needed() {
     let folder = Folder::new();
     let shards = shards(&folder.0, 1);
+    let directory = Dir::open(&folder.0).unwrap();
     let files = Files {
+        directory: &directory,
         shards: &shards,
         bytes: 12_345,
         progress: &Progress::default(),

@@ -138,7 +138,7 @@ impl Parts {
 
     /// Puts what is known of the target into a template.
     fn fill(&self, template: &str) -> String {
-        let weights = format!("/var/lib/atlas/{}", self.fact("model"));
+        let weights = format!("/var/lib/atlas/{}", self.name);
         let next = match self.embedded() {
             true => "the weights are inside; nothing else is needed".to_string(),
             false => format!("put the weights into {weights}"),

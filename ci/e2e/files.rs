@@ -1,0 +1,527 @@
+//! Verbs that write files, beside paths and names that somebody planted, killed at each step, and
+//! with files that they did not place.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bundle::{NAME, files, shell, sums};
+use crate::corrupt::Model;
+use crate::harness::{BINARY, PATIENCE, Place, Server, outcome, question};
+
+/// A user that the tests never run as.
+const STRANGER: u32 = 4_243_001;
+/// Digest of nothing.
+const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/// Whether users can be played here.
+fn is_root() -> bool {
+    let root = shell("/", "id -u").1.trim() == "0";
+    if !root {
+        println!("skipped: it needs root");
+    }
+    root
+}
+
+/// A bundle of these weights whose program says `text`, and runs in no time.
+fn bundle(place: &Place, name: &str, weights: &Path, text: &str) -> String {
+    let (folder, weights_in) = (place.path(name), place.path(&format!("{name}/weights")));
+    fs::create_dir_all(&weights_in).unwrap();
+    let from = match weights.is_file() {
+        true => vec![weights.to_path_buf()],
+        false => files(weights.to_str().unwrap()),
+    };
+    for file in from {
+        let name = match weights.is_file() {
+            true => format!("{NAME}.packed"),
+            false => file.file_name().unwrap().to_str().unwrap().to_string(),
+        };
+        fs::copy(&file, Path::new(&weights_in).join(name)).unwrap();
+    }
+    let program = format!("{folder}/{NAME}");
+    fs::write(&program, format!("#!/bin/sh\necho {text}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = include_str!("../../src/cli/carry/install.sh").replace("@NAME@", NAME);
+    fs::write(format!("{folder}/install.sh"), script).unwrap();
+    sums(&folder);
+    folder
+}
+
+fn packed(model: &Model) -> PathBuf {
+    let file = std::env::temp_dir().join(format!("atlas-e2e-{}-packed", std::process::id()));
+    let file = file.with_extension(model.0.file_name().unwrap());
+    let (code, said) = outcome(&["pack", model.0.to_str().unwrap(), file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{said}");
+    file
+}
+
+fn install(bundle: &str, root: &str) -> (i32, String) {
+    outcome(&["install", bundle, "--root", root])
+}
+
+/// Folder of the weights of this build.
+fn weights_of(root: &str) -> PathBuf {
+    let all = format!("{root}/var/lib/atlas/{NAME}");
+    let mut found = fs::read_dir(all)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
+    let plain = |path: &PathBuf| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
+    found.find(plain).unwrap()
+}
+
+#[test]
+fn paths_of_a_list_stay_in_their_folder() {
+    let place = Place::new("paths");
+    let (model, root, dest) = (Model::copy("paths"), place.path("root"), place.path("dest"));
+    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let fine = fs::read(format!("{bundle}/SHA256SUMS")).unwrap();
+    let outside = place.path("outside");
+    // Where the joined path of the first two leads inside of the bundle.
+    fs::create_dir_all(format!("{bundle}/weights{outside}")).unwrap();
+    fs::write(format!("{bundle}/weights{outside}/x"), "").unwrap();
+    for path in [
+        &format!("weights/{outside}/x"),
+        &format!("weights/./{outside}/x"),
+        "weights/../weights/x",
+        "/etc/hostname",
+        "weights/",
+        "weights/a\tb",
+        ".",
+        "",
+    ] {
+        let list = [fine.as_slice(), format!("{EMPTY}  {path}\n").as_bytes()].concat();
+        fs::write(format!("{bundle}/SHA256SUMS"), list).unwrap();
+        let line = fine.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let ways = [
+            outcome(&["import", &bundle, &dest]),
+            install(&bundle, &root),
+            shell(&bundle, &format!("sh ./install.sh --root {root}")),
+        ];
+        for (code, said) in ways {
+            let named = said.contains("SHA256SUMS") && said.contains(&format!("line {line} "));
+            assert!(code == 78 && named, "{path:?}: {code} {said}");
+            assert!(!said.contains("it ran"), "{path:?}: {said}");
+        }
+        assert!(
+            !Path::new(&outside).exists() && !Path::new(&dest).exists(),
+            "{path}"
+        );
+        assert_eq!(files(&root), Vec::<PathBuf>::new(), "{path}");
+    }
+}
+
+#[test]
+fn a_bundle_with_links_or_pipes_is_refused_and_does_not_hang() {
+    let place = Place::new("odd");
+    let model = Model::copy("odd");
+    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let file = format!("{bundle}/weights/tokenizer.json");
+    fs::rename(&file, place.path("away")).unwrap();
+    for make in ["ln -s ../../away", "mkfifo"] {
+        assert_eq!(
+            shell(&bundle, &format!("{make} weights/tokenizer.json")).0,
+            0
+        );
+        let ways = [
+            outcome(&["import", &bundle, &place.path("dest")]),
+            install(&bundle, &place.path("root")),
+            shell(
+                &bundle,
+                &format!("sh ./install.sh --root {}", place.path("root")),
+            ),
+        ];
+        for (code, said) in ways {
+            let named = said.contains("tokenizer.json") && !said.contains("it ran");
+            assert!(code != 0 && named, "{make}: {code} {said}");
+        }
+        fs::remove_file(&file).unwrap();
+    }
+    assert!(!Path::new(&place.path("dest")).exists());
+}
+
+#[test]
+fn what_root_alone_may_read_is_not_copied_for_another_user() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("secret");
+    let (theirs, secret, dest) = (
+        place.path("theirs"),
+        place.path("secret"),
+        place.path("dest"),
+    );
+    let model = Model::copy("secret");
+    fs::create_dir(&theirs).unwrap();
+    for file in files(model.0.to_str().unwrap()) {
+        fs::copy(&file, Path::new(&theirs).join(file.file_name().unwrap())).unwrap();
+    }
+    let give = |path: &str| lchown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+    files(&theirs)
+        .iter()
+        .for_each(|file| give(file.to_str().unwrap()));
+    give(&theirs);
+    fs::write(&secret, "{\"of\": \"root\"}").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let leaks = |folder: &str| {
+        let texts = files(folder)
+            .into_iter()
+            .filter_map(|file| fs::read(file).ok());
+        texts
+            .filter(|text| text.windows(6).any(|part| part == b"\"root\""))
+            .count()
+    };
+    // A name that no checkpoint has is passed over.
+    let unlisted = format!("{theirs}/notes.json");
+    symlink(&secret, &unlisted).unwrap();
+    give(&unlisted);
+    assert_eq!(outcome(&["import", &theirs, &dest]).0, 0);
+    assert_eq!(
+        outcome(&["bundle", &place.path("bundle"), "--weights", &theirs]).0,
+        0
+    );
+    assert_eq!(leaks(&dest) + leaks(&place.path("bundle/weights")), 0);
+    // One that it may have is refused, be it a link or another name of the file.
+    let listed = format!("{theirs}/generation_config.json");
+    let _ = fs::remove_file(&listed);
+    let plant: [&dyn Fn(); 2] = [
+        &|| {
+            symlink(&secret, &listed).unwrap();
+            give(&listed);
+        },
+        &|| fs::hard_link(&secret, &listed).unwrap(),
+    ];
+    for (ix, plant) in plant.iter().enumerate() {
+        plant();
+        for verb in ["import", "bundle"] {
+            let to = place.path(&format!("{verb}-{ix}"));
+            let line = match verb {
+                "import" => vec![verb, &theirs, &to],
+                _ => vec![verb, &to, "--weights", &theirs],
+            };
+            let (code, said) = outcome(&line);
+            assert!(
+                code == 78 && said.contains("generation_config.json"),
+                "{verb}: {code} {said}"
+            );
+            assert!(!Path::new(&to).exists(), "{verb}");
+        }
+        fs::remove_file(&listed).unwrap();
+    }
+}
+
+#[test]
+fn what_is_planted_where_all_may_write_is_not_followed() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("sticky");
+    let (open, away) = (place.path("open"), place.path("away"));
+    let model = Model::copy("sticky");
+    for folder in [&open, &away] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).unwrap();
+    let theirs = |name: &str, to: &str| {
+        let link = format!("{open}/{name}");
+        symlink(to, &link).unwrap();
+        lchown(&link, Some(STRANGER), Some(STRANGER)).unwrap();
+    };
+    let source = model.0.to_str().unwrap();
+    let import = |dest: &str| outcome(&["import", source, &format!("{open}/{dest}")]);
+    theirs("one.partial", &away);
+    theirs(".one.0123456789abcdef.partial", &away);
+    assert_eq!(import("one").0, 0);
+    theirs("two", &away);
+    theirs("way", &away);
+    for dest in ["two", "way/x"] {
+        let (code, said) = import(dest);
+        assert!(code == 2 && said.contains(dest), "{dest}: {code} {said}");
+        let line = ["bundle", &format!("{open}/{dest}"), "--weights", source];
+        let (code, said) = outcome(&line);
+        assert!(code == 2 && said.contains(dest), "{dest}: {code} {said}");
+    }
+    // Their folder under the name of an unfinished one.
+    let planted = format!("{open}/.three.0123456789abcdef.partial");
+    fs::create_dir(&planted).unwrap();
+    fs::set_permissions(&planted, fs::Permissions::from_mode(0o700)).unwrap();
+    chown(&planted, Some(STRANGER), Some(STRANGER)).unwrap();
+    assert_eq!(import("three").0, 0);
+    let made = fs::metadata(format!("{open}/three")).unwrap();
+    assert!(made.uid() == 0 && made.mode() & 0o777 == 0o755);
+    assert_eq!(files(&away), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_import_that_fails_or_would_lose_something_leaves_what_is_there() {
+    let place = Place::new("import");
+    let (model, dest) = (Model::copy("import"), place.path("dest"));
+    let good = bundle(&place, "good", &model.0, "good");
+    assert_eq!(outcome(&["import", &good, &dest]).0, 0);
+    let inode = fs::metadata(&dest).unwrap().ino();
+    let damaged = bundle(&place, "damaged", &model.0, "damaged");
+    let file = format!("{damaged}/weights/model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let (code, said) = outcome(&["import", &damaged, &dest]);
+    assert!(
+        code == 78 && said.contains("model.safetensors"),
+        "{code} {said}"
+    );
+    // Weights that are as the list states, and none of this model.
+    fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    sums(&damaged);
+    assert_eq!(outcome(&["import", &damaged, &dest]).0, 78);
+    assert_eq!(fs::metadata(&dest).unwrap().ino(), inode);
+    assert_eq!(outcome(&["verify", &dest]).0, 0);
+    fs::write(format!("{dest}/notes.txt"), "mine").unwrap();
+    let (code, said) = outcome(&["import", &good, &dest]);
+    assert!(code == 2 && said.contains("notes.txt"), "{code} {said}");
+    fs::remove_file(format!("{dest}/notes.txt")).unwrap();
+    assert_eq!(outcome(&["import", &good, &dest]).0, 0);
+    assert_eq!(outcome(&["verify", &dest]).0, 0);
+    assert_eq!(
+        fs::read_dir(place.path("")).unwrap().count(),
+        3,
+        "nothing is left beside"
+    );
+}
+
+/// Numbers of the files that an installation moves, and of their list.
+fn state(root: &str) -> Vec<u64> {
+    let inode = |path: &Path| fs::symlink_metadata(path).map_or(0, |found| found.ino());
+    let mut state: Vec<u64> = [
+        format!("usr/local/bin/{NAME}"),
+        format!("var/lib/atlas/{NAME}.installed"),
+        format!("etc/systemd/system/{NAME}.service"),
+        format!("etc/systemd/system/{NAME}.service.d/10-hardware.conf"),
+    ]
+    .iter()
+    .map(|path| inode(&Path::new(root).join(path)))
+    .collect();
+    let all = fs::read_dir(format!("{root}/var/lib/atlas/{NAME}"));
+    let mut below: Vec<u64> = all
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| inode(&entry.path()))
+        .collect();
+    below.sort_unstable();
+    state.extend(below);
+    state
+}
+
+/// Starts an installation and kills it behind the change of this number; whether there was one.
+fn killed_behind(change: usize, bundle: &str, root: &str) -> bool {
+    let mut child: Child = Command::new(BINARY)
+        .args(["install", bundle, "--root", root])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (mut last, mut seen, begun) = (state(root), 0, Instant::now());
+    while seen < change {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        assert!(begun.elapsed() < PATIENCE);
+        let now = state(root);
+        seen += usize::from(now != last);
+        last = now;
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    true
+}
+
+/// Names and sizes of the files of a folder.
+fn listed(folder: &Path) -> Vec<(PathBuf, u64)> {
+    let files = files(folder.to_str().unwrap()).into_iter();
+    let mut listed: Vec<_> = files
+        .map(|file| {
+            (
+                file.file_name().unwrap().into(),
+                file.metadata().unwrap().len(),
+            )
+        })
+        .collect();
+    listed.sort();
+    listed
+}
+
+#[test]
+fn an_installation_that_is_killed_leaves_the_old_one_or_the_new_one() {
+    let place = Place::new("killed");
+    let (model, root) = (Model::copy("killed"), place.path("root"));
+    let packed = packed(&model);
+    let old = bundle(&place, "old", &model.0, "old");
+    let new = bundle(&place, "new", &packed, "new");
+    fs::remove_file(packed).unwrap();
+    let whole = [&old, &new].map(|bundle| listed(&Path::new(bundle).join("weights")));
+    let programs = [&old, &new].map(|bundle| fs::read(format!("{bundle}/{NAME}")).unwrap());
+    let mut seen = [false; 2];
+    for change in 1.. {
+        assert_eq!(install(&old, &root).0, 0);
+        let was_killed = killed_behind(change, &new, &root);
+        // Both builds read both kinds of weights.
+        assert!(whole.contains(&listed(&weights_of(&root))), "{change}");
+        let program = fs::read(format!("{root}/usr/local/bin/{NAME}")).unwrap();
+        let which = programs.iter().position(|found| *found == program);
+        seen[which.unwrap()] = true;
+        if !was_killed {
+            assert!(change > 4 && seen == [true; 2], "{change} {seen:?}");
+            break;
+        }
+    }
+    // Whatever was left, the same command ends it and the other removes it.
+    assert!(killed_behind(2, &old, &root));
+    let (code, said) = outcome(&["verify", &format!("{root}/var/lib/atlas/{NAME}")]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(install(&new, &root).0, 0);
+    assert!(killed_behind(3, &old, &root));
+    assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
+    assert_eq!(files(&root), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn weights_of_an_older_build_stay_until_the_new_binary_is_there() {
+    let place = Place::new("builds");
+    let (model, root) = (Model::copy("builds"), place.path("root"));
+    let [old, new] = ["old", "new"].map(|text| bundle(&place, text, &model.0, text));
+    let program = format!("{root}/usr/local/bin/{NAME}");
+    for change in 1.. {
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!(install(&old, &root).0, 0);
+        let (own, record) = (
+            weights_of(&root),
+            format!("{root}/var/lib/atlas/{NAME}.installed"),
+        );
+        let name = own.file_name().unwrap().to_str().unwrap();
+        let list = fs::read_to_string(&record).unwrap().replace(name, "0-0");
+        fs::write(&record, list).unwrap();
+        let older = own.with_file_name("0-0");
+        fs::rename(&own, &older).unwrap();
+        let count = files(older.to_str().unwrap()).len();
+        let was_killed = killed_behind(change, &new, &root);
+        let is_new = fs::read_to_string(&program).unwrap().contains("new");
+        assert!(
+            is_new || files(older.to_str().unwrap()).len() == count,
+            "{change}"
+        );
+        assert!(
+            !is_new || files(own.to_str().unwrap()).len() == count,
+            "{change}"
+        );
+        if !was_killed {
+            assert!(is_new && !older.exists());
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_runs_goes_on_while_a_newer_one_is_installed() {
+    let place = Place::new("running");
+    let (model, root) = (Model::copy("running"), place.path("root"));
+    let packed = packed(&model);
+    let bundle = bundle(&place, "bundle", &packed, "a script");
+    fs::remove_file(packed).unwrap();
+    // A program that the system keeps from being written to while it runs.
+    let program = format!("{bundle}/{NAME}");
+    fs::copy("/bin/sleep", &program).unwrap();
+    sums(&bundle);
+    assert_eq!(install(&bundle, &root).0, 0);
+    let mut running = Command::new(format!("{root}/usr/local/bin/{NAME}"))
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let weights = format!("{root}/var/lib/atlas/{NAME}");
+    let server = Server::start_with(&[&weights]);
+    let (code, said) = install(&bundle, &root);
+    assert_eq!(code, 0, "{said}");
+    // Damaged weights are refused before anything moves.
+    let file = files(&format!("{bundle}/weights")).remove(0);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[5000] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    sums(&bundle);
+    let (code, said) = install(&bundle, &root);
+    assert!(code == 78 && said.contains("piece 0"), "{code} {said}");
+    assert_eq!(outcome(&["verify", "--full", &weights]).0, 0);
+    // The guard of a mapping looks ten times a second.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.chat(&question("Hello", 2)).status, 200);
+    assert!(running.try_wait().unwrap().is_none());
+    running.kill().unwrap();
+    running.wait().unwrap();
+}
+
+#[test]
+fn equal_weights_of_two_binaries_are_one_file_and_each_goes_alone() {
+    let place = Place::new("shared");
+    let (model, root) = (Model::copy("shared"), place.path("root"));
+    let bundle = bundle(&place, "bundle", &model.0, "a script");
+    let other = format!("{root}/var/lib/atlas/atlas-other/0-0");
+    fs::create_dir_all(&other).unwrap();
+    for file in files(&format!("{bundle}/weights")) {
+        let to = Path::new(&other).join(file.file_name().unwrap());
+        fs::copy(&file, &to).unwrap();
+        // One of equal size and other content.
+        if file.ends_with("tokenizer.json") {
+            let mut bytes = fs::read(&file).unwrap();
+            bytes[100] ^= 1;
+            fs::write(&to, bytes).unwrap();
+        }
+    }
+    assert_eq!(install(&bundle, &root).0, 0);
+    let names = |name: &str| weights_of(&root).join(name).metadata().unwrap().nlink();
+    assert_eq!(
+        (names("model.safetensors"), names("tokenizer.json")),
+        (2, 1)
+    );
+    assert_eq!(install(&bundle, &root).0, 0);
+    let there = files(&other).len();
+    assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
+    assert!(files(&other).len() == there && files(&root).len() == there);
+}
+
+#[test]
+fn uninstall_leaves_what_install_did_not_place() {
+    let place = Place::new("packaged");
+    let root = place.path("root");
+    let write = |path: &str, text: &str| {
+        let path = format!("{root}/{path}");
+        fs::create_dir_all(Path::new(&path).parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let settings = format!("etc/atlas/{NAME}.toml");
+    let list = format!("/.\n/usr/bin/{NAME}\n/{settings}\n");
+    write(&format!("var/lib/dpkg/info/{NAME}.list"), &list);
+    write(&settings, "port = 9000\n");
+    write(&format!("usr/bin/{NAME}"), "of the package");
+    write(
+        &format!("var/lib/atlas/{NAME}/model.safetensors"),
+        "of the owner",
+    );
+    write("var/lib/atlas/tiny/model.safetensors", "of the owner");
+    let there = files(&root);
+    let (code, said) = outcome(&["uninstall", "--root", &root]);
+    assert!(code == 78 && said.contains("apt remove"), "{code} {said}");
+    assert_eq!(files(&root), there);
+    // Beside a package, what a bundle placed goes alone.
+    let model = Model::copy("packaged");
+    let bundle = bundle(&place, "bundle", &model.0, "a script");
+    assert_eq!(install(&bundle, &root).0, 0);
+    assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
+    let mut left = files(&root);
+    left.sort();
+    let mut there = there;
+    there.sort();
+    assert_eq!(left, there);
+    let kept = fs::read_to_string(format!("{root}/{settings}")).unwrap();
+    assert_eq!(kept, "port = 9000\n");
+}

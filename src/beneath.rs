@@ -1,0 +1,616 @@
+//! Paths that lead to something inside of a folder and nowhere else, and folders that open them.
+//!
+//! A list that came from elsewhere says what is read and written, often by root. [`Beneath`] is a
+//! path of such a list after it was checked, and [`Dir`] opens it from the handle of a folder,
+//! without links: whatever is renamed or linked meanwhile, it stays inside.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, linkat, mkdirat,
+    open, openat, openat2, readlinkat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// A path below a folder: parts with one slash between them, none of which is `.` or `..`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Beneath(String);
+
+impl Beneath {
+    /// Checks a path as it is written.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn parse(path: &str) -> Result<Beneath, &'static str> {
+        let is_dots = |part: &str| matches!(part, "." | "..");
+        match path {
+            "" => Err("is empty"),
+            _ if path.starts_with('/') => Err("is absolute"),
+            _ if path.ends_with('/') => Err("ends with a slash"),
+            _ if path.contains("//") => Err("has an empty part"),
+            _ if path.chars().any(char::is_control) => Err("has a control character"),
+            _ if path.split('/').any(is_dots) => Err("has a part \".\" or \"..\""),
+            _ => Ok(Beneath(path.to_string())),
+        }
+    }
+
+    /// The last name of a path that an operator gave, and the folder that holds it.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it ends in no name that a file can be written under.
+    pub fn last(path: &Path) -> io::Result<(&Path, Beneath)> {
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        let ends_in_name = matches!(path.components().next_back(), Some(Component::Normal(_)));
+        let name = path.file_name().filter(|_| ends_in_name);
+        let name = name.and_then(|name| Beneath::parse(name.to_str()?).ok());
+        let problem = "ends in no name of plain characters; give it one";
+        let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
+        Ok((folder.unwrap_or(Path::new(".")), name))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The path below the folder `first`, if it begins with that.
+    pub fn below(&self, first: &str) -> Option<Beneath> {
+        let rest = self.0.strip_prefix(first)?.strip_prefix('/')?;
+        Some(Beneath(rest.to_string()))
+    }
+
+    pub fn join(&self, rest: &Beneath) -> Beneath {
+        Beneath(format!("{self}/{rest}"))
+    }
+
+    /// Folder and last name.
+    pub fn split(&self) -> (Option<Beneath>, Beneath) {
+        match self.0.rsplit_once('/') {
+            None => (None, self.clone()),
+            Some((folder, name)) => (Some(Beneath(folder.into())), Beneath(name.into())),
+        }
+    }
+
+    /// Its folders, the outermost first, and itself.
+    fn prefixes(&self) -> impl Iterator<Item = Beneath> {
+        let ends = self.0.match_indices('/').map(|(at, _)| at);
+        ends.chain([self.0.len()])
+            .map(|end| Beneath(self.0[..end].to_string()))
+    }
+}
+
+impl fmt::Display for Beneath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Users whose links are followed: root, this process, and the owner of `/`, who is root elsewhere
+/// where a container has users of its own.
+pub fn trusted() -> [u32; 3] {
+    let root = open("/", LOOK, Mode::empty()).and_then(fstat);
+    [0, root.map_or(0, |stat| stat.st_uid), geteuid().as_raw()]
+}
+
+/// Whether the user of this process owns it.
+pub fn is_own(stat: &Stat) -> bool {
+    stat.st_uid == geteuid().as_raw()
+}
+
+pub fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Looks at what a name stands for without reading it or waiting for a writer of a pipe.
+pub const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlags = LOOK.union(OFlags::DIRECTORY);
+/// A pipe without a writer is no reason to wait.
+const AT_ONCE: OFlags = OFlags::NONBLOCK
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+/// Links on the way to one folder; as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// An open folder.
+#[derive(Debug)]
+pub struct Dir {
+    /// For messages.
+    path: PathBuf,
+    handle: OwnedFd,
+}
+
+impl Dir {
+    /// Opens a folder that an operator named. Links on the way there count when root or the user of
+    /// this process placed them: in a folder that all may write to anybody can place one.
+    ///
+    /// # Errors
+    /// The operating system's, or whose link it is.
+    pub fn open(path: &Path) -> io::Result<Dir> {
+        Way::to(path)?.walk(false)
+    }
+
+    /// Opens a folder like `open`, and makes those on the way that are not there.
+    ///
+    /// # Errors
+    /// The operating system's, or whose link it is.
+    pub fn make(path: &Path) -> io::Result<Dir> {
+        Way::to(path)?.walk(true)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path in it, for messages.
+    pub fn shown(&self, path: &Beneath) -> PathBuf {
+        self.path.join(path.as_str())
+    }
+
+    /// Opens what is below without following a link.
+    fn at(&self, path: &Beneath, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
+        let (flags, mode) = (flags | OFlags::NOFOLLOW, Mode::from_raw_mode(mode));
+        let stays = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match openat2(&self.handle, path.as_str(), flags, mode, stays) {
+            // Kernels before 5.6 do not know the call, some containers forbid what is new to them.
+            Err(Errno::NOSYS | Errno::PERM) => Ok(self.at_by_parts(path, flags, mode)?),
+            opened => Ok(opened?),
+        }
+    }
+
+    /// Opens like `at`, a folder at a time.
+    fn at_by_parts(&self, path: &Beneath, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let (folder, name) = path.split();
+        let Some(folder) = folder else {
+            return openat(&self.handle, name.as_str(), flags, mode);
+        };
+        let mut parts = folder.as_str().split('/');
+        let first = parts.next().unwrap_or_default();
+        let first = openat(&self.handle, first, FOLDER, Mode::empty());
+        let folder = parts.try_fold(first?, |at, part| openat(&at, part, FOLDER, Mode::empty()));
+        openat(folder?, name.as_str(), flags, mode)
+    }
+
+    /// Opens a folder below.
+    ///
+    /// # Errors
+    /// The operating system's; a link is no folder.
+    pub fn folder(&self, path: &Beneath) -> io::Result<Dir> {
+        Ok(Dir {
+            handle: self.at(path, FOLDER, 0)?,
+            path: self.shown(path),
+        })
+    }
+
+    /// Opens a folder below, and makes those on the way that are not there, of this mode less the
+    /// process's mask.
+    ///
+    /// # Errors
+    /// The operating system's; a link is no folder.
+    pub fn make_folder(&self, path: &Beneath, mode: u32) -> io::Result<Dir> {
+        for folder in path.prefixes() {
+            let (holder, name) = self.holder(&folder)?;
+            match mkdirat(&holder, name.as_str(), Mode::from_raw_mode(mode)) {
+                Err(Errno::EXIST) => {}
+                made => made?,
+            }
+        }
+        self.folder(path)
+    }
+
+    /// Makes one folder that is not there.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and the operating system's.
+    pub fn new_folder(&self, path: &Beneath, mode: u32) -> io::Result<Dir> {
+        let (holder, name) = self.holder(path)?;
+        mkdirat(&holder, name.as_str(), Mode::from_raw_mode(mode))?;
+        self.folder(path)
+    }
+
+    /// Opens a regular file to read it.
+    ///
+    /// # Errors
+    /// The operating system's, or that it is none.
+    pub fn read(&self, path: &Beneath) -> io::Result<File> {
+        let file = File::from(self.at(path, OFlags::RDONLY | AT_ONCE, 0)?);
+        regular(file)
+    }
+
+    /// Opens or makes a regular file to go on with it.
+    ///
+    /// # Errors
+    /// The operating system's, or that it is no regular file.
+    pub fn append(&self, path: &Beneath) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | AT_ONCE;
+        regular(File::from(self.at(path, flags, 0o666)?))
+    }
+
+    /// Makes a file that is not there, of this mode less the process's mask.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and the operating system's.
+    pub fn create(&self, path: &Beneath, mode: u32) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        Ok(self.at(path, flags, mode)?.into())
+    }
+
+    /// Opens a regular file of this process's user that has no other name, to go on with it. One
+    /// that has is somebody's else too.
+    ///
+    /// # Errors
+    /// The operating system's, or that it is no regular file.
+    pub fn resume(&self, path: &Beneath) -> io::Result<Option<File>> {
+        let alone =
+            |stat: &Stat| kind(stat) == FileType::RegularFile && is_own(stat) && stat.st_nlink == 1;
+        match self.look(path)?.is_some_and(|stat| alone(&stat)) {
+            true => Ok(Some(self.at(path, OFlags::RDWR | AT_ONCE, 0)?.into())),
+            false => Ok(None),
+        }
+    }
+
+    /// Gives an open file another name.
+    ///
+    /// # Errors
+    /// The operating system's, as where it is of another file system.
+    pub fn link(&self, file: &File, path: &Beneath) -> io::Result<()> {
+        let (holder, name) = self.holder(path)?;
+        // By its handle, so that what is linked is what was read.
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(linkat(
+            CWD,
+            from,
+            &holder,
+            name.as_str(),
+            AtFlags::SYMLINK_FOLLOW,
+        )?)
+    }
+
+    /// Facts of whatever a path stands for, be it a link; none where there is nothing.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn look(&self, path: &Beneath) -> io::Result<Option<Stat>> {
+        let found = self
+            .holder(path)
+            .and_then(|(holder, name)| Ok(statat(&holder, name.as_str(), NOFOLLOW)?));
+        match found {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The folder itself.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn stat(&self) -> io::Result<Stat> {
+        Ok(fstat(&self.handle)?)
+    }
+
+    /// Where a link below leads; none where it is none.
+    pub fn link_target(&self, path: &Beneath) -> Option<PathBuf> {
+        let (holder, name) = self.holder(path).ok()?;
+        let target = readlinkat(&holder, name.as_str(), Vec::new()).ok()?;
+        Some(OsString::from_vec(target.into_bytes()).into())
+    }
+
+    /// The folder that holds a path, and the last name.
+    fn holder(&self, path: &Beneath) -> io::Result<(OwnedFd, Beneath)> {
+        let (folder, name) = path.split();
+        let holder = match folder {
+            None => self.handle.try_clone()?,
+            Some(folder) => self.at(&folder, FOLDER, 0)?,
+        };
+        Ok((holder, name))
+    }
+
+    /// Names of what it holds, sorted, but for those that are no text.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn names(&self) -> io::Result<Vec<Beneath>> {
+        let names = self.entries()?.into_iter();
+        let names = names.filter_map(|name| Beneath::parse(name.to_str()?).ok());
+        let mut names: Vec<Beneath> = names.collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn entries(&self) -> io::Result<Vec<OsString>> {
+        let names = rustix::fs::Dir::new(self.readable()?)?.map(|entry| {
+            let name = entry?.file_name().to_bytes().to_vec();
+            Ok(OsString::from_vec(name))
+        });
+        let names: io::Result<Vec<OsString>> = names.collect();
+        let is_entry = |name: &OsString| !matches!(name.as_bytes(), b"." | b"..");
+        Ok(names?.into_iter().filter(is_entry).collect())
+    }
+
+    /// Whether it holds nothing.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.entries()?.is_empty())
+    }
+
+    /// Renames what is in it, as `flags` say.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn rename(&self, from: &Beneath, to: &Beneath, flags: RenameFlags) -> Result<(), Errno> {
+        renameat_with(
+            &self.handle,
+            from.as_str(),
+            &self.handle,
+            to.as_str(),
+            flags,
+        )
+    }
+
+    /// Removes a file or link.
+    ///
+    /// # Errors
+    /// The operating system's, but none where there is nothing.
+    pub fn remove(&self, path: &Beneath) -> io::Result<()> {
+        self.unlink(path, AtFlags::empty())
+    }
+
+    /// Removes a folder that is empty.
+    ///
+    /// # Errors
+    /// The operating system's, but none where there is nothing.
+    pub fn remove_folder(&self, path: &Beneath) -> io::Result<()> {
+        self.unlink(path, AtFlags::REMOVEDIR)
+    }
+
+    fn unlink(&self, path: &Beneath, flags: AtFlags) -> io::Result<()> {
+        let removed = self
+            .holder(path)
+            .and_then(|(holder, name)| Ok(unlinkat(&holder, name.as_str(), flags)?));
+        match removed {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Removes all that is in it; what links lead to stays.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn empty(&self) -> io::Result<()> {
+        for name in self.entries()? {
+            match unlinkat(&self.handle, &name, AtFlags::empty()) {
+                Err(Errno::ISDIR) => {
+                    let inner = Dir {
+                        handle: openat(&self.handle, &name, FOLDER, Mode::empty())?,
+                        path: self.path.join(&name),
+                    };
+                    inner.empty()?;
+                    unlinkat(&self.handle, &name, AtFlags::REMOVEDIR)?;
+                }
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A handle that can be locked, given a mode and brought to the disk.
+    ///
+    /// # Errors
+    /// The operating system's, as where it may not be listed.
+    pub fn readable(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(openat(&self.handle, ".", flags, Mode::empty())?.into())
+    }
+
+    /// Has the disk keep its names.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn sync(&self) -> io::Result<()> {
+        self.readable()?.sync_all()
+    }
+}
+
+const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
+
+fn regular(file: File) -> io::Result<File> {
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "is no regular file",
+        )),
+    }
+}
+
+/// A way through folders and links.
+struct Way {
+    path: PathBuf,
+    at: OwnedFd,
+    /// Names ahead, the next one last.
+    ahead: Vec<OsString>,
+    links: usize,
+}
+
+impl Way {
+    fn to(path: &Path) -> io::Result<Way> {
+        let mut way = Way {
+            path: path.to_path_buf(),
+            at: open(".", FOLDER, Mode::empty())?,
+            ahead: Vec::new(),
+            links: 0,
+        };
+        way.go_by(path)?;
+        Ok(way)
+    }
+
+    /// Puts the names of `path` ahead.
+    fn go_by(&mut self, path: &Path) -> io::Result<()> {
+        if path.is_absolute() {
+            self.at = open("/", FOLDER, Mode::empty())?;
+        }
+        let names = path.components().rev().filter_map(|part| match part {
+            Component::ParentDir | Component::Normal(_) => Some(part.as_os_str().to_owned()),
+            _ => None,
+        });
+        self.ahead.extend(names);
+        Ok(())
+    }
+
+    fn walk(mut self, make: bool) -> io::Result<Dir> {
+        while let Some(name) = self.ahead.pop() {
+            let mut seen = openat(&self.at, &name, LOOK, Mode::empty());
+            if make && matches!(seen, Err(Errno::NOENT)) {
+                mkdirat(&self.at, &name, Mode::from_raw_mode(0o777))?;
+                seen = openat(&self.at, &name, LOOK, Mode::empty());
+            }
+            let seen = seen?;
+            let stat = fstat(&seen)?;
+            match kind(&stat) {
+                FileType::Directory => self.at = seen,
+                FileType::Symlink => self.follow(&seen, &stat, &name)?,
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        Ok(Dir {
+            path: self.path,
+            handle: self.at,
+        })
+    }
+
+    fn follow(&mut self, link: &OwnedFd, stat: &Stat, name: &OsString) -> io::Result<()> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        if !trusted().contains(&stat.st_uid) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "{name:?} on the way is a link that user {} placed; give the path that it \
+                     leads to",
+                    stat.st_uid
+                ),
+            ));
+        }
+        let target = readlinkat(link, "", Vec::new())?;
+        let target: PathBuf = OsString::from_vec(target.into_bytes()).into();
+        self.go_by(&target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let name = format!("atlas-beneath-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(path.join("in/a")).unwrap();
+            fs::write(path.join("in/a/b"), "inside").unwrap();
+            fs::write(path.join("out"), "outside").unwrap();
+            Place(path)
+        }
+
+        fn dir(&self) -> Dir {
+            Dir::open(&self.0.join("in")).unwrap()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn path(text: &str) -> Beneath {
+        Beneath::parse(text).unwrap()
+    }
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_none() {
+        let wrong = [
+            "", "/", "/a", "a/", "a//b", "//a", ".", "..", "./a", "a/.", "a/..", "a/../b", "a\n",
+            "a\0b", "\x1b[2J", "a\u{85}b",
+        ];
+        for wrong in wrong {
+            assert!(Beneath::parse(wrong).is_err(), "{wrong:?}");
+        }
+        for right in ["a", "a/b", ".a", "..a", "a..", "...", "a b", "ä/~"] {
+            assert_eq!(path(right).as_str(), right);
+        }
+        assert_eq!(path("a/b/c").below("a"), Some(path("b/c")));
+        assert_eq!(path("ab/c").below("a"), None);
+    }
+
+    #[test]
+    fn what_is_below_is_opened_and_no_link_is_followed_with_or_without_the_call() {
+        let place = Place::new("links");
+        let dir = place.dir();
+        symlink(place.0.join("out"), place.0.join("in/file")).unwrap();
+        symlink(&place.0, place.0.join("in/folder")).unwrap();
+        symlink("b", place.0.join("in/a/near")).unwrap();
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | AT_ONCE;
+        let ways = [
+            |dir: &Dir, path: &Beneath, flags| dir.at(path, flags, 0),
+            |dir: &Dir, path: &Beneath, flags| Ok(dir.at_by_parts(path, flags, Mode::empty())?),
+        ];
+        for open in ways {
+            for wrong in ["file", "folder/out", "a/near", "a/b/c", "none"] {
+                assert!(open(&dir, &path(wrong), flags).is_err(), "{wrong}");
+            }
+            assert!(open(&dir, &path("a/b"), flags).is_ok());
+        }
+        assert!(dir.read(&path("a")).is_err(), "a folder is no file");
+    }
+
+    #[test]
+    fn a_folder_is_emptied_and_what_its_links_lead_to_stays() {
+        let place = Place::new("empty");
+        let dir = place.dir();
+        symlink(place.0.join("out"), place.0.join("in/a/file")).unwrap();
+        symlink(&place.0, place.0.join("in/folder")).unwrap();
+        dir.empty().unwrap();
+        assert!(dir.is_empty().unwrap());
+        assert_eq!(fs::read_to_string(place.0.join("out")).unwrap(), "outside");
+    }
+
+    #[test]
+    fn a_linked_file_is_not_gone_on_with() {
+        let place = Place::new("resume");
+        let dir = place.dir();
+        assert!(dir.resume(&path("a/b")).unwrap().is_some());
+        let file = dir.read(&path("a/b")).unwrap();
+        dir.link(&file, &path("c")).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 2);
+        assert!(dir.resume(&path("c")).unwrap().is_none());
+        assert!(dir.resume(&path("none")).unwrap().is_none());
+    }
+
+    #[test]
+    fn folders_are_made_on_the_way_and_own_links_are_followed() {
+        let place = Place::new("make");
+        symlink("in", place.0.join("near")).unwrap();
+        Dir::make(&place.0.join("near/x/../y")).unwrap();
+        assert!(place.0.join("in/y").is_dir());
+        place.dir().make_folder(&path("a/d/e"), 0o700).unwrap();
+        assert!(place.0.join("in/a/d/e").is_dir());
+        assert!(place.dir().make_folder(&path("a/b/e"), 0o700).is_err());
+        assert!(Dir::open(&place.0.join("out")).is_err());
+    }
+}

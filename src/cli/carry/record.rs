@@ -1,0 +1,226 @@
+//! The list of what `install` placed, by which `uninstall` removes it and nothing else.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use sha2::{Digest, Sha256};
+
+use super::import::Weights;
+use super::install::{self, Places};
+use super::sums;
+use super::transfer::{self, unreadable, unwritable};
+use crate::beneath::{Beneath, Dir, trusted};
+use crate::cli::{Exit, Failure};
+use crate::target;
+
+/// Digests and paths below the root. Between an older and a newer run a path may have two digests.
+#[derive(Clone, Debug, Default)]
+pub struct Record(BTreeSet<(Beneath, String)>);
+
+/// Where it lies: beside the folder of the weights.
+pub fn place() -> Beneath {
+    let name = format!("{}.installed", install::weights());
+    Beneath::parse(&name).expect("paths of this program are plain")
+}
+
+/// Digest of a text as the record states it.
+pub fn digest_of(text: &str) -> String {
+    transfer::hex(&Sha256::digest(text))
+}
+
+impl Record {
+    /// Reads that of an earlier run; empty where there is none.
+    ///
+    /// # Errors
+    /// If it is another user's, or damaged.
+    pub fn read(places: &Places) -> Result<Record, Failure> {
+        let shown = places.shown(&place());
+        let failed = |why: io::Error| unreadable(&shown, &why);
+        let found = places.open(&place()).map_err(failed)?;
+        let file = match found.map(|(folder, name)| folder.read(&name)) {
+            None => return Ok(Record::default()),
+            Some(Err(why)) if why.kind() == io::ErrorKind::NotFound => {
+                return Ok(Record::default());
+            }
+            Some(opened) => opened.map_err(failed)?,
+        };
+        let wrong = |why: String| Failure::new(Exit::Config, format!("{}: {why}", shown.display()));
+        let owner = rustix::fs::fstat(&file)
+            .map_err(|why| failed(why.into()))?
+            .st_uid;
+        if !trusted().contains(&owner) {
+            return Err(wrong(format!(
+                "is user {owner}'s; nothing is removed by it"
+            )));
+        }
+        let text = io::read_to_string(file).map_err(failed)?;
+        let lines = text.split_terminator('\n').enumerate();
+        let lines = lines.map(|(ix, line)| {
+            let read = sums::line(line);
+            read.map_err(|why| wrong(format!("line {} {why}", ix + 1)))
+        });
+        Ok(Record(lines.collect::<Result<_, _>>()?))
+    }
+
+    /// Writes it, for the user of this process alone to change.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, places: &Places) -> Result<(), Failure> {
+        let lines = self
+            .0
+            .iter()
+            .map(|(path, digest)| format!("{digest}  {path}\n"));
+        let written = install::write(places, &place(), &lines.collect::<String>());
+        written.map_err(|why| unwritable(&places.shown(&place()), &why))
+    }
+
+    /// Removes the list itself.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn forget(places: &Places) -> Result<(), Failure> {
+        let removed = places.open(&place()).and_then(|found| match found {
+            None => Ok(()),
+            Some((folder, name)) => folder.remove(&name),
+        });
+        removed.map_err(|why| unwritable(&places.shown(&place()), &why))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn paths(&self) -> impl Iterator<Item = &Beneath> {
+        self.0.iter().map(|(path, _)| path)
+    }
+
+    pub fn add(&mut self, path: Beneath, digest: String) {
+        self.0.insert((path, digest));
+    }
+
+    /// Adds weights that lie in `folder` and will have the path `to`.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn add_weights(
+        &mut self,
+        weights: &Weights,
+        folder: &Dir,
+        to: &Beneath,
+    ) -> Result<(), Failure> {
+        for (name, pieces) in weights {
+            let whole = match pieces.as_slice() {
+                [piece] => piece.sha256.clone(),
+                _ => None,
+            };
+            let read = || transfer::digest(&folder.read(name)?, 0, u64::MAX);
+            let digest = whole.map_or_else(read, Ok);
+            let digest = digest.map_err(|why| unreadable(&folder.shown(name), &why))?;
+            self.add(to.join(name), digest);
+        }
+        Ok(())
+    }
+
+    /// Takes over the lines of `other` about a path.
+    pub fn keep(&mut self, other: &Record, path: &Beneath) {
+        let lines = other.0.iter().filter(|(found, _)| found == path);
+        self.0.extend(lines.cloned());
+    }
+
+    /// Lines of both.
+    pub fn with(&self, other: &Record) -> Record {
+        Record(self.0.union(&other.0).cloned().collect())
+    }
+
+    /// Paths that `other` does not name.
+    pub fn without(&self, other: &Record) -> Record {
+        let named: BTreeSet<&Beneath> = other.paths().collect();
+        let lines = self.0.iter().filter(|(path, _)| !named.contains(path));
+        Record(lines.cloned().collect())
+    }
+
+    fn states(&self, path: &Beneath, digest: &str) -> bool {
+        self.0.contains(&(path.clone(), digest.to_string()))
+    }
+
+    /// Removes the files, but for those that somebody changed since; a line about each of these.
+    ///
+    /// # Errors
+    /// If one cannot be removed.
+    pub fn remove(&self, places: &Places) -> Result<String, Failure> {
+        let mut kept = String::new();
+        for path in self.paths().collect::<BTreeSet<_>>() {
+            let shown = places.shown(path);
+            let removed = self.remove_one(places, path);
+            if !removed.map_err(|why| unwritable(&shown, &why))? {
+                kept.push_str(&format!("{} was changed and stays\n", shown.display()));
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Whether it is gone. Files of weights are not read for that: nobody edits them.
+    fn remove_one(&self, places: &Places, path: &Beneath) -> io::Result<bool> {
+        let Some((folder, name)) = places.open(path)? else {
+            return Ok(true);
+        };
+        let file = match folder.read(&name) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(_) => return Ok(false),
+            Ok(file) => file,
+        };
+        let is_weights = path.below(install::weights().as_str()).is_some();
+        if !is_weights && !self.states(path, &transfer::digest(&file, 0, u64::MAX)?) {
+            return Ok(false);
+        }
+        folder.remove(&name)?;
+        if is_weights && let Some(folder) = path.split().0 {
+            remove_if_empty(places, &folder);
+        }
+        Ok(true)
+    }
+}
+
+/// Removes the folder `path`, or the one that holds the file of that path, if it is empty: one that
+/// holds something else is somebody else's too.
+pub fn remove_if_empty(places: &Places, path: &Beneath) {
+    for path in [Some(path.clone()), path.split().0].into_iter().flatten() {
+        if is_ours(&path)
+            && let Ok(Some((folder, name))) = places.open(&path)
+        {
+            let _ = folder.remove_folder(&name);
+        }
+    }
+}
+
+/// Whether a folder is one that `install` makes, and no folder of the system.
+fn is_ours(path: &Beneath) -> bool {
+    let name = path.split().1;
+    let of_atlas = ["var/lib/atlas", "etc/atlas"];
+    let mut of_atlas = of_atlas.into_iter();
+    of_atlas.any(|folder| path.below(folder).is_some() || path.as_str() == folder)
+        || name.as_str().ends_with(".service.d")
+}
+
+/// Whether the package manager's list of the files of this binary's package names a path.
+pub fn is_packaged(places: &Places, path: &Beneath) -> bool {
+    let info = Beneath::parse("var/lib/dpkg/info/list").expect("a plain path");
+    let Ok(Some((folder, _))) = places.open(&info) else {
+        return false;
+    };
+    let is_list = |name: &Beneath| {
+        let rest = name.as_str().strip_prefix(target::BINARY);
+        rest.is_some_and(|rest| rest == ".list" || rest.starts_with(':') && rest.ends_with(".list"))
+    };
+    let mut lists = folder
+        .names()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(is_list);
+    lists.any(|list| {
+        let text = folder.read(&list).and_then(io::read_to_string);
+        let names = |line: &str| line.strip_prefix('/') == Some(path.as_str());
+        text.is_ok_and(|text| text.lines().any(names))
+    })
+}

@@ -1,0 +1,283 @@
+//! A folder that is filled under a name that nobody can foresee, and takes its place at once when it
+//! is whole.
+
+use std::fs::{File, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use rustix::fs::{RenameFlags, Stat};
+use rustix::io::Errno;
+
+use crate::beneath::{Beneath, Dir, is_own, trusted};
+use crate::output::{beside, busy, is_beside, rename_new};
+
+/// Permissions while it is filled: nobody else looks in or writes.
+const PRIVATE: u32 = 0o700;
+const FINISHED: u32 = 0o755;
+const PERMISSIONS: u32 = 0o777;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// A folder that is being filled.
+pub struct Stage {
+    parent: Dir,
+    name: Beneath,
+    beside: Beneath,
+    dir: Dir,
+    /// Locked as long as this run lasts.
+    handle: File,
+}
+
+impl Stage {
+    /// Goes on with what an earlier run of this user left beside `name`, or makes a folder anew.
+    ///
+    /// # Errors
+    /// `ResourceBusy` while another run fills it; the operating system's.
+    pub fn of(parent: Dir, name: Beneath) -> io::Result<Stage> {
+        for beside in leavings(&parent, &name)? {
+            let dir = parent.folder(&beside)?;
+            if is_private(&dir.stat()?) {
+                return Stage::lock(parent, name, beside, dir);
+            }
+            // It has had its place, and was exchanged for a newer one.
+            discard_one(&parent, &beside)?;
+        }
+        let beside = beside(&name);
+        let dir = parent.new_folder(&beside, PRIVATE)?;
+        if !is_private(&dir.stat()?) && is_open(&parent.stat()?) {
+            return Err(exchanged());
+        }
+        Stage::lock(parent, name, beside, dir)
+    }
+
+    fn lock(parent: Dir, name: Beneath, beside: Beneath, dir: Dir) -> io::Result<Stage> {
+        let handle = dir.readable()?;
+        match handle.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(busy()),
+            // A file system without locks.
+            Err(TryLockError::Error(_)) | Ok(()) => {}
+        }
+        Ok(Stage {
+            parent,
+            name,
+            beside,
+            dir,
+            handle,
+        })
+    }
+
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Where it is while it is filled.
+    pub fn path(&self) -> PathBuf {
+        self.parent.shown(&self.beside)
+    }
+
+    /// Removes files that an earlier run left and that are not `wanted`.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn keep(&self, wanted: impl Fn(&Beneath) -> bool) -> io::Result<()> {
+        let mut others = self.dir.names()?.into_iter().filter(|name| !wanted(name));
+        others.try_for_each(|name| self.dir.remove(&name))
+    }
+
+    /// Whether its name still stands for the folder that was filled.
+    fn check_own(&self) -> io::Result<()> {
+        let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let found = self.parent.look(&self.beside)?.map(identity);
+        match found == Some(identity(self.dir.stat()?)) {
+            true => Ok(()),
+            false => Err(exchanged()),
+        }
+    }
+
+    /// Takes its place. What was there is removed behind it: who has it open keeps it.
+    ///
+    /// # Errors
+    /// The operating system's; what was there is there still.
+    pub fn finish(self) -> io::Result<()> {
+        let Stage {
+            parent,
+            name,
+            beside,
+            ..
+        } = &self;
+        let old = match parent.look(name)? {
+            None => None,
+            Some(_) => Some(parent.folder(name)?),
+        };
+        self.check_own()?;
+        self.handle
+            .set_permissions(Permissions::from_mode(FINISHED))?;
+        self.handle.sync_all()?;
+        match &old {
+            None => rename_new(parent, beside, name)?,
+            Some(_) => exchange(parent, beside, name)?,
+        }
+        let _ = parent.sync();
+        let Some(old) = old else {
+            return Ok(());
+        };
+        old.empty()?;
+        parent.remove_folder(beside)
+    }
+}
+
+fn exchanged() -> io::Error {
+    let problem = "somebody put something else in its place; name a folder that is yours";
+    io::Error::new(io::ErrorKind::InvalidInput, problem)
+}
+
+/// Exchanges two names at once where the file system can.
+fn exchange(parent: &Dir, new: &Beneath, old: &Beneath) -> Result<(), Errno> {
+    match parent.rename(new, old, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            let aside = beside(old);
+            parent.rename(old, &aside, RenameFlags::empty())?;
+            parent.rename(new, old, RenameFlags::empty())?;
+            parent.rename(&aside, new, RenameFlags::empty())
+        }
+        exchanged => exchanged,
+    }
+}
+
+/// Removes what runs that ended left beside `name`.
+///
+/// # Errors
+/// `ResourceBusy` while a run goes on; the operating system's.
+pub fn discard(parent: &Dir, name: &Beneath) -> io::Result<()> {
+    let mut left = leavings(parent, name)?.into_iter();
+    left.try_for_each(|beside| discard_one(parent, &beside))
+}
+
+fn discard_one(parent: &Dir, beside: &Beneath) -> io::Result<()> {
+    let dir = parent.folder(beside)?;
+    if let Err(TryLockError::WouldBlock) = dir.readable()?.try_lock() {
+        return Err(busy());
+    }
+    dir.empty()?;
+    parent.remove_folder(beside)
+}
+
+/// Folders of this user with names that [`beside`] made of `name`.
+fn leavings(parent: &Dir, name: &Beneath) -> io::Result<Vec<Beneath>> {
+    let found = parent.names().unwrap_or_default().into_iter();
+    let found = found.filter(|found| is_beside(found, name));
+    let own = |found: &Beneath| Ok(is_own(&parent.folder(found)?.stat()?));
+    Ok(found
+        .filter(|found| own(found).unwrap_or_else(|_: io::Error| false))
+        .collect())
+}
+
+fn is_private(stat: &Stat) -> bool {
+    is_own(stat) && stat.st_mode & PERMISSIONS == PRIVATE
+}
+
+/// Whether others can exchange what is in a folder.
+fn is_open(stat: &Stat) -> bool {
+    stat.st_mode & WRITABLE_BY_OTHERS != 0 || !trusted().contains(&stat.st_uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let name = format!("atlas-stage-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Place(path)
+        }
+
+        fn stage(&self) -> io::Result<Stage> {
+            Stage::of(Dir::open(&self.0).unwrap(), Beneath::parse("dest").unwrap())
+        }
+
+        fn names(&self) -> Vec<String> {
+            let names = Dir::open(&self.0).unwrap().names().unwrap();
+            names.iter().map(Beneath::to_string).collect()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_folder_takes_the_place_of_an_older_one_that_goes() {
+        let place = Place::new("exchange");
+        for name in ["one", "two"] {
+            let stage = place.stage().unwrap();
+            fs::write(stage.path().join(name), "").unwrap();
+            stage.finish().unwrap();
+            assert_eq!(place.names(), ["dest"]);
+            let only = fs::read_dir(place.0.join("dest")).unwrap().next().unwrap();
+            assert_eq!(only.unwrap().file_name(), name);
+        }
+    }
+
+    #[test]
+    fn one_run_fills_it_and_the_next_goes_on() {
+        let place = Place::new("resume");
+        let stage = place.stage().unwrap();
+        let beside = stage.beside.clone();
+        fs::write(stage.path().join("file"), "").unwrap();
+        assert_eq!(
+            place.stage().err().unwrap().kind(),
+            io::ErrorKind::ResourceBusy
+        );
+        drop(stage);
+        let stage = place.stage().unwrap();
+        assert!(stage.beside == beside && stage.path().join("file").exists());
+        stage.keep(|_| false).unwrap();
+        assert!(stage.dir().is_empty().unwrap());
+        drop(stage);
+        discard(
+            &Dir::open(&place.0).unwrap(),
+            &Beneath::parse("dest").unwrap(),
+        )
+        .unwrap();
+        assert_eq!(place.names(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_was_exchanged_while_it_was_filled_takes_no_place() {
+        let place = Place::new("exchanged");
+        let stage = place.stage().unwrap();
+        let path = stage.path();
+        fs::rename(&path, place.0.join("away")).unwrap();
+        fs::create_dir(&path).unwrap();
+        let why = stage.finish().unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::InvalidInput, "{why}");
+        assert!(!place.0.join("dest").exists());
+    }
+
+    #[test]
+    fn planted_names_are_not_gone_on_with() {
+        let place = Place::new("planted");
+        let names = [1, 2, 3].map(|number| format!(".dest.{number:016x}.partial"));
+        fs::create_dir(place.0.join("elsewhere")).unwrap();
+        symlink(place.0.join("elsewhere"), place.0.join(&names[0])).unwrap();
+        fs::write(place.0.join(&names[1]), "").unwrap();
+        fs::create_dir(place.0.join(&names[2])).unwrap();
+        fs::set_permissions(place.0.join(&names[2]), Permissions::from_mode(0o777)).unwrap();
+        let stage = place.stage().unwrap();
+        assert!(!names.contains(&stage.beside.to_string()));
+        fs::write(stage.path().join("file"), "").unwrap();
+        stage.finish().unwrap();
+        assert!(place.0.join("dest/file").exists());
+        assert_eq!(fs::read_dir(place.0.join("elsewhere")).unwrap().count(), 0);
+    }
+}

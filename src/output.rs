@@ -1,0 +1,355 @@
+//! Files that a verb writes: whole under their names, or not there.
+//!
+//! Bytes go to a file beside, of a name that nobody can foresee, which then takes the place of what
+//! is absent or a regular file of the same user. Anything else under the name, as a device, a pipe
+//! or a link, is refused: it is there for another purpose.
+
+use std::collections::hash_map::RandomState;
+use std::fs::{File, TryLockError};
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, RenameFlags, Stat, fchmod};
+use rustix::io::Errno;
+
+use crate::beneath::{Beneath, Dir, is_own, kind};
+
+/// Ends the name of what is not whole.
+pub const UNFINISHED: &str = ".partial";
+/// Bytes of a name that the name of a file beside repeats: a name has 255 at most.
+const REPEATED_BYTES: usize = 200;
+/// Digits of a name that nobody can foresee.
+const DIGITS: usize = 16;
+
+/// A file that is being written.
+#[derive(Debug)]
+pub struct Output {
+    folder: Dir,
+    name: Beneath,
+    beside: Beneath,
+    file: File,
+}
+
+impl Output {
+    /// Begins a file beside `path`; removes what a killed run left there.
+    ///
+    /// # Errors
+    /// `InvalidInput` says why what is there is not replaced, `ResourceBusy` that another run
+    /// writes it; else the operating system's.
+    pub fn create(path: &Path) -> io::Result<Output> {
+        let (folder, name) = Beneath::last(path)?;
+        Output::inside(Dir::open(folder)?, name)
+    }
+
+    /// Begins a file beside a name in an open folder, like `create`.
+    ///
+    /// # Errors
+    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's.
+    pub fn inside(folder: Dir, name: Beneath) -> io::Result<Output> {
+        let replaced = replaceable(&folder, &name)?;
+        sweep(&folder, &name)?;
+        let beside = beside(&name);
+        let file = folder.create(&beside, 0o666)?;
+        let output = Output {
+            folder,
+            name,
+            beside,
+            file,
+        };
+        output.file.try_lock()?;
+        if let Some(replaced) = replaced {
+            fchmod(&output.file, Mode::from_raw_mode(replaced.st_mode & 0o777))?;
+        }
+        Ok(output)
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn folder(&self) -> &Dir {
+        &self.folder
+    }
+
+    /// Brings the file to the disk and then under its name.
+    ///
+    /// # Errors
+    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's.
+    pub fn finish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        match replaceable(&self.folder, &self.name)? {
+            Some(_) => {
+                let (folder, beside) = (&self.folder, &self.beside);
+                folder.rename(beside, &self.name, RenameFlags::empty())?;
+            }
+            None => rename_new(&self.folder, &self.beside, &self.name)?,
+        }
+        // A folder that may not be read cannot be brought to the disk either.
+        let _ = self.folder.sync();
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    /// Bytes on a full disk are of no use to a later run.
+    fn drop(&mut self) {
+        let _ = self.folder.remove(&self.beside);
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a file of this content.
+///
+/// # Errors
+/// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's.
+pub fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut output = Output::create(path)?;
+    output.write_all(content.as_ref())?;
+    output.finish()
+}
+
+/// Opens or makes a file that is written line by line, to go on with it.
+///
+/// # Errors
+/// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's.
+pub fn append(path: &Path) -> io::Result<File> {
+    let (folder, name) = Beneath::last(path)?;
+    let folder = Dir::open(folder)?;
+    replaceable(&folder, &name)?;
+    folder.append(&name)
+}
+
+/// Renames to a name that nothing has.
+///
+/// # Errors
+/// `EXIST`, and the operating system's.
+pub fn rename_new(folder: &Dir, from: &Beneath, to: &Beneath) -> Result<(), Errno> {
+    match folder.rename(from, to, RenameFlags::NOREPLACE) {
+        // File systems that cannot tell, as those of a network.
+        Err(Errno::INVAL | Errno::NOSYS) => folder.rename(from, to, RenameFlags::empty()),
+        renamed => renamed,
+    }
+}
+
+/// Looks at what a file would replace; none where there is nothing.
+fn replaceable(folder: &Dir, name: &Beneath) -> io::Result<Option<Stat>> {
+    let found = folder.look(name)?;
+    match found.as_ref().and_then(obstacle) {
+        None => Ok(found),
+        Some(what) => Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            format!("is {what}, which is not written over; name another file"),
+        )),
+    }
+}
+
+/// Words for whatever stands under a name, if it must stay.
+fn obstacle(found: &Stat) -> Option<String> {
+    Some(match kind(found) {
+        FileType::RegularFile if is_own(found) => return None,
+        FileType::RegularFile => format!("a file of user {}", found.st_uid),
+        FileType::Directory => "a directory".to_string(),
+        FileType::Symlink => "a link".to_string(),
+        FileType::Fifo => "a pipe".to_string(),
+        FileType::Socket => "a socket".to_string(),
+        FileType::CharacterDevice | FileType::BlockDevice => "a device".to_string(),
+        FileType::Unknown => "no file".to_string(),
+    })
+}
+
+/// A name beside `name` that nobody can foresee.
+pub fn beside(name: &Beneath) -> Beneath {
+    let number = RandomState::new().build_hasher().finish();
+    let name = format!("{}{number:016x}{UNFINISHED}", beginning(name));
+    Beneath::parse(&name).expect("a name with more letters")
+}
+
+fn beginning(name: &Beneath) -> String {
+    let mut end = name.as_str().len().min(REPEATED_BYTES);
+    while !name.as_str().is_char_boundary(end) {
+        end -= 1;
+    }
+    format!(".{}.", &name.as_str()[..end])
+}
+
+/// Whether [`beside`] made a name of `name`.
+pub fn is_beside(found: &Beneath, name: &Beneath) -> bool {
+    let found = found.as_str().strip_prefix(&beginning(name));
+    let digits = found.and_then(|found| found.strip_suffix(UNFINISHED));
+    digits.is_some_and(|digits| {
+        digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+/// Removes what killed runs left of `name`.
+///
+/// # Errors
+/// `ResourceBusy` while a run goes on; the operating system's.
+pub fn sweep(folder: &Dir, name: &Beneath) -> io::Result<()> {
+    let names = folder.names().unwrap_or_default().into_iter();
+    for left in names.filter(|found| is_beside(found, name)) {
+        let Some(file) = folder.resume(&left)? else {
+            continue;
+        };
+        match file.try_lock() {
+            Ok(()) => folder.remove(&left)?,
+            Err(TryLockError::WouldBlock) => return Err(busy()),
+            Err(TryLockError::Error(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Another run holds the lock.
+pub fn busy() -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, "another run writes it")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let name = format!("atlas-output-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Place(path)
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+
+        fn count(&self) -> usize {
+            fs::read_dir(&self.0).unwrap().count()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_is_whole_or_as_it_was_and_keeps_its_mode() {
+        let place = Place::new("whole");
+        let file = place.path("file");
+        write(&file, "one").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let mut second = Output::create(&file).unwrap();
+        second.write_all(b"two").unwrap();
+        assert_eq!(
+            Output::create(&file).unwrap_err().kind(),
+            ErrorKind::ResourceBusy
+        );
+        assert_eq!(fs::read_to_string(&file).unwrap(), "one");
+        drop(second);
+        assert_eq!(place.count(), 1);
+        write(&file, "three").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "three");
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
+    }
+
+    #[test]
+    fn leavings_of_a_killed_run_are_removed_and_files_of_others_are_not() {
+        let place = Place::new("sweep");
+        let left = [
+            ".file.0123456789abcdef.partial",
+            ".file.partial",
+            ".other.0123456789abcdef.partial",
+        ];
+        for name in left {
+            fs::write(place.path(name), "").unwrap();
+        }
+        write(&place.path("file"), "").unwrap();
+        assert_eq!(
+            left.map(|name| place.path(name).exists()),
+            [false, true, true]
+        );
+        let long = "ä".repeat(120);
+        write(&place.path(&long), "").unwrap();
+        assert!(place.path(&long).exists());
+    }
+
+    #[test]
+    fn what_is_no_file_stays_and_is_named() {
+        let place = Place::new("obstacles");
+        fs::write(place.path("target"), "kept").unwrap();
+        fs::create_dir(place.path("folder")).unwrap();
+        symlink(place.path("target"), place.path("link")).unwrap();
+        symlink("nowhere", place.path("dangling")).unwrap();
+        let _socket = UnixListener::bind(place.path("socket")).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(place.path("pipe"))
+            .status();
+        assert!(made.unwrap().success());
+        let there = place.count();
+        for name in ["folder", "link", "dangling", "socket", "pipe"] {
+            for refused in [
+                write(&place.path(name), "x"),
+                append(&place.path(name)).map(drop),
+            ] {
+                let why = refused.unwrap_err();
+                assert_eq!(why.kind(), ErrorKind::InvalidInput, "{name}: {why}");
+            }
+        }
+        assert_eq!(place.count(), there);
+        assert_eq!(fs::read_to_string(place.path("target")).unwrap(), "kept");
+    }
+
+    #[test]
+    fn devices_and_files_of_others_are_obstacles() {
+        let place = Place::new("devices");
+        write(&place.path("file"), "").unwrap();
+        let (folder, name) = (
+            Dir::open(&place.0).unwrap(),
+            Beneath::parse("file").unwrap(),
+        );
+        let own = folder.look(&name).unwrap().unwrap();
+        assert_eq!(obstacle(&own), None);
+        for (kind, what) in [(0o020_000, "a device"), (0o060_000, "a device")] {
+            let mut found = own;
+            found.st_mode = kind | 0o644;
+            assert_eq!(obstacle(&found).as_deref(), Some(what));
+        }
+        let mut found = own;
+        found.st_uid += 1;
+        assert!(obstacle(&found).unwrap().starts_with("a file of user "));
+    }
+
+    #[test]
+    fn what_comes_under_the_name_meanwhile_is_not_replaced() {
+        let place = Place::new("meanwhile");
+        let output = Output::create(&place.path("file")).unwrap();
+        symlink("elsewhere", place.path("file")).unwrap();
+        assert_eq!(output.finish().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(
+            fs::read_link(place.path("file")).unwrap(),
+            Path::new("elsewhere")
+        );
+        assert_eq!(place.count(), 1);
+    }
+}
