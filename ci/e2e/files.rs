@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -253,6 +254,57 @@ fn what_is_planted_where_all_may_write_is_not_followed() {
     let made = fs::metadata(format!("{open}/three")).unwrap();
     assert!(made.uid() == 0 && made.mode() & 0o777 == 0o755);
     assert_eq!(files(&away), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn outputs_replace_nothing_but_own_files() {
+    let place = Place::new("outputs");
+    let model = Model::copy("outputs");
+    let weights = model.0.to_str().unwrap();
+    let (requests, tokens) = (place.path("in"), place.path("tokens"));
+    fs::write(&requests, "").unwrap();
+    fs::write(&tokens, "1 5 9").unwrap();
+    fs::write(place.path("target"), "kept").unwrap();
+    symlink(place.path("target"), place.path("link")).unwrap();
+    symlink(place.path("nothing"), place.path("dangling")).unwrap();
+    fs::create_dir(place.path("folder")).unwrap();
+    let _socket = UnixListener::bind(place.path("socket")).unwrap();
+    assert_eq!(shell(&place.path(""), "mkfifo pipe").0, 0);
+    let mut names = vec!["link", "dangling", "folder", "socket", "pipe"];
+    if is_root() {
+        fs::write(place.path("theirs"), "kept").unwrap();
+        chown(place.path("theirs"), Some(STRANGER), None).unwrap();
+        names.push("theirs");
+    }
+    let kind = |name: &str| {
+        let found = fs::symlink_metadata(place.path(name)).unwrap();
+        (found.mode(), found.ino(), found.uid())
+    };
+    let refused = |name: &str, line: &[&str]| {
+        let before = kind(name);
+        let (code, said) = outcome(line);
+        assert!(
+            code == 2 && said.contains(&place.path(name)),
+            "{line:?}: {code} {said}"
+        );
+        assert_eq!(kind(name), before, "{line:?}");
+    };
+    for name in &names {
+        refused(name, &["pack", weights, &place.path(name)]);
+    }
+    refused("pipe", &["batch", &requests, &place.path("pipe")]);
+    refused("dangling", &["batch", &requests, &place.path("dangling")]);
+    let logits = [
+        "logits",
+        weights,
+        "--tokens",
+        &tokens,
+        "--out",
+        &place.path("link"),
+    ];
+    refused("link", &logits);
+    assert_eq!(fs::read_to_string(place.path("target")).unwrap(), "kept");
+    assert!(!Path::new(&place.path("nothing")).exists());
 }
 
 #[test]

@@ -27,6 +27,7 @@ use self::report::Report;
 use self::scenario::Scenario;
 use crate::cli::Failure;
 use crate::operator_file;
+use crate::output;
 use crate::target;
 
 /// As a file name.
@@ -267,7 +268,7 @@ fn read(path: &Path) -> Result<String, BenchError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    std::fs::write(path, text).map_err(|cause| file_error(path, &cause))
+    output::write(path, text).map_err(|cause| file_error(path, &cause))
 }
 
 fn file_error(path: &Path, cause: &dyn fmt::Display) -> BenchError {

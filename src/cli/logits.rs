@@ -1,6 +1,5 @@
 //! `logits`: what the model computes for given tokens, for another implementation to be compared.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,12 +7,14 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 
 use super::boot::Files;
+use super::carry::transfer::unwritable;
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
 use crate::backend;
 use crate::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId};
 use crate::model::ROUTER_LOGITS;
 use crate::operator_file;
+use crate::output::Output;
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::Progress;
 
@@ -73,8 +74,8 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let mut runner =
         boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
     drop(meter);
-    let mut out = Output::create(&options.out)?;
-    let mut routers = options.routers.as_deref().map(Output::create).transpose()?;
+    let mut out = Floats::create(&options.out)?;
+    let mut routers = options.routers.as_deref().map(Floats::create).transpose()?;
     let pages = tokens.len().div_ceil(PAGE) as u32;
     let pages: Vec<_> = (0..pages).map(PageId).collect();
     let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
@@ -108,7 +109,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
         start += chunk.len();
     }
     out.finish()?;
-    routers.map(Output::finish).transpose()?;
+    routers.map(Floats::finish).transpose()?;
     boot::print(&format!("{start} positions of {VOCAB} logits\n"))
 }
 
@@ -121,32 +122,30 @@ fn by_row(routers: &[f32], rows: usize) -> impl Iterator<Item = &[f32]> {
 }
 
 /// A file of 32-bit floats, little-endian.
-struct Output<'a> {
+struct Floats<'a> {
     path: &'a Path,
-    file: BufWriter<File>,
+    file: BufWriter<Output>,
 }
 
-impl Output<'_> {
-    fn create(path: &Path) -> Result<Output<'_>, Failure> {
-        let file = File::create(path).map_err(|error| refused(path, error))?;
+impl Floats<'_> {
+    fn create(path: &Path) -> Result<Floats<'_>, Failure> {
+        let file = Output::create(path).map_err(|error| unwritable(path, &error))?;
         let file = BufWriter::new(file);
-        Ok(Output { path, file })
+        Ok(Floats { path, file })
     }
 
     fn write(&mut self, values: &[f32]) -> Result<(), Failure> {
         let mut bytes = values.iter().map(|value| value.to_le_bytes());
         bytes
             .try_for_each(|bytes| self.file.write_all(&bytes))
-            .map_err(|error| refused(self.path, error))
+            .map_err(|error| unwritable(self.path, &error))
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
-        self.file.flush().map_err(|error| refused(self.path, error))
+    fn finish(self) -> Result<(), Failure> {
+        let whole = self.file.into_inner().map_err(|error| error.into_error());
+        let finished = whole.and_then(Output::finish);
+        finished.map_err(|error| unwritable(self.path, &error))
     }
-}
-
-fn refused(path: &Path, error: std::io::Error) -> Failure {
-    Failure::new(Exit::Io, format!("{}: {error}", path.display()))
 }
 
 /// Refuses to tell logits of routers where no layer has one.

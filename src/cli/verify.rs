@@ -1,7 +1,6 @@
 //! `verify`: whether the files are those that this binary was built for.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,11 +10,13 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::executor::TokenId;
 use crate::model::{self, LayerFinding, Runner};
+use crate::output;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
 
 use super::boot::{self, Drafting, Files};
+use super::carry::transfer::unwritable;
 use super::check::{self, Checks};
 use super::meter::Meter;
 use super::{Exit, Failure};
@@ -257,8 +258,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
     let golden = model::keep_golden(runner, tokens);
     let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;
-    let io = |error| Failure::new(Exit::Io, format!("--golden {}: {error}", file.display()));
-    fs::write(file, golden).map_err(io)?;
+    output::write(file, golden).map_err(|error| unwritable(file, &error))?;
     let name = file.display();
     boot::print(&format!(
         "ok   golden tokens are in {name}: `serve --golden {name}` compares them\n"

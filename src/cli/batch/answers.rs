@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::requests::{Bad, Key};
+use crate::cli::carry::transfer::unwritable;
 use crate::cli::{Exit, Failure};
 use crate::http::offline::Answered;
 use crate::http::random;
 use crate::log;
 use crate::operator_file;
+use crate::output;
 
 /// Beginning of every line that is written here.
 const BEGINNING: &[u8] = br#"{"id":"batch_req_"#;
@@ -120,16 +122,8 @@ impl Answers {
         let failure =
             |exit, problem: &dyn Display| Failure::new(exit, format!("{name}: {problem}"));
         let io = |why| failure(Exit::Io, &why);
-        let mut options = OpenOptions::new();
-        let options = options.read(true).append(true).create(true);
-        let file = options.open(path).map_err(io)?;
+        let file = output::append(path).map_err(|why| unwritable(path, &why))?;
         let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(failure(
-                Exit::Usage,
-                &"is no file, which could be gone on with",
-            ));
-        }
         let read = std::fs::metadata(requests).map_err(io)?;
         if (metadata.dev(), metadata.ino()) == (read.dev(), read.ino()) {
             return Err(failure(
