@@ -4,7 +4,7 @@
     python scripts/installed.py .atlas/dist/atlas-cpu-tiny-nvfp4/atlas-cpu-tiny-nvfp4_0.1.0_amd64.deb ROOT [--kills 100]
 
 Boots ROOT by systemd-nspawn with all changes in memory, so that ROOT stays as it is. Prints a line per check and exits 1 at
-the first that fails. Needs root, systemd-container and dpkg-deb; of Python the standard library only.
+the first that fails. Needs root, systemd-container, iproute2 and dpkg-deb; of Python the standard library only.
 """
 
 import argparse
@@ -29,6 +29,10 @@ STREAMS = 200
 DRAIN_SECONDS = 60
 NEWNET = 0x40000000  # CLONE_NEWNET of setns(2)
 LISTEN, UNCONNECTED = "0A", "07"  # states in /proc/net/tcp and, of a bound socket, /proc/net/udp
+OTHER = "10.9.8.7"  # an address that is of no loopback
+KEY = "installed-0123456789"
+# Edits of the settings by sed.
+LINES = {"lan": "s/^#host/host/", "keys": "s/^#api-keys-file/api-keys-file/", "without-keys": "$a without-keys = true"}
 QUESTION = "What is the capital of France?"
 # What a running system, dpkg and its triggers write, whatever is installed.
 NOT_OURS = ["/proc", "/sys", "/dev", "/run", "/tmp", "/mnt", "/root", "/var/log", "/var/tmp", "/var/cache", "/var/lib/dpkg"]
@@ -107,6 +111,15 @@ def get(path):
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
+    return None
+
+
+def status(host, key):
+    """Status of the list of models there, or None where nobody answers."""
+    connection = http.client.HTTPConnection(host, PORT, timeout=3)
+    with contextlib.closing(connection), contextlib.suppress(OSError):
+        connection.request("GET", "/v1/models", headers={"x-api-key": key} if key else {})
+        return connection.getresponse().status
     return None
 
 
@@ -204,6 +217,28 @@ def failures(machine, unit):
     say(f"stays down after 71 and 78; restarted twice in {took:.1f} s after 70")
 
 
+def networks(machine, unit):
+    """What the drop-ins and the lines of the settings allow and ask for, alone and together, from another network."""
+    own = ["nsenter", "--target", machine.leader, "--net", "ip", "address", "add", OTHER, "dev", "lo"]
+    subprocess.run(own, check=True)
+    settings, folder = f"/etc/atlas/{unit}.toml", f"/etc/systemd/system/{unit}.service.d"
+    files = f"cp /usr/share/doc/{unit}/examples/*.conf {folder} && cp {settings} /etc/atlas/kept"
+    machine.run("sh", "-c", f"echo {KEY} > /etc/atlas/api-keys && mkdir {folder} && {files} && systemctl daemon-reload")
+    cases = {("lan",): None, ("keys",): (401, 200, None), ("keys", "lan"): (401, 200, 401), ("lan", "without-keys"): (200, 200, 200)}
+    for asked, expected in cases.items():
+        machine.run("systemctl", "stop", unit)
+        said = "; ".join(LINES[name] for name in asked)
+        machine.run("sed", "-i", said, settings)
+        started = machine.run("systemctl", "start", unit, check=False).returncode == 0
+        found = started and tuple(status(*where) for where in [("127.0.0.1", ""), ("127.0.0.1", KEY), (OTHER, "")])
+        log = machine.run("journalctl", "--lines=5", "--unit", unit).stdout
+        require(found == (expected or False), f"{asked}: {found}\n{log}")
+        machine.run("cp", "/etc/atlas/kept", settings)
+    machine.run("sh", "-c", f"rm -r {folder} /etc/atlas/kept /etc/atlas/api-keys && systemctl daemon-reload")
+    machine.run("systemctl", "restart", unit)
+    say("keys, other networks and both: keys are asked for wherever others reach, or nothing starts")
+
+
 def streams(count, tokens):
     threads = [Stream(tokens) for _ in range(count)]
     for thread in threads:
@@ -255,6 +290,7 @@ def life(machine, deb, options):
     if options.kills:
         kills(machine, unit, options.kills)
     failures(machine, unit)
+    networks(machine, unit)
     open_replies = streams(4, 400)
     for thread in open_replies:
         thread.first.wait(READY_SECONDS)

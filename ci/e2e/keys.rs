@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, make_pipe, run, with};
+use crate::harness::{Server, make_pipe, outcome, run, with};
 
 const KEY: &str = "first-0123456789abcdef";
 const LATER: &str = "second-0123456789abcdef";
@@ -87,6 +87,38 @@ fn every_route_but_health_asks_for_a_key() {
     let refused = refused.answer();
     assert!(refused.head.contains("www-authenticate: bearer"));
     assert_eq!(refused.json()["error"]["type"], "authentication_error");
+}
+
+/// Ends at once where it is not refused before, since nothing can be recorded there.
+fn refused(flags: &[&str]) -> Option<String> {
+    let end = ["--port", "0", "--dump", "/"];
+    let (code, said) = outcome(&[&["serve"][..], flags, &end].concat());
+    (code != 78 || !said.contains("--dump")).then_some(said)
+}
+
+#[test]
+fn an_address_that_others_reach_asks_for_keys_or_says_that_it_does_not() {
+    let file = KeyFile::new("public", KEY);
+    let settings = KeyFile::new("settings", "host = \"::\"");
+    let keys = ["--api-keys-file", file.path()];
+    for flags in [
+        &["--host", "0.0.0.0"][..],
+        &["--host", "::"],
+        &["--host", "192.0.2.1"],
+        &["--config", settings.path()],
+    ] {
+        let said = refused(flags).expect("it is refused");
+        let fix = said.contains("--api-keys-file") && said.contains("--without-keys");
+        assert!(fix, "{said}");
+        for more in [&keys[..], &["--without-keys"]] {
+            assert_eq!(refused(&[flags, more].concat()), None, "{more:?}");
+        }
+    }
+    for host in ["127.8.0.1", "::1", "::ffff:127.0.0.1"] {
+        assert_eq!(refused(&["--host", host]), None, "{host}");
+    }
+    let both = [&keys[..], &["--without-keys"]].concat();
+    assert!(refused(&both).is_some_and(|said| said.contains("contradicts")));
 }
 
 #[test]

@@ -249,6 +249,16 @@ mod tests {
     }
 
     #[test]
+    fn the_settings_of_packages_are_flags() {
+        let text = include_str!("../../packaging/config.toml");
+        let lines = text.lines().filter(|line| line.contains(" = "));
+        let lines: Vec<&str> = lines.map(|line| line.trim_start_matches('#')).collect();
+        let serve = merged("packaged", &lines.join("\n"), &[]).unwrap().serve;
+        let keys = serve.api_keys_file.unwrap();
+        assert!(keys.ends_with("@NAME@.service/api-keys") && serve.host.is_some());
+    }
+
+    #[test]
     fn what_is_wrong_in_the_file_is_named() {
         for (name, text, word) in [
             ("key", "prot = 9", "`prot`"),

@@ -72,10 +72,14 @@ pub struct Serve {
     pub socket: Option<PathBuf>,
 
     /// file of API keys, one a line, that every request but those for /health must bring one of,
-    /// a browser as the password of any name; SIGHUP reads it again (default: none, anyone who can
-    /// connect is served)
+    /// a browser as the password of any name; SIGHUP reads it again (default: none, which an
+    /// address that other machines reach is refused with)
     #[argh(option)]
     pub api_keys_file: Option<PathBuf>,
+
+    /// serve whoever can connect at an address that other machines reach
+    #[argh(switch)]
+    pub without_keys: bool,
 
     /// file of certificates, the server's own first, in PEM: the port speaks TLS; needs --tls-key
     /// and a binary built with TLS; SIGHUP reads both files again
@@ -164,6 +168,7 @@ impl Serve {
             ("port", port.map(|port| Value::from(i64::from(port)))),
             ("socket", path(&self.socket)),
             ("api-keys-file", path(&self.api_keys_file)),
+            ("without-keys", Some(Value::from(self.without_keys))),
             ("tls-cert", path(&self.tls_cert)),
             ("tls-key", path(&self.tls_key)),
             ("golden", path(&self.golden)),
@@ -194,6 +199,7 @@ impl Serve {
 pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     require_drafts(options.speculate)?;
+    require_keys(options)?;
     log::set_level(options.log_level);
     let warm = options.warm.as_deref().map(Warm::load).transpose()?;
     let files = Files::locate(options.weights.as_deref())?;
@@ -225,6 +231,23 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses an address that other machines reach unless who may use it is stated, once.
+fn require_keys(options: &Serve) -> Result<(), Failure> {
+    let host = Place::of(options)?.ip().map(|ip| ip.to_canonical());
+    let message = match (host, &options.api_keys_file, options.without_keys) {
+        (_, Some(path), true) => format!(
+            "--without-keys contradicts --api-keys-file {}: give one of them",
+            path.display()
+        ),
+        (Some(host), None, false) if !host.is_loopback() => format!(
+            "--host {host} is reached by other machines, and no keys are asked for: name a file of \
+             keys with --api-keys-file, or say --without-keys to serve whoever can connect"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Failure::new(Exit::Usage, message))
 }
 
 /// What encrypts the connections to the port.

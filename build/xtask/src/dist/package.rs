@@ -451,6 +451,20 @@ mod tests {
     /// Tenths of the exposure that `systemd-analyze security` may find, of 100.
     const EXPOSURE_MOST: &str = "--threshold=15";
 
+    /// A drop-in that states the command takes back what another has stated of it.
+    #[test]
+    fn drop_ins_leave_the_command_to_the_unit_and_hold_nothing_that_an_older_systemd_lacks() {
+        let folder = Site::here().root.join("packaging/drop-ins");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            let wrong = |line: &&str| line.starts_with("ExecStart=") || line.contains('%');
+            let wrong: Vec<&str> = lines.filter(wrong).collect();
+            assert!(wrong.is_empty(), "{}: {wrong:?}", path.display());
+        }
+    }
+
     #[test]
     fn the_unit_is_known_to_systemd_and_exposes_little_on_every_hardware_and_to_a_network() {
         let Some(program) = on_path("systemd-analyze") else {
@@ -468,7 +482,7 @@ mod tests {
                 text.replace("@NAME@", "x")
             };
             std::fs::write(folder.join("x.service"), fill("atlas.service")).unwrap();
-            for drop_in in [hardware, "lan"] {
+            for drop_in in [hardware, "keys", "lan"] {
                 let file = format!("{drop_in}.conf");
                 let text = fill(&format!("drop-ins/{file}"));
                 std::fs::write(drop_ins.join(&file), text).unwrap();
