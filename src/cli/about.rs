@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::target;
 
-use super::Failure;
+use super::{Exit, Failure};
 
 /// print the target, its limits and its manifest
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -14,13 +14,23 @@ pub struct About {
     /// print JSON
     #[argh(switch)]
     json: bool,
+
+    /// print the key that releases are signed with, as a file for minisign
+    #[argh(switch)]
+    public_key: bool,
 }
+
+/// Key of releases as the repository had it, or a comment alone.
+const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 
 /// Prints to standard output.
 ///
 /// # Errors
-/// When standard output is closed.
+/// When standard output is closed, or there is no key.
 pub fn run(options: &About) -> Result<(), Failure> {
+    if options.public_key {
+        return super::boot::print(public_key(PUBLIC_KEY)?);
+    }
     let text = if options.json {
         format!("{:#}\n", facts())
     } else {
@@ -32,6 +42,17 @@ pub fn run(options: &About) -> Result<(), Failure> {
 /// Name and version on one line.
 pub fn version_line() -> String {
     format!("{} {}", target::BINARY, env!("CARGO_PKG_VERSION"))
+}
+
+/// The text of a key's file.
+fn public_key(text: &str) -> Result<&str, Failure> {
+    match text.lines().nth(1) {
+        Some(_) => Ok(text),
+        None => {
+            let why = "--public-key: this binary was built before releases had a key";
+            Err(Failure::new(Exit::Config, why))
+        }
+    }
 }
 
 fn facts() -> Value {
@@ -93,4 +114,15 @@ fn plain() -> String {
         if target::SERVES { "yes" } else { "no" },
         target::MANIFEST
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_is_no_key() {
+        assert!(public_key("untrusted comment: none\n").is_err());
+        assert!(public_key("untrusted comment: a key\nRWabc\n").is_ok());
+    }
 }

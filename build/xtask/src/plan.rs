@@ -17,7 +17,7 @@ use crate::toolchain::{CargoAdditions, Toolchain};
 const CARGO_BINARY: &str = "atlas";
 
 /// Files besides those of the target that decide what cargo makes: single files and whole folders.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -25,6 +25,7 @@ const SOURCES: [&str; 11] = [
     "build/build.rs",
     "build/manifest",
     "ffi",
+    "packaging/atlas.pub",
     "packaging/atlas.service",
     "packaging/config.toml",
     "packaging/drop-ins",

@@ -4,16 +4,52 @@
 use std::fs;
 use std::path::Path;
 
+use manifest::Target;
+
 use crate::site::{Failure, Site};
 
 /// Folder of the files, from the root of the workspace.
 pub const FOLDER: &str = ".github/workflows";
 
-/// Texts with a mark where something of the targets belongs.
-const CI: &str = include_str!("workflow/ci.yml");
-const RELEASE: &str = include_str!("workflow/release.yml");
+/// Files, with a mark where something of the targets or of every job belongs.
+const FILES: [(&str, &str); 4] = [
+    ("ci.yml", include_str!("workflow/ci.yml")),
+    ("nightly.yml", include_str!("workflow/nightly.yml")),
+    ("weekly.yml", include_str!("workflow/weekly.yml")),
+    ("release.yml", include_str!("workflow/release.yml")),
+];
+const RELEASE: &str = "release.yml";
 const SETUP: &str = include_str!("workflow/setup.yml");
+const STORE: &str = include_str!("workflow/store.yml");
 
+/// What others wrote, by digests: a tag or a name may come to mean something else.
+const PINS: [(&str, &str); 7] = [
+    (
+        "@CHECKOUT@",
+        "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2",
+    ),
+    (
+        "@CACHE@",
+        "actions/cache@5a3ec84eff668545956fd18022155c47e93e2684 # v4.2.3",
+    ),
+    (
+        "@UPLOAD@",
+        "actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02 # v4.6.2",
+    ),
+    (
+        "@DOWNLOAD@",
+        "actions/download-artifact@d3f86a106a0bac45b974a628896c90dbdf5c8093 # v4.3.0",
+    ),
+    (
+        "@ATTEST@",
+        "actions/attest-build-provenance@e8998f949152b193b063cb0ec769d69d929409be # v2.4.0",
+    ),
+    ("@RUSTUP@", "1.28.2"),
+    (
+        "@RUSTUP_SHA256@",
+        "20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c",
+    ),
+];
 /// Debian packages of every job.
 const PACKAGES: &str = "ca-certificates curl git gcc g++ python3 python3-pip xz-utils zstd";
 /// Those that device code for GB10's host needs besides.
@@ -22,35 +58,55 @@ const CROSS: &str = "g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-
 const SUITE: &str = "chromium nginx caddy haproxy openssl minisign zsh fish lintian";
 /// Targets that are built twice, in different folders, and must be the same to the bit.
 const REPRODUCED: [&str; 2] = ["cpu/tiny/nvfp4", "gb10/tiny/nvfp4"];
+/// Targets of every pull request beside those of the suite: dense and sparse, FP8 and FP4.
+const REPRESENTATIVE: [&str; 3] = [
+    "cpu/qwen3.5-27b/nvfp4",
+    "gb10/qwen3.5-35b-a3b/nvfp4-w4a4",
+    "h200/qwen3.6-35b-a3b/fp8",
+];
+/// Targets that a job builds one after the other, within its time from a cold store.
+const SHARD: usize = 11;
 
 /// Name and text of each file.
 ///
 /// # Errors
 /// If the targets cannot be listed or one is wrong.
-pub fn files(site: &Site) -> Result<[(&'static str, String); 2], Failure> {
-    let filled = |text: &str, targets: &[String]| {
-        let marks = [
+pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
+    let (leaves, served) = (site.leaves()?, served(site)?);
+    let experimental = served.iter().filter(|target| !is_measured(site, target));
+    let experimental: Vec<String> = experimental.map(|target| target.binary()).collect();
+    let released: Vec<String> = served.iter().map(|target| target.name.clone()).collect();
+    Ok(FILES.map(|(name, text)| {
+        let targets = if name == RELEASE { &released } else { &leaves };
+        let shards: Vec<String> = targets.chunks(SHARD).map(|part| part.join(" ")).collect();
+        let mut marks = vec![
             ("@SUITE@", setup(&[PACKAGES, CROSS, SUITE].join(" "))),
             ("@BUILD@", setup(&[PACKAGES, CROSS].join(" "))),
-            ("@TARGETS@", rows(targets)),
-            ("@REPRODUCED@", rows(&REPRODUCED.map(String::from))),
+            ("@STORE@", STORE.trim_end().to_string()),
+            ("@SHARDS@", rows("          - ", &shards)),
+            ("@REPRODUCED@", rows("            ", &REPRODUCED)),
+            ("@REPRESENTATIVE@", rows("            ", &REPRESENTATIVE)),
+            ("@EXPERIMENTAL@", rows("            ", &experimental)),
         ];
+        marks.extend(PINS.map(|(mark, pin)| (mark, pin.to_string())));
         let fill = |text: String, (mark, value): &(&str, String)| text.replace(mark, value);
-        marks.iter().fold(text.to_string(), fill)
-    };
-    Ok([
-        ("ci.yml", filled(CI, &site.leaves()?)),
-        ("release.yml", filled(RELEASE, &served(site)?)),
-    ])
+        (name, marks.iter().fold(text.to_string(), fill))
+    }))
+}
+
+/// Whether the target's speed was measured on its hardware.
+fn is_measured(site: &Site, target: &Target) -> bool {
+    let name = target.name.replace('/', "-");
+    site.root.join(format!("ci/baseline/{name}.json")).is_file()
 }
 
 /// Targets that answer requests: the others are for tests and measurements.
-fn served(site: &Site) -> Result<Vec<String>, Failure> {
+fn served(site: &Site) -> Result<Vec<Target>, Failure> {
     let targets = site.leaves()?.into_iter();
     let targets = targets.map(|leaf| site.target(Some(&leaf)));
-    let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
-    let served = targets.into_iter().filter(|target| target.serves());
-    Ok(served.map(|target| target.name).collect())
+    let mut targets: Vec<_> = targets.collect::<Result<_, _>>()?;
+    targets.retain(Target::serves);
+    Ok(targets)
 }
 
 /// Writes the files.
@@ -69,9 +125,11 @@ pub fn write(site: &Site) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rows of a matrix.
-fn rows(targets: &[String]) -> String {
-    let rows = targets.iter().map(|target| format!("          - {target}"));
+/// Lines of a list, each behind `prefix`.
+fn rows(prefix: &str, items: &[impl AsRef<str>]) -> String {
+    let rows = items
+        .iter()
+        .map(|item| format!("{prefix}{}", item.as_ref()));
     rows.collect::<Vec<_>>().join("\n")
 }
 
@@ -97,20 +155,74 @@ mod tests {
         }
     }
 
+    fn text(name: &str) -> String {
+        let files = files(&Site::here()).unwrap();
+        let found = files.into_iter().find(|(found, _)| *found == name);
+        found.unwrap().1
+    }
+
+    /// Targets of the shards of a file.
+    fn sharded(name: &str) -> Vec<String> {
+        let text = text(name);
+        let shards = text.lines().filter(|line| line.starts_with("          - "));
+        let words = shards.flat_map(|line| line.split_whitespace().skip(1));
+        words.map(String::from).collect()
+    }
+
     #[test]
-    fn every_target_is_built_and_released() {
+    fn every_target_is_built_each_night_and_those_that_serve_are_released() {
         let site = Site::here();
-        let [(_, ci), (_, release)] = files(&site).unwrap();
-        let has = |text: &str, leaf: &str| text.contains(&format!("          - {leaf}\n"));
-        assert!(site.leaves().unwrap().iter().all(|leaf| has(&ci, leaf)));
-        assert!(
-            served(&site)
-                .unwrap()
-                .iter()
-                .all(|leaf| has(&release, leaf))
-        );
-        assert!(has(&release, "gb10/tiny/nvfp4") && !has(&release, "cpu/random-fp8/fp8"));
-        let mark = |word: &str| word.len() > 2 && word.starts_with('@') && word.ends_with('@');
-        assert!(!ci.split_whitespace().any(mark) && !release.split_whitespace().any(mark));
+        assert_eq!(sharded("nightly.yml"), site.leaves().unwrap());
+        let served = served(&site).unwrap();
+        let names: Vec<_> = served.iter().map(|target| target.name.clone()).collect();
+        assert_eq!(sharded(RELEASE), names);
+        let release = text(RELEASE);
+        let experimental = |name: &str| release.contains(&format!("            {name}\n"));
+        assert!(experimental("atlas-gb10-tiny-nvfp4") && !experimental("atlas-cpu-tiny-nvfp4"));
+    }
+
+    /// Jobs of a file, from their names to the next.
+    fn jobs(text: &str) -> Vec<String> {
+        let (_, jobs) = text.split_once("\njobs:\n").unwrap();
+        let lines = jobs
+            .lines()
+            .filter(|line| !line.trim_start().starts_with('#'));
+        let mut found: Vec<String> = Vec::new();
+        for line in lines {
+            match found.last_mut() {
+                Some(job) if line.starts_with("   ") => *job += &format!("{line}\n"),
+                _ => found.push(format!("{line}\n")),
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_key_is_seen_by_one_job_which_compiles_nothing_and_no_job_lasts_for_ever() {
+        for (name, _) in FILES {
+            for job in jobs(&text(name)) {
+                assert!(job.contains("    timeout-minutes: "), "{name}: {job}");
+                let trusted = name == RELEASE && job.starts_with("  publish:");
+                for word in ["secrets.", ": write", "environment:", "github.token"] {
+                    assert_eq!(job.contains(word), trusted, "{name}: {word} in {job}");
+                }
+                assert!(!trusted || !job.contains("cargo"), "{job}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_wrote_is_named_by_digest_and_no_mark_is_left() {
+        for (name, _) in FILES {
+            for line in text(name).lines() {
+                if let Some((_, action)) = line.split_once("uses: ") {
+                    let digest = action.split(['@', ' ']).nth(1).unwrap();
+                    assert!(digest.len() == 40, "{name}: {action}");
+                }
+                let mark =
+                    |word: &str| word.len() > 2 && word.starts_with('@') && word.ends_with('@');
+                assert!(!line.split_whitespace().any(mark), "{name}: {line}");
+            }
+        }
     }
 }

@@ -29,9 +29,10 @@ pub struct Dist {
 impl Dist {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
         let files = files(site, self.target.as_deref(), self.explain)?;
+        let sums = files.iter().find(|path| path.ends_with(SUMS));
+        let sums = sums.expect("a release has its digests");
+        sign::withdraw(sums)?;
         if let Some(key) = &self.key {
-            let sums = files.iter().find(|path| path.ends_with(SUMS));
-            let sums = sums.expect("a release has its digests");
             let comment = format!("Atlas {}", env!("CARGO_PKG_VERSION"));
             sign::sign(sums, key, &comment)?;
         }

@@ -249,7 +249,8 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
         ),
         (archive, Source::Output(release.0, release.1)),
         (bill, of("sbom.json")),
-        ("MANIFEST.json".to_string(), of("MANIFEST.json")),
+        // A release has one of each target.
+        (format!("{}.MANIFEST.json", made.name), of("MANIFEST.json")),
     ];
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     let mut action = Action::built_in(

@@ -3,8 +3,8 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::Cursor;
-use std::path::Path;
+use std::io::{Cursor, ErrorKind};
+use std::path::{Path, PathBuf};
 
 use ct_codecs::{Base64, Decoder};
 use minisign::{SecretKey, SecretKeyBox};
@@ -30,10 +30,27 @@ pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
         Some("Atlas"),
     );
     let made = made.map_err(|why| failed(file, &why))?;
+    let path = signature(file);
+    fs::write(&path, made.into_string()).map_err(|why| failed(&path, &why))
+}
+
+/// Removes the signature beside `file`, which was of an earlier content.
+///
+/// # Errors
+/// If it is there and cannot be removed.
+pub fn withdraw(file: &Path) -> Result<(), String> {
+    let path = signature(file);
+    match fs::remove_file(&path) {
+        Err(why) if why.kind() != ErrorKind::NotFound => Err(format!("{}: {why}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Where the signature of a file lies.
+fn signature(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".minisig");
-    let path = Path::new(&name);
-    fs::write(path, made.into_string()).map_err(|why| failed(path, &why))
+    name.into()
 }
 
 /// The key of a file's text. One without a password has no sum that `SecretKeyBox` could check.
@@ -95,7 +112,126 @@ mod tests {
                 .arg(&file);
             assert!(command.status().unwrap().success());
         }
+        withdraw(&file).unwrap();
+        withdraw(&file).unwrap();
+        assert!(file.exists() && !folder.join("sums.minisig").exists());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Runs a line of the shell in a folder; whether it succeeded, and what it said.
+    fn shell(folder: &Path, line: &str) -> (bool, String) {
+        let mut command = Command::new("sh");
+        let done = command.args(["-c", line]).current_dir(folder).output();
+        let done = done.unwrap();
+        let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+        (done.status.success(), said)
+    }
+
+    /// A place with the packaging of this workspace, and what two targets leave of a release.
+    fn to_publish(name: &str) -> PathBuf {
+        let (root, version) = (crate::site::Site::here().root, env!("CARGO_PKG_VERSION"));
+        let place = std::env::temp_dir().join(format!("atlas-{name}-{}", std::process::id()));
+        for binary in ["atlas-cpu-tiny-nvfp4", "atlas-other"] {
+            let folder = place.join("dist").join(binary);
+            fs::create_dir_all(&folder).unwrap();
+            for end in ["", &format!("_{version}_amd64.deb"), ".MANIFEST.json"] {
+                fs::write(
+                    folder.join(format!("{binary}{end}")),
+                    format!("{binary}{end}"),
+                )
+                .unwrap();
+            }
+            assert!(shell(&folder, "sha256sum * > ../sums && mv ../sums SHA256SUMS").0);
+        }
+        fs::create_dir_all(place.join("packaging")).unwrap();
+        for file in [
+            "Cargo.toml",
+            "packaging/publish.sh",
+            "packaging/CHANGELOG.md",
+            "packaging/atlas.pub",
+        ] {
+            fs::copy(root.join(file), place.join(file)).unwrap();
+        }
+        fs::write(place.join("key"), SECRET).unwrap();
+        place
+    }
+
+    #[test]
+    fn what_is_published_is_verified_by_the_line_of_the_readme() {
+        if on_path("minisign").is_none() {
+            return;
+        }
+        let readme = fs::read_to_string(crate::site::Site::here().root.join("README.md")).unwrap();
+        let line = readme
+            .lines()
+            .find(|line| line.starts_with("minisign -V"))
+            .unwrap();
+        let place = to_publish("publish");
+        let make = concat!(
+            "sh packaging/publish.sh make v",
+            env!("CARGO_PKG_VERSION"),
+            " dist release key atlas-other"
+        );
+        fs::write(place.join("packaging/atlas.pub"), PUBLIC).unwrap();
+        let (done, said) = shell(&place, make);
+        assert!(done, "{said}");
+        let notes = fs::read_to_string(place.join("notes.md")).unwrap();
+        assert!(
+            notes.contains("- One binary per") && notes.contains("- `atlas-other`"),
+            "{notes}"
+        );
+        let release = place.join("release");
+        // Who downloads takes a few of the files.
+        fs::remove_file(release.join("atlas-other")).unwrap();
+        assert_eq!(fs::read_dir(&release).unwrap().count(), 5 + 3);
+        let (fine, said) = shell(&release, line);
+        assert!(fine, "{said}");
+        fs::write(release.join("atlas-cpu-tiny-nvfp4"), "another").unwrap();
+        assert!(!shell(&release, line).0);
+        shell(&release, "sha256sum atlas-cpu-tiny-nvfp4 > SHA256SUMS");
+        assert!(!shell(&release, line).0);
+        fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn a_release_without_its_key_or_of_another_version_ends_before_it_is_there() {
+        let place = to_publish("unpublished");
+        let plan = |tag: &str| shell(&place, &format!("sh packaging/publish.sh plan {tag}"));
+        let tag = concat!("v", env!("CARGO_PKG_VERSION"));
+        fs::write(
+            place.join("packaging/atlas.pub"),
+            "untrusted comment: none\n",
+        )
+        .unwrap();
+        let (done, said) = plan(tag);
+        assert!(!done && said.contains("has no key"), "{said}");
+        fs::write(place.join("packaging/atlas.pub"), PUBLIC).unwrap();
+        assert!(plan(tag).0);
+        let (done, said) = plan("v9.9.9");
+        assert!(
+            !done && said.contains("v9.9.9") && said.contains(tag),
+            "{said}"
+        );
+        let make = format!("sh packaging/publish.sh make {tag} dist release key");
+        if on_path("minisign").is_some() {
+            let other = PUBLIC.replace("RWRtJB", "RWRtJC");
+            fs::write(place.join("packaging/atlas.pub"), other).unwrap();
+            let (done, said) = shell(&place, &make);
+            assert!(
+                !done && said.contains("the secret is not that of"),
+                "{said}"
+            );
+        }
+        fs::remove_dir_all(&place).unwrap();
+        let place = to_publish("damaged");
+        fs::write(place.join("packaging/atlas.pub"), PUBLIC).unwrap();
+        fs::write(
+            place.join("dist/atlas-cpu-tiny-nvfp4/atlas-cpu-tiny-nvfp4"),
+            "flipped",
+        )
+        .unwrap();
+        assert!(!shell(&place, &make).0 && !place.join("notes.md").exists());
+        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]
