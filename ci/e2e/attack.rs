@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run, run_under, with,
+    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run_under, with,
 };
 use crate::keys::KeyFile;
 

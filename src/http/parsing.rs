@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::backend::allocator;
-use crate::engine::turns::{Source, Turns};
+use crate::engine::turns::{Held, Source, Turns};
 use crate::text::work::{Stopped, cpu_time};
 
 use super::body::{Share, WholeBody};
@@ -351,7 +351,8 @@ impl Queue {
             able.sort_by_key(|at| self.works[*at].bytes);
         }
         let sources = able.iter().map(|at| self.works[*at].source);
-        let next = self.turns.next(sources, running().map(|work| work.source));
+        let held = Held::of(running().map(|work| work.source));
+        let next = self.turns.next(sources, &held, false);
         next.map(|next| able[next])
     }
 }
@@ -405,6 +406,7 @@ mod tests {
 
     const NOBODY: Source = Source {
         client: 0,
+        returns: false,
         connection: 0,
         call: 0,
     };

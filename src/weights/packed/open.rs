@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -104,7 +105,7 @@ impl Packed {
     /// # Errors
     /// The operating system's.
     pub fn handle(&self) -> io::Result<File> {
-        self.file.try_clone()
+        self.file.handle().try_clone()
     }
 
     /// Table of its content.
