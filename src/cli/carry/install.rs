@@ -1,8 +1,8 @@
 //! `install` and `uninstall`: a bundle to where the service looks, and back to nothing.
 //!
 //! All that is new is whole and verified under other names before anything moves. The weights of a
-//! binary lie in a folder of their own, named by what that build reads, and the binary takes the one
-//! that is its own: a run that is killed between the two leaves a pair that works.
+//! binary lie in a folder of their own, named by what that build reads, and the binary takes the
+//! one that is its own: a run that is killed between the two leaves a pair that works.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};

@@ -1,5 +1,5 @@
-//! A folder that is filled under a name that nobody can foresee, and takes its place at once when it
-//! is whole.
+//! A folder that is filled under a name that nobody can foresee, and takes its place at once when
+//! it is whole.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
@@ -34,7 +34,7 @@ impl Stage {
     /// # Errors
     /// `ResourceBusy` while another run fills it; the operating system's.
     pub fn of(parent: Dir, name: Beneath) -> io::Result<Stage> {
-        for beside in leavings(&parent, &name)? {
+        for beside in leavings(&parent, &name) {
             let dir = parent.folder(&beside)?;
             if is_private(&dir.stat()?) {
                 return Stage::lock(parent, name, beside, dir);
@@ -149,7 +149,7 @@ fn exchange(parent: &Dir, new: &Beneath, old: &Beneath) -> Result<(), Errno> {
 /// # Errors
 /// `ResourceBusy` while a run goes on; the operating system's.
 pub fn discard(parent: &Dir, name: &Beneath) -> io::Result<()> {
-    let mut left = leavings(parent, name)?.into_iter();
+    let mut left = leavings(parent, name).into_iter();
     left.try_for_each(|beside| discard_one(parent, &beside))
 }
 
@@ -163,13 +163,14 @@ fn discard_one(parent: &Dir, beside: &Beneath) -> io::Result<()> {
 }
 
 /// Folders of this user with names that [`beside`] made of `name`.
-fn leavings(parent: &Dir, name: &Beneath) -> io::Result<Vec<Beneath>> {
+fn leavings(parent: &Dir, name: &Beneath) -> Vec<Beneath> {
     let found = parent.names().unwrap_or_default().into_iter();
     let found = found.filter(|found| is_beside(found, name));
-    let own = |found: &Beneath| Ok(is_own(&parent.folder(found)?.stat()?));
-    Ok(found
-        .filter(|found| own(found).unwrap_or_else(|_: io::Error| false))
-        .collect())
+    let is_own = |found: &Beneath| {
+        let stat = parent.folder(found).and_then(|folder| folder.stat());
+        stat.is_ok_and(|stat| is_own(&stat))
+    };
+    found.filter(is_own).collect()
 }
 
 fn is_private(stat: &Stat) -> bool {
