@@ -208,6 +208,7 @@ fn document() -> Value {
     for (path, id, content) in [
         ("/", "chat_page", text("text/html")),
         ("/health", "health", any.clone()),
+        ("/api/hello", "hello", any.clone()),
         ("/metrics", "metrics", text("text/plain")),
         ("/openapi.json", "openapi", any.clone()),
         ("/tokenizer_info", "tokenizer_info", any.clone()),
@@ -228,6 +229,11 @@ fn document() -> Value {
     paths.insert(
         "/v1/responses/{id}/cancel".into(),
         json!({"post": cancelled}),
+    );
+    let items = named(operation("input_items", None, any.clone()), "id");
+    paths.insert(
+        "/v1/responses/{id}/input_items".into(),
+        json!({"get": items}),
     );
     for (path, id, body) in [
         (
