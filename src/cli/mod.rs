@@ -168,7 +168,10 @@ pub fn parse(program: &str, arguments: &[String]) -> Parsed {
         return Parsed::Say(format!("{}\n", about::version_line()));
     }
     let plain = plain_arguments(arguments);
-    let plain: Vec<&str> = plain.iter().map(String::as_str).collect();
+    let mut plain: Vec<&str> = plain.iter().map(String::as_str).collect();
+    if let ["help", verbs @ ..] = plain.as_slice() {
+        plain = [verbs, &["--help"]].concat();
+    }
     if let ["serve", rest @ ..] = plain.as_slice() {
         return parse_serve(program, rest);
     }
@@ -258,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn a_model_has_a_name() {
+        for name in ["", "a\nb"] {
+            let arguments = ["serve", "--model-name", name].map(str::to_string);
+            let Parsed::Wrong(failure) = parse("atlas", &arguments) else {
+                panic!("{name:?} is taken")
+            };
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(
+                failure.message.contains("model-name"),
+                "{}",
+                failure.message
+            );
+        }
+    }
+
+    #[test]
     fn help_is_there_for_all_and_for_each_verb() {
         for verb in [
             "",
@@ -279,8 +298,12 @@ mod tests {
             "logits",
             "bench",
         ] {
-            for flag in ["-h", "--help"] {
-                let said = parsed(&format!("{verb} {flag}"));
+            for line in [
+                format!("{verb} -h"),
+                format!("{verb} --help"),
+                format!("help {verb}"),
+            ] {
+                let said = parsed(&line);
                 assert!(
                     matches!(said, Parsed::Say(text) if text.contains("Usage:")),
                     "{verb}"

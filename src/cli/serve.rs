@@ -132,7 +132,11 @@ pub struct Serve {
     pub warm: Option<PathBuf>,
 
     /// model id that the API reports and answers to
-    #[argh(option, default = "target::MODEL_ID.to_string()")]
+    #[argh(
+        option,
+        default = "target::MODEL_ID.to_string()",
+        from_str_fn(model_name)
+    )]
     pub model_name: String,
 
     /// file of settings in TOML, under the names of these flags, which count before it (default:
@@ -219,6 +223,14 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
         .build()
         .map_err(none)?;
     runtime.block_on(serve(options, files, warm, threads.homes()))
+}
+
+/// An id that a request and a line of the log can hold.
+fn model_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.chars().any(char::is_control) {
+        true => Err("must have characters, and none that controls a terminal".to_string()),
+        false => Ok(text.to_string()),
+    }
 }
 
 /// Refuses a depth where a step has no room for a draft.
