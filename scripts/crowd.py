@@ -288,7 +288,8 @@ def chat(dice):
 
 
 def response(dice):
-    return json.dumps({"input": words(dice), "max_output_tokens": dice.choice(REPLIES),
+    # Those that are stored grow until there are as many as may be.
+    return json.dumps({"input": words(dice), "max_output_tokens": dice.choice(REPLIES), "store": False,
                        "stream": dice.random() < 0.5}).encode()
 
 
