@@ -44,7 +44,7 @@ ADMITTED_FRESH, SLOWER_FRESH = 0.8, 5
 # Replies of a batch, and tokens of each.
 BATCH, BATCH_TOKENS = 8, 1900
 # Of mixed traffic: requests a second, time until memory has settled, growth that is none.
-MIXED_RATE, SETTLED_S, GROWTH_MIB = 8, 300, 1
+MIXED_RATE, SETTLED_S, GROWTH_MIB, TEXTS = 8, 300, 1, 64
 LARGE_BYTES = 7_900_000
 PATIENCE_S = 120
 
@@ -242,7 +242,7 @@ async def memory(url, options):
     kinds = [("/v1/completions", lambda: of_crowd(dice)),
              ("/v1/chat/completions", lambda: chat(dice)),
              ("/v1/messages", lambda: chat(dice)), ("/v1/responses", lambda: response(dice)),
-             ("/tokenize", lambda: completion("a \u0301" * dice.randrange(2000), 1)),
+             ("/tokenize", lambda: completion("a \u0301" * dice.choice(PROMPTS), 1)),
              ("/v1/chat/completions", lambda: completion("no messages", 1))]
 
     async def one(path, body):
@@ -276,6 +276,8 @@ async def memory(url, options):
 
 
 def words(dice):
+    """One of a few texts: the server remembers what was encoded, up to a bound that takes hours."""
+    dice = random.Random(dice.randrange(TEXTS))
     return " ".join(dice.choice(["one", "two", "\u00e9", "of", "colour"])
                     for _ in range(dice.randrange(1, 200)))
 
