@@ -59,6 +59,9 @@ pub struct TooLittle {
     of_server: bool,
 }
 
+/// Tokens of agents' prompts by which a plan tells what fits.
+const AGENTS: [usize; 3] = [1 << 10, 32 << 10, 128 << 10];
+
 const MODEL: &str = "the model, one sequence as long as its context, and the server";
 const RAISE: &str = "Raise that limit, or take a smaller model's binary";
 const STOP: &str = "Stop other programs, or take a smaller model's binary";
@@ -147,7 +150,23 @@ impl Plan {
         let mut lines: Vec<String> = entries.collect();
         lines.push(line("sum", self.bytes()));
         lines.push(self.room_words());
+        lines.extend(self.agents_words());
         lines
+    }
+
+    /// How many agents find their prompts again that take turns; none where none has so much
+    /// context. A state is left to the one that runs.
+    fn agents_words(&self) -> Option<String> {
+        let states = match SNAPSHOTS {
+            0 => usize::MAX,
+            states => states - 1,
+        };
+        let fit = |tokens: &usize| (self.pages / tokens.div_ceil(PAGE)).min(states);
+        let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
+        let words = lengths.map(|tokens| format!("{} of {} Ki tokens", fit(tokens), tokens >> 10));
+        let words: Vec<_> = words.collect();
+        let told = || format!("agents that find their prompts again: {}", words.join(", "));
+        (!words.is_empty()).then(told)
     }
 
     /// What may be taken, and how many KV pages there are by that.
@@ -351,7 +370,16 @@ mod tests {
     fn a_byte_less_is_a_page_less() {
         let plan = Plan::within::<Backend>(Some(bytes_with(KV_PAGES) - 1), model()).unwrap();
         assert_eq!(plan.pages, KV_PAGES - 1);
-        assert!(plan.lines().last().unwrap().contains("as many as fit"));
+        let lines = plan.lines();
+        assert!(lines.iter().any(|line| line.contains("as many as fit")));
+    }
+
+    #[test]
+    fn the_ledger_tells_how_many_agents_fit() {
+        let plan = Plan::largest::<Backend>(model());
+        let told = plan.agents_words().unwrap();
+        let pages = (KV_PAGES / (1024 / PAGE)).min(SNAPSHOTS.wrapping_sub(1));
+        assert!(told.contains(&format!(" {pages} of 1 Ki tokens")), "{told}");
     }
 
     #[test]
