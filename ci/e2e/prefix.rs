@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, with};
+use crate::harness::{Server, few_or_many, with};
 use crate::keys::KeyFile;
 
 /// Turns of the conversation.
@@ -154,6 +154,35 @@ fn a_second_conversation_pays_for_nothing_of_system_and_tools() {
             "{cached} of {short}"
         );
     }
+}
+
+/// Agents that take turns, and tokens of the prompt of each: at length their states in the middle
+/// and at the ends are more than there are, and their tokens nearly all.
+const AGENTS: usize = few_or_many(2, 40);
+const AGENT_TOKENS: usize = few_or_many(330, 707);
+
+#[test]
+fn agents_that_take_turns_find_their_prompts_again() {
+    let server = Server::start();
+    let turn = |agent: usize, round: usize| {
+        let token = |at| match at + 1 == AGENT_TOKENS {
+            true => round + 1,
+            false => 1 + (61 * agent + at) % 3000,
+        };
+        let prompt: Vec<usize> = (0..AGENT_TOKENS).map(token).collect();
+        let body = json!({"prompt": prompt, "max_tokens": 1});
+        used(&server.post_to("/v1/completions", &body).json())
+    };
+    for round in 0..3 {
+        let turns = (0..AGENTS).map(|agent| turn(agent, round));
+        let (asked, cached) = turns.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        println!("round {round}: {cached} of {asked} tokens were cached");
+        assert!(
+            round == 0 || cached * 10 >= asked * 9,
+            "{cached} of {asked}"
+        );
+    }
+    assert!(server.metric("atlas_prefix_cache_saved_seconds_total") > 0.0);
 }
 
 /// Requests of a flood and clients that send them: together they leave more states than there are.

@@ -4,7 +4,12 @@
 //! evicted, recomputed or moved while it runs. What its prompt shares with one before it uses
 //! together with others; what it computed of its prompt is kept for others when it is sure.
 
-use super::prefix::{Hit, KEPT_PART, Keyed, Naming, NodeId, Owner, Prefixes};
+use std::time::Duration;
+
+use super::prefix::{
+    Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes, Reuse,
+};
+use super::request::COMMON;
 use crate::executor::{PageId, Slot, TokenId};
 use crate::target;
 
@@ -30,12 +35,15 @@ pub struct Asked<'a> {
 #[derive(Debug, Default)]
 struct Held {
     owner: Owner,
+    domain: u128,
     /// Pages in the order of the positions they hold; empty for a free slot.
     table: Vec<PageId>,
     /// Number of them, from the first, that are those of kept blocks.
     shared: usize,
     /// The last of those blocks.
     node: Option<NodeId>,
+    /// How often what it computes of its prompt will be asked for.
+    reuse: Reuse,
     /// The block whose state is still to be read.
     reading: Option<NodeId>,
 }
@@ -105,34 +113,46 @@ impl<N: Naming> Kv<N> {
         self.slots_free.len()
     }
 
+    /// Tells the time since some start.
+    pub fn tell_time(&mut self, time: Duration) {
+        self.prefixes.tell_time(time);
+    }
+
+    /// Kept beginnings that were driven out.
+    pub fn gone(&self) -> Gone {
+        self.prefixes.gone()
+    }
+
     /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
     /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
     /// are left their share of what is kept.
     pub fn reserve(&mut self, tokens: usize, asked: Asked<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
+        let owner = match asked.domain {
+            COMMON => OPERATOR,
+            _ => asked.owner,
+        };
         let hit = self.prefixes.look_up(asked.domain, asked.prompt);
         let wanted = pages_for(tokens) - hit.pages.len();
         let slot = *self.slots_free.last()?;
         if let Some(node) = hit.node {
             self.prefixes.hold(node);
         }
-        let may_go = match self.runs(asked.owner) {
-            true => (self.prefixes).pages_beyond(asked.owner, self.share(asked.owner)),
-            false => self.prefixes.pages_unused(),
-        };
         let left = match asked.leaves_room {
             true => self.pages_total / self.slots.len(),
             false => 0,
         };
-        if self.pages_free.len() + may_go < wanted + left {
+        if self.pages_free.len() + self.may_go(owner) < wanted + left {
             if let Some(node) = hit.node {
-                self.prefixes.release(node);
+                self.prefixes.let_go(node);
             }
-            self.collect();
             return None;
         }
         self.slots_free.pop();
-        self.take_pages(slot, wanted, &hit, asked.owner);
+        let reuse = self.prefixes.note_use(&hit, owner);
+        self.take_pages(slot, wanted, &hit, owner);
+        let held = &mut self.slots[slot.0 as usize];
+        (held.owner, held.domain, held.reuse) = (owner, asked.domain, reuse);
         Some(Begin {
             slot,
             cached: hit.pages.len() * target::PAGE,
@@ -141,10 +161,18 @@ impl<N: Naming> Kv<N> {
         })
     }
 
-    /// Whether an owner has a sequence.
-    fn runs(&self, owner: Owner) -> bool {
-        let mut slots = self.slots.iter();
-        slots.any(|held| held.owner == owner && !held.table.is_empty())
+    /// Pages that may go for a sequence of an owner. What the operator's prompts left may where
+    /// nothing runs: else it could be that a request never fits.
+    fn may_go(&self, owner: Owner) -> usize {
+        let mut running = self.slots.iter().filter(|held| !held.table.is_empty());
+        match (
+            running.clone().next(),
+            running.any(|held| held.owner == owner),
+        ) {
+            (None, _) => self.prefixes.pages_unused(),
+            (_, false) => self.prefixes.pages_beyond(owner, 0),
+            (_, true) => self.prefixes.pages_beyond(owner, self.share(owner)),
+        }
     }
 
     /// Pages that each of the others is left by further sequences of an owner.
@@ -167,7 +195,6 @@ impl<N: Naming> Kv<N> {
         held.table.extend(self.pages_free.drain(left..).rev());
         held.shared = hit.pages.len();
         (held.node, held.reading) = (hit.node, reading);
-        held.owner = owner;
     }
 
     /// A sequence has read the state that it began with.
@@ -177,61 +204,49 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// A state to be kept of the prompt of a slot, if one may be had.
-    pub fn lend(&mut self, slot: Slot) -> Option<Slot> {
-        let state = self.prefixes.lend(self.owner(slot));
+    /// A state for a place of the prompt of a slot, if one may be had.
+    pub fn lend(&mut self, slot: Slot, place: Place) -> Option<Slot> {
+        let held = &self.slots[slot.0 as usize];
+        let (whose, behind) = ((held.domain, held.owner), (held.node, held.reuse));
+        let state = self.prefixes.lend(whose, behind, place);
         self.collect();
         state
     }
 
     /// Takes back a state that was lent to a slot.
     pub fn give_back(&mut self, slot: Slot, state: Slot) {
-        self.prefixes.give_back(self.owner(slot), state);
+        let owner = self.slots[slot.0 as usize].owner;
+        self.prefixes.give_back(owner, state);
     }
 
-    fn owner(&self, slot: Slot) -> Owner {
-        self.slots[slot.0 as usize].owner
+    /// Tokens of a prompt that are kept, or shared with one before.
+    pub fn tokens_kept(&self, slot: Slot) -> usize {
+        self.slots[slot.0 as usize].shared * target::PAGE
     }
 
-    /// Keeps the beginning of a prompt whose rows have run: up to the last of `states`, which are
-    /// lent ones and the tokens that they are behind, ascending; all of its whole pages if the
-    /// model has no states.
-    pub fn keep(
-        &mut self,
-        slot: Slot,
-        (domain, prompt): (u128, &[TokenId]),
-        states: impl Iterator<Item = (usize, Slot)> + Clone,
-    ) {
-        let most = match self.prefixes.recurs() {
-            true => states.clone().last().map_or(0, |(tokens, _)| tokens),
-            false => prompt.len() / target::PAGE * target::PAGE,
-        };
+    /// Keeps the whole pages of `prompt`, whose rows have run, and the state behind the last of
+    /// them, if one was lent for that.
+    pub fn keep(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
         let held = &mut self.slots[slot.0 as usize];
-        let (table, whose) = (&mut held.table, (domain, held.owner));
-        let (last, count) = self.prefixes.insert(whose, &prompt[..most], table);
-        for (tokens, state) in states {
-            match last.filter(|_| tokens <= count * target::PAGE) {
-                None => self.prefixes.give_back(whose.1, state),
-                Some(last) => {
-                    let blocks = tokens / target::PAGE;
-                    let node = self.prefixes.ancestor(last, blocks, count);
-                    self.prefixes.keep(whose, node, state);
-                }
-            }
-        }
-        if count > held.shared {
-            let before = std::mem::replace(&mut held.node, last);
-            held.shared = count;
-            last.into_iter().for_each(|node| self.prefixes.hold(node));
-            before
-                .into_iter()
-                .for_each(|node| self.prefixes.release(node));
+        let (whose, kept) = ((held.domain, held.owner), held.shared);
+        let behind = (held.node, held.reuse);
+        let rest = &prompt[(kept * target::PAGE).min(prompt.len())..];
+        let (last, count) = self
+            .prefixes
+            .insert(whose, behind, rest, &mut held.table[kept..]);
+        (held.node, held.shared) = (last, kept + count);
+        let is_whole = held.shared * target::PAGE == prompt.len();
+        match (state, last.filter(|_| is_whole)) {
+            (Some(state), Some(last)) => self.prefixes.keep(whose, last, state),
+            (Some((_, state)), None) => self.prefixes.give_back(whose.1, state),
+            (None, _) => {}
         }
         self.collect();
     }
 
-    /// Gives back a slot and its pages; what is kept stays.
-    pub fn release(&mut self, slot: Slot) {
+    /// Gives back a slot and its pages. What is kept stays, unless the prompt turned out not to be
+    /// `sound`.
+    pub fn release(&mut self, slot: Slot, sound: bool) {
         self.has_read(slot);
         let held = &mut self.slots[slot.0 as usize];
         assert!(!held.table.is_empty(), "{slot:?} released twice");
@@ -240,7 +255,7 @@ impl<N: Naming> Kv<N> {
             .extend(own.collect::<Vec<_>>().into_iter().rev());
         held.shared = 0;
         if let Some(node) = held.node.take() {
-            self.prefixes.release(node);
+            self.prefixes.release(node, sound);
         }
         self.collect();
         self.slots_free.push(slot);
@@ -335,8 +350,9 @@ impl<N: Naming> Kv<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-    use crate::engine::request::COMMON;
 
     const PAGE: usize = target::PAGE;
 
@@ -361,17 +377,44 @@ mod tests {
         Some(begin.slot)
     }
 
-    /// Runs a prompt of a domain to its end, keeping the state behind each of `kept` pages; tells
-    /// how many tokens were cached.
+    thread_local! {
+        /// Seconds since the start of a test.
+        static SECONDS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Has so many seconds pass.
+    fn pass<N: Naming>(kv: &mut Kv<N>, seconds: u64) {
+        SECONDS.set(SECONDS.get() + seconds);
+        kv.tell_time(Duration::from_secs(SECONDS.get()));
+    }
+
+    /// An end of a prompt.
+    fn end(pages: usize) -> Place {
+        Place {
+            tokens: pages * PAGE,
+            kind: Kind::End,
+        }
+    }
+
+    /// Keeps the first pages of a prompt, and the state behind them if one may be had.
+    fn keep<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
+        let state = kv.lend(slot, end(pages)).map(|state| (Kind::End, state));
+        kv.keep(slot, &asked[..pages * PAGE], state);
+    }
+
+    /// Runs a prompt of a domain to its end, a second after the one before, keeping the state
+    /// behind each of `kept` pages; tells how many tokens were cached.
     fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), kept: &[usize]) -> usize {
+        pass(kv, 1);
         let begin = kv.reserve(asked.1.len() + 1, of(asked.0, asked.1)).unwrap();
         kv.has_read(begin.slot);
-        let states = kept
-            .iter()
-            .map(|pages| (pages * PAGE, kv.lend(begin.slot).unwrap()));
-        let states: Vec<_> = states.collect();
-        kv.keep(begin.slot, asked, states.into_iter());
-        kv.release(begin.slot);
+        match kv.recurs() {
+            true => kept
+                .iter()
+                .for_each(|&pages| keep(kv, begin.slot, asked.1, pages)),
+            false => kv.keep(begin.slot, &asked.1[..asked.1.len() / PAGE * PAGE], None),
+        }
+        kv.release(begin.slot, true);
         assert_eq!(kv.check_integrity(), Ok(()));
         let running = kv.slots.len() - kv.slots_free();
         assert!(kv.is_conserved(running, (0, 0)));
@@ -404,7 +447,7 @@ mod tests {
     fn released_pages_and_slots_return() {
         let mut kv = kv(1, 4);
         let slot = reserve(&mut kv, 4).unwrap();
-        kv.release(slot);
+        kv.release(slot, true);
         assert_eq!(kv.pages_used(), 0);
         assert_eq!(reserve(&mut kv, 4), Some(slot));
     }
@@ -421,8 +464,8 @@ mod tests {
     fn a_double_release_is_caught() {
         let mut kv = kv(1, 1);
         let slot = reserve(&mut kv, 1).unwrap();
-        kv.release(slot);
-        kv.release(slot);
+        kv.release(slot, true);
+        kv.release(slot, true);
     }
 
     #[test]
@@ -431,7 +474,7 @@ mod tests {
         let slot = reserve(&mut kv, 2).unwrap();
         assert!(kv.is_conserved(1, (0, 0)));
         assert!(!kv.is_conserved(0, (0, 0)), "a slot without a sequence");
-        kv.lend(slot).unwrap();
+        kv.lend(slot, end(1)).unwrap();
         assert!(!kv.is_conserved(1, (0, 0)), "a state that nobody was lent");
         assert!(kv.is_conserved(1, (1, 0)));
         kv.lend_draft();
@@ -478,7 +521,7 @@ mod tests {
             assert_eq!(begin.cached, cached * PAGE, "{length}");
             assert_eq!(begin.known, (length - 1) / PAGE * PAGE);
             assert_eq!(begin.from == begin.slot, cached == 0);
-            kv.release(begin.slot);
+            kv.release(begin.slot, true);
         }
     }
 
@@ -521,16 +564,15 @@ mod tests {
 
     #[test]
     fn nobody_else_leaves_a_state_behind_a_common_block() {
-        let mut kv = kv(2, 40);
+        let mut kv = Kv::new((2, 6, 0), 40, target::MAX_CONTEXT, Keyed::default());
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[1, 3]);
         let shorter = &asked[..2 * PAGE + 1];
         let begin = kv.reserve(shorter.len(), of(1, shorter)).unwrap();
         assert_eq!((begin.cached, begin.known), (PAGE, PAGE));
         kv.has_read(begin.slot);
-        let state = kv.lend(begin.slot).unwrap();
-        kv.keep(begin.slot, (1, shorter), [(2 * PAGE, state)].into_iter());
-        kv.release(begin.slot);
+        keep(&mut kv, begin.slot, shorter, 2);
+        kv.release(begin.slot, true);
         assert_eq!(run(&mut kv, (2, shorter), &[]), PAGE);
         assert_eq!(run(&mut kv, (COMMON, shorter), &[2]), PAGE);
         assert_eq!(run(&mut kv, (2, shorter), &[]), 2 * PAGE);
@@ -542,8 +584,7 @@ mod tests {
         let asked = prompt(0, 2);
         let begun = [(); 2].map(|()| kv.reserve(asked.len(), of(0, &asked)).unwrap());
         for begin in begun {
-            let state = kv.lend(begin.slot).unwrap();
-            kv.keep(begin.slot, (0, &asked), [(2 * PAGE, state)].into_iter());
+            keep(&mut kv, begin.slot, &asked, 2);
         }
         let [a, b] = begun.map(|begin| kv.pages(begin.slot).to_vec());
         assert_eq!(a[..2], b[..2]);
@@ -554,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sequences_use_stays_and_the_oldest_of_the_rest_goes() {
+    fn what_sequences_use_stays_and_the_rest_goes() {
         let mut kv = kv(2, 7);
         let [a, b] = [prompt(1, 1), prompt(2, 1)];
         run(&mut kv, (0, &a), &[1]);
@@ -563,9 +604,9 @@ mod tests {
         assert_eq!(using.cached, PAGE);
         assert_eq!(reserve(&mut kv, 6), None, "five pages may be had");
         let other = reserve(&mut kv, 5).unwrap();
-        kv.release(other);
+        kv.release(other, true);
         assert_eq!(run(&mut kv, (0, &b), &[1]), 0, "it went");
-        kv.release(using.slot);
+        kv.release(using.slot, true);
         assert_eq!(run(&mut kv, (0, &a), &[]), PAGE);
     }
 
@@ -577,48 +618,159 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_from_the_end_of_what_was_used_longest_ago() {
-        let mut kv = Kv::new((2, 0, 0), 9, target::MAX_CONTEXT, Keyed::default());
-        let prompts = [1, 2, 3].map(|first| prompt(first, 2));
-        for asked in &prompts {
-            run(&mut kv, (0, asked), &[]);
+    fn pages_that_were_found_stay_and_of_others_go_the_last_until_the_first_are_stale() {
+        for (idle, order) in [
+            (
+                0,
+                [
+                    [2, 2, 1],
+                    [2, 2, 0],
+                    [2, 1, 0],
+                    [2, 0, 0],
+                    [1, 0, 0],
+                    [0; 3],
+                ],
+            ),
+            (
+                1200,
+                [
+                    [2, 1, 2],
+                    [2, 0, 2],
+                    [2, 0, 1],
+                    [2, 0, 0],
+                    [1, 0, 0],
+                    [0; 3],
+                ],
+            ),
+        ] {
+            let mut kv = Kv::new((2, 0, 0), 9, target::MAX_CONTEXT, Keyed::default());
+            let prompts = [1, 2, 3].map(|first| prompt(first, 2));
+            run(&mut kv, (0, &prompts[0]), &[]);
+            run(&mut kv, (0, &prompts[1]), &[]);
+            assert_eq!(run(&mut kv, (0, &prompts[0]), &[]), 2 * PAGE);
+            pass(&mut kv, idle);
+            run(&mut kv, (0, &prompts[2]), &[]);
+            // Three pages are nobody's.
+            let left = (4..=9).map(|pages| {
+                let slot = reserve(&mut kv, pages).unwrap();
+                kv.release(slot, true);
+                found(&kv, &prompts)
+            });
+            assert_eq!(left.collect::<Vec<_>>(), order, "{idle} s");
         }
-        assert_eq!(run(&mut kv, (0, &prompts[0]), &[]), 2 * PAGE);
-        // Three pages are nobody's.
-        let left = (4..=9).map(|pages| {
-            let slot = reserve(&mut kv, pages).unwrap();
-            kv.release(slot);
-            found(&kv, &prompts)
-        });
-        let order = [
-            [2, 1, 2],
-            [2, 0, 2],
-            [2, 0, 1],
-            [2, 0, 0],
-            [1, 0, 0],
-            [0; 3],
-        ];
-        assert_eq!(left.collect::<Vec<_>>(), order);
     }
 
     #[test]
-    fn states_go_in_the_order_in_which_they_were_last_read() {
-        let mut kv = Kv::new((2, 3, 0), 20, target::MAX_CONTEXT, Keyed::default());
-        let prompts = [1, 2, 3].map(|first| prompt(first, 1));
-        for asked in &prompts {
-            run(&mut kv, (0, asked), &[1]);
+    fn states_go_by_the_time_that_they_save() {
+        let mut kv = Kv::new((2, 4, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        let prompts = [1, 2, 3].map(|first| prompt(first, first as usize));
+        for (pages, asked) in (1..).zip(&prompts) {
+            run(&mut kv, (0, asked), &[pages]);
         }
-        assert_eq!(run(&mut kv, (0, &prompts[0]), &[]), PAGE);
+        // The state in its middle goes before any end.
+        let long = prompt(4, 4);
+        run(&mut kv, (0, &long), &[3, 4]);
+        assert_eq!(found(&kv, &prompts), [1, 2, 3]);
         let slot = reserve(&mut kv, 1).unwrap();
-        let left = (0..3).map(|_| {
-            kv.lend(slot).unwrap();
+        assert_eq!(kv.lend(slot, end(1)), None, "it is worth no more");
+        let left = [2, 3, 4].map(|pages| {
+            assert!(kv.lend(slot, end(pages)).is_some());
             found(&kv, &prompts)
         });
-        assert_eq!(left.collect::<Vec<_>>(), [[1, 0, 1], [1, 0, 0], [0; 3]]);
+        assert_eq!(left, [[0, 2, 3], [0, 0, 3], [0, 0, 0]]);
     }
 
     #[test]
-    fn pages_go_first_of_who_asks_then_of_who_has_most_beyond_its_share() {
+    fn the_next_turn_takes_the_place_of_the_one_before() {
+        let mut kv = Kv::new((2, 2, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        let asked = prompt(1, 9);
+        run(&mut kv, (0, &asked[..5 * PAGE + 1]), &[5]);
+        run(&mut kv, (0, &prompt(2, 9)), &[9]);
+        // One is given up to go on in the other's: the next has that again.
+        assert_eq!(run(&mut kv, (0, &asked[..7 * PAGE + 1]), &[7]), 5 * PAGE);
+        assert_eq!(run(&mut kv, (0, &asked), &[8]), 7 * PAGE);
+        assert_eq!(run(&mut kv, (0, &asked), &[]), 8 * PAGE);
+    }
+
+    #[test]
+    fn prompts_that_never_come_again_drive_out_none_that_did() {
+        for states in [0, 4] {
+            let mut kv = Kv::new((2, states, 0), 12, target::MAX_CONTEXT, Keyed::default());
+            let mine = prompt(0, 3);
+            run(&mut kv, (0, &mine), &[3]);
+            run(&mut kv, (0, &mine), &[]);
+            for first in 1..40 {
+                run(&mut kv, (0, &prompt(first, 3)), &[3]);
+            }
+            assert_eq!(run(&mut kv, (0, &mine), &[]), 3 * PAGE);
+            // Prompts that come in its place have it after a while.
+            pass(&mut kv, 24 * 3600);
+            for first in 40..43 {
+                run(&mut kv, (0, &prompt(first, 3)), &[3]);
+            }
+            assert!(run(&mut kv, (0, &mine), &[]) < 3 * PAGE);
+        }
+    }
+
+    #[test]
+    fn prompts_in_turns_over_twice_what_fits_find_half() {
+        for states in [0, 20] {
+            let mut kv = Kv::new((2, states, 0), 34, target::MAX_CONTEXT, Keyed::default());
+            let turns = |kv: &mut Kv| -> usize {
+                let ask = |first| run(kv, (0, &prompt(first, 3)), &[3]);
+                (0..20).map(ask).sum()
+            };
+            turns(&mut kv);
+            for _ in 0..3 {
+                // One of the places is that of the prompt that runs.
+                assert!(turns(&mut kv) >= 9 * 3 * PAGE);
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_operator_warmed_stays() {
+        // Few pages, then few states.
+        for (states, pages) in [(0, 20), (6, 200)] {
+            let mut kv = Kv::new((2, states, 0), pages, target::MAX_CONTEXT, Keyed::default());
+            let head = prompt(0, 3);
+            run(&mut kv, (COMMON, &head), &[3]);
+            pass(&mut kv, 3600);
+            for key in 1..31 {
+                run(&mut kv, (key, &prompt(key as TokenId, 8)), &[8]);
+            }
+            assert_eq!(run(&mut kv, (31, &head), &[]), 3 * PAGE);
+            let running = kv.reserve(PAGE, of(1, &[])).unwrap();
+            let whole = pages * PAGE;
+            assert_eq!(kv.reserve(whole, of(2, &[])), None, "it waits");
+            kv.release(running.slot, true);
+            assert!(
+                kv.reserve(whole, of(2, &[])).is_some(),
+                "it can never run else"
+            );
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_broke_leaves_nothing() {
+        let mut kv = kv(2, 20);
+        let asked = prompt(0, 4);
+        run(&mut kv, (0, &asked[..PAGE + 1]), &[1]);
+        let other = [&asked[..PAGE], &prompt(7, 2)].concat();
+        let begun = [&asked, &other].map(|asked| {
+            let begin = kv.reserve(asked.len(), of(0, asked)).unwrap();
+            kv.has_read(begin.slot);
+            begin.slot
+        });
+        keep(&mut kv, begun[0], &asked, 3);
+        assert_eq!(kv.prefixes.look_up(0, &asked).pages.len(), 3);
+        kv.release(begun[0], false);
+        assert_eq!(kv.prefixes.look_up(0, &asked).pages.len(), 1, "another's");
+        kv.release(begun[1], true);
+    }
+
+    #[test]
+    fn pages_go_first_of_who_asks_and_of_who_has_more_than_its_share() {
         // Pages that the asker and two others keep, what may be left of each when one is needed.
         for (kept, left) in [
             ([1, 3, 2], [0, 3, 2]),
@@ -627,7 +779,8 @@ mod tests {
             // A share is 5 pages of 20.
             ([4, 5, 6], [4, 5, 5]),
             ([4, 5, 5], [3, 5, 5]),
-            ([7, 5, 6], [6, 5, 6]),
+            // What came last, where all are worth the same.
+            ([7, 5, 6], [7, 5, 5]),
         ] {
             let mut kv = Kv::new((2, 0, 0), 20, target::MAX_CONTEXT, Keyed::default());
             for (domain, &pages) in kept.iter().enumerate() {
@@ -672,13 +825,8 @@ mod tests {
                     ..of(domain, &other)
                 };
                 let begin = kv.reserve(other.len(), asked).unwrap();
-                let state = kv.lend(begin.slot).unwrap();
-                kv.keep(
-                    begin.slot,
-                    (domain, &other),
-                    [(3 * PAGE, state)].into_iter(),
-                );
-                kv.release(begin.slot);
+                keep(&mut kv, begin.slot, &other, 3);
+                kv.release(begin.slot, true);
             }
             assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);
         }
@@ -705,7 +853,7 @@ mod tests {
         let mut kv = Kv::new((2, 0, 0), 10, target::MAX_CONTEXT, Keyed::default());
         run(&mut kv, (1, &prompt(0, 5)), &[]);
         let begin = kv.reserve(10 * PAGE, of(2, &[])).unwrap();
-        kv.release(begin.slot);
+        kv.release(begin.slot, true);
         assert_eq!(kv.pages_cached(), 0);
     }
 
@@ -714,9 +862,23 @@ mod tests {
         let mut kv = Kv::new((4, 4, 0), 40, target::MAX_CONTEXT, Keyed::default());
         run(&mut kv, (1, &prompt(0, 2)), &[1, 2]);
         let begun = [2, 2, 3].map(|owner| kv.reserve(PAGE, of(owner, &[])).unwrap().slot);
-        assert!(kv.lend(begun[0]).is_some() && kv.lend(begun[1]).is_some());
-        assert_eq!(kv.lend(begun[0]), None, "each has two");
-        assert!(kv.lend(begun[2]).is_some(), "it has none");
+        let mut lend = |sequence: usize| kv.lend(begun[sequence], end(9));
+        assert!(lend(0).is_some() && lend(1).is_some());
+        assert_eq!(lend(0), None, "each has two");
+        assert!(lend(2).is_some(), "it has none");
+    }
+
+    #[test]
+    fn who_has_less_is_not_held_out_by_what_is_worth_more() {
+        let mut kv = Kv::new((4, 4, 0), 80, target::MAX_CONTEXT, Keyed::default());
+        for _ in 0..2 {
+            for first in 1..5 {
+                run(&mut kv, (1, &prompt(first, 5)), &[5]);
+            }
+        }
+        let mine = prompt(0, 1);
+        run(&mut kv, (2, &mine), &[1]);
+        assert_eq!(run(&mut kv, (2, &mine), &[]), PAGE);
     }
 
     #[test]
@@ -725,10 +887,10 @@ mod tests {
         let asked = prompt(0, 2);
         run(&mut kv, (0, &asked), &[1, 2]);
         let begin = kv.reserve(asked.len(), of(0, &asked)).unwrap();
-        assert_ne!(kv.lend(begin.slot), Some(begin.from));
-        assert_eq!(kv.lend(begin.slot), None);
+        assert_ne!(kv.lend(begin.slot, end(3)), Some(begin.from));
+        assert_eq!(kv.lend(begin.slot, end(3)), None);
         kv.has_read(begin.slot);
-        assert_eq!(kv.lend(begin.slot), Some(begin.from));
+        assert_eq!(kv.lend(begin.slot, end(3)), Some(begin.from));
     }
 
     /// Names everything alike.

@@ -3,8 +3,9 @@
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`turns`), and then for a slot and for all pages that it can ever need;
-//!    it begins behind what is kept of its prompt (`prefix`).
+//! 3. It waits for its turn (`turns`), for what another one of its client computes of its prompt,
+//!    and then for a slot and for all pages that it can ever need; it begins behind what is kept of
+//!    its prompt (`prefix`).
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step and those of
 //!    drafts (`speculate`). Prompts of who holds least come first.
 //! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
@@ -20,6 +21,8 @@
 //! any company.
 
 pub mod adaptive;
+#[cfg(test)]
+mod agents_tests;
 pub mod constraint;
 mod drafts;
 mod dry;
@@ -81,14 +84,14 @@ use self::handle::{Queued, Shared};
 use self::kv::{Asked, Kv};
 use self::pace::Pace;
 use self::prefix::Keyed;
-use self::request::{Admission, Event, FinishReason};
+use self::request::{Admission, Event, FinishReason, Request};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
 use self::speculate::{Costs, Made, Reply, Speculate};
 use self::turns::{Held, Turns};
-use crate::executor::{DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, Rows};
+use crate::executor::{DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, Rows, TokenId};
 use crate::target;
 
 /// What clients are told whose replies a failure of the device ends.
@@ -221,6 +224,19 @@ enum Round {
     Finished,
 }
 
+/// A request without a slot.
+struct Waits {
+    queued: Queued,
+    /// Number of a sequence that computes what it begins with, and how many tokens of it.
+    behind: Option<(u64, usize)>,
+}
+
+impl Waits {
+    fn request(&self) -> &Request {
+        &self.queued.0
+    }
+}
+
 struct Engine<E> {
     executor: E,
     runtime: Runtime,
@@ -231,7 +247,7 @@ struct Engine<E> {
     shared: Arc<Shared>,
     phases: watch::Receiver<Phase>,
     /// In the order of their arrival.
-    waiting: VecDeque<Queued>,
+    waiting: VecDeque<Waits>,
     turns: Turns,
     /// The round before this one, and whether requests waited behind it.
     last_round: Instant,
@@ -248,8 +264,13 @@ struct Engine<E> {
     plan: Plan,
     pace: Pace,
     slower: Slower,
-    /// Clock by which steps are measured.
+    /// Clock by which steps are measured, and its time in the first round.
     now: fn() -> Instant,
+    begun: Option<Instant>,
+    /// Sequences that have begun.
+    admitted: u64,
+    /// Tokens of steps that had prompts alone, and how long those took.
+    prompts_alone: (usize, Duration),
     drafter: Drafter,
     costs: Costs,
     /// Drafts that the device makes between two steps.
@@ -311,6 +332,9 @@ impl<E: Executor> Engine<E> {
             pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
             slower,
             now: Instant::now,
+            begun: None,
+            admitted: 0,
+            prompts_alone: (0, Duration::ZERO),
             rows: Vec::with_capacity(limits.sequences),
             scored_rows: Vec::new(),
             scored_logits: Vec::new(),
@@ -374,7 +398,10 @@ impl<E: Executor> Engine<E> {
 
     fn enqueue(&mut self, queued: Queued) {
         match self.limits.check_request(&queued.0, E::VOCAB) {
-            Ok(()) => self.waiting.push_back(queued),
+            Ok(()) => self.waiting.push_back(Waits {
+                queued,
+                behind: None,
+            }),
             Err(text) => refuse(queued, &self.shared.stats, &text),
         }
     }
@@ -382,8 +409,8 @@ impl<E: Executor> Engine<E> {
     /// Forgets requests whose reader is gone, running or waiting.
     fn drop_abandoned(&mut self) {
         let stats = &self.shared.stats;
-        self.waiting.retain(|(request, _)| {
-            let abandoned = request.events.is_closed();
+        self.waiting.retain(|waits| {
+            let abandoned = waits.request().events.is_closed();
             stats.cancelled.add(usize::from(abandoned));
             !abandoned
         });
@@ -415,18 +442,22 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Gives slots and pages to waiting requests as their turns come. A large one whose turn it is
-    /// is not overtaken, or small ones could keep it out for ever.
+    /// is not overtaken, or small ones could keep it out for ever; one that waits for what another
+    /// computes is, until that is there.
     fn admit(&mut self) {
+        let now = (self.now)();
+        let begun = *self.begun.get_or_insert(now);
+        self.kv.tell_time(now.saturating_duration_since(begun));
         while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
             let held = self.held();
             let Some(next) = self.next(&held) else { break };
-            let (request, _) = &self.waiting[next];
+            self.waiting[next].behind = self.computed_by_another(self.waiting[next].request());
+            if self.waiting[next].behind.is_some() {
+                continue;
+            }
+            let request = self.waiting[next].request();
             let tokens = request.prompt.len() + request.max_tokens;
-            // Rows that are scored have to be computed.
-            let looked_up = match request.prompt_logprobs {
-                Some(_) => &[],
-                None => &request.prompt[..],
-            };
+            let looked_up = looked_up(request);
             let looked_up_tokens = looked_up.len();
             let asked = Asked {
                 owner: request.source.client,
@@ -437,7 +468,8 @@ impl<E: Executor> Engine<E> {
             let Some(begin) = self.kv.reserve(tokens, asked) else {
                 break;
             };
-            let (request, place) = self.waiting.remove(next).expect("it waits");
+            let waits = self.waiting.remove(next).expect("it waits");
+            let (request, place) = waits.queued;
             drop(place);
             self.turns.take(request.source);
             let _ = request.admitted.set(Admission {
@@ -446,10 +478,15 @@ impl<E: Executor> Engine<E> {
             });
             self.shared.stats.looked_up_tokens.add(looked_up_tokens);
             self.shared.stats.cached_tokens.add(begin.cached);
-            let sequence = Sequence::new(request, begin, self.kv.recurs(), &self.mask_threads);
+            let (tokens, took) = self.prompts_alone;
+            let saved = took.as_nanos() * begin.cached as u128 / tokens.max(1) as u128;
+            self.shared.stats.saved_nanos.add(saved as usize);
+            self.admitted += 1;
+            let numbered = (self.admitted, request);
+            let sequence = Sequence::new(numbered, begin, self.kv.recurs(), &self.mask_threads);
             self.running.push(sequence);
         }
-        self.contended = !self.waiting.is_empty();
+        self.contended = self.waiting.iter().any(|waits| !self.is_behind(waits));
         assert!(
             !self.running.is_empty() || self.waiting.is_empty(),
             "an admissible request waits"
@@ -462,11 +499,37 @@ impl<E: Executor> Engine<E> {
         Held::of(self.running.iter().map(|sequence| sequence.source))
     }
 
+    /// The sequence of the same client that computes most of what a request begins with, and how
+    /// many tokens. To wait for them takes no longer than to compute them again.
+    fn computed_by_another(&self, request: &Request) -> Option<(u64, usize)> {
+        let whose = (request.source.client, request.domain);
+        let computed = self.running.iter().filter_map(|other| {
+            let is_like = (other.source.client, other.domain) == whose && other.is_plain_prompt();
+            let tokens = is_like.then(|| other.computes(looked_up(request)))??;
+            Some((other.number, tokens))
+        });
+        computed.max_by_key(|(_, tokens)| *tokens)
+    }
+
+    /// Whether what a request waits for is still computed.
+    fn is_behind(&self, waits: &Waits) -> bool {
+        waits.behind.is_some_and(|(number, tokens)| {
+            let mut running = self.running.iter();
+            running.any(|other| other.number == number && other.is_within(tokens))
+        })
+    }
+
     /// Which of the waiting requests comes next, beside those that hold slots.
     fn next(&self, held: &Held) -> Option<usize> {
-        let waiting = self.waiting.iter().map(|(request, _)| request.source);
+        let waiting = self.waiting.iter().enumerate();
+        let ready = waiting.filter(|(_, waits)| !self.is_behind(waits));
+        let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
+        let sources = ready
+            .iter()
+            .map(|&index| self.waiting[index].request().source);
         let beyond_step = self.running.len() >= self.limits.sequences;
-        self.turns.next(waiting, held, beyond_step)
+        let next = self.turns.next(sources, held, beyond_step);
+        next.map(|next| ready[next])
     }
 
     fn plan(&mut self) {
@@ -524,12 +587,15 @@ impl<E: Executor> Engine<E> {
         lanes.any(|lane| lane.ready && !lane.is_prompt())
     }
 
-    /// Notes how long the last step took, where it held up a reply.
+    /// Notes how long the last step took, where it held up a reply, and else for its prompts.
     fn note_pace(&mut self, took: Duration) {
+        let work = self.plan.work.iter();
         if !self.replies() {
+            let (tokens, all) = &mut self.prompts_alone;
+            *tokens += work.map(|work| work.tokens).sum::<usize>();
+            *all += took;
             return;
         }
-        let work = self.plan.work.iter();
         let is_prompt = |work: &&Work| self.lanes[work.lane].is_prompt();
         let prompts = work.clone().filter(is_prompt).map(|work| work.tokens);
         let prompts = prompts.sum();
@@ -647,9 +713,7 @@ impl<E: Executor> Engine<E> {
     fn lend_states(&mut self) {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
-            if sequence.has_place(work.tokens) {
-                sequence.keep_next(self.kv.lend(sequence.slot));
-            }
+            sequence.lend(work.tokens, &mut self.kv);
             sequence.lend_drafts(&mut self.kv);
         }
     }
@@ -756,6 +820,12 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.running.set(self.running.len());
         self.shared.stats.pages_used.set(self.kv.pages_used());
         self.shared.stats.pages_cached.set(self.kv.pages_cached());
+        let gone = self.kv.gone();
+        self.shared.stats.evictions.set(gone.count);
+        let tokens = gone.pages * target::PAGE;
+        self.shared.stats.evicted_tokens.set(tokens);
+        let age = gone.age.as_millis() as usize;
+        self.shared.stats.evicted_age_millis.set(age);
     }
 
     /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain;
@@ -772,7 +842,7 @@ impl<E: Executor> Engine<E> {
         } = self;
         let caught_up = running.iter().map(Sequence::caught_up);
         let mut caught_up: Vec<_> = caught_up.map(Box::pin).collect();
-        let left = waiting.iter().map(|(request, _)| request.events.closed());
+        let left = waiting.iter().map(|waits| waits.request().events.closed());
         let mut left: Vec<_> = left.map(Box::pin).collect();
         let others_wait = !waiting.is_empty();
         let arrived = runtime.block_on(async {
@@ -801,8 +871,16 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.running.set(0);
         self.waiting
             .drain(..)
-            .for_each(|queued| refuse(queued, &self.shared.stats, text));
+            .for_each(|waits| refuse(waits.queued, &self.shared.stats, text));
         refuse_queued(&mut self.inbox, &self.shared.stats, text);
+    }
+}
+
+/// Tokens of a request that are looked up: rows that are scored have to be computed.
+fn looked_up(request: &Request) -> &[TokenId] {
+    match request.prompt_logprobs {
+        Some(_) => &[],
+        None => &request.prompt,
     }
 }
 

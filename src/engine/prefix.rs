@@ -8,13 +8,20 @@
 //! where the state behind a block was kept. Blocks are found by names that are keyed, and their
 //! tokens compared.
 //!
-//! Blocks that sequences use stay. Others go when their place is needed, those that were used
-//! longest ago, of the owner that has most: who computed them, whatever domains that was in. So a
-//! flood of one key leaves the others their share: a state is taken from who has more than the
-//! asker, and further sequences of an owner leave to the others what [`KEPT_PART`] says.
+//! Blocks that sequences use stay. Of the others goes, when its place is needed, what is worth
+//! least: the time that it saves, by the tokens that would be computed again for it, and how often
+//! ([`Reuse`]). Ends of prompts go, and what only they need of the way to them. States in the
+//! middle of a prompt go before the ends, and nothing is kept for which more would have to go: so
+//! where prompts take turns over more than fits, some of them always find theirs.
+//!
+//! Room counts for who computed it, whatever domains that was in. A state is taken from who has
+//! more than the asker, pages from who has more than a share, which [`KEPT_PART`] tells; both from
+//! who has not asked for long. What the operator's prompts left stays.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use super::request::COMMON;
 use crate::executor::{PageId, Slot, TokenId};
@@ -26,27 +33,77 @@ pub type NodeId = u32;
 /// Number of who computed a block or a state, and answers for its room.
 pub type Owner = u64;
 
+/// Owner of what is in [`COMMON`].
+pub const OPERATOR: Owner = Owner::MAX;
+
 /// Last tokens of a prompt that a state to be kept is before: the template's opening of a reply,
 /// where the next turn of a conversation may differ, has fewer.
 const OPENING: usize = 8;
 /// Part of all pages, one in so many, that is left to what others keep, in equal parts, by the
 /// sequences of an owner that has one running already.
 pub const KEPT_PART: usize = 2;
+/// Part of all states, one in so many, that the operator's prompts have at most.
+const COMMON_PART: usize = 2;
 /// Tokens of a long prompt between states that are kept of it.
 const SPACING: usize = crate::target::PREFILL_TOKENS;
+/// Time without a prompt after which an owner wants no room: what it has goes like any other.
+const WANTED: Duration = Duration::from_mins(10);
+/// Time in which a prompt comes again, before any did.
+const UNKNOWN: Duration = Duration::from_mins(10);
+/// Weight of the last time in the mean of those in which a beginning is asked for.
+const GAP_WEIGHT: f64 = 0.25;
+/// Weight of a prompt in what is known of all that come again.
+const WEIGHT: f64 = 1.0 / 32.0;
+/// Part of its worth that a beginning has at most before it was found: one that was has to be worth
+/// half as much, or each would drive out the next where all come equally often.
+const UNFOUND: f64 = 0.5;
+/// Parts of a share that count where all have less.
+const SHARE_PARTS: usize = 8;
+/// Beginnings that went and are remembered: how long ago they were asked for.
+const GONE_MAX: usize = 1024;
 
-/// Tokens of a prompt behind which its state is kept, ascending: where it parts from one before,
-/// which had `known` of its tokens, where those may part from it that have its `head`, before its
-/// end, and now and then.
-pub fn places(prompt: usize, (cached, known): (usize, usize), head: usize) -> Vec<usize> {
-    let last = prompt.saturating_sub(OPENING) / PAGE * PAGE;
+/// Tokens of a prompt behind which its state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub tokens: usize,
+    pub kind: Kind,
+}
+
+/// Why a state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Another prompt parts here, or probably will.
+    Parting,
+    /// The prompt ends, and what is said next goes on from here.
+    End,
+    /// In the middle of a long prompt, where others part by chance.
+    Spaced,
+}
+
+/// Places of a prompt, ascending: where it parts from one before, which had `known` of its tokens,
+/// where those may part from it that have its `head`, before its end, and now and then.
+pub fn places(prompt: usize, (cached, known): (usize, usize), head: usize) -> Vec<Place> {
+    let last = last_place(prompt);
     let spaced = (SPACING..last).step_by(SPACING);
-    let head = head.min(last) / PAGE * PAGE;
-    let mut places: Vec<usize> = spaced.chain([known, head, last]).collect();
+    let wanted = [known, head.min(last) / PAGE * PAGE, last];
+    let mut places: Vec<usize> = spaced.chain(wanted).collect();
     places.retain(|&place| place > cached);
     places.sort_unstable();
     places.dedup();
-    places
+    let place = |tokens| Place {
+        tokens,
+        kind: match tokens {
+            _ if tokens == last => Kind::End,
+            _ if wanted.contains(&tokens) => Kind::Parting,
+            _ => Kind::Spaced,
+        },
+    };
+    places.into_iter().map(place).collect()
+}
+
+/// Tokens of a prompt before its end behind which its state is kept.
+pub fn last_place(prompt: usize) -> usize {
+    prompt.saturating_sub(OPENING) / PAGE * PAGE
 }
 
 /// Names blocks by 128 bits that nobody can foresee.
@@ -67,6 +124,60 @@ impl Naming for Keyed {
     }
 }
 
+/// How often a beginning is asked for. Times are in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reuse {
+    /// When it was last in use.
+    last: u64,
+    /// Time that it lies unused between two prompts, where that is known.
+    gap: Option<f64>,
+    /// Whether a prompt went on from it.
+    found: bool,
+}
+
+impl Reuse {
+    /// A prompt goes on from it; those that come at once are one.
+    fn note(&mut self, now: u64) {
+        let gap = (now - self.last) as f64;
+        if gap > 0.0 {
+            let mean = |before: f64| before + GAP_WEIGHT * (gap - before);
+            self.gap = Some(self.gap.map_or(gap, mean));
+        }
+        (self.last, self.found) = (now, true);
+    }
+}
+
+/// Beginnings of which nothing is known yet.
+#[derive(Clone, Copy, Debug)]
+struct Unknown {
+    /// Time in which those come again that do, milliseconds.
+    gap: f64,
+    /// Part of them that do.
+    part: f64,
+}
+
+impl Unknown {
+    fn note_gap(&mut self, gap: f64) {
+        self.gap += WEIGHT * (gap - self.gap);
+    }
+
+    fn note(&mut self, found: bool) {
+        self.part += WEIGHT * (f64::from(u8::from(found)) - self.part);
+    }
+
+    /// Times that a beginning will be asked for, in a millisecond: the longer it lies there beyond
+    /// its time, the fewer.
+    fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
+        let part = match (reuse.found, reuse.gap) {
+            (true, _) => 1.0,
+            (false, Some(_)) => UNFOUND,
+            (false, None) => UNFOUND * self.part,
+        };
+        let age = (now - reuse.last) as f64;
+        part / reuse.gap.unwrap_or(self.gap).max(age).max(1.0)
+    }
+}
+
 /// A block.
 #[derive(Debug)]
 struct Node {
@@ -76,11 +187,12 @@ struct Node {
     parent: Option<NodeId>,
     tokens: Box<[TokenId]>,
     page: PageId,
+    /// Blocks up to it, itself among them.
+    depth: usize,
     children: usize,
     /// Sequences that use its page.
     users: usize,
-    /// Last time that a sequence did, by a count of uses.
-    used: u64,
+    reuse: Reuse,
     kept: Option<Kept>,
 }
 
@@ -88,13 +200,17 @@ struct Node {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     slot: Slot,
+    kind: Kind,
     owner: Owner,
     /// Sequences that are still to read it.
     readers: usize,
-    used: u64,
+    /// The last block before with a state.
+    before: Option<NodeId>,
+    /// Blocks that have this one so.
+    behind: usize,
 }
 
-/// Room of an owner, and its blocks of which page or state may go, longest unused first.
+/// Room of an owner.
 #[derive(Debug, Default)]
 struct Holding {
     pages: usize,
@@ -103,14 +219,12 @@ struct Holding {
     /// States behind blocks, and those that are lent for prompts to come.
     states: usize,
     lent: usize,
-    /// Blocks whose page may go.
-    leaves: BTreeSet<(u64, NodeId)>,
-    /// Blocks whose state may.
-    idle: BTreeSet<(u64, NodeId)>,
+    /// When it last had a prompt.
+    asked: u64,
 }
 
 /// A beginning that a prompt shares with one before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hit {
     /// Its last block; none if there is nothing to go on from.
     pub node: Option<NodeId>,
@@ -120,6 +234,40 @@ pub struct Hit {
     /// Blocks that are known, though there may be no state to go on from behind the last of them;
     /// behind a common one nobody else's is kept.
     pub known: usize,
+    /// Name of the first block that is not.
+    absent: Option<u128>,
+}
+
+/// Worth of a state, the least first: those in the middle, by time that they save, those that were
+/// in use last.
+type Worth = (bool, Ordered, Reverse<u64>);
+
+/// A number that is ordered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ordered(f64);
+
+impl Eq for Ordered {}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Ordered) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Ordered) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// What was driven out since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Beginnings, each up to a state or to its end.
+    pub count: usize,
+    pub pages: usize,
+    /// Sum of the times since each was in use.
+    pub age: Duration,
 }
 
 /// The tree.
@@ -131,29 +279,47 @@ pub struct Prefixes<N = Keyed> {
     nodes: Vec<Option<Node>>,
     nodes_free: Vec<NodeId>,
     by_name: HashMap<u128, NodeId>,
+    /// Blocks with a state, or those that end a prompt if the model has none.
+    ends: BTreeSet<NodeId>,
     holdings: HashMap<Owner, Holding>,
     snapshots_free: Vec<Slot>,
+    snapshots_total: usize,
     /// Pages of blocks that no sequence uses.
     unused: usize,
-    uses: u64,
     /// Pages of blocks that went, for their next owner.
     pages_free: Vec<PageId>,
+    now: u64,
+    unknown: Unknown,
+    /// When beginnings that went were last in use, by the names of their first blocks.
+    remembered: HashMap<u128, u64>,
+    forgotten_next: VecDeque<u128>,
+    gone: Gone,
 }
 
 impl<N: Naming> Prefixes<N> {
     /// An empty tree, of a model that has recurrent states if `recurs`, and room for `snapshots`.
     pub fn new(naming: N, recurs: bool, snapshots: impl Iterator<Item = Slot>) -> Self {
+        let snapshots_free: Vec<Slot> = snapshots.collect();
         Prefixes {
             naming,
             recurs,
             nodes: Vec::new(),
             nodes_free: Vec::new(),
             by_name: HashMap::new(),
+            ends: BTreeSet::new(),
             holdings: HashMap::new(),
-            snapshots_free: snapshots.collect(),
+            snapshots_total: snapshots_free.len(),
+            snapshots_free,
             unused: 0,
-            uses: 0,
             pages_free: Vec::new(),
+            now: 0,
+            unknown: Unknown {
+                gap: millis(UNKNOWN) as f64,
+                part: 1.0,
+            },
+            remembered: HashMap::new(),
+            forgotten_next: VecDeque::new(),
+            gone: Gone::default(),
         }
     }
 
@@ -162,12 +328,22 @@ impl<N: Naming> Prefixes<N> {
         self.recurs
     }
 
+    /// Tells the time since some start. It does not go back.
+    pub fn tell_time(&mut self, time: Duration) {
+        self.now = self.now.max(millis(time));
+    }
+
+    /// See [`Gone`].
+    pub fn gone(&self) -> Gone {
+        self.gone
+    }
+
     /// Pages of all blocks.
     pub fn pages(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Pages that may go.
+    /// Pages that may go if need be.
     pub fn pages_unused(&self) -> usize {
         self.unused
     }
@@ -193,6 +369,19 @@ impl<N: Naming> Prefixes<N> {
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id as usize].as_mut().expect("a block")
+    }
+
+    fn kept(&self, id: NodeId) -> Kept {
+        self.node(id).kept.expect("a block with a state")
+    }
+
+    fn kept_mut(&mut self, id: NodeId) -> &mut Kept {
+        let kept = &mut self.node_mut(id).kept;
+        kept.as_mut().expect("a block with a state")
+    }
+
+    fn depth(&self, id: Option<NodeId>) -> usize {
+        id.map_or(0, |id| self.node(id).depth)
     }
 
     /// The block of `tokens` behind `parent` that `domain` sees, if there is one. Its own counts
@@ -237,8 +426,13 @@ impl<N: Naming> Prefixes<N> {
         let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
         for tokens in prompt[..most].chunks_exact(PAGE) {
-            let Found::Block(id) = self.find(domain, last, tokens) else {
-                break;
+            let id = match self.find(domain, last, tokens) {
+                Found::Block(id) => id,
+                Found::Absent(name) => {
+                    hit.absent = Some(name);
+                    break;
+                }
+                Found::Taken => break,
             };
             let node = self.node(id);
             last = Some(id);
@@ -259,81 +453,95 @@ impl<N: Naming> Prefixes<N> {
 
     /// Has a sequence use the pages up to a block.
     pub fn hold(&mut self, id: NodeId) {
-        self.each_up(Some(id), |node, _| node.users += 1);
+        self.each_up(Some(id), |node| node.users += 1);
     }
 
-    /// Has a sequence use them no more.
-    pub fn release(&mut self, id: NodeId) {
-        self.each_up(Some(id), |node, uses| {
+    /// Has it use them no more, as if it never had.
+    pub fn let_go(&mut self, id: NodeId) {
+        self.each_up(Some(id), |node| node.users -= 1);
+    }
+
+    /// Notes that a sequence of `owner` goes on from what was found, and holds it. Returns how
+    /// often what it computes will be asked for: as often as what it goes on from, if that ends a
+    /// prompt, and else as a beginning that went.
+    pub fn note_use(&mut self, hit: &Hit, owner: Owner) -> Reuse {
+        let now = self.now;
+        if let Some(of) = self.holdings.get_mut(&owner) {
+            of.asked = now;
+        }
+        let goes_on = hit.node.filter(|id| self.ends_prompt(*id));
+        if goes_on.is_some_and(|id| !self.node(id).reuse.found) {
+            self.unknown.note(true);
+        }
+        self.each_up(hit.node, |node| node.reuse.note(now));
+        let gone = hit.absent.and_then(|name| self.remembered.remove(&name));
+        let reuse = match (goes_on, gone) {
+            (Some(id), _) => self.node(id).reuse,
+            (None, gone) => Reuse {
+                last: now,
+                gap: gone.map(|last| (now - last) as f64),
+                found: false,
+            },
+        };
+        if gone.is_some() {
+            self.unknown.note(true);
+        }
+        if let Some(gap) = reuse.gap {
+            self.unknown.note_gap(gap);
+        }
+        reuse
+    }
+
+    /// Whether no other beginning goes on from it.
+    fn ends_prompt(&self, id: NodeId) -> bool {
+        let node = self.node(id);
+        node.kept.map_or(node.children, |kept| kept.behind) == 0
+    }
+
+    /// Has a sequence use the pages up to a block no more. If they are not `sound`, those that
+    /// nothing else needs go.
+    pub fn release(&mut self, id: NodeId, sound: bool) {
+        let now = self.now;
+        self.each_up(Some(id), |node| {
             node.users -= 1;
-            node.used = uses;
+            node.reuse.last = now;
         });
-        self.drop_useless(Some(id));
+        match sound {
+            true => self.drop_useless(Some(id)),
+            false => self.drop_up(Some(id), |_, node| node.domain != COMMON),
+        }
     }
 
     /// Has a sequence read the state behind a block, later.
     pub fn will_read(&mut self, id: NodeId) {
-        self.change_kept(id, |kept, uses| {
-            kept.readers += 1;
-            kept.used = uses;
-        });
+        self.kept_mut(id).readers += 1;
     }
 
     /// It has read it.
     pub fn has_read(&mut self, id: NodeId) {
-        self.change_kept(id, |kept, _| kept.readers -= 1);
-    }
-
-    fn change_kept(&mut self, id: NodeId, change: impl FnOnce(&mut Kept, u64)) {
-        self.uses += 1;
-        let uses = self.uses;
-        self.unlist(id);
-        if let Some(kept) = &mut self.node_mut(id).kept {
-            change(kept, uses);
-        }
-        self.list(id);
+        self.kept_mut(id).readers -= 1;
     }
 
     /// Applies `change` to a block and all before it.
-    fn each_up(&mut self, mut next: Option<NodeId>, change: impl Fn(&mut Node, u64)) {
-        self.uses += 1;
-        let uses = self.uses;
+    fn each_up(&mut self, mut next: Option<NodeId>, change: impl Fn(&mut Node)) {
         while let Some(id) = next {
-            self.unlist(id);
             let node = self.node_mut(id);
-            change(node, uses);
+            let was_unused = node.users == 0;
+            change(node);
+            let (is_unused, owner) = (node.users == 0, node.owner);
             next = node.parent;
-            self.list(id);
+            if was_unused != is_unused {
+                self.count_unused(owner, is_unused);
+            }
         }
     }
 
-    /// Takes a block from the lists of what may go.
-    fn unlist(&mut self, id: NodeId) {
-        let node = self.nodes[id as usize].as_ref().expect("a block");
-        let unused = usize::from(node.users == 0);
-        self.unused -= unused;
-        let holding = self.holdings.entry(node.owner).or_default();
-        holding.unused -= unused;
-        holding.leaves.remove(&(node.used, id));
-        if let Some(kept) = node.kept {
-            let holding = self.holdings.entry(kept.owner).or_default();
-            holding.idle.remove(&(kept.used, id));
-        }
-    }
-
-    /// Puts it there, if it may go.
-    fn list(&mut self, id: NodeId) {
-        let node = self.nodes[id as usize].as_ref().expect("a block");
-        let unused = usize::from(node.users == 0);
-        self.unused += unused;
-        let holding = self.holdings.entry(node.owner).or_default();
-        holding.unused += unused;
-        if node.users == 0 && node.children == 0 {
-            holding.leaves.insert((node.used, id));
-        }
-        if let Some(kept) = node.kept.filter(|kept| kept.readers == 0) {
-            let holding = self.holdings.entry(kept.owner).or_default();
-            holding.idle.insert((kept.used, id));
+    /// A page of an owner is unused now, or is no more.
+    fn count_unused(&mut self, owner: Owner, is_unused: bool) {
+        let of = self.holdings.entry(owner).or_default();
+        match is_unused {
+            true => (self.unused, of.unused) = (self.unused + 1, of.unused + 1),
+            false => (self.unused, of.unused) = (self.unused - 1, of.unused - 1),
         }
     }
 
@@ -346,33 +554,49 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Number of other owners that keep pages.
-    pub fn others(&self, owner: Owner) -> usize {
-        let others = self.holdings.iter().filter(|(name, _)| **name != owner);
-        others.filter(|(_, of)| of.pages > 0).count()
+    /// Whether an owner wants its room no more.
+    fn is_away(&self, of: &Holding) -> bool {
+        self.now - of.asked > millis(WANTED)
     }
 
-    /// Pages that may go where each other owner is left `share` of its own.
+    /// Number of other owners that keep pages and want them.
+    pub fn others(&self, owner: Owner) -> usize {
+        let others = self.others_of(owner);
+        let others = others.filter(|of| of.pages > 0 && !self.is_away(of));
+        others.count()
+    }
+
+    /// Room of all others but the operator.
+    fn others_of(&self, owner: Owner) -> impl Iterator<Item = &Holding> {
+        let others = self.holdings.iter();
+        others
+            .filter(move |(name, _)| ![owner, OPERATOR].contains(name))
+            .map(|(_, of)| of)
+    }
+
+    /// Pages that may go for an owner where each other one is left `share` of its own.
     pub fn pages_beyond(&self, owner: Owner, share: usize) -> usize {
-        let beyond = |(name, of): (&Owner, &Holding)| match *name == owner {
+        let beyond = |of: &Holding| match self.is_away(of) {
             true => of.unused,
             false => of.unused.min(of.pages.saturating_sub(share)),
         };
-        self.holdings.iter().map(beyond).sum()
+        let own = self.holdings.get(&owner).map_or(0, |of| of.unused);
+        own + self.others_of(owner).map(beyond).sum::<usize>()
     }
 
-    /// Keeps the blocks of `tokens`, which are whole ones, with the pages of `table`. Where a block
-    /// is known `table` gets its page, and its own goes free; a new one is `owner`'s. Returns the
-    /// last block and how many there are: fewer where a name is taken.
+    /// Keeps the blocks of `tokens`, which are whole ones behind `last`, with the pages of `table`,
+    /// and has a sequence use them. Where a block is known `table` gets its page, and its own goes
+    /// free; a new one is `owner`'s, and asked for as `reuse` tells. Returns the last block and how
+    /// many there are: fewer where a name is taken.
     pub fn insert(
         &mut self,
-        (domain, owner): (u128, Owner),
+        whose: (u128, Owner),
+        (mut last, reuse): (Option<NodeId>, Reuse),
         tokens: &[TokenId],
         table: &mut [PageId],
     ) -> (Option<NodeId>, usize) {
-        let mut last = None;
         for (index, tokens) in tokens.chunks_exact(PAGE).enumerate() {
-            let id = match self.find(domain, last, tokens) {
+            let id = match self.find(whose.0, last, tokens) {
                 Found::Taken => return (last, index),
                 Found::Block(id) => {
                     let page = self.node(id).page;
@@ -382,11 +606,19 @@ impl<N: Naming> Prefixes<N> {
                     }
                     id
                 }
-                Found::Absent(name) => {
-                    let names = (name, domain, owner);
-                    self.add(names, last, tokens, table[index])
-                }
+                Found::Absent(name) => self.add(
+                    (name, whose.0, whose.1),
+                    (last, reuse),
+                    tokens,
+                    table[index],
+                ),
             };
+            let node = self.node_mut(id);
+            node.users += 1;
+            let (was_unused, owner) = (node.users == 1, node.owner);
+            if was_unused {
+                self.count_unused(owner, false);
+            }
             last = Some(id);
         }
         (last, tokens.len() / PAGE)
@@ -395,10 +627,11 @@ impl<N: Naming> Prefixes<N> {
     fn add(
         &mut self,
         (name, domain, owner): (u128, u128, Owner),
-        parent: Option<NodeId>,
+        (parent, reuse): (Option<NodeId>, Reuse),
         tokens: &[TokenId],
         page: PageId,
     ) -> NodeId {
+        let now = self.now;
         let node = Node {
             name,
             domain,
@@ -406,9 +639,10 @@ impl<N: Naming> Prefixes<N> {
             parent,
             tokens: tokens.into(),
             page,
+            depth: self.depth(parent) + 1,
             children: 0,
             users: 0,
-            used: self.uses,
+            reuse: Reuse { last: now, ..reuse },
             kept: None,
         };
         let id = self.nodes_free.pop().unwrap_or(self.nodes.len() as NodeId);
@@ -417,32 +651,52 @@ impl<N: Naming> Prefixes<N> {
         }
         self.nodes[id as usize] = Some(node);
         self.by_name.insert(name, id);
-        self.hand(owner, |of| of.pages += 1);
+        self.hand(owner, |of| {
+            of.pages += 1;
+            of.asked = now;
+        });
+        self.count_unused(owner, true);
         self.list(id);
         if let Some(parent) = parent {
-            self.unlist(parent);
             self.node_mut(parent).children += 1;
             self.list(parent);
         }
         id
     }
 
+    /// Lists a block among the ends if it is one.
+    fn list(&mut self, id: NodeId) {
+        let node = self.node(id);
+        match node.kept.is_some() || !self.recurs && node.children == 0 {
+            true => self.ends.insert(id),
+            false => self.ends.remove(&id),
+        };
+    }
+
     /// Keeps a state that was lent to `owner` behind a block of `domain`. A second one of the same
     /// block goes free, and so does one of a common block that is not the operator's: others would
     /// see who was there.
-    pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, slot: Slot) {
+    pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
         let node = self.node(id);
         if node.kept.is_some() || node.domain != domain {
             return self.give_back(owner, slot);
         }
-        self.uses += 1;
-        let used = self.uses;
-        self.unlist(id);
+        let before = self.last_state(node.parent);
+        let behind = self.states_behind(before, id);
+        for &other in &behind {
+            self.kept_mut(other).before = Some(id);
+        }
+        if let Some(before) = before {
+            let kept = self.kept_mut(before);
+            kept.behind = kept.behind + 1 - behind.len();
+        }
         self.node_mut(id).kept = Some(Kept {
             slot,
+            kind,
             owner,
             readers: 0,
-            used,
+            before,
+            behind: behind.len(),
         });
         self.list(id);
         self.hand(owner, |of| {
@@ -451,30 +705,87 @@ impl<N: Naming> Prefixes<N> {
         });
     }
 
-    /// The block `count` blocks from the root on the way to `id`, which is `of` blocks from it.
-    pub fn ancestor(&self, id: NodeId, count: usize, of: usize) -> NodeId {
-        let up = |id: NodeId, _| self.node(id).parent.expect("blocks before it");
-        (count..of).fold(id, up)
+    /// The last block with a state up to `from`.
+    fn last_state(&self, mut from: Option<NodeId>) -> Option<NodeId> {
+        while let Some(id) = from.filter(|id| self.node(*id).kept.is_none()) {
+            from = self.node(id).parent;
+        }
+        from
     }
 
-    /// Lends `owner` a state that nobody has, or that was unused longest of its own or of who has
-    /// more; none if there is none such that is not about to be read.
-    pub fn lend(&mut self, owner: Owner) -> Option<Slot> {
-        if self.snapshots_free.is_empty() {
-            let has = |of: &Holding| of.states + of.lent;
-            let own = self.holdings.get(&owner).map_or(0, has);
-            let may_go = self
-                .holdings
-                .iter()
-                .filter(|(name, of)| !of.idle.is_empty() && (**name == owner || has(of) > own));
-            let (_, most) = may_go.max_by_key(|(name, of)| (has(of), **name))?;
-            let &(_, id) = most.idle.first()?;
-            self.forget_state(id);
-            self.drop_useless(Some(id));
+    /// Blocks whose last state before is that of `before`, and that are behind `id`.
+    fn states_behind(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
+        let is_behind = |other: &NodeId| {
+            let (mut up, depth) = (*other, self.node(id).depth);
+            while self.node(up).depth > depth {
+                up = self.node(up).parent.expect("blocks before it");
+            }
+            up == id && self.kept(*other).before == before
+        };
+        self.ends.iter().copied().filter(is_behind).collect()
+    }
+
+    /// Lends `owner` a state for a place of a prompt that has blocks up to `from` here and is asked
+    /// for as `reuse` tells: one that nobody has, one of its own that is worth less, or one of who
+    /// has more. None if there is none such that is not about to be read.
+    pub fn lend(
+        &mut self,
+        (domain, owner): (u128, Owner),
+        (from, reuse): (Option<NodeId>, Reuse),
+        place: Place,
+    ) -> Option<Slot> {
+        let has = |of: &Holding| of.states + of.lent;
+        let own = self.holdings.get(&owner).map_or(0, has);
+        let most = self.snapshots_total / COMMON_PART;
+        if self.snapshots_free.is_empty() || domain == COMMON && own >= most {
+            // The state that it goes on from is in the middle then.
+            let before = self.last_state(from);
+            let left = before.filter(|id| self.ends_prompt(*id));
+            let start = left.map_or(before, |id| self.kept(id).before);
+            let tokens = (place.tokens / PAGE - self.depth(start)) as f64;
+            let asked_now = Reuse {
+                last: self.now,
+                ..reuse
+            };
+            let rate = self.unknown.rate(&asked_now, self.now);
+            let is_middle = place.kind == Kind::Spaced;
+            let own_worth = (!is_middle, Ordered(tokens * rate), Reverse(u64::MAX));
+            let may_go = |id: &NodeId| {
+                let (kept, is_common) = (self.kept(*id), self.node(*id).domain == COMMON);
+                let others = || {
+                    let of = &self.holdings[&kept.owner];
+                    domain != COMMON && (has(of) > own || self.is_away(of))
+                };
+                let eligible = kept.owner == owner || others();
+                kept.readers == 0 && eligible && (!is_common || domain == COMMON)
+            };
+            let worth = |id: NodeId| self.worth(id, left);
+            let may_go = self.ends.iter().copied().filter(may_go);
+            let least = may_go.clone().min_by_key(|id| worth(*id));
+            let least = least.filter(|id| worth(*id) < own_worth);
+            // Who has less is not held out by what others' prompts are worth.
+            let of_others = may_go.filter(|id| self.kept(*id).owner != owner && !is_middle);
+            let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
+            self.drive_out(id, |_| true);
         }
-        let state = self.snapshots_free.pop();
-        self.hand(owner, |of| of.lent += usize::from(state.is_some()));
+        let (state, now) = (self.snapshots_free.pop(), self.now);
+        self.hand(owner, |of| {
+            of.lent += usize::from(state.is_some());
+            of.asked = now;
+        });
         state
+    }
+
+    /// Worth of the state behind a block, where nothing else needs the one behind `left`.
+    fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
+        let (node, kept) = (self.node(id), self.kept(id));
+        let is_middle = match kept.kind {
+            Kind::Parting => false,
+            Kind::End | Kind::Spaced => kept.behind == 1 || left == Some(id),
+        };
+        let tokens = (node.depth - self.depth(kept.before)) as f64;
+        let rate = self.unknown.rate(&node.reuse, self.now);
+        (!is_middle, Ordered(tokens * rate), Reverse(node.reuse.last))
     }
 
     /// Takes back what was lent to `owner`.
@@ -484,34 +795,101 @@ impl<N: Naming> Prefixes<N> {
     }
 
     fn forget_state(&mut self, id: NodeId) {
-        self.unlist(id);
-        let node = self.node_mut(id);
-        let kept = node.kept.take();
+        let Some(kept) = self.node_mut(id).kept.take() else {
+            return;
+        };
+        assert_eq!(kept.readers, 0, "a state is forgotten that is to be read");
         self.list(id);
-        if let Some(kept) = kept {
-            assert_eq!(kept.readers, 0, "a state is forgotten that is to be read");
-            self.snapshots_free.push(kept.slot);
-            self.hand(kept.owner, |of| of.states -= 1);
+        let behind = self.ends.iter().copied();
+        let has_it = |other: &NodeId| {
+            self.node(*other)
+                .kept
+                .is_some_and(|of| of.before == Some(id))
+        };
+        for other in behind.filter(has_it).collect::<Vec<_>>() {
+            self.kept_mut(other).before = kept.before;
         }
+        if let Some(before) = kept.before {
+            let of = self.kept_mut(before);
+            of.behind = of.behind + kept.behind - 1;
+        }
+        self.snapshots_free.push(kept.slot);
+        self.hand(kept.owner, |of| of.states -= 1);
     }
 
     /// Drops blocks until `count` pages are free for `owner`, of those that no sequence uses: its
-    /// own, and those of others who have more than `share`, before the rest.
-    pub fn free_pages(&mut self, count: usize, (owner, share): (Owner, usize)) {
+    /// own, and those of others who have more than `share` or are away, before the rest; what the
+    /// operator's prompts left if nothing else may go.
+    pub fn free_pages(&mut self, count: usize, asker: (Owner, usize)) {
         while self.pages_free.len() < count {
-            let may_go = self.holdings.iter().filter(|(_, of)| !of.leaves.is_empty());
-            let rank = |(name, of): &(&Owner, &Holding)| {
-                let first = **name == owner || of.pages > share;
-                (first, of.pages, **name)
+            let may_go = |id: &NodeId| {
+                let node = self.node(*id);
+                node.users == 0 && node.children == 0
             };
-            let most = may_go.max_by_key(rank);
-            let Some(&(_, id)) = most.and_then(|(_, of)| of.leaves.first()) else {
+            let ranked = |id: NodeId| {
+                let node = self.node(id);
+                let rate = self.unknown.rate(&node.reuse, self.now);
+                let turn = self.turn(node.owner, asker);
+                (turn, like(rate), Reverse(node.reuse.last), id)
+            };
+            let may_go = self.ends.iter().copied().filter(may_go);
+            let mut may_go: Vec<_> = may_go.map(ranked).collect();
+            may_go.sort_unstable();
+            let Some(&(turn, ..)) = may_go.first() else {
                 return;
             };
-            let parent = self.node(id).parent;
-            self.remove(id);
-            self.drop_useless(parent);
+            for (.., id) in may_go {
+                let owner = self.node(id).owner;
+                let goes = |tree: &Self| {
+                    // Whoever had more than the share may have less now.
+                    tree.pages_free.len() < count && tree.turn(owner, asker) == turn
+                };
+                if !goes(self) {
+                    break;
+                }
+                self.drive_out(id, goes);
+                if self.recurs {
+                    // What is left of a prompt that lost its end goes before the ends of others.
+                    break;
+                }
+            }
         }
+    }
+
+    /// Turn in which an owner's pages go for one that is left them beyond a share; the least first.
+    fn turn(&self, owner: Owner, (asker, share): (Owner, usize)) -> (bool, Reverse<usize>) {
+        let Some(of) = self.holdings.get(&owner) else {
+            return (false, Reverse(usize::MAX));
+        };
+        let beyond = owner == asker || of.pages > share || self.is_away(of);
+        // Parts of a share, so that not every page that goes changes the order.
+        let parts = if beyond {
+            usize::MAX
+        } else {
+            SHARE_PARTS * of.pages / share.max(1)
+        };
+        (owner == OPERATOR, Reverse(parts))
+    }
+
+    /// Drops the state behind a block and what only it needs of the way there. If the model has
+    /// none, drops the block, and those before it that are asked for as often, while there is to go
+    /// more.
+    fn drive_out(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
+        let reuse = self.node(id).reuse;
+        if !reuse.found && reuse.gap.is_none() {
+            self.unknown.note(false);
+        }
+        self.gone.count += 1;
+        self.gone.age += Duration::from_millis(self.now - reuse.last);
+        let before = self.pages_free.len();
+        match self.recurs {
+            true => {
+                self.forget_state(id);
+                self.drop_useless(Some(id));
+            }
+            false => self.drop_up(Some(id), |tree, node| node.reuse == reuse && more(tree)),
+        }
+        self.gone.pages += self.pages_free.len() - before;
     }
 
     /// Moves the pages of blocks that went.
@@ -520,32 +898,65 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Drops a block that no prompt can go on from, and those before it that are so then.
-    fn drop_useless(&mut self, mut next: Option<NodeId>) {
-        while let Some(id) = next.filter(|_| self.recurs) {
+    fn drop_useless(&mut self, from: Option<NodeId>) {
+        if self.recurs {
+            self.drop_up(from, |_, node| node.kept.is_none());
+        }
+    }
+
+    /// Drops a block and those before it while nothing needs them and they may go, and remembers
+    /// when the first of them was in use.
+    fn drop_up(&mut self, mut next: Option<NodeId>, may_go: impl Fn(&Self, &Node) -> bool) {
+        let mut first = None;
+        while let Some(id) = next {
             let node = self.node(id);
-            if node.children > 0 || node.users > 0 || node.kept.is_some() {
-                return;
+            if node.children > 0 || node.users > 0 || !may_go(self, node) {
+                break;
             }
+            first = Some((node.name, node.reuse.last));
             next = node.parent;
             self.remove(id);
         }
+        if let Some((name, last)) = first {
+            self.remember(name, last);
+        }
+    }
+
+    fn remember(&mut self, name: u128, last: u64) {
+        if self.forgotten_next.len() == GONE_MAX
+            && let Some(oldest) = self.forgotten_next.pop_front()
+        {
+            self.remembered.remove(&oldest);
+        }
+        self.forgotten_next.push_back(name);
+        self.remembered.insert(name, last);
     }
 
     fn remove(&mut self, id: NodeId) {
         self.forget_state(id);
-        self.unlist(id);
         let node = self.nodes[id as usize].take().expect("a block");
         assert!(node.children == 0 && node.users == 0, "it is in use");
+        self.ends.remove(&id);
         self.nodes_free.push(id);
         self.by_name.remove(&node.name);
         self.pages_free.push(node.page);
+        self.count_unused(node.owner, false);
         self.hand(node.owner, |of| of.pages -= 1);
         if let Some(parent) = node.parent {
-            self.unlist(parent);
             self.node_mut(parent).children -= 1;
             self.list(parent);
         }
     }
+}
+
+/// Rates that differ by less than half count as the same: of those goes what was in use last, as
+/// where prompts take turns it comes last again.
+fn like(rate: f64) -> Ordered {
+    Ordered((2.0 * rate.log2()).floor())
+}
+
+fn millis(time: Duration) -> u64 {
+    time.as_millis() as u64
 }
 
 /// A block that is looked for.
@@ -563,20 +974,28 @@ mod tests {
 
     #[test]
     fn states_are_kept_where_prompts_part_behind_heads_before_the_end_and_now_and_then() {
-        assert!(places(10, (0, 0), 0).is_empty());
-        assert!(places(PAGE + OPENING - 1, (0, 0), 0).is_empty());
-        assert_eq!(places(PAGE + OPENING, (0, 0), 0), [PAGE]);
-        assert_eq!(places(4 * PAGE, (0, PAGE), 0), [PAGE, 3 * PAGE]);
-        assert_eq!(places(4 * PAGE, (PAGE, 2 * PAGE), 0), [2 * PAGE, 3 * PAGE]);
-        assert!(places(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
-        let head = places(4 * PAGE, (0, 0), 2 * PAGE - 1);
-        assert_eq!(head, [PAGE, 3 * PAGE]);
-        let head = places(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
-        assert_eq!(head, [3 * PAGE], "it is kept already");
-        let whole = places(4 * PAGE, (0, 0), usize::MAX);
-        assert_eq!(whole, [3 * PAGE]);
-        let long = places(2 * SPACING + PAGE, (0, 0), 0);
-        assert_eq!(long, [SPACING, 2 * SPACING]);
+        use Kind::{End, Parting, Spaced};
+        let told = |prompt, found, head| {
+            let places = places(prompt, found, head).into_iter();
+            places
+                .map(|place| (place.tokens, place.kind))
+                .collect::<Vec<_>>()
+        };
+        assert!(told(10, (0, 0), 0).is_empty());
+        assert!(told(PAGE + OPENING - 1, (0, 0), 0).is_empty());
+        assert_eq!(told(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
+        let parting = told(4 * PAGE, (0, PAGE), 0);
+        assert_eq!(parting, [(PAGE, Parting), (3 * PAGE, End)]);
+        let parting = told(4 * PAGE, (PAGE, 2 * PAGE), 0);
+        assert_eq!(parting, [(2 * PAGE, Parting), (3 * PAGE, End)]);
+        assert!(told(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
+        let head = told(4 * PAGE, (0, 0), 2 * PAGE - 1);
+        assert_eq!(head, [(PAGE, Parting), (3 * PAGE, End)]);
+        let head = told(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
+        assert_eq!(head, [(3 * PAGE, End)], "it is kept already");
+        assert_eq!(told(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
+        let long = told(2 * SPACING + PAGE, (0, 0), 0);
+        assert_eq!(long, [(SPACING, Spaced), (2 * SPACING, End)]);
     }
 
     #[test]

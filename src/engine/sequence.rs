@@ -6,7 +6,7 @@ use super::constraint::{Allowed, Guide, MaskThreads};
 use super::drafts::{Drafter, Drafts};
 use super::events::EventSender;
 use super::kv::{Begin, Kv};
-use super::prefix;
+use super::prefix::{self, Kind, Place};
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Lane;
@@ -42,13 +42,16 @@ pub(super) struct Sequence {
     pub slot: Slot,
     /// The state that the next row goes on from.
     from: Slot,
+    /// Number of it, from the start of the engine.
+    pub number: u64,
     /// Number of those whose prompts it shares computed beginnings with.
-    domain: u128,
-    /// Tokens of the prompt behind which its state is still to be kept, ascending.
-    places: Vec<usize>,
-    /// Tokens behind which it is, and where, until it is known that all is well.
-    lent: Vec<(usize, Slot)>,
-    /// Whether the beginning of its prompt is kept for others.
+    pub domain: u128,
+    /// Where the state of its prompt is still to be kept, ascending.
+    places: Vec<Place>,
+    /// Where it is in the next rows, and the state for that.
+    lent: Option<(Place, Slot)>,
+    recurs: bool,
+    /// Whether all is kept of its prompt that shall be.
     prompt_kept: bool,
     /// Prompt, then reply.
     tokens: Vec<TokenId>,
@@ -75,7 +78,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub fn new(request: Request, begin: Begin, recurs: bool, threads: &MaskThreads) -> Self {
+    pub fn new(
+        (number, request): (u64, Request),
+        begin: Begin,
+        recurs: bool,
+        threads: &MaskThreads,
+    ) -> Self {
         let slot = begin.slot;
         let prompt = request.prompt.len();
         let length_max = prompt + request.max_tokens;
@@ -92,9 +100,11 @@ impl Sequence {
         Sequence {
             slot,
             from: begin.from,
+            number,
             domain: request.domain,
             places,
-            lent: Vec::new(),
+            lent: None,
+            recurs,
             prompt_kept: false,
             tokens,
             prompt,
@@ -129,24 +139,45 @@ impl Sequence {
     /// Tokens that its next rows may have, so that one state at most is kept of them.
     fn most(&self) -> usize {
         let second = self.places.get(1);
-        second.map_or(usize::MAX, |place| place - target::PAGE - self.computed)
+        second.map_or(usize::MAX, |place| {
+            place.tokens - target::PAGE - self.computed
+        })
     }
 
-    /// Whether a state is to be kept of the next `count` rows.
-    pub fn has_place(&self, count: usize) -> bool {
+    /// Takes the state that is to be kept of the next `count` rows, if there is a place in them and
+    /// one may be had.
+    pub fn lend(&mut self, count: usize, kv: &mut Kv) {
         let next = self.places.first();
-        next.is_some_and(|place| *place <= self.computed + count)
+        if next.is_some_and(|place| place.tokens <= self.computed + count) {
+            let place = self.places.remove(0);
+            self.lent = kv.lend(self.slot, place).map(|state| (place, state));
+        }
     }
 
-    /// Keeps the next state that is to be kept in `state`. If there is none it takes the place of
-    /// the one before: the next turn of a conversation goes on from the last.
-    pub fn keep_next(&mut self, state: Option<Slot>) {
-        let place = self.places.remove(0);
-        match (state, self.lent.last_mut()) {
-            (Some(state), _) => self.lent.push((place, state)),
-            (None, Some(before)) => before.0 = place,
-            (None, None) => {}
-        }
+    /// Tokens of `prompt` that will be kept for it when this one has computed them; none if there
+    /// are no such, or they are there already.
+    pub fn computes(&self, prompt: &[TokenId]) -> Option<usize> {
+        let own = self.tokens[..self.prompt].iter();
+        let shared = own.zip(prompt).take_while(|(own, token)| own == token);
+        let most = shared.count().min(prompt.len().saturating_sub(1));
+        let will_be_kept = match self.recurs {
+            true => {
+                let mut places = self.places.iter().rev().map(|place| place.tokens);
+                places.find(|tokens| *tokens <= most)
+            }
+            false => Some(most / target::PAGE * target::PAGE),
+        };
+        will_be_kept.filter(|tokens| *tokens > self.computed)
+    }
+
+    /// Whether it still computes its first `tokens`.
+    pub fn is_within(&self, tokens: usize) -> bool {
+        self.computed < tokens
+    }
+
+    /// Whether it computes a prompt that nobody reads along.
+    pub fn is_plain_prompt(&self) -> bool {
+        self.computed < self.prompt && self.prompt_logprobs.is_none()
     }
 
     /// Drafts its next tokens, as many as a step may have of a reply: the reply that it is then.
@@ -298,39 +329,49 @@ impl Sequence {
 
     /// States that are lent to it, and of drafts.
     pub fn lent(&self) -> (usize, usize) {
-        (self.lent.len(), self.drafts.held())
+        (usize::from(self.lent.is_some()), self.drafts.held())
     }
 
-    /// Keeps the beginning of its prompt for others, once its last row has given a token.
+    /// Keeps what it has computed of its prompt for others: up to each place, or each page if the
+    /// model has no states.
     pub fn keep(&mut self, kv: &mut Kv) {
-        if !self.prompt_kept && self.tokens.len() > self.prompt {
-            self.prompt_kept = true;
-            let prompt = (self.domain, &self.tokens[..self.prompt]);
-            kv.keep(
-                self.slot,
-                prompt,
-                self.lent.drain(..).collect::<Vec<_>>().into_iter(),
-            );
+        if self.prompt_kept {
+            return;
+        }
+        self.prompt_kept = self.tokens.len() > self.prompt;
+        let computed = self.computed.min(self.prompt);
+        let whole = computed / target::PAGE * target::PAGE;
+        let came = self.lent.take_if(|(place, _)| place.tokens <= computed);
+        let most = match (came, self.recurs) {
+            (Some((place, _)), _) => place.tokens,
+            (None, false) => whole,
+            // Where there was no state for it, the tree remembers that it was asked for.
+            (None, true) if self.prompt_kept => prefix::last_place(self.prompt),
+            (None, true) => return,
+        };
+        let state: Option<(Kind, Slot)> = came.map(|(place, state)| (place.kind, state));
+        if most > kv.tokens_kept(self.slot) || state.is_some() {
+            kv.keep(self.slot, &self.tokens[..most], state);
         }
     }
 
     /// Gives back all that it has.
     pub fn release(&mut self, kv: &mut Kv) {
-        self.lent
-            .drain(..)
-            .for_each(|(_, state)| kv.give_back(self.slot, state));
+        if let Some((_, state)) = self.lent.take() {
+            kv.give_back(self.slot, state);
+        }
         self.drafts.release(kv);
-        kv.release(self.slot);
+        let broke = self.end == Some(End::Failed) && self.tokens.len() == self.prompt;
+        kv.release(self.slot, !broke);
     }
 
     /// States that its next rows read and write.
     fn states(&self) -> States {
-        let kept = self.lent.last().filter(|(place, _)| *place > self.computed);
         States {
             from: self.from,
             to: self.slot,
-            kept: kept.map(|&(place, slot)| Kept {
-                rows: place - self.computed,
+            kept: self.lent.map(|(place, slot)| Kept {
+                rows: place.tokens - self.computed,
                 slot,
             }),
         }

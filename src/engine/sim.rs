@@ -1327,6 +1327,81 @@ fn a_prompt_goes_on_behind_the_head_of_the_first_that_had_it() {
     assert_eq!([0, head].map(cached), [0, 3 * PAGE as u64]);
 }
 
+/// Pages and tokens of prompts that come at once.
+const EQUAL: usize = 10;
+const EQUAL_TOKENS: usize = EQUAL * PAGE + 20;
+
+/// Tokens that are computed for four equal prompts that come at once, of clients and domains, whose
+/// first leaves after so many rounds.
+fn computed_of_equals(snapshots: usize, whose: [(u64, u128); 4], leaves: usize) -> u64 {
+    let limits = Limits {
+        sequences: 8,
+        snapshots,
+        drafts: 0,
+        speculate: Speculate::Off,
+        queued: 8,
+        pages: 80,
+        context: MAX_CONTEXT,
+        prefill_tokens: PAGE,
+    };
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let mut spec = Dice::new(18).spec();
+    spec.prompt = (0..EQUAL_TOKENS)
+        .map(|at| (at % 40 + 1) as TokenId)
+        .collect();
+    (spec.max_tokens, spec.stop_tokens, spec.prompt_logprobs) = (3, vec![], None);
+    (spec.constraint, spec.sampling) = (None, Sampling::default());
+    let mut receivers: Vec<_> = whose
+        .iter()
+        .map(|&(client, domain)| {
+            let (mut request, receiver) = spec.request(8);
+            (request.source.client, request.domain) = (client, domain);
+            handle.submit(request).expect("there is room");
+            Some(receiver)
+        })
+        .collect();
+    handle.drain();
+    for round in 0.. {
+        if round == leaves {
+            receivers[0] = None;
+        }
+        if engine.round().expect("this device does not fail") == Round::Finished {
+            break;
+        }
+    }
+    let expected = spec.expected(&limits);
+    for mut receiver in receivers.into_iter().flatten() {
+        let events: Vec<_> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
+        assert_eq!(events, expected);
+    }
+    handle.stats().prompt_tokens.get()
+}
+
+#[test]
+fn equal_prompts_that_come_at_once_are_computed_once() {
+    let one = [(1, 1); 4];
+    let all = EQUAL_TOKENS as u64;
+    for snapshots in [0, 8] {
+        let computed = |whose, leaves| computed_of_equals(snapshots, whose, leaves);
+        assert_eq!(
+            computed(one, usize::MAX),
+            all + 3 * 20,
+            "{snapshots} states"
+        );
+        // The first leaves before its end: the next goes on where it was, or from its last state.
+        let lost = computed(one, 7);
+        assert!(lost < all + 2 * 20 + 4 * PAGE as u64, "{lost}");
+        let domains = [(1, 1), (1, 2), (1, 3), (1, 4)];
+        assert_eq!(
+            computed(domains, usize::MAX),
+            4 * all,
+            "others learn nothing"
+        );
+    }
+    // A state takes its place from others that are worth less; where there is none, each computes.
+    assert!(computed_of_equals(1, one, usize::MAX) >= all);
+}
+
 /// Requests of a flood, with prompts and replies of some pages.
 const FLOOD: usize = 200;
 

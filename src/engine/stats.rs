@@ -46,6 +46,13 @@ pub struct Stats {
     pub looked_up_tokens: Figure,
     /// Counter: those of them that were kept and not computed again.
     pub cached_tokens: Figure,
+    /// Counter: nanoseconds that those would have taken.
+    pub saved_nanos: Figure,
+    /// Counter: kept beginnings of prompts that were driven out, their tokens, and the sum of the
+    /// times since each was in use, milliseconds.
+    pub evictions: Figure,
+    pub evicted_tokens: Figure,
+    pub evicted_age_millis: Figure,
     /// Counter: tokens generated.
     pub generated_tokens: Figure,
     /// Counter: drafts that were tried.

@@ -184,6 +184,16 @@ fn engine(page: &mut Page, stats: &Stats) {
             &stats.cached_tokens,
         ),
         (
+            "atlas_prefix_cache_evictions_total",
+            "Beginnings of prompts that were kept and had to go.",
+            &stats.evictions,
+        ),
+        (
+            "atlas_prefix_cache_evicted_tokens_total",
+            "Their tokens.",
+            &stats.evicted_tokens,
+        ),
+        (
             "atlas_generation_tokens_total",
             "Tokens generated.",
             &stats.generated_tokens,
@@ -219,13 +229,25 @@ fn engine(page: &mut Page, stats: &Stats) {
         "Sequences by how they ended.",
         &finished,
     );
-    let seconds = stats.step_nanos.get() as f64 / 1e9;
-    page.series(
-        "counter",
-        "atlas_step_seconds_total",
-        "Time of the device's steps.",
-        &[("", seconds)],
-    );
+    for (name, help, seconds) in [
+        (
+            "atlas_prefix_cache_evicted_age_seconds_total",
+            "Sum of the times since each of those that had to go was in use.",
+            stats.evicted_age_millis.get() as f64 / 1e3,
+        ),
+        (
+            "atlas_prefix_cache_saved_seconds_total",
+            "Time that the prompts' tokens would have taken that were not computed again.",
+            stats.saved_nanos.get() as f64 / 1e9,
+        ),
+        (
+            "atlas_step_seconds_total",
+            "Time of the device's steps.",
+            stats.step_nanos.get() as f64 / 1e9,
+        ),
+    ] {
+        page.series("counter", name, help, &[("", seconds)]);
+    }
     let slowdown = stats.slowdown.get() as f64 / 1e3;
     page.series(
         "gauge",

@@ -1,0 +1,249 @@
+//! Agents that take turns: how much of their prompts is found, over the room of a model of 35
+//! billion parameters on a GPU of 80 GB, and how much a policy would find that knows what comes.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::kv::{Asked, Begin, Kv, pages_for};
+use super::prefix::{self, Kind, Naming, Place};
+use super::sim::Dice;
+use crate::executor::TokenId;
+use crate::target::PAGE;
+
+const PAGES: usize = 24_080;
+const STATES: usize = 64;
+/// Tokens of a long prompt between states that are kept of it.
+const SPACING: usize = 8192;
+/// Tokens of prompts that a second computes.
+const SPEED: usize = 20_000;
+/// Seconds that a reply takes, and tokens that a turn has beside it.
+const REPLY: f64 = 2.0;
+const TURN: usize = 300;
+/// Tokens that prompts share with another of the same head.
+const HEADS: TokenId = 1 << 30;
+
+/// Names of blocks that nobody attacks.
+struct Sums;
+
+impl Naming for Sums {
+    fn name(&self, before: u128, tokens: &[TokenId]) -> u128 {
+        let push = |sum: u128, &token: &TokenId| (sum ^ u128::from(token)).wrapping_mul(PRIME);
+        tokens.iter().fold(before, push)
+    }
+}
+
+/// That of 128 bits which Fowler, Noll and Vo chose.
+const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
+
+/// Agents with prompts of some length, of which they share a part.
+#[derive(Clone, Copy, Debug)]
+struct Agents {
+    tokens: usize,
+    shared: usize,
+    at_once: usize,
+}
+
+/// A server without its model.
+struct Server {
+    kv: Kv<Sums>,
+    agents: Agents,
+    seconds: f64,
+    /// Prompts by agent, and what each has of its own.
+    prompts: HashMap<usize, Vec<TokenId>>,
+    running: VecDeque<(Begin, usize)>,
+    asked: usize,
+    cached: usize,
+}
+
+impl Server {
+    fn new(agents: Agents, states: usize) -> Server {
+        Server {
+            kv: Kv::new((64, states, 0), PAGES, PAGES * PAGE, Sums),
+            agents,
+            seconds: 0.0,
+            prompts: HashMap::new(),
+            running: VecDeque::new(),
+            asked: 0,
+            cached: 0,
+        }
+    }
+
+    /// The next turn of an agent, whose first prompt has so many tokens.
+    fn turn(&mut self, agent: usize, tokens: usize) {
+        while self.running.len() >= self.agents.at_once
+            || self.running.iter().any(|(_, other)| *other == agent)
+        {
+            self.finish();
+        }
+        let shared = self.agents.shared;
+        let prompt = self.prompts.entry(agent).or_default();
+        let next = match prompt.len() {
+            0 => tokens,
+            before => before + TURN,
+        };
+        let token = |at| match at < shared {
+            true => HEADS + at as TokenId,
+            false => (agent << 17 | at) as TokenId,
+        };
+        prompt.extend((prompt.len()..next).map(token));
+        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        let asked = Asked {
+            owner: 1,
+            domain: 1,
+            prompt,
+            leaves_room: false,
+        };
+        let begin = self.kv.reserve(next + TURN, asked).expect("it fits");
+        self.kv.has_read(begin.slot);
+        (self.asked, self.cached) = (self.asked + next, self.cached + begin.cached);
+        self.seconds += (next - begin.cached) as f64 / SPEED as f64;
+        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        let places = prefix::places(next, (begin.cached, begin.known), shared);
+        let is_kept =
+            |place: &Place| place.kind != Kind::Spaced || place.tokens.is_multiple_of(SPACING);
+        for place in places.into_iter().filter(is_kept) {
+            if let Some(state) = self.kv.lend(begin.slot, place) {
+                let state = Some((place.kind, state));
+                self.kv.keep(begin.slot, &prompt[..place.tokens], state);
+            }
+        }
+        let last = prefix::last_place(next);
+        self.kv.keep(begin.slot, &prompt[..last], None);
+        self.running.push_back((begin, agent));
+    }
+
+    /// The oldest reply ends.
+    fn finish(&mut self) {
+        let (begin, _) = self.running.pop_front().expect("one runs");
+        self.seconds += REPLY / self.agents.at_once as f64;
+        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.release(begin.slot, true);
+    }
+
+    /// Share of the tokens that were found since it was asked last.
+    fn found(&mut self) -> f64 {
+        assert_eq!(self.kv.check_integrity(), Ok(()));
+        let found = self.cached as f64 / self.asked as f64;
+        (self.asked, self.cached) = (0, 0);
+        found
+    }
+}
+
+/// Shares of tokens that are found in each of some rounds of turns.
+fn rounds(agents: Agents, count: usize) -> [f64; 8] {
+    let mut server = Server::new(agents, STATES);
+    [(); 8].map(|()| {
+        (0..count).for_each(|agent| server.turn(agent, agents.tokens));
+        server.found()
+    })
+}
+
+#[test]
+fn agents_that_fit_find_all_and_of_twice_as_many_half() {
+    let long = Agents {
+        tokens: 125_000,
+        shared: 25_000,
+        at_once: 4,
+    };
+    let short = Agents {
+        tokens: 30_000,
+        shared: 8_000,
+        at_once: 4,
+    };
+    for (agents, count, least) in [
+        (long, 8, 0.97),
+        (short, 16, 0.97),
+        (short, 32, 0.97),
+        (long, 24, 0.5),
+    ] {
+        let found = rounds(agents, count);
+        println!("{count} of {agents:?}: {found:.3?}");
+        assert!(found[1..].iter().all(|found| *found >= least), "{found:?}");
+    }
+}
+
+/// Share that is found by who knows the order of all turns: whoever comes last goes. What a prompt
+/// that runs needs is there while it does.
+fn clairvoyant(turns: &[(usize, usize)], shared: usize) -> f64 {
+    let mut next = vec![usize::MAX; turns.len()];
+    let mut coming = HashMap::new();
+    for (at, (agent, _)) in turns.iter().enumerate().rev() {
+        next[at] = coming.insert(*agent, at).unwrap_or(usize::MAX);
+    }
+    let (mut asked, mut cached) = (0, 0);
+    // Pages of each by when it comes next.
+    let mut kept: HashMap<usize, (usize, usize)> = HashMap::new();
+    let mut lengths: HashMap<usize, usize> = HashMap::new();
+    for (at, (agent, tokens)) in turns.iter().enumerate() {
+        let length = lengths.entry(*agent).or_insert(*tokens);
+        asked += *length;
+        cached += match kept.remove(agent) {
+            Some(_) => *length - TURN,
+            None if at > 0 => shared,
+            None => 0,
+        } / PAGE
+            * PAGE;
+        let pages = pages_for(*length + TURN - shared);
+        let used = |kept: &HashMap<usize, (usize, usize)>| -> usize {
+            kept.values().map(|(_, pages)| pages).sum()
+        };
+        while used(&kept) + pages + pages_for(shared) > PAGES || kept.len() + 2 > STATES {
+            let last = kept.iter().max_by_key(|(_, (next, _))| *next);
+            let last = *last.expect("one is kept").0;
+            kept.remove(&last);
+        }
+        kept.insert(*agent, (next[at], pages));
+        *length += TURN;
+    }
+    cached as f64 / asked as f64
+}
+
+/// What is found of turns, and by who knows them.
+fn compared(turns: &[(usize, usize)], shared: usize) -> [f64; 2] {
+    let agents = Agents {
+        tokens: 0,
+        shared,
+        at_once: 1,
+    };
+    let mut server = Server::new(agents, STATES);
+    turns
+        .iter()
+        .for_each(|(agent, tokens)| server.turn(*agent, *tokens));
+    [server.found(), clairvoyant(turns, shared)]
+}
+
+#[test]
+fn agents_in_random_order_find_what_can_be_found() {
+    const AGENTS: usize = 48;
+    let mut dice = Dice::new(17);
+    let even: Vec<_> = (0..1000).map(|_| (dice.below(AGENTS), 30_000)).collect();
+    // Agents of any length and pace, each of which is done after a while and followed by another.
+    let mut alive: Vec<_> = (0..AGENTS).map(|agent| (agent, 0, 0)).collect();
+    let mut begun = 0;
+    let mut mixed = Vec::new();
+    while mixed.len() < 1500 {
+        // Half of the agents are three times as fast.
+        let place = match dice.chance(0.75) {
+            true => dice.below(AGENTS / 2),
+            false => AGENTS / 2 + dice.below(AGENTS / 2),
+        };
+        let (agent, tokens, turns) = &mut alive[place];
+        if *turns == 0 {
+            (*agent, *tokens, *turns) = (begun, dice.within(10_000, 70_000), dice.within(1, 40));
+            begun += 1;
+        }
+        *turns -= 1;
+        mixed.push((*agent, *tokens));
+    }
+    // Where all are alike and too many, none can find more on the whole than the part that fits.
+    let over: Vec<_> = (0..1000).map(|_| (dice.below(AGENTS), 70_000)).collect();
+    for (name, turns, less) in [
+        ("even", even, 0.05),
+        ("mixed", mixed, 0.08),
+        ("twice what fits", over, 0.25),
+    ] {
+        let [found, most] = compared(&turns, 8_000);
+        println!("{name}: {found:.3} found, {most:.3} by who knows what comes");
+        assert!(found >= most - less, "{name}: {found} of {most}");
+    }
+}
