@@ -19,12 +19,29 @@ mod weights;
 mod wheel;
 mod workflow;
 
-use std::process::ExitCode;
+use std::panic;
+use std::process::{ExitCode, exit};
 
 fn main() -> ExitCode {
+    end_with_the_reader();
     let args: Vec<String> = std::env::args().skip(1).collect();
     match cli::start(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Exit code of a program that its reader left, as a shell tells the signal.
+const READER_LEFT: i32 = 128 + 13;
+
+/// Ends without a word where who reads the output has enough, as in `show TARGET | head`: printing
+/// panics then.
+fn end_with_the_reader() {
+    let told = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if info.to_string().contains("Broken pipe") {
+            exit(READER_LEFT);
+        }
+        told(info);
+    }));
 }

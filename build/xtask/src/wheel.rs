@@ -139,14 +139,28 @@ impl Wheels {
     }
 }
 
-/// Takes the pinned wheels from `folder`, for machines that reach no index.
+/// Takes the pinned wheels that `folder` has, for machines that reach no index, and names the
+/// others.
 ///
 /// # Errors
-/// The pin that is not in the folder or has another digest.
+/// The pin that has another digest there, or the first where none is there.
 pub fn give(atlas: &Path, pins: &[&Pin], folder: &Path) -> Result<(), String> {
     let given = atlas.join(GIVEN);
     fs::create_dir_all(&given).map_err(|why| format!("make {}: {why}", given.display()))?;
-    for pin in pins {
+    let (there, missing): (Vec<&Pin>, Vec<&Pin>) = pins
+        .iter()
+        .copied()
+        .partition(|pin| folder.join(&pin.file).is_file());
+    if let ([], [pin, ..]) = (there.as_slice(), missing.as_slice()) {
+        verify(pin, &folder.join(&pin.file))?;
+    }
+    for pin in missing {
+        eprintln!(
+            "{} is not there; the index is asked if a build needs it: {pin}",
+            folder.display()
+        );
+    }
+    for pin in there {
         let (from, to) = (folder.join(&pin.file), given.join(&pin.file));
         verify(pin, &from)?;
         copy(pin, &from, &to)?;
@@ -319,4 +333,26 @@ fn unpack_one(wheel: &Path, keep: &str, into: &Path) -> Result<usize, String> {
 fn destination(name: Option<PathBuf>, keep: &str, into: &Path) -> Option<PathBuf> {
     let below = name?.strip_prefix(keep).ok()?.to_path_buf();
     (!below.as_os_str().is_empty()).then(|| into.join(below))
+}
+
+#[test]
+fn wheels_that_are_there_are_taken_and_the_others_are_no_reason_to_stop() {
+    let place = std::env::temp_dir().join(format!("atlas-given-{}", std::process::id()));
+    let pin = |name: &str| Pin {
+        file: format!("{name}-1-py3-none-any.whl"),
+        // Digest of no bytes.
+        sha256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855".to_string(),
+        purpose: String::new(),
+    };
+    let (there, absent) = (pin("there"), pin("absent"));
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join(&there.file), "").unwrap();
+    give(&place, &[&absent, &there], &place).unwrap();
+    assert!(place.join(GIVEN).join(&there.file).is_file());
+    assert!(
+        give(&place, &[&absent], &place)
+            .unwrap_err()
+            .contains("absent-1")
+    );
+    fs::remove_dir_all(&place).unwrap();
 }
