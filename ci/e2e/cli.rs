@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::harness::{Server, run};
+use crate::harness::{BINARY, Server, run};
 
 fn code(arguments: &[&str]) -> i32 {
     run(arguments).status.code().unwrap()
@@ -31,6 +31,14 @@ fn a_wrong_command_line_ends_with_2() {
         assert_eq!(code(line), 2, "{line:?}");
         assert!(!stderr(line).is_empty());
     }
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_failure_to_tell_of() {
+    let line = format!("(sleep 0.1; exec {BINARY} about) | true");
+    let mut shell = std::process::Command::new("sh");
+    let done = shell.args(["-c", &line]).output().unwrap();
+    assert!(done.stderr.is_empty(), "{done:?}");
 }
 
 #[test]

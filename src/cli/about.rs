@@ -1,5 +1,9 @@
 //! `about`: what this binary is.
 
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
@@ -15,6 +19,10 @@ pub struct About {
     #[argh(switch)]
     json: bool,
 
+    /// print the licences of all that is in this binary
+    #[argh(switch)]
+    licences: bool,
+
     /// print the key that releases are signed with, as a file for minisign
     #[argh(switch)]
     public_key: bool,
@@ -28,6 +36,12 @@ const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 /// # Errors
 /// When standard output is closed, or there is no key.
 pub fn run(options: &About) -> Result<(), Failure> {
+    if options.licences {
+        let own = std::env::current_exe().and_then(|path| licences(&path));
+        return super::boot::print(
+            &own.map_err(|why| Failure::new(Exit::Io, format!("--licences: {why}")))?,
+        );
+    }
     if options.public_key {
         return super::boot::print(public_key(PUBLIC_KEY)?);
     }
@@ -42,6 +56,31 @@ pub fn run(options: &About) -> Result<(), Failure> {
 /// Name and version on one line.
 pub fn version_line() -> String {
     format!("{} {}", target::BINARY, env!("CARGO_PKG_VERSION"))
+}
+
+/// Last bytes of a program with licences, behind the length of their text.
+const LICENCES_MARK: &[u8; 8] = b"LICENCES";
+
+/// The text that a release puts behind the program `path`.
+fn licences(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let (mut length, mut mark) = ([0; 8], [0; 8]);
+    file.seek(SeekFrom::End(-16))?;
+    file.read_exact(&mut length)?;
+    file.read_exact(&mut mark)?;
+    let length = u64::from_le_bytes(length);
+    let begin = file
+        .metadata()?
+        .len()
+        .checked_sub(length.saturating_add(16));
+    let (Some(begin), true) = (begin, mark == *LICENCES_MARK) else {
+        let why = "this build has none; those that `cargo xtask dist` makes have them";
+        return Err(io::Error::other(why));
+    };
+    file.seek(SeekFrom::Start(begin))?;
+    let mut text = String::new();
+    file.take(length).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The text of a key's file.
@@ -119,6 +158,28 @@ fn plain() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn licences_are_the_end_of_a_program() {
+        let path = std::env::temp_dir().join(format!("atlas-licences-{}", std::process::id()));
+        let found = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            licences(&path).map_err(|why| why.to_string())
+        };
+        let whole = b"programbe kind\x07\0\0\0\0\0\0\0LICENCES";
+        assert_eq!(found(whole).as_deref(), Ok("be kind"));
+        assert!(
+            found(b"program without them")
+                .unwrap_err()
+                .contains("has none")
+        );
+        assert!(
+            found(b"\xff\xff\0\0\0\0\0\0LICENCES")
+                .unwrap_err()
+                .contains("has none")
+        );
+        std::fs::remove_file(path).unwrap();
+    }
 
     #[test]
     fn a_comment_is_no_key() {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread::{self, JoinHandle};
@@ -605,7 +605,11 @@ fn unfinished(tokenizer: &str) -> String {
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}")))
+    written.map_err(|error| match error.kind() {
+        // Who reads has enough, as `head` does.
+        ErrorKind::BrokenPipe => Failure::new(Exit::Io, ""),
+        _ => Failure::new(Exit::Io, format!("standard output: {error}")),
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::dist::{files, plan};
 use crate::cuda::pins;
+use crate::dist;
 use crate::graph::Source;
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
@@ -63,6 +64,9 @@ fn copy_inputs(site: &Site, target: &str, to: &Path) -> Result<(), Failure> {
             copy(&site.root.join(path), &to.join(path))?;
         }
     }
+    let commit = to.join(dist::COMMIT);
+    fs::write(&commit, dist::commit(&site.root))
+        .map_err(|why| format!("write {}: {why}", commit.display()))?;
     // Files that plans are made of.
     let leaf = format!("targets/{target}.toml");
     for path in [leaf.as_str(), pins::FILE] {

@@ -21,6 +21,9 @@ pub struct Tool {
     pub linked: bool,
 }
 
+/// Who supplies what is of this workspace.
+const AUTHORS: &str = "The Atlas authors";
+
 /// The document of a binary.
 pub fn cyclonedx(
     name: &str,
@@ -29,6 +32,16 @@ pub fn cyclonedx(
     crates: &[Crate],
     tools: &[Tool],
 ) -> Value {
+    let depends = |of: &str, on: &[String]| json!({"ref": of, "dependsOn": on});
+    let linked = tools.iter().filter(|tool| tool.linked).filter_map(purl);
+    let own = crates.iter().filter(|known| known.sha256.is_none());
+    let direct: Vec<String> = own.map(of_cargo).chain(linked).collect();
+    let mut graph = vec![depends(name, &direct)];
+    graph.extend(
+        crates
+            .iter()
+            .map(|known| depends(&of_cargo(known), &known.needs)),
+    );
     let mut components: Vec<Value> = crates.iter().map(of_crate).collect();
     components.extend(tools.iter().filter(|tool| tool.linked).map(of_tool));
     let making: Vec<Value> = tools
@@ -47,8 +60,10 @@ pub fn cyclonedx(
                 "type": "application", "bom-ref": name, "name": name, "version": version,
                 "hashes": [{"alg": "SHA-256", "content": sha256}],
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
+                "supplier": {"name": AUTHORS},
             },
         },
+        "dependencies": graph,
         "components": components,
     })
 }
@@ -67,6 +82,17 @@ fn serial(sha256: &str) -> String {
     )
 }
 
+fn of_cargo(known: &Crate) -> String {
+    format!("pkg:cargo/{}@{}", known.name, known.version)
+}
+
+/// Package URL of a wheel; none for what is no wheel.
+fn purl(tool: &Tool) -> Option<String> {
+    let name = tool.name.replace('_', "-");
+    tool.sha256.as_ref()?;
+    Some(format!("pkg:pypi/{name}@{}", tool.version))
+}
+
 fn of_crate(known: &Crate) -> Value {
     let Crate {
         name,
@@ -74,8 +100,13 @@ fn of_crate(known: &Crate) -> Value {
         licence,
         ..
     } = known;
-    let purl = format!("pkg:cargo/{name}@{version}");
+    let purl = of_cargo(known);
+    let supplier = match known.sha256 {
+        Some(_) => "crates.io",
+        None => AUTHORS,
+    };
     let mut component = json!({
+        "supplier": {"name": supplier},
         "type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl,
         "scope": "required", "licenses": [{"expression": licence.replace('/', " OR ")}],
     });
@@ -99,8 +130,8 @@ fn of_tool(tool: &Tool) -> Value {
         "type": if tool.linked { "library" } else { "application" },
         "name": name, "version": version, "description": purpose,
     });
-    if let Some(sha256) = &tool.sha256 {
-        let purl = format!("pkg:pypi/{}@{version}", name.replace('_', "-"));
+    if let (Some(sha256), Some(purl)) = (&tool.sha256, purl(tool)) {
+        component["supplier"] = json!({"name": "NVIDIA"});
         component["purl"] = json!(purl);
         component["bom-ref"] = json!(purl);
         component["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
@@ -157,6 +188,7 @@ mod tests {
             licence: "MIT/Apache-2.0".into(),
             repository: None,
             sha256: Some("77".into()),
+            needs: vec!["pkg:cargo/b@1.0.0".into()],
             texts: vec![("LICENSE".into(), "be kind\n".into())],
         }
     }
@@ -191,6 +223,11 @@ mod tests {
             made["components"][0]["licenses"][0]["expression"],
             "MIT OR Apache-2.0"
         );
+        let graph = made["dependencies"].as_array().unwrap();
+        assert_eq!(graph[0]["dependsOn"], json!(["pkg:pypi/nvidia-x@13"]));
+        assert_eq!(graph[1]["dependsOn"], json!(["pkg:cargo/b@1.0.0"]));
+        let mut components = made["components"].as_array().unwrap().iter();
+        assert!(components.all(|part| part["supplier"]["name"].is_string()));
         let tools = made["metadata"]["tools"]["components"].as_array().unwrap();
         assert_eq!(tools.len(), 1);
     }

@@ -41,6 +41,8 @@ pub struct Crate {
     pub repository: Option<String>,
     /// Digest of the archive on the registry; none for crates of this workspace.
     pub sha256: Option<String>,
+    /// Package URLs of the crates that it calls.
+    pub needs: Vec<String>,
     /// Name and text of each of its files about licences.
     pub texts: Vec<(String, String)>,
 }
@@ -116,13 +118,17 @@ fn linked(
         if !seen.insert(id) || is_macro(package) {
             continue;
         }
-        found.push(known(package, checksums));
-        open.extend(
-            nodes
-                .get(id)
-                .into_iter()
-                .flat_map(|node| dependencies(node)),
-        );
+        let node = nodes.get(id).into_iter();
+        let below: Vec<&str> = node.flat_map(|node| dependencies(node)).collect();
+        let linked = below.iter().filter_map(|id| packages.get(id));
+        let linked = linked.filter(|package| !is_macro(package));
+        let mut needs: Vec<String> = linked.map(|package| purl(package)).collect();
+        needs.sort();
+        found.push(Crate {
+            needs,
+            ..known(package, checksums)
+        });
+        open.extend(below);
     }
     found.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
     Ok(found)
@@ -179,6 +185,12 @@ fn dependencies(node: &Value) -> impl Iterator<Item = &str> {
     normal.filter_map(|dep| dep["pkg"].as_str())
 }
 
+/// Package URL of a crate.
+fn purl(package: &Value) -> String {
+    let text = |field: &str| package[field].as_str().unwrap_or_default();
+    format!("pkg:cargo/{}@{}", text("name"), text("version"))
+}
+
 fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Crate {
     let text = |field: &str| package[field].as_str().map(str::to_string);
     let name = text("name").unwrap_or_default();
@@ -190,6 +202,7 @@ fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Cra
     Crate {
         licence: text("license").unwrap_or_else(|| "see its files".to_string()),
         repository: text("repository"),
+        needs: Vec::new(),
         // Those of the workspace are under the licence at its root.
         texts: match sha256 {
             Some(_) => folder.map(licences).unwrap_or_default(),
@@ -250,6 +263,7 @@ mod tests {
         let found = linked(&metadata, &sums).unwrap();
         let names: Vec<&str> = found.iter().map(|known| known.name.as_str()).collect();
         assert_eq!(names, ["a", ROOT, "b"]);
+        assert_eq!(found[1].needs, ["pkg:cargo/a@1.0.0"]);
         assert_eq!(found[0].sha256.as_deref(), Some("77"));
     }
 

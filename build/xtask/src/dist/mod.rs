@@ -17,7 +17,8 @@ mod package;
 pub mod sign;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use manifest::Target;
 
@@ -54,11 +55,13 @@ pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<D
     let find = |name: &str, package: &str| versioned(name, package, &toolchain.root).map_err(host);
     let strip = find(&format!("{prefix}strip"), "binutils")?;
     let (xz, zstd) = (find("xz", "xz-utils")?, find("zstd", "zstd")?);
+    let (stripped, crates) = (stripped(plan, &strip)?, crates(plan, target, toolchain)?);
     let made = Made {
         name: target.binary(),
-        stripped: stripped(plan, &strip)?,
-        crates: crates(plan, target, toolchain)?,
+        licensed: licensed(plan, stripped, crates)?,
+        crates,
         tools: tools(plan, toolchain, &[&strip, &xz, &zstd])?,
+        commit: commit(&toolchain.root),
     };
     let contents = contents(plan, target, &made)?;
     let data = compressed(
@@ -107,10 +110,32 @@ fn debian_name(triple: &str) -> &'static str {
 /// Actions and facts that the packages are made of.
 struct Made {
     name: String,
-    stripped: ActionId,
+    /// The stripped program with the licences of all that is in it.
+    licensed: ActionId,
     crates: ActionId,
     /// Tools of the build, as JSON.
     tools: String,
+    commit: String,
+}
+
+/// File at the root of sources without their history, that names their commit.
+pub const COMMIT: &str = "COMMIT";
+
+/// Commit of the sources at `root`, with a mark where something was changed since.
+pub fn commit(root: &Path) -> String {
+    if let Ok(text) = fs::read_to_string(root.join(COMMIT)) {
+        return text.trim().to_string();
+    }
+    // Another user may own the sources, as in a container.
+    let asked = Command::new("git")
+        .args(["-c", "safe.directory=*", "describe", "--always", "--dirty"])
+        .args(["--abbrev=40", "--exclude=*"])
+        .current_dir(root)
+        .output();
+    let said = asked.ok().filter(|done| done.status.success());
+    said.map_or("unknown".to_string(), |done| {
+        String::from_utf8_lossy(&done.stdout).trim().to_string()
+    })
 }
 
 fn stripped(plan: &mut Plan, strip: &graph::Tool) -> Result<ActionId, Error> {
@@ -119,6 +144,27 @@ fn stripped(plan: &mut Plan, strip: &graph::Tool) -> Result<ActionId, Error> {
         .tool(strip)
         .input(Source::Output(plan.last, plan.binary.clone()), "binary")
         .output("stripped");
+    plan.graph.add(action)
+}
+
+/// Adds the licences of crates and linked wheels to the stripped program.
+fn licensed(plan: &mut Plan, stripped: ActionId, crates: ActionId) -> Result<ActionId, Error> {
+    let of = |id: ActionId, name: &str| Source::Output(id, name.to_string());
+    let mut action = Action::built_in(
+        format!("licences {}", plan.binary),
+        "licences",
+        package::licensed,
+        Code::Executable,
+    )
+    .workspace(package::LICENCE)
+    .input(of(stripped, "stripped"), "stripped")
+    .input(of(crates, "crates.json"), "crates.json")
+    .output("binary")
+    .output("licenses.txt");
+    for (wheel, folder) in plan.device.iter().flat_map(|device| &device.licences) {
+        let place = format!("{}/{wheel}", package::WHEEL_LICENCES);
+        action = action.input(folder.clone(), &place);
+    }
     plan.graph.add(action)
 }
 
@@ -170,9 +216,14 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
     .arg("version", env!("CARGO_PKG_VERSION"))
     .arg("facts", package::facts(target))
     .arg("tools", &made.tools)
+    .arg("commit", &made.commit)
     .input(
-        Source::Output(made.stripped, "stripped".to_string()),
+        Source::Output(made.licensed, "binary".to_string()),
         "binary",
+    )
+    .input(
+        Source::Output(made.licensed, "licenses.txt".to_string()),
+        "licenses.txt",
     )
     .input(
         Source::Output(made.crates, "crates.json".to_string()),
@@ -180,12 +231,6 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
     );
     for path in package::TEMPLATES {
         action = action.workspace(path);
-    }
-    for (wheel, folder) in plan.device.iter().flat_map(|device| &device.licences) {
-        action = action.input(
-            folder.clone(),
-            &format!("{}/{wheel}", package::WHEEL_LICENCES),
-        );
     }
     for output in [
         "data.tar",
@@ -245,7 +290,7 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
     let mut files = vec![
         (
             made.name.clone(),
-            Source::Output(made.stripped, "stripped".to_string()),
+            Source::Output(made.licensed, "binary".to_string()),
         ),
         (archive, Source::Output(release.0, release.1)),
         (bill, of("sbom.json")),
@@ -276,4 +321,25 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
         folder: PathBuf::from("dist").join(&made.name),
         files,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_name_their_commit_with_and_without_their_history() {
+        let here = commit(&crate::site::Site::here().root);
+        let digits = here.trim_end_matches("-dirty");
+        assert!(
+            digits.len() == 40 && digits.chars().all(|c| c.is_ascii_hexdigit()),
+            "{here}"
+        );
+        let folder = std::env::temp_dir().join(format!("atlas-commit-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        assert_eq!(commit(&folder), "unknown");
+        fs::write(folder.join(COMMIT), "abc\n").unwrap();
+        assert_eq!(commit(&folder), "abc");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

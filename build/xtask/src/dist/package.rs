@@ -2,6 +2,7 @@
 //! where all of it comes from.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use manifest::Target;
 use serde_json::json;
@@ -19,7 +20,7 @@ use crate::graph::digest::Digest;
 
 /// Files of the workspace that packages are made of.
 pub const TEMPLATES: [&str; 15] = [
-    "LICENSE",
+    LICENCE,
     "packaging/CHANGELOG.md",
     "packaging/README.md",
     "packaging/atlas.service",
@@ -38,6 +39,37 @@ pub const TEMPLATES: [&str; 15] = [
 
 /// Folder, below the sandbox, with the licences of linked wheels.
 pub const WHEEL_LICENCES: &str = "wheels";
+
+/// File of the workspace with the licence of this project.
+pub const LICENCE: &str = "LICENSE";
+
+/// Last bytes of a program that has the licences behind it: their length, eight bytes in little
+/// endian, and this, by which `about --licences` finds them.
+const LICENCES_MARK: &[u8; 8] = b"LICENCES";
+
+/// Makes `licenses.txt` of what is in the program, and `binary`, the program with that text in it.
+///
+/// # Errors
+/// The input that cannot be read or is not as it should be.
+pub fn licensed(sandbox: &Sandbox<'_>) -> Result<(), String> {
+    let read = |name: &str| fs::read(sandbox.path(name)).map_err(|why| format!("{name}: {why}"));
+    let own = String::from_utf8_lossy(&read(LICENCE)?).into_owned();
+    let crates: Vec<Crate> =
+        serde_json::from_slice(&read("crates.json")?).map_err(|why| why.to_string())?;
+    let text = bill::licences(&own, &crates, &wheel_licences(sandbox)?);
+    let binary = sandbox.path("binary");
+    let written = fs::write(&binary, with_licences(read("stripped")?, &text))
+        .and_then(|()| fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::write(sandbox.path("licenses.txt"), &text));
+    written.map_err(|why| why.to_string())
+}
+
+fn with_licences(mut program: Vec<u8>, text: &str) -> Vec<u8> {
+    program.extend(text.bytes());
+    program.extend((text.len() as u64).to_le_bytes());
+    program.extend(LICENCES_MARK);
+    program
+}
 
 /// Bytes in a unit of `Installed-Size`.
 const SIZE_UNIT: usize = 1024;
@@ -83,12 +115,12 @@ struct Parts {
     name: String,
     binary: Vec<u8>,
     facts: serde_json::Value,
+    commit: String,
     release: Release,
     command: Command,
     crates: Vec<Crate>,
     tools: Vec<Tool>,
-    /// Name and text of the licence of each linked wheel.
-    wheels: Vec<(String, String)>,
+    licences: String,
     /// Contents of [`TEMPLATES`], with names filled in.
     templates: Vec<(String, String)>,
     depends: String,
@@ -115,7 +147,8 @@ impl Parts {
             command: Command::parse(&text(definition::FILE)?)?,
             crates,
             tools,
-            wheels: wheel_licences(sandbox)?,
+            licences: text("licenses.txt")?,
+            commit: sandbox.arg("commit")?.to_string(),
             templates: Vec::new(),
             binary,
             depends,
@@ -228,10 +261,6 @@ impl Parts {
         manual::page(&self.command, &about)
     }
 
-    fn licences(&self) -> String {
-        bill::licences(self.template("LICENSE"), &self.crates, &self.wheels)
-    }
-
     fn bill(&self) -> String {
         let digest = Digest::of(&self.binary).to_string();
         let (name, version) = (&self.name, &self.release.version);
@@ -251,6 +280,7 @@ impl Parts {
             "name": self.name,
             "version": self.release.version,
             "date": self.release.date,
+            "commit": self.commit,
             "target": self.fact("target"),
             "manifest_sha256": self.fact("manifest_sha256"),
             "tools": self.tools,
@@ -278,7 +308,7 @@ impl Parts {
             Member::text("CHANGELOG.md", self.template("packaging/CHANGELOG.md")),
             Member::text("LICENSE", self.template("LICENSE")),
             Member::text("README.md", self.template("packaging/README.md")),
-            Member::text("licenses.txt", self.licences()),
+            Member::text("licenses.txt", self.licences.clone()),
         ]);
         members
     }
@@ -330,7 +360,7 @@ impl Parts {
                 self.template("packaging/debian/copyright"),
             ),
             Member::text(doc("changelog.gz"), gzip(changes.as_bytes())),
-            Member::text(doc("licenses.txt.gz"), gzip(self.licences().as_bytes())),
+            Member::text(doc("licenses.txt.gz"), gzip(self.licences.as_bytes())),
             Member::text(doc("README.md"), self.template("packaging/README.md")),
             Member::text(doc("MANIFEST.json"), self.manifest()),
             Member::text(doc(&format!("{name}.cdx.json")), self.bill()),
@@ -445,11 +475,21 @@ pub fn assemble(sandbox: &Sandbox<'_>) -> Result<(), String> {
 mod tests {
     use std::process::Command;
 
+    use super::{LICENCES_MARK, with_licences};
     use crate::site::Site;
     use crate::toolchain::on_path;
 
     /// Tenths of the exposure that `systemd-analyze security` may find, of 100.
     const EXPOSURE_MOST: &str = "--threshold=15";
+
+    #[test]
+    fn a_program_ends_with_its_licences_as_it_looks_for_them() {
+        let made = with_licences(b"program".to_vec(), "be kind");
+        assert_eq!(made, b"programbe kind\x07\0\0\0\0\0\0\0LICENCES");
+        let about = std::fs::read_to_string(Site::here().root.join("src/cli/about.rs")).unwrap();
+        let mark = String::from_utf8_lossy(LICENCES_MARK);
+        assert!(about.contains(&format!("b\"{mark}\"")));
+    }
 
     /// A drop-in that states the command takes back what another has stated of it.
     #[test]
