@@ -175,6 +175,37 @@ fn no_ptx(bytes: &[u8]) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    /// The libraries of a link with the oldest glibc are more than those of today's.
+    #[test]
+    fn the_container_has_every_library_that_a_binary_may_need() {
+        const MACHINE: &str = "x86_64-linux-gnu";
+        let file = Site::here().root.join("packaging/Containerfile");
+        let text = std::fs::read_to_string(file).unwrap().replace("\\\n", "");
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("RUN "))
+            .unwrap();
+        if !Path::new("/lib").join(MACHINE).is_dir() {
+            return;
+        }
+        let place = std::env::temp_dir().join(format!("atlas-container-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let line = line.replace("/out", place.to_str().unwrap());
+        let mut shell = std::process::Command::new("sh");
+        let done = shell
+            .args(["-e", "-c", &line])
+            .env("MACHINE", MACHINE)
+            .status();
+        assert!(done.unwrap().success());
+        for library in LIBRARIES {
+            let lies = |folder: &str| place.join(folder).join(library).is_file();
+            let elsewhere = library == "libcuda.so.1" || library.contains("aarch64");
+            let found = lies("lib64") || lies(&format!("lib/{MACHINE}"));
+            assert!(found != elsewhere, "{library}");
+        }
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+
     #[test]
     fn a_symbol_of_a_later_glibc_is_found() {
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
