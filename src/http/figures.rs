@@ -4,6 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::histogram::Histogram;
 
+/// Marks an answer of /health that is no fault whatever its status, for a server that starts or
+/// ends is asked every second how it is.
+#[derive(Clone, Copy)]
+pub struct Foreseen;
+
 /// Figures of the server itself.
 #[derive(Debug, Default)]
 pub struct ServerFigures {
@@ -17,8 +22,11 @@ pub struct ServerFigures {
 
 impl ServerFigures {
     /// Counts an answer. A request for what is not offered is the client's mistake, not a failure.
-    pub fn count_response(&self, status: hyper::StatusCode) {
-        let class = match status {
+    pub fn count_response<B>(&self, response: &hyper::Response<B>) {
+        if response.extensions().get::<Foreseen>().is_some() {
+            return;
+        }
+        let class = match response.status() {
             hyper::StatusCode::NOT_IMPLEMENTED => 4,
             status => usize::from(status.as_u16() / 100).clamp(1, 5),
         };

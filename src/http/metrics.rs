@@ -1,11 +1,15 @@
 //! `GET /metrics`: figures in the Prometheus text format (version 0.0.4).
 
+mod process;
+#[cfg(test)]
+mod reference;
 mod vllm;
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 use crate::engine::Stats;
+use crate::target;
 
 use super::figures::Times;
 use super::settings::Compatibility;
@@ -38,6 +42,8 @@ impl Page {
 /// The whole page.
 pub fn page(state: &State) -> String {
     let mut page = Page::default();
+    build(&mut page);
+    process::write(&mut page, state.created);
     server(&mut page, state);
     if let Some(service) = state.service() {
         engine(&mut page, service.engine.stats());
@@ -52,6 +58,19 @@ pub fn page(state: &State) -> String {
         }
     }
     page.text
+}
+
+fn build(page: &mut Page) {
+    let labels = format!(
+        "{{binary=\"{}\",version=\"{}\",hardware=\"{}\",model=\"{}\",quantisation=\"{}\"}}",
+        target::BINARY,
+        env!("CARGO_PKG_VERSION"),
+        target::HARDWARE,
+        target::MODEL,
+        target::QUANT
+    );
+    let help = "1, with what this binary is in its labels.";
+    page.series("gauge", "atlas_build_info", help, &[(labels.as_str(), 1.0)]);
 }
 
 fn server(page: &mut Page, state: &State) {

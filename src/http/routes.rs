@@ -22,6 +22,7 @@ use super::call::{ANTHROPIC_REQUEST_ID, Call, REQUEST_ID};
 use super::chat;
 use super::completions;
 use super::error::{ApiError, Dialect};
+use super::figures::Foreseen;
 use super::generate::Answer;
 use super::generate::stream::ReplyStream;
 use super::host::{self, Hosts};
@@ -222,7 +223,7 @@ pub async fn respond(
         headers.insert(ANTHROPIC_REQUEST_ID, call.id.clone());
     }
     call.answered(response.status());
-    state.figures.count_response(response.status());
+    state.figures.count_response(&response);
     response
 }
 
@@ -414,15 +415,18 @@ fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
 }
 
 fn health(state: &State) -> Response<ResponseBody> {
-    let problem = match state.service() {
-        _ if state.is_draining() => json!({"status": "draining"}),
-        None => loading_json(state),
+    let (problem, foreseen) = match state.service() {
+        _ if state.is_draining() => (json!({"status": "draining"}), true),
+        None => (loading_json(state), true),
         Some(service) if service.engine.phase() == Phase::Serving => {
             return json_response(StatusCode::OK, &json!({"status": "ready"}));
         }
-        Some(_) => json!({"status": "stopped"}),
+        Some(_) => (json!({"status": "stopped"}), false),
     };
     let mut response = json_response(StatusCode::SERVICE_UNAVAILABLE, &problem);
+    if foreseen {
+        response.extensions_mut().insert(Foreseen);
+    }
     response
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static("1"));

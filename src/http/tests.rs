@@ -366,6 +366,8 @@ fn while_loading_health_tells_progress_and_chat_says_when_to_retry() {
     let health = server.get("/health");
     assert_eq!(health.status, 503);
     assert_eq!(health.json()["percent"], 25);
+    let page = server.get("/metrics").body;
+    assert!(page.contains("{class=\"5xx\"} 0"), "{page}");
     let chat = server.chat(json!({}));
     assert_eq!(
         (chat.status, chat.error()["code"].clone()),

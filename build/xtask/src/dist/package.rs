@@ -491,6 +491,21 @@ mod tests {
         assert!(about.contains(&format!("b\"{mark}\"")));
     }
 
+    #[test]
+    fn alerts_are_rules_of_prometheus() {
+        let Some(program) = on_path("promtool") else {
+            return;
+        };
+        let rules = Site::here().root.join("packaging/alerts.yml");
+        let mut command = Command::new(program);
+        let done = command
+            .args(["check", "rules"])
+            .arg(rules)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+
     /// A drop-in that states the command takes back what another has stated of it.
     #[test]
     fn drop_ins_leave_the_command_to_the_unit_and_hold_nothing_that_an_older_systemd_lacks() {
