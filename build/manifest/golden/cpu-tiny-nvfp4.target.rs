@@ -58,7 +58,7 @@ kv = "f32"
 sequences = 16
 context = 2048
 kv_tokens = 32768
-snapshots = 64
+snapshots = 44
 drafts = 14
 queued = 64
 page = 64
@@ -251,9 +251,9 @@ pub const MAX_CONTEXT: usize = 2048;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
 /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
-pub const STATES: usize = 94;
+pub const STATES: usize = 74;
 /// Recurrent states kept for prompts to come.
-pub const SNAPSHOTS: usize = 64;
+pub const SNAPSHOTS: usize = 44;
 /// Draft tokens of all sequences that one step may verify.
 pub const DRAFTS: usize = 14;
 /// Requests that may wait for a slot.

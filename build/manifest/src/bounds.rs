@@ -395,10 +395,12 @@ fn columns_key(target: &Target, row: &Row) -> (String, u64) {
         Role::Output => {
             let attentions = target.attentions().into_iter();
             let is = |each: &Attends<'_>| each.facts.o_columns() == row.k() as u64;
-            let its = attentions
+            let mut its = attentions
                 .filter(is)
                 .map(|each| (each.table(), each.facts.heads));
-            let (table, heads) = its.last().unwrap_or(("attention", model.attention.heads));
+            let (table, heads) = its
+                .next_back()
+                .unwrap_or(("attention", model.attention.heads));
             return (format!("{table}.heads"), heads);
         }
         Role::GdnOutput => ("gdn.value_heads", gdn.map(|gdn| gdn.value_heads)),

@@ -57,10 +57,7 @@ pub fn contradiction(config: &Value, facts: &[Fact]) -> Option<Contradiction> {
 }
 
 /// Everything that `config` states at some pointers, each with its whole pointer.
-fn stated<'a>(
-    config: &'a Value,
-    pointers: impl Iterator<Item = &'static str>,
-) -> Vec<(String, &'a Value)> {
+fn stated(config: &Value, pointers: impl Iterator<Item = &'static str>) -> Vec<(String, &Value)> {
     let mut stated = Vec::new();
     for pointer in pointers {
         collect(config, pointer, String::new(), &mut stated);

@@ -373,7 +373,9 @@ mod tests {
             tools: String::new(),
             policy: Policy::default(),
         };
-        ["explain", "work"].map(|name| std::fs::create_dir_all(site.atlas().join(name)).unwrap());
+        for name in ["explain", "work"] {
+            std::fs::create_dir_all(site.atlas().join(name)).unwrap();
+        }
         let run = |fail: bool| {
             let step = Step {
                 reads: Some(Reads::of(&["read"])),
