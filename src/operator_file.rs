@@ -1,9 +1,10 @@
 //! Files that an operator names: keys, certificates, settings, conversations, golden tokens; and
 //! files of lines that are written for one.
 //!
-//! Nothing but a regular file of a bounded size is read, wherever links lead to it: a pipe is waited
-//! for without end, and a device gives without end. To open a device may do something already, so
-//! the name is looked at first; what was opened is looked at again, without waiting for a writer.
+//! Nothing but a regular file of a bounded size is read, wherever links lead to it: a pipe is
+//! waited for without end, and a device gives without end. To open a device may do something
+//! already, so the name is looked at first; what was opened is looked at again, without waiting for
+//! a writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Take, Write};

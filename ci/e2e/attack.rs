@@ -325,7 +325,8 @@ fn sent_whole(server: &Server, request: &[u8]) -> Answer {
 /// A request with a body of so many bytes, none of them JSON.
 fn bulky(method: &str, more: &str, bytes: usize) -> Vec<u8> {
     let head = format!(
-        "{method} /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}content-length: {bytes}\r\n\r\n"
+        "{method} /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         {more}content-length: {bytes}\r\n\r\n"
     );
     [head.into_bytes(), vec![b'x'; bytes]].concat()
 }
@@ -354,7 +355,8 @@ fn an_answer_before_the_end_of_a_body_reaches_its_client() {
     let key = "authorization: Bearer someone-0123456789abcdef\r\n";
     let chunked = |chunks: usize| {
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{key}transfer-encoding: chunked\r\n\r\n"
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             {key}transfer-encoding: chunked\r\n\r\n"
         );
         let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
         (head + &chunk.repeat(chunks) + "0\r\n\r\n").into_bytes()

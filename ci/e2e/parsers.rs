@@ -89,9 +89,9 @@ fn dear(mark: &str) -> Vec<(&'static str, Value)> {
         ("/v1/chat/completions", called),
         form(json!({"grammar": rules(1_200)})),
         form(json!({"guided_json": schema})),
-        form(
-            json!({"guided_regex": format!("({mark}|(a|b|[c-z]{{1,40}}){{1,30}}){{1,2}}x{{1,200}}")}),
-        ),
+        form(json!({"guided_regex": format!(
+            "({mark}|(a|b|[c-z]{{1,40}}){{1,30}}){{1,2}}x{{1,200}}"
+        )})),
     ]
 }
 

@@ -392,9 +392,9 @@ struct Warpgroups {
         tell(tiles);
       }
       if constexpr (kParts > 1) {
+        static_assert(kKnown > 1, "a tile is still known when the end behind it is told");
         __syncwarp();         // lanes that copied or told go together
-        static_assert(kKnown > 1, "the end that is told behind the tile leaves what is known of it");
-    ptx::cluster_sync();  // all segments are there
+        ptx::cluster_sync();  // all segments are there
         ptx::cluster_sync();  // they have been read
       }
     } else {

@@ -9,8 +9,9 @@
 //! is for the owner of the file (or CAP_LEASE) on a file system that has them, and protects where
 //! every way to the file leads through this kernel's view of it: not on FUSE or a network, whose
 //! other end changes files by itself, nor on overlays, below which they have other names. Elsewhere
-//! weights are copied to memory, where nobody can cut them. Renaming another file to its place disturbs no
-//! lease. A disk that fails under a mapping still raises SIGBUS: no lease helps against that.
+//! weights are copied to memory, where nobody can cut them. Renaming another file to its place
+//! disturbs no lease. A disk that fails under a mapping still raises SIGBUS: no lease helps against
+//! that.
 //!
 //! The kernel tells the holder by a signal; here by one that does nothing by default, and the lease
 //! is asked for its state instead, at each step and a few times a second between them.

@@ -88,8 +88,8 @@ mod device {
     /// Threads that are left to the driver.
     const DRIVER: usize = 8;
 
-    /// Threads that work for it at once, at most: the driver's, and those that read weights or check
-    /// the model before serving.
+    /// Threads that work for it at once, at most: the driver's, and those that read weights or
+    /// check the model before serving.
     pub fn threads() -> usize {
         DRIVER + READERS.max(threads::cores())
     }

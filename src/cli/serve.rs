@@ -43,8 +43,8 @@ use super::{Exit, Failure};
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PORT_DEFAULT: u16 = 8000;
-/// Threads of the server: for connections; to accept them and wait for signals; to read files again;
-/// to write lines to two files.
+/// Threads of the server: for connections; to accept them and wait for signals; to read files
+/// again; to write lines to two files.
 pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
 /// Who may read the access log: the server's user and group.
 const ACCESS_LOG_MODE: u32 = 0o640;
@@ -474,8 +474,8 @@ async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
     }
 }
 
-/// Thread that reads keys and certificate again whenever it is asked to: a disk that does not answer
-/// keeps neither requests nor other signals waiting.
+/// Thread that reads keys and certificate again whenever it is asked to: a disk that does not
+/// answer keeps neither requests nor other signals waiting.
 fn reloader(state: Arc<State>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
     let (readings, asked) = mpsc::sync_channel(1);
     let builder = thread::Builder::new().name("reload".to_owned());

@@ -12,9 +12,9 @@
 //!
 //! There is one slot more than a step has sequences. It is taken by who holds none where another
 //! one, of those that it shares the next owner with, holds several: its first token does not wait
-//! for the end of somebody's reply. Meanwhile who holds the most leaves a sequence out of each step,
-//! another one each time. Nor does a first token wait for prompts of who holds more: those are left
-//! out of a step, though never of two in a row.
+//! for the end of somebody's reply. Meanwhile who holds the most leaves a sequence out of each
+//! step, another one each time. Nor does a first token wait for prompts of who holds more: those
+//! are left out of a step, though never of two in a row.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -190,8 +190,9 @@ impl Turns {
 /// A connection that returns, and all those of a client together that do not, may have so many
 /// calls waiting, and a connection as many replies beyond the first of each. All share four times
 /// that: a connection may take as many places as are free, those of a client that return, or do
-/// not, half as many again, and one that has nothing there twice as many. So there is always a place
-/// for who has none, whatever others have queued. Room for the tokens of prompts is shared likewise.
+/// not, half as many again, and one that has nothing there twice as many. So there is always a
+/// place for who has none, whatever others have queued. Room for the tokens of prompts is shared
+/// likewise.
 #[derive(Debug)]
 pub struct Waiting {
     calls_max: usize,
@@ -214,8 +215,8 @@ struct Queued {
 pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
-    /// Places for `calls_max` calls of a connection with prompts of at most `context` tokens, beside
-    /// a quarter as many tokens of others.
+    /// Places for `calls_max` calls of a connection with prompts of at most `context` tokens,
+    /// beside a quarter as many tokens of others.
     pub fn new(calls_max: usize, context: usize) -> Waiting {
         let tokens = calls_max.saturating_mul(context);
         Waiting {

@@ -20,9 +20,10 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 pub const IDLE_TIMEOUT_SCARCE: Duration = HEAD_TIMEOUT;
 /// Time beyond that, for a request that is on its way.
 pub const IDLE_GRACE: Duration = Duration::from_secs(5);
-/// Bytes that are read and dropped of a client that is still sending behind its last answer, and for
-/// how long, in all and between two pieces: a connection that is closed with bytes unread is reset, and
-/// the answer may be lost with it. No longer than a head may take, so that nobody gains by it.
+/// Bytes that are read and dropped of a client that is still sending behind its last answer, and
+/// for how long, in all and between two pieces: a connection that is closed with bytes unread is
+/// reset, and the answer may be lost with it. No longer than a head may take, so that nobody gains
+/// by it.
 pub const LINGER_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 pub const LINGER_TIMEOUT: Duration = HEAD_TIMEOUT;
 pub const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(2);

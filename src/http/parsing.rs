@@ -137,7 +137,8 @@ impl Drop for Body {
     }
 }
 
-/// Client that waits for what is made of a body. The work ends at its next step when this is dropped.
+/// Client that waits for what is made of a body. The work ends at its next step when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Client {
     desk: Arc<Desk>,

@@ -36,7 +36,7 @@ kv_pages = 512
 kv_bytes = 268435456
 state_matrix_bytes_per_sequence = 786432
 state_conv_bytes_per_sequence = 18432
-resident_bytes = 328629100
+resident_bytes = 338287468
 
 [leaf]
 hw = "cpu"

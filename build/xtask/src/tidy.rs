@@ -205,9 +205,11 @@ fn missing(root: &Path, row: &str) -> Vec<String> {
         let (file, test) = name.split_once(' ')?;
         let text = fs::read_to_string(root.join(file)).ok()?;
         let (before, _) = text.split_once(&format!("fn {test}()"))?;
+        let before = before.trim_end();
+        let before = before.strip_suffix("async").unwrap_or(before);
         let mut above = before.trim_end().lines().rev().map(str::trim);
         let attribute = above.find(|line| !line.starts_with("#[should_panic"))?;
-        (attribute == "#[test]").then_some(())
+        (attribute == "#[test]" || attribute.starts_with("#[tokio::test")).then_some(())
     };
     let absent = tests.into_iter().filter(|name| is_test(name).is_none());
     absent.map(String::from).collect()

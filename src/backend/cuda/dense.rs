@@ -94,8 +94,8 @@ impl Dense for Cuda {
         let keep = u32::from(keep);
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out, and
-        // parts have no more; `arrived` has numbers.
+        // room for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out,
+        // and parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
                 residual, norm, x, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1, w2,

@@ -68,8 +68,8 @@ impl Cuda {
     fn copy_ahead(&mut self, ahead: &Batch) -> Result<(), CudaError> {
         let Guesses { beside, copied, .. } = &self.guesses;
         self.step.ahead.begun = true;
-        // SAFETY: `begun` is false behind a wait for all operations on the batch before alone, which
-        // waited for its copy; and no wait has failed.
+        // SAFETY: `begun` is false behind a wait for all operations on the batch before alone,
+        // which waited for its copy; and no wait has failed.
         unsafe { self.step.ahead.begin(ahead, beside)? };
         copied.record(beside)?;
         copied.hold(&self.queue.stream)

@@ -130,9 +130,10 @@ pub enum Work {
 /// A node of the graph.
 ///
 /// It runs in `.atlas/work/<label>`, emptied first; actions that share a cache run in a folder of
-/// that name, in which an input that is there already stays with its time stamp. In arguments and environment values `{work}`
-/// stands for that folder, `{cache}` for the action's cache, `{atlas}` for `.atlas` and `{root}`
-/// for the workspace, all absolute. The key covers the text before they are replaced.
+/// that name, in which an input that is there already stays with its time stamp. In arguments and
+/// environment values `{work}` stands for that folder, `{cache}` for the action's cache, `{atlas}`
+/// for `.atlas` and `{root}` for the workspace, all absolute. The key covers the text before they
+/// are replaced.
 #[derive(Clone, Debug)]
 pub struct Action {
     /// Unique in the graph, and a file name once `/` and spaces are replaced; names the action in
