@@ -16,7 +16,7 @@ use crate::threads::cores;
 /// What the server takes of the host's memory beside the model, at most: requests on their way,
 /// replies that are waited for, stored responses, texts and grammars that were met before, and the
 /// program itself. `http::limits` adds up its part.
-pub const SERVER_BYTES: u64 = 400 * MEBIBYTE;
+pub const SERVER_BYTES: u64 = 392 * MEBIBYTE;
 
 /// Addresses that threads, pools of small blocks and mapped files reserve beside the memory that is
 /// used of them: so many threads, and two for each core.

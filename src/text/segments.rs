@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::executor::TokenId;
 
 /// Bytes that remembered texts and their ids take at most.
-pub const SEGMENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const SEGMENTS_BYTES_MAX: usize = 56 * 1024 * 1024;
 /// Bytes that an entry takes beside its text and its ids.
 const ENTRY_BYTES: usize = 96;
 /// Bytes that a domain takes beside its texts.
