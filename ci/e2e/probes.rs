@@ -248,7 +248,10 @@ fn models_version_and_metrics_answer() {
     assert!(metrics.head.contains("text/plain; version=0.0.4"));
     for line in metrics.body.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(name.starts_with("atlas_"), "{line}");
+        let known = ["atlas_", "process_"]
+            .iter()
+            .any(|start| name.starts_with(start));
+        assert!(known, "{line}");
         value.parse::<f64>().unwrap();
     }
 }

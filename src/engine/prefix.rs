@@ -57,6 +57,11 @@ const WEIGHT: f64 = 1.0 / 32.0;
 /// Part of its worth that a beginning has at most before it was found: one that was has to be worth
 /// half as much, or each would drive out the next where all come equally often.
 const UNFOUND: f64 = 0.5;
+/// States of beginnings of which nothing is known yet that make way for each other, whatever they
+/// are worth: what has just been asked for is there when it comes again at once.
+const NEWCOMERS: usize = 4;
+/// Part of all states that they are at most.
+const NEWCOMERS_PART: usize = 8;
 /// Parts of a share that count where all have less.
 const SHARE_PARTS: usize = 8;
 /// Beginnings that went and are remembered: how long ago they were asked for.
@@ -763,6 +768,8 @@ impl<N: Naming> Prefixes<N> {
             let may_go = self.ends.iter().copied().filter(may_go);
             let least = may_go.clone().min_by_key(|id| worth(*id));
             let least = least.filter(|id| worth(*id) < own_worth);
+            let newcomer = || self.newcomer(may_go.clone()).filter(|_| !is_middle);
+            let least = least.or_else(newcomer);
             // Who has less is not held out by what others' prompts are worth.
             let of_others = may_go.filter(|id| self.kept(*id).owner != owner && !is_middle);
             let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
@@ -774,6 +781,20 @@ impl<N: Naming> Prefixes<N> {
             of.asked = now;
         });
         state
+    }
+
+    /// The oldest of the youngest [`NEWCOMERS`] among `ids`, or the one worth least if there are
+    /// fewer.
+    fn newcomer(&self, ids: impl Iterator<Item = NodeId> + Clone) -> Option<NodeId> {
+        let is_new = |id: &NodeId| {
+            let reuse = &self.node(*id).reuse;
+            !reuse.found && reuse.gap.is_none()
+        };
+        let mut new: Vec<NodeId> = ids.clone().filter(is_new).collect();
+        new.sort_by_key(|id| Reverse((self.node(*id).reuse.last, *id)));
+        let places = NEWCOMERS.min(self.snapshots_total / NEWCOMERS_PART);
+        let oldest = new.get(places.checked_sub(1)?).copied();
+        oldest.or_else(|| ids.min_by_key(|id| self.worth(*id, None)))
     }
 
     /// Worth of the state behind a block, where nothing else needs the one behind `left`.
