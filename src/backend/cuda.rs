@@ -183,7 +183,7 @@ pub struct Cuda {
 const _: () = assert!(ROWS_MAX * WIDEST_ROW <= i32::MAX as usize);
 const _: () = assert!(ENDS_MAX * VOCAB <= i32::MAX as usize);
 
-/// What becomes of launches.
+/// Fate of launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Runs,

@@ -299,7 +299,7 @@ pub struct Engine {
     pub chat: TextSide,
 }
 
-/// What comes of loading the text side.
+/// Result of loading the text side.
 pub type TextSide = oneshot::Receiver<Result<ChatModel, Failure>>;
 
 /// The same, whose end nobody waits for yet.

@@ -32,7 +32,7 @@ impl Naming for Sums {
     }
 }
 
-/// That of 128 bits which Fowler, Noll and Vo chose.
+/// Prime of 128 bits that Fowler, Noll and Vo chose.
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
 
 /// Agents with prompts of some length, of which they share a part.

@@ -265,7 +265,7 @@ impl Ord for Ordered {
     }
 }
 
-/// What was driven out since the start.
+/// Beginnings that were driven out since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Beginnings, each up to a state or to its end.

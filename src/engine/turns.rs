@@ -76,7 +76,7 @@ struct Share {
 pub struct Held(HashMap<Owner, Share>);
 
 impl Held {
-    /// Those that are held by `running`.
+    /// Slots that are held by `running`.
     pub fn of(running: impl Iterator<Item = Source>) -> Held {
         let mut held = Held::default();
         for source in running {
@@ -201,7 +201,7 @@ pub struct Waiting {
     owners: HashMap<Owner, Queued>,
 }
 
-/// What an owner has waiting.
+/// Requests that an owner has waiting.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     replies: usize,

@@ -269,7 +269,7 @@ fn with_other_message(conversation: &Conversation) -> Conversation {
     }
 }
 
-/// The same conversation, with a sign behind the last message's words.
+/// Conversation with a sign behind the last message's words.
 fn signed(conversation: &Conversation) -> Conversation {
     let mut signed = conversation.clone();
     if let Some(last) = signed.messages.last_mut() {

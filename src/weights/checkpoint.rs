@@ -39,7 +39,7 @@ pub struct Checkpoint {
     layout: Layout,
     /// Tensors of a vision tower and their bytes.
     vision: [u64; 2],
-    /// What its configuration says of the model's maths that nothing here knows.
+    /// Keys of its configuration about the model's maths that nothing here knows.
     unknown_maths: Vec<String>,
     /// File of the weights, ready for the kernels, if they are not in `files`.
     packed: Option<Arc<Packed>>,

@@ -21,7 +21,7 @@ enum Of {
     Model(fn(&Model) -> Option<Fact>),
 }
 
-/// What a kernel takes.
+/// Shapes that a kernel takes.
 struct Bound {
     /// Op and name of the kernel whose bound it is; absent: of all kernels of an op.
     kernel: Option<[&'static str; 2]>,
@@ -227,7 +227,7 @@ const BOUNDS: &[Bound] = &[
         "ops/moe/rows_f16.cuh",
         "kGatePanels % kAtOnce == 0",
         Of::Experts(|it, hidden| {
-            // As many warps as the smaller of both kinds of blocks has.
+            // Warps of the smaller of both kinds of blocks.
             let at_once = 8 / segments(hidden);
             let holds = (it.intermediate / 8).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)
@@ -316,7 +316,7 @@ const fn columns_of(format: Format) -> u64 {
 }
 
 impl Of {
-    /// What a bound says of a target: the shape that it is about, if it is of some, and a fact.
+    /// A bound of a target: the shape that it is about, if it is of some, and a fact.
     fn facts(&self, target: &Target) -> Vec<(Option<String>, String, u64, bool)> {
         let model = &target.model;
         let of = |table: &str, (key, value, holds): Fact| {

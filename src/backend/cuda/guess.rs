@@ -14,7 +14,7 @@ use crate::target::VOCAB;
 const ACCEPTED: usize = 2;
 // Positions are numbers of rules, which are F32.
 const _: () = assert!(crate::target::MAX_CONTEXT <= 1 << 24);
-// Of rows ahead only the tiles of one attention shape move on.
+// Tiles of rows ahead move on for one attention shape only.
 const _: () = assert!(crate::target::MTP_LAYERS == 0 || SHAPES == 1);
 
 /// Guesses in page-locked memory, which the device writes and the host reads behind a wait.

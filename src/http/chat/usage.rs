@@ -54,7 +54,7 @@ impl UsageTold {
 pub struct Tally {
     told: UsageTold,
     so_far: Usage,
-    /// What was cached is known.
+    /// The cached part is known.
     admitted: bool,
 }
 

@@ -53,7 +53,7 @@ pub struct Ask {
     /// The field of the request that holds them.
     pub messages_field: &'static str,
     pub start: Start,
-    /// Those that the request sets.
+    /// Variables that the request sets.
     pub variables: Vec<Variable>,
     /// In the form of the chat completions API; empty when no tool may be called.
     pub tools: Vec<Value>,

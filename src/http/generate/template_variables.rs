@@ -17,9 +17,9 @@ const BESIDE: &[&str] = &["preserve_thinking", "clear_thinking", "reasoning_effo
 const SWITCHES: &[&str] = &["enable_thinking", SWITCH];
 /// The switch by the name that some templates read.
 const SWITCH: &str = "thinking";
-/// Those that bound the reasoning whether or not the template reads them.
+/// Variables that bound the reasoning whether or not the template reads them.
 const BOUNDS: &[&str] = &["thinking_budget", "reasoning_effort"];
-/// What the server sets itself.
+/// Variables that the server sets itself.
 const RESERVED: &[&str] = &[
     "messages",
     "tools",

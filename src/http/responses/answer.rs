@@ -174,7 +174,7 @@ pub struct Composer {
     summarized: bool,
     /// What of the request is not enforced; the last event tells it.
     warnings: Vec<String>,
-    /// What is stored with the response, and where.
+    /// Items that are stored with the response, and where.
     kept: Option<(Kept, Store)>,
     open: Option<Open>,
     /// Positions of text that has not been told yet.

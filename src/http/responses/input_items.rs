@@ -50,7 +50,7 @@ pub fn of(input: &Value, store: &Store) -> Vec<Item> {
         .collect()
 }
 
-/// What a page is asked for with.
+/// Query of a page.
 struct Page<'q> {
     limit: usize,
     /// Oldest first.

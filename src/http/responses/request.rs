@@ -39,7 +39,7 @@ const TEXT_LOGPROBS: &str = "message.output_text.logprobs";
 pub struct ResponsesRequest {
     pub ask: Ask,
     pub stream: bool,
-    /// What is stored with the response, if it is.
+    /// Items that are stored with the response, if it is.
     pub kept: Option<Kept>,
     pub names: ToolNames,
     /// Reasoning items also hold their text in the field that is opaque to clients.

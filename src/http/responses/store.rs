@@ -24,9 +24,9 @@ pub struct Stored {
     pub response: Arc<str>,
     /// JSON of the conversation up to and with it, as a list of messages in the form of templates.
     pub history: Arc<str>,
-    /// What it was asked with beside earlier responses.
+    /// Items that it was asked with beside earlier responses.
     pub input: Arc<[Item]>,
-    /// What the response put out.
+    /// Items that the response put out.
     pub items: Arc<[Item]>,
 }
 

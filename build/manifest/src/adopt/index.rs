@@ -76,7 +76,7 @@ impl Index {
         Ok(index)
     }
 
-    /// What problems call the list of tensors.
+    /// Name of the list of tensors in problems.
     pub fn key(&self) -> &'static str {
         match &self.header {
             Some(_) => "tensors",

@@ -1,4 +1,4 @@
-//! What a test step reads. A step that passed is up to date while all of it stays the same.
+//! Inputs of a test step. A step that passed is up to date while all of them stay the same.
 //!
 //! Tests are not confined as actions are: what is named here is what may change how a step ends. A
 //! clone without `.atlas` runs every step.
@@ -48,12 +48,12 @@ pub const BESIDE_MODEL: &[&str] = &[
     "targets",
 ];
 
-/// What decides how a step ends, beside xtask itself and the compiler.
+/// Inputs that decide how a step ends, beside xtask itself and the compiler.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     /// Files, and folders with all below them.
     paths: Vec<String>,
-    /// Those of them that are left out.
+    /// Paths among them that are left out.
     but: &'static [&'static str],
     /// Target whose files are read.
     leaf: Option<String>,

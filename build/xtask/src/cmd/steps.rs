@@ -58,7 +58,7 @@ pub struct Step {
     /// The promise that breaks if this step is not run.
     pub protects: &'static str,
     pub turn: Turn,
-    /// What it reads, if it need not run again while that stays the same.
+    /// Inputs, if it need not run again while they stay the same.
     pub reads: Option<Reads>,
     pub run: Run,
 }

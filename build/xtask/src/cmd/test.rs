@@ -242,7 +242,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What is known of steps that passed.
+/// Record of steps that passed.
 struct Passes {
     atlas: PathBuf,
     digests: Digests,
@@ -271,7 +271,7 @@ impl Passes {
         })
     }
 
-    /// What a step is remembered by, and why it has to run; no reason if it is up to date.
+    /// Facts of a step, and why it has to run; no reason if it is up to date.
     fn known(&self, site: &Site, step: &Step) -> Result<Option<Known>, Failure> {
         let Some(reads) = &step.reads else {
             return Ok(None);
@@ -299,7 +299,7 @@ fn slug(name: &str) -> String {
     format!("test-{}", name.replace(['/', ' '], "-"))
 }
 
-/// What decides whether a step runs.
+/// Facts that decide whether a step runs.
 struct Known {
     facts: String,
     reason: Option<Reason>,

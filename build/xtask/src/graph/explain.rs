@@ -57,7 +57,7 @@ pub fn reason(atlas: &Path, slug: &str, text: &str) -> Reason {
     changed(atlas, slug, text).unwrap_or(Reason::Gone)
 }
 
-/// What makes `text` differ from what was recorded; `None` if nothing does.
+/// Difference of `text` from the record; `None` if there is none.
 pub fn changed(atlas: &Path, slug: &str, text: &str) -> Option<Reason> {
     match fs::read_to_string(atlas.join("explain").join(slug)) {
         Err(_) => Some(Reason::First),
