@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -126,6 +127,30 @@ class Client:
         self.model = named[0]["id"]
         meta = named[0].get("meta") or {}
         self.context = named[0].get("max_model_len") or meta.get("n_ctx_train")
+
+    def version(self):
+        """Target and version that the server tells; None where it tells none."""
+        connection = self.connect()
+        try:
+            connection.request("GET", self.base.removesuffix("/v1") + "/version", headers=self.headers)
+            told = json.loads(connection.getresponse().read())
+            return " ".join(told[name] for name in ("target", "version") if name in told) or None
+        except (OSError, ValueError, TypeError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def machine(self):
+        """Card with its clocks, or the processor, of a server on this machine; None of another."""
+        if self.parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+            return None
+        asked = ["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.max.sm", "--format=csv,noheader", "--id=0"]
+        try:
+            name, clock, most = subprocess.run(asked, capture_output=True, text=True,
+                                               check=True).stdout.strip().split(", ")
+            return f"{name}, {clock} of {most}"
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return f"{os.cpu_count()} processor cores ({platform.machine()})"
 
     def ask(self, messages, tokens):
         """One streamed reply; never raises for what a server does."""
@@ -352,6 +377,7 @@ def report(client, found, size):
     at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     host = {"python": platform.python_version(), "cores": os.cpu_count()}
     return {"format": FORMAT, "at": at, "url": client.url, "model": client.model,
+            "server": client.version(), "machine": client.machine(),
             "context": client.context, "ignores_eos": client.exact, "client": host, "size": size,
             "shapes": found}
 

@@ -12,19 +12,25 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 1200, 940
 PANEL_HEIGHT = 330
-STYLE = """
-svg { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; --paper: #fbfaf7; --ink: #1f2328;
- --soft: #6b7280; --line: #e3e0d8; --card: #ffffff; --a: #0f766e; --b: #c2410c; --c: #4f46e5; }
-@media (prefers-color-scheme: dark) { svg { --paper: #12151a; --ink: #e8e6e1; --soft: #9aa3af;
- --line: #2a3038; --card: #1a1f26; --a: #2dd4bf; --b: #fb923c; --c: #a5b4fc; } }
-.paper { fill: var(--paper) } .card { fill: var(--card); stroke: var(--line) }
-text { fill: var(--ink); font-size: 13px } .soft { fill: var(--soft); font-size: 12px }
-.title { font-size: 28px; font-weight: 700 } .head { font-size: 16px; font-weight: 600 }
-.big { font-size: 30px; font-weight: 700 } .value { font-size: 12px; font-weight: 600 }
-.grid { stroke: var(--line) } .a { stroke: var(--a) } .b { stroke: var(--b) } .c { stroke: var(--c) }
-.line { fill: none; stroke-width: 3; stroke-linejoin: round; stroke-linecap: round }
-.fa { fill: var(--a) } .fb { fill: var(--b) } .fc { fill: var(--c) } .thin { opacity: 0.18 }
-"""
+# Colours are attributes of what has them: not every program that draws pictures knows styles.
+PAPER, INK, SOFT, LINE, CARD = "#fbfaf7", "#1f2328", "#6b7280", "#e3e0d8", "#ffffff"
+A, B, C = "#0f766e", "#c2410c", "#4f46e5"
+FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
+CURVE = 'fill="none" stroke-width="3" stroke-linejoin="round" stroke-linecap="round"'
+KINDS = {
+    "": "", "paper": f'fill="{PAPER}"', "card": f'fill="{CARD}" stroke="{LINE}"',
+    "grid": f'stroke="{LINE}"', "thin": 'opacity="0.18"',
+    "soft": f'fill="{SOFT}" font-size="12"', "title": 'font-size="28" font-weight="700"',
+    "head": 'font-size="16" font-weight="600"', "big": 'font-size="30" font-weight="700"',
+    "value": 'font-size="12" font-weight="600"',
+    "a": f'stroke="{A}" {CURVE}', "b": f'stroke="{B}" {CURVE}', "c": f'stroke="{C}" {CURVE}',
+    "fa": f'fill="{A}"', "fb": f'fill="{B}"', "fc": f'fill="{C}"',
+}
+
+
+def drawn(kinds):
+    """Attributes of all these kinds."""
+    return " ".join(KINDS[kind] for kind in kinds.split())
 
 
 def number(value):
@@ -55,7 +61,7 @@ def fine(report, shape):
 
 COLUMNS = [("prompt", lambda row: number(row["prompt_tokens"])),
            ("tok/s", lambda row: number(row["total_tok_s"])),
-           ("tok/s a stream", lambda row: number(row["stream_tok_s"])),
+           ("tok/s a stream, behind its first token", lambda row: number(row["stream_tok_s"])),
            ("first token p50", lambda row: millis(row["ttft_ms"]["p50"])),
            ("p99", lambda row: millis(row["ttft_ms"]["p99"])),
            ("gap p50", lambda row: millis(row["gap_ms"]["p50"])),
@@ -96,7 +102,7 @@ def remarks(rows, busy):
 
 def markdown(report, busy):
     lines = [f"# {report['model']}", "",
-             f"{report['url']}, {report['at']}; context {number(report['context'])}. Tokens are those "
+             f"{measured_on(report)}. {report['url']}, {report['at']}; context {number(report['context'])}. Tokens are those "
              "of the server's usage; first tokens and gaps between events are this client's.", ""]
     for shape, rows in report["shapes"].items():
         lines += [f"## {TITLES[shape]}", ""] + table(shape, rows) + [""]
@@ -155,13 +161,13 @@ def peers(url, model, size):
 # The picture
 
 def text(x, y, words, kind="", anchor="start"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(str(words))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {drawn(kind)}>{escape(str(words))}</text>'
 
 
 def rect(x, y, width, height, kind, round_by=4, title=""):
     told = f"<title>{escape(title)}</title>" if title else ""
     return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}" '
-            f'rx="{round_by}" class="{kind}">{told}</rect>')
+            f'rx="{round_by}" {drawn(kind)}>{told}</rect>')
 
 
 def steps(most):
@@ -201,7 +207,7 @@ class Panel:
         self.most = values[-1]
         for value in values:
             y = self.y(value)
-            self.parts += [f'<line x1="{self.left}" x2="{self.right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>',
+            self.parts += [f'<line x1="{self.left}" x2="{self.right}" y1="{y:.1f}" y2="{y:.1f}" {drawn("grid")}/>',
                            text(self.left - 8, y + 4, words(value), "soft", "end")]
 
     def y(self, value):
@@ -218,9 +224,9 @@ class Panel:
         points = [(self.x(at, len(values)), self.y(value), value)
                   for at, value in enumerate(values) if value is not None]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
-        self.parts.append(f'<polyline points="{path}" class="line {kind}"/>')
+        self.parts.append(f'<polyline points="{path}" {drawn(kind)}/>')
         for x, y, value in points:
-            self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="f{kind}">'
+            self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {drawn("f" + kind)}>'
                               f"<title>{escape(words(value))}</title></circle>")
         if points:
             x, y, value = points[-1]
@@ -231,7 +237,7 @@ class Panel:
                  for at, (least, most) in enumerate(zip(low, high)) if None not in (least, most)]
         there = [f"{x:.1f},{y:.1f}" for x, _, y in pairs]
         back = [f"{x:.1f},{y:.1f}" for x, y, _ in reversed(pairs)]
-        self.parts.append(f'<polygon points="{" ".join(there + back)}" class="f{kind} thin"/>')
+        self.parts.append(f'<polygon points="{" ".join(there + back)}" {drawn(f"f{kind} thin")}/>')
 
     def bar(self, at, count, value, kind, words, base=0.0):
         width = min((self.right - self.left) / count * 0.62, 74)
@@ -291,7 +297,7 @@ def agent(panel, rows):
 
 
 PANELS = [
-    ("streams", throughput, 24, 210, 564, "Tokens a second, by streams at once", [("a", "all together"), ("b", "each stream, median")]),
+    ("streams", throughput, 24, 210, 564, "Tokens a second, by streams at once", [("a", "all together, waiting included"), ("b", "each stream behind its first token, median")]),
     ("streams", latency, 612, 210, 564, "Waiting, by streams at once", [("c", "first token, p50 to p99"), ("a", "gap between events, p50 to p99")]),
     ("long", long, 24, 560, 440, "First token of long prompts", [("c", "median; above it prompt tokens a second")]),
     ("warm", warm, 480, 560, 260, "The same prompt twice", [("b", "first token"), ("a", "the same, kept")]),
@@ -314,14 +320,21 @@ def tiles(report):
         yield f"{warm_rows['first'] / warm_rows['again']:.1f}×", "sooner, the second time", "fa"
 
 
+def measured_on(report):
+    """Server and machine, as far as they are known."""
+    server = report.get("server") or "a server that tells no version"
+    return f"{server}  ·  {report.get('machine') or 'card and clocks are not known here'}"
+
+
 def picture(report):
     failed = sum(row.get("failed", 0) for rows in report["shapes"].values() for row in rows)
     asked = sum(row.get("requests", 0) for rows in report["shapes"].values() for row in rows)
     under = f"{report['url']}  ·  {report['at'][:10]}  ·  {asked} requests, {failed} failed"
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-             f'aria-label="{escape(report["model"])}: measured figures">', f"<style>{STYLE}</style>",
-             rect(0, 0, WIDTH, HEIGHT, "paper", 0), text(28, 50, report["model"], "title"),
-             text(28, 76, under, "soft")]
+             f'font-family="{FONT}" font-size="13" fill="{INK}" '
+             f'aria-label="{escape(report["model"])}: measured figures">',
+             rect(0, 0, WIDTH, HEIGHT, "paper", 0), text(28, 44, report["model"], "title"),
+             text(28, 67, under, "soft"), text(28, 86, measured_on(report), "soft")]
     for at, (value, words, kind) in enumerate(tiles(report)):
         x = 24 + at * 292
         parts += [rect(x, 98, 276, 92, "card", 12), rect(x, 98, 6, 92, kind, 3),

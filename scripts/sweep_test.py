@@ -119,7 +119,10 @@ class Sweeps(unittest.TestCase):
                     mock.patch.object(sweep.Client, "calibrate"):
                 self.assertEqual(sweep.main(), 1)
             picture = minidom.parse(str(Path(folder, "sweep.svg")))
-            self.assertIn("429", picture.documentElement.toxml())
+            drawn = picture.documentElement.toxml()
+            self.assertIn("429", drawn)
+            self.assertIn("a server that tells no version", drawn)
+            self.assertFalse("class=" in drawn or "style" in drawn or "var(" in drawn)
             self.assertIn("skipped: the context", Path(folder, "sweep.md").read_text("utf-8"))
             self.assertEqual(json.loads(Path(folder, "sweep.json").read_text("utf-8"))["format"], 1)
 

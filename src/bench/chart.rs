@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::figures::Figures;
 use super::{BenchError, file_error, read};
+use crate::cli::{about, machine};
 
 /// Scenario name to metric name to the value to reach.
 pub(super) type Goals = BTreeMap<String, BTreeMap<String, f64>>;
@@ -76,6 +77,7 @@ const LABEL: usize = 210;
 const BAR: f64 = 300.0;
 const MET: &str = "#2e7d32";
 const MISSED: &str = "#c62828";
+const INK: &str = "#1f2328";
 const NEUTRAL: &str = "#546e7a";
 
 pub(super) struct Bar {
@@ -90,7 +92,7 @@ pub(super) struct Bar {
 }
 
 /// One bar per scenario and metric, or per goal when there are goals.
-pub(super) fn draw(scenarios: &[Figures], goals: Option<&Goals>) -> String {
+pub(super) fn draw(titles: &[String], scenarios: &[Figures], goals: Option<&Goals>) -> String {
     let metrics = || {
         METRICS
             .iter()
@@ -104,7 +106,7 @@ pub(super) fn draw(scenarios: &[Figures], goals: Option<&Goals>) -> String {
             .filter_map(|(figures, metric)| goal_bar(figures, metric, goals))
             .collect(),
     };
-    svg(&bars, goals.is_some()).expect("a string takes everything")
+    svg(titles, &bars, goals.is_some()).expect("a string takes everything")
 }
 
 fn plain_bar(figures: &Figures, metric: &Metric, scenarios: &[Figures]) -> Bar {
@@ -152,17 +154,33 @@ fn bar(figures: &Figures, metric: &Metric, value: f64) -> Bar {
     }
 }
 
-pub(super) fn svg(bars: &[Bar], has_goals: bool) -> Result<String, std::fmt::Error> {
-    let height = 2 * MARGIN + ROW * bars.len();
+/// Titles of figures of this binary on this machine: what was measured, and on what.
+pub(super) fn own_titles() -> [String; 2] {
+    [about::version_line(), machine::measured_on()]
+}
+
+/// Colours are attributes: not every program that draws pictures knows styles.
+pub(super) fn svg(
+    titles: &[String],
+    bars: &[Bar],
+    has_goals: bool,
+) -> Result<String, std::fmt::Error> {
+    let head = MARGIN + ROW * titles.len();
+    let height = head + MARGIN + ROW * bars.len();
     let mut text = String::new();
     writeln!(
         text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"13\">"
+         font-family=\"sans-serif\" font-size=\"13\" fill=\"{INK}\">"
     )?;
     writeln!(text, r##"<rect width="100%" height="100%" fill="#fff"/>"##)?;
+    for (row, title) in titles.iter().enumerate() {
+        let base = MARGIN + (row + 1) * ROW - 9;
+        let title = title.replace('&', "&amp;").replace('<', "&lt;");
+        writeln!(text, r#"<text x="{MARGIN}" y="{base}">{title}</text>"#)?;
+    }
     for (row, bar) in bars.iter().enumerate() {
-        let top = MARGIN + row * ROW;
+        let top = head + row * ROW;
         let base = top + ROW - 9;
         let width = BAR * bar.share;
         let after = LABEL as f64 + width.max(if bar.met.is_some() { BAR / 2.0 } else { 0.0 }) + 8.0;
@@ -201,7 +219,7 @@ pub(super) fn svg(bars: &[Bar], has_goals: bool) -> Result<String, std::fmt::Err
         let bottom = height - MARGIN;
         writeln!(
             text,
-            "<line x1=\"{x}\" y1=\"{MARGIN}\" x2=\"{x}\" y2=\"{bottom}\" \
+            "<line x1=\"{x}\" y1=\"{head}\" x2=\"{x}\" y2=\"{bottom}\" \
              stroke=\"#000\" stroke-dasharray=\"4 3\"/>"
         )?;
     }
@@ -230,7 +248,7 @@ mod tests {
     #[test]
     fn a_goal_is_met_from_above_for_rates_and_from_below_for_times() {
         let goals = goals(r#"{"a": {"total_tok_s": 10, "ttft_ms": 10}}"#);
-        let drawn = |rate, time| draw(&[figures("a", rate, time)], Some(&goals));
+        let drawn = |rate, time| draw(&[], &[figures("a", rate, time)], Some(&goals));
         assert_eq!(drawn(10.0, 10.0).matches(MET).count(), 2);
         assert_eq!(drawn(9.9, 10.1).matches(MISSED).count(), 2);
         assert_eq!(drawn(20.0, 5.0).matches(r#"width="300.0""#).count(), 2);
@@ -239,7 +257,7 @@ mod tests {
     #[test]
     fn a_failed_measurement_is_a_missed_goal_without_a_bar() {
         let goals = goals(r#"{"a": {"ttft_ms": 10}}"#);
-        let drawn = draw(&[figures("a", 0.0, 0.0)], Some(&goals));
+        let drawn = draw(&[], &[figures("a", 0.0, 0.0)], Some(&goals));
         assert!(
             drawn.contains(MISSED) && drawn.contains(r#"width="0.0""#),
             "{drawn}"
@@ -248,9 +266,18 @@ mod tests {
 
     #[test]
     fn without_goals_bars_compare_scenarios() {
-        let drawn = draw(&[figures("a", 10.0, 1.0), figures("b", 20.0, 1.0)], None);
+        let titles = ["a <card>".to_string()];
+        let drawn = draw(
+            &titles,
+            &[figures("a", 10.0, 1.0), figures("b", 20.0, 1.0)],
+            None,
+        );
         assert!(drawn.contains("a total_tok_s") && drawn.contains("20.0 tok/s"));
         assert!(drawn.contains(r#"width="150.0""#) && !drawn.contains("<line"));
+        assert!(
+            drawn.contains("a &lt;card>") && !drawn.contains("style"),
+            "{drawn}"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One connection to a server, and one streamed reply with the times at which it came.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -50,6 +51,12 @@ impl Endpoint {
             prefix: uri.path().trim_end_matches('/').to_owned(),
             key,
         })
+    }
+
+    /// Whether the server is on this machine.
+    pub fn is_here(&self) -> bool {
+        let ip = self.host.parse::<IpAddr>();
+        self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     }
 
     /// # Errors
@@ -127,6 +134,16 @@ impl Connection {
         let response = self.send(Method::GET, path, String::new()).await?;
         let text = read_whole(response).await?;
         serde_json::from_str(&text).map_err(|cause| format!("{path}: {cause}"))
+    }
+
+    /// Target and version of the server, where it is one of ours that asks for no other key.
+    pub async fn target(&mut self) -> Option<String> {
+        let of = self.read("/version").await.ok()?;
+        Some(format!(
+            "{} {}",
+            of["target"].as_str()?,
+            of["version"].as_str()?
+        ))
     }
 
     /// Id of the first model that the server lists.

@@ -12,6 +12,7 @@ use super::figures::Figures;
 use super::process;
 use super::report::Report;
 use super::scenario::{self, Scenario};
+use crate::cli::machine;
 
 /// After this a reply counts as failed.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(600);
@@ -31,6 +32,8 @@ pub(super) async fn measure(
         None => connection.first_model().await.map_err(BenchError::Server)?,
     };
     let mut report = Report::new(&endpoint.url, &model);
+    report.server = connection.target().await;
+    report.machine = endpoint.is_here().then(machine::measured_on);
     let mut prompts = Prompts::default();
     for scenario in scenarios {
         prompts.words = words_for(&mut connection, &model, scenario, &mut prompts)

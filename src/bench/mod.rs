@@ -183,7 +183,10 @@ fn serve(options: &Options) -> Result<(), BenchError> {
         eprint!("{}", peer());
     }
     if let Some(path) = &options.svg {
-        write(path, &chart::draw(&report.scenarios, goals.as_ref()))?;
+        write(
+            path,
+            &chart::draw(&report.titles(), &report.scenarios, goals.as_ref()),
+        )?;
     }
     match report.first_error {
         None => Ok(()),

@@ -16,6 +16,12 @@ pub(super) struct Report {
     format: u32,
     url: String,
     model: String,
+    /// Target and version of one of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Card and clocks, where it is on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     #[serde(serialize_with = "by_name")]
     pub scenarios: Vec<Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,6 +36,8 @@ impl Report {
             format: FORMAT,
             url: url.to_owned(),
             model: model.to_owned(),
+            server: None,
+            machine: None,
             scenarios: Vec::new(),
             memory: None,
             first_error: None,
@@ -44,6 +52,21 @@ impl Report {
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("plain numbers and strings");
         text + "\n"
+    }
+
+    /// What was measured, and on what, as far as that is known here.
+    pub fn titles(&self) -> Vec<String> {
+        let server = self
+            .server
+            .as_deref()
+            .unwrap_or("a server that tells no target");
+        let machine = self.machine.as_deref();
+        vec![
+            format!("{server}, model {} at {}", self.model, self.url),
+            machine
+                .unwrap_or("card and clocks of that machine are not known here")
+                .to_owned(),
+        ]
     }
 
     pub fn table(&self) -> String {

@@ -335,7 +335,7 @@ impl Report {
         let text = [bar("tokenizer, beside", self.text_s)];
         let total = [bar("start to READY", self.total_s)];
         let bars: Vec<_> = stages.chain(text).chain(total).collect();
-        chart::svg(&bars, false).expect("a string takes everything")
+        chart::svg(&chart::own_titles(), &bars, false).expect("a string takes everything")
     }
 }
 

@@ -43,6 +43,8 @@ fn answer(stream: &TcpStream, counts: &Counts, tokens_per_word: usize, fail_ever
     };
     let response = if path == "/v1/models" {
         whole("200 OK", r#"{"data":[{"id":"stub"}]}"#)
+    } else if path == "/version" {
+        whole("200 OK", r#"{"target":"atlas-stub","version":"1.0"}"#)
     } else {
         let number = counts.chats.fetch_add(1, Ordering::Relaxed) + 1;
         let open = counts.open.fetch_add(1, Ordering::Relaxed) + 1;

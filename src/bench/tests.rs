@@ -119,7 +119,9 @@ fn refused_requests_are_counted_and_make_the_run_fail() {
         "{error:?}"
     );
     assert!(
-        error.to_string().contains("503 Service Unavailable: busy"),
+        error
+            .to_string()
+            .contains("(503 Service Unavailable): busy"),
         "{error}"
     );
     assert_eq!(
@@ -157,6 +159,10 @@ fn the_files_that_were_asked_for_are_written() {
     ];
     run(command(&[&asked[..], &files].concat())).unwrap();
     let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(
+        drawn.contains("atlas-stub 1.0, model stub at http://"),
+        "{drawn}"
+    );
     [svg, goals]
         .iter()
         .for_each(|path| std::fs::remove_file(path).unwrap());

@@ -293,8 +293,8 @@ mod tests {
             ),
         ] {
             let text = settings::of(&of(client));
-            let (_, json) = text.split_once('\n').unwrap();
-            let value: serde_json::Value = serde_json::from_str(json).unwrap();
+            let [from, to] = [text.find("\n{").unwrap(), text.rfind('}').unwrap()];
+            let value: serde_json::Value = serde_json::from_str(&text[from..=to]).unwrap();
             assert_eq!(value.pointer(place).unwrap(), "http://host:9/v1");
         }
     }

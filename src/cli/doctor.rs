@@ -50,7 +50,8 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
     let memory = device.is_ok().then(|| memory(layout));
     // Of weights that are none the reason is enough.
     let directory = options.weights.as_deref().filter(|_| weights.is_ok());
-    let mut findings = vec![serving(), processor(), machine::kernel(), device];
+    let processor = Ok(machine::processor());
+    let mut findings = vec![serving(), processor, machine::kernel(), device];
     if cfg!(feature = "cuda") {
         findings.extend([machine::holders(), machine::power()]);
     }
@@ -75,14 +76,6 @@ fn serving() -> Finding {
     boot::require_serving()
         .map(|()| about::version_line())
         .map_err(|failure| failure.message)
-}
-
-fn processor() -> Finding {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(format!(
-        "{cores} processor cores ({})",
-        std::env::consts::ARCH
-    ))
 }
 
 /// The ledger that `serve` states over weights of this layout.
@@ -115,10 +108,9 @@ fn holder(port: u16) -> Option<String> {
     let asked = async {
         let endpoint = Endpoint::parse(&format!("http://{}:{port}", Ipv4Addr::LOCALHOST), None);
         let mut connection = endpoint.ok()?.connect().await.ok()?;
-        let of = connection.read("/version").await.ok()?;
-        let told = format!("{} {}", of["target"].as_str()?, of["version"].as_str()?);
+        let target = connection.target().await?;
         let model = connection.first_model().await.ok()?;
-        Some(format!("{told} has it and serves {model}"))
+        Some(format!("{target} has it and serves {model}"))
     };
     let answered = runtime.block_on(async { timeout(HOLDER_TIMEOUT, asked).await });
     answered.ok().flatten()

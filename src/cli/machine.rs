@@ -69,10 +69,23 @@ fn name(process: &str) -> String {
     name.trim().to_string()
 }
 
+pub fn processor() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{cores} processor cores ({})", std::env::consts::ARCH)
+}
+
+/// Card and clocks that figures of this machine depend on; the processor of a binary without a GPU.
+pub fn measured_on() -> String {
+    match cfg!(feature = "cuda") {
+        true => power().unwrap_or_else(|held_back| held_back),
+        false => processor(),
+    }
+}
+
 /// What the driver's own tool says of clocks and power. A GPU that is held back computes right, but
 /// slowly.
 pub fn power() -> Finding {
-    const FIELDS: &str = "pstate,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,\
+    const FIELDS: &str = "name,pstate,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,\
                           clocks_event_reasons.sw_thermal_slowdown,\
                           clocks_event_reasons.hw_thermal_slowdown,\
                           clocks_event_reasons.hw_power_brake_slowdown";
@@ -93,13 +106,13 @@ pub fn power() -> Finding {
 /// Reads the line that `nvidia-smi` prints.
 fn power_of(line: &str) -> Finding {
     let cells: Vec<&str> = line.trim().split(',').map(str::trim).collect();
-    let [state, clock, most, draw, heat, slowdowns @ ..] = cells.as_slice() else {
+    let [name, state, clock, most, draw, heat, slowdowns @ ..] = cells.as_slice() else {
         return Ok(format!(
             "clocks and power are not known: nvidia-smi says {}",
             line.trim()
         ));
     };
-    let text = format!("GPU in state {state}, {clock} of {most}, {draw}, {heat} °C");
+    let text = format!("{name} in state {state}, {clock} of {most}, {draw}, {heat} °C");
     match slowdowns.contains(&"Active") {
         true => Err(format!(
             "{text}: it is held back by heat or by its power supply; see to its air, its adapter, \
@@ -196,10 +209,11 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_held_back_is_to_be_fixed() {
-        let fine = "P0, 2400 MHz, 2418 MHz, 60.1 W, 55, Not Active, Not Active, Not Active\n";
+        let fine =
+            "NVIDIA GB10, P0, 2400 MHz, 2418 MHz, 60.1 W, 55, Not Active, Not Active, Not Active\n";
         assert_eq!(
             power_of(fine).unwrap(),
-            "GPU in state P0, 2400 MHz of 2418 MHz, 60.1 W, 55 °C"
+            "NVIDIA GB10 in state P0, 2400 MHz of 2418 MHz, 60.1 W, 55 °C"
         );
         let hot = fine.replacen("Not Active", "Active", 1);
         assert!(power_of(&hot).unwrap_err().contains("held back"));

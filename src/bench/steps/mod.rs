@@ -390,7 +390,8 @@ impl Report {
             let ops = ops.map(move |op| part(op.name.clone(), op.us, op.us * op.share));
             [step].into_iter().chain(ops)
         });
-        chart::svg(&bars.collect::<Vec<_>>(), false).expect("a string takes everything")
+        chart::svg(&chart::own_titles(), &bars.collect::<Vec<_>>(), false)
+            .expect("a string takes everything")
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn of(options: &Connect) -> String {
         Client::Codex => codex_file(options),
         Client::Opencode => file("~/.config/opencode/opencode.json", &opencode(options)),
         Client::Qwen => file("~/.qwen/settings.json", &qwen(options)),
-        Client::Cline => file("~/.cline/data/settings/providers.json", &cline(options)),
+        Client::Cline => cline(options),
         Client::Aider => aider(options),
         Client::Continue => continue_file(options),
         Client::Openwebui => openwebui(options),
@@ -47,6 +47,11 @@ fn exports(place: &str, variables: &[(&str, String)]) -> String {
 
 fn file(place: &str, content: &Value) -> String {
     format!("// {place}\n{content:#}\n")
+}
+
+/// Lines of a shell that write a file, for a reader that takes no comments in it.
+fn written(place: &str, content: &Value) -> String {
+    format!("cat > {place} <<'END'\n{content:#}\nEND\n")
 }
 
 fn codex_file(options: &Connect) -> String {
@@ -80,10 +85,10 @@ fn qwen(options: &Connect) -> Value {
     })
 }
 
-fn cline(options: &Connect) -> Value {
+fn cline(options: &Connect) -> String {
     const PROVIDER: &str = "openai-compatible";
     let Connect { model, key, .. } = options;
-    json!({
+    let content = json!({
         "version": 1,
         "lastUsedProvider": PROVIDER,
         "modes": {},
@@ -99,10 +104,15 @@ fn cline(options: &Connect) -> Value {
             "updatedAt": "1970-01-01T00:00:00.000Z",
             "tokenSource": "manual",
         }},
-    })
+    });
+    format!(
+        "# in a shell; in an editor, the same under \"OpenAI Compatible\"\n\
+         mkdir -p ~/.cline/data/settings\n{}",
+        written("~/.cline/data/settings/providers.json", &content)
+    )
 }
 
-/// Lines of a shell: the file tells how much fits, as Aider knows no model by its name here.
+/// The file tells how much fits: Aider knows models by their names alone.
 fn aider(options: &Connect) -> String {
     let Connect { model, key, .. } = options;
     let place = format!("in the shell that starts `aider --model openai/{model}`");
@@ -116,8 +126,7 @@ fn aider(options: &Connect) -> String {
         "litellm_provider": "openai",
         "mode": "chat",
     }});
-    let out = exports(&place, &variables);
-    format!("{out}cat > ~/.aider.model.metadata.json <<'END'\n{fits:#}\nEND\n")
+    exports(&place, &variables) + &written("~/.aider.model.metadata.json", &fits)
 }
 
 fn continue_file(options: &Connect) -> String {

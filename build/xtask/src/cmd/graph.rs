@@ -27,7 +27,8 @@ impl Graph {
             print!("{}", draw::dot(&plan.graph));
             return Ok(());
         };
-        std::fs::write(&path, draw::svg(&plan.graph))
+        let title = format!("{} {}", plan.binary, env!("CARGO_PKG_VERSION"));
+        std::fs::write(&path, draw::svg(&plan.graph, &title))
             .map_err(|why| format!("write {}: {why}", path.display()))?;
         println!("{}", path.display());
         Ok(())

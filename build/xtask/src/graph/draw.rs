@@ -47,15 +47,17 @@ struct Place {
     width: f64,
 }
 
-/// An SVG: an action stands one layer to the right of the last action it reads from.
-pub fn svg(graph: &Graph) -> String {
+/// An SVG with a title: an action stands one layer to the right of the last action it reads from.
+pub fn svg(graph: &Graph, title: &str) -> String {
     let mut layers = layers(graph);
     untangle(graph, &mut layers);
     let (places, width, height) = places(graph, &layers);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         font-family=\"monospace\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+         font-family=\"monospace\" font-size=\"12\" fill=\"#1f2328\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+         <text x=\"{MARGIN}\" y=\"{}\">{title}</text>\n",
+        MARGIN - 6.0
     );
     for id in graph.ids() {
         for maker in graph.makers(id) {
