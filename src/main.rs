@@ -40,6 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {
+    verb.require_threads()?;
     match verb {
         Verb::Serve(options) => cli::serve::run(&options),
         Verb::Generate(options) => cli::generate::run(&options),
