@@ -32,9 +32,10 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => Exit::Ok.into(),
-        Err(Failure { exit, message }) => {
-            message.lines().for_each(log::line);
-            exit.into()
+        Err(failure) => {
+            let failure = cli::usage::explained(target::BINARY, &arguments, failure);
+            failure.message.lines().for_each(log::line);
+            failure.exit.into()
         }
     }
 }

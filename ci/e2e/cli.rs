@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Server, run};
+use crate::harness::{BINARY, Place, Server, run};
 
 fn code(arguments: &[&str]) -> i32 {
     run(arguments).status.code().unwrap()
@@ -31,6 +31,24 @@ fn a_wrong_command_line_ends_with_2() {
         assert_eq!(code(line), 2, "{line:?}");
         assert!(!stderr(line).is_empty());
     }
+}
+
+#[test]
+fn a_mistyped_flag_is_told_with_what_was_meant_and_where_help_is() {
+    let said = stderr(&["serve", "--prot=1"]);
+    for text in [
+        "atlas-cpu-tiny-nvfp4 serve: --prot",
+        "did you mean --port?",
+        "serve --help",
+    ] {
+        assert!(said.contains(text), "{said}");
+    }
+    // A value that only the verb can refuse.
+    let said = stderr(&["connect", "claude", "--key", ""]);
+    assert!(
+        said.contains("atlas-cpu-tiny-nvfp4 connect: --key"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -78,6 +96,33 @@ fn a_weights_directory_that_is_none_ends_with_78() {
     }
 }
 
+/// Lines of what each verb says of weights that are at `path`.
+fn told_of_weights(path: &str) -> Vec<(&'static str, Vec<String>)> {
+    let verbs = ["serve", "verify", "doctor"];
+    let told = verbs.map(|verb| {
+        let done = match verb {
+            "verify" => run(&[verb, path]),
+            _ => run(&[verb, path, "--port", "0"]),
+        };
+        let said = [done.stdout, done.stderr].concat();
+        let lines = String::from_utf8(said).unwrap();
+        let lines = lines.lines().map(str::to_string);
+        (verb, lines.filter(|line| line.contains(path)).collect())
+    });
+    told.to_vec()
+}
+
+#[test]
+fn weights_that_are_none_are_told_once() {
+    let place = Place::new("told-once");
+    std::fs::create_dir(place.path("empty")).unwrap();
+    for path in [place.path("none"), place.path("empty")] {
+        for (verb, lines) in told_of_weights(&path) {
+            assert_eq!(lines.len(), 1, "{verb}: {lines:?}");
+        }
+    }
+}
+
 #[test]
 fn about_is_json_when_asked() {
     let about: Value = serde_json::from_str(&stdout(&["about", "--json"])).unwrap();
@@ -105,6 +150,38 @@ fn doctor_names_what_is_to_be_fixed() {
 }
 
 #[test]
+fn doctor_tells_which_server_has_the_port() {
+    let server = Server::start();
+    let port = server.address.port().to_string();
+    let said = stdout(&["doctor", "--port", &port]);
+    let version = env!("CARGO_PKG_VERSION");
+    let told = format!("port {port}: atlas-cpu-tiny-nvfp4 {version} has it and serves tiny");
+    assert!(said.contains(&told), "{said}");
+}
+
+#[test]
+fn doctor_states_the_memory_that_serving_takes() {
+    let server = Server::start_loading();
+    let lines = ["weights, at most", " sum "].map(|name| server.line_with(name));
+    let said = stdout(&["doctor", "--port", "0"]);
+    for line in lines {
+        assert!(said.contains(&line), "{line} is not in {said}");
+    }
+}
+
+#[test]
+fn a_refusal_of_the_server_is_a_sentence() {
+    let server = Server::start();
+    let url = format!("http://{}", server.address);
+    let said = stderr(&["try", "--url", &url, &"too long ".repeat(9000)]);
+    assert!(
+        said.starts_with("the server refuses (400 Bad Request): "),
+        "{said}"
+    );
+    assert!(!said.contains('{'), "{said}");
+}
+
+#[test]
 fn serving_begins_with_what_memory_is_needed_and_free() {
     let server = Server::start_loading();
     server.line_with("memory:");
@@ -118,12 +195,24 @@ fn serving_begins_with_what_memory_is_needed_and_free() {
 fn generate_prints_the_reply() {
     let said = run(&[
         "generate",
-        "--max-tokens=8",
+        "--max-tokens=64",
         "What is the capital of France?",
     ]);
     assert_eq!(said.status.code(), Some(0));
     assert!(said.stdout.len() > 1);
     assert_eq!(code(&["generate", "--max-tokens=0", "hi"]), 2);
+}
+
+#[test]
+fn thinking_goes_beside_the_answer() {
+    let said = run(&["generate", "--temperature=0", "What is 17 + 25?"]);
+    let [answer, beside] = [said.stdout, said.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(answer.trim(), "17 + 25 = 42.");
+    // A sum is thought about digit by digit.
+    assert!(
+        beside.contains("7 + 5 = 12") && !answer.contains("12"),
+        "{beside}"
+    );
 }
 
 #[test]

@@ -118,6 +118,21 @@ fn an_address_that_others_reach_asks_for_keys_or_says_that_it_does_not() {
     for host in ["127.8.0.1", "::1", "::ffff:127.0.0.1"] {
         assert_eq!(refused(&["--host", host]), None, "{host}");
     }
+    let open = [
+        "serve",
+        "--host",
+        "::",
+        "--without-keys",
+        "--port",
+        "0",
+        "--dump",
+        "/",
+    ];
+    let (_, said) = outcome(&open);
+    assert!(
+        said.contains("warning: whoever reaches :: is served"),
+        "{said}"
+    );
     let both = [&keys[..], &["--without-keys"]].concat();
     assert!(refused(&both).is_some_and(|said| said.contains("contradicts")));
 }

@@ -122,12 +122,16 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// JSON that the server gives at a path.
+    pub async fn read(&mut self, path: &str) -> Result<Value, String> {
+        let response = self.send(Method::GET, path, String::new()).await?;
+        let text = read_whole(response).await?;
+        serde_json::from_str(&text).map_err(|cause| format!("{path}: {cause}"))
+    }
+
     /// Id of the first model that the server lists.
     pub async fn first_model(&mut self) -> Result<String, String> {
-        let response = self.send(Method::GET, "/v1/models", String::new()).await?;
-        let text = read_whole(response).await?;
-        let list: Value =
-            serde_json::from_str(&text).map_err(|cause| format!("/v1/models: {cause}"))?;
+        let list = self.read("/v1/models").await?;
         let id = list["data"][0]["id"].as_str();
         Ok(id
             .ok_or("/v1/models lists no model; name one with --model")?
@@ -222,13 +226,31 @@ impl Connection {
             return Ok(response);
         }
         let status = response.status();
-        let text: String = read_whole(response)
-            .await?
-            .chars()
-            .take(REFUSAL_CHARS_MAX)
-            .collect();
-        Err(format!("{path} answered {status}: {text}"))
+        let text = read_whole(response).await?;
+        Err(refusal(status, &text))
     }
+}
+
+/// A refusal as a sentence: what the server says in the form of an API's error, or its body.
+fn refusal(status: StatusCode, body: &str) -> String {
+    let said: Option<Value> = serde_json::from_str(body).ok();
+    let said = said.and_then(|said| said.get("error").map(words));
+    let said = said.unwrap_or_else(|| body.trim().to_owned());
+    let shown: String = said.chars().take(REFUSAL_CHARS_MAX).collect();
+    format!("the server refuses ({status}): {shown}")
+}
+
+/// An error inside of a stream as a sentence.
+fn reported(error: &Value) -> String {
+    format!("the server reports: {}", words(error))
+}
+
+/// Message of an error; all of it where it has none.
+fn words(error: &Value) -> String {
+    let message = error.get("message").unwrap_or(error);
+    message
+        .as_str()
+        .map_or_else(|| error.to_string(), str::to_owned)
 }
 
 /// Text of an event of a stream.
@@ -236,7 +258,7 @@ fn text_of(data: &str) -> Result<String, String> {
     let chunk: Chunk = serde_json::from_str(data)
         .map_err(|cause| format!("an event is not a completion chunk: {cause}"))?;
     if let Some(error) = chunk.error {
-        return Err(format!("the server reports: {error}"));
+        return Err(reported(&error));
     }
     let deltas = chunk.choices.into_iter().map(|choice| choice.delta);
     Ok(deltas.filter_map(|delta| delta.content).collect())
@@ -309,7 +331,7 @@ impl Transcript {
 
     fn take_chunk(&mut self, chunk: Chunk, at: Duration) {
         if let Some(error) = chunk.error {
-            self.fail(format!("the server reports: {error}"));
+            self.fail(reported(&error));
         }
         if chunk.choices.iter().any(|choice| choice.delta.has_text()) {
             self.reply.pieces.push(at);
@@ -388,6 +410,26 @@ mod tests {
         assert!(error(&[TEXT, r#"{"error":"x"}"#, END_OF_STREAM]).contains("reports"));
         let short = USAGE.replace("s\":2", "s\":1");
         assert!(error(&[TEXT, &short, END_OF_STREAM]).contains("got 1"));
+    }
+
+    #[test]
+    fn a_refusal_is_a_sentence() {
+        let said = |body: &str| refusal(StatusCode::BAD_REQUEST, body);
+        let told = "the server refuses (400 Bad Request): no";
+        for body in [
+            r#"{"error":{"message":"no","code":1}}"#,
+            r#"{"error":"no"}"#,
+            "no\n",
+        ] {
+            assert_eq!(said(body), told, "{body}");
+        }
+        assert!(said(r#"{"error":{"code":1}}"#).ends_with(r#"{"code":1}"#));
+        assert_eq!(
+            said(&"x".repeat(999)).len(),
+            said("").len() + REFUSAL_CHARS_MAX
+        );
+        let broken = text_of(r#"{"error":{"message":"gone"}}"#).unwrap_err();
+        assert_eq!(broken, "the server reports: gone");
     }
 
     #[test]

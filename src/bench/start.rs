@@ -130,7 +130,7 @@ fn here(
     tell: impl FnOnce(&Report) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
     let begun = Instant::now();
-    boot::preflight(boot::THREADS).map_err(BenchError::Start)?;
+    boot::preflight(files, boot::THREADS).map_err(BenchError::Start)?;
     let progress = Arc::new(Progress::default());
     let Engine {
         handle: engine,

@@ -30,7 +30,9 @@ use crate::text::template::stated;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
 use crate::threads;
-use crate::weights::{self, Checkpoint, Folder, Packed, Progress, Stage, WeightsError, packed};
+use crate::weights::{
+    self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
+};
 
 use super::check::{self, Checks};
 use super::meter::Meter;
@@ -139,6 +141,17 @@ impl Files {
             Files::Embedded => false,
             Files::Directory(directory) => weights::is_drawn(directory),
             Files::Packed(packed) => packed.table().drawn,
+        }
+    }
+
+    /// Names all files of a release that a directory lacks, before parts of them are loaded by
+    /// several threads, each of which would find another one missing.
+    fn require_whole(&self) -> Result<(), WeightsError> {
+        match self {
+            Files::Directory(directory) if !self.are_drawn() => {
+                weights::check_whole(&Folder::open(directory)?)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -276,12 +289,15 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
 /// masks.
 pub const THREADS: usize = 1 + grammar::THREADS + 3 + engine::constraint::THREADS;
 
-/// Says what starts, with `threads` threads beside this one and the device's.
+/// Says what starts over `files`, with `threads` threads beside this one and the device's.
 ///
 /// # Errors
-/// When there are too few threads, or too little memory, by what is known before the device is
-/// opened.
-pub fn preflight(threads: usize) -> Result<(), Failure> {
+/// When files are missing, threads too few or memory too little, by what is known before anything
+/// is loaded.
+pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
+    files
+        .require_whole()
+        .map_err(|error| start_failure(&error))?;
     log::line(about::version_line());
     let needed = threads + backend::threads();
     threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))?;
@@ -314,6 +330,24 @@ pub struct Started {
 pub enum Drafting {
     Yes,
     No,
+}
+
+impl Drafting {
+    /// Whether an engine with these limits asks for drafts.
+    pub fn of(limits: Limits) -> Drafting {
+        match limits.drafts > 0 && limits.speculate != Speculate::Off {
+            true => Drafting::Yes,
+            false => Drafting::No,
+        }
+    }
+
+    /// Parts of a model that are loaded, of those that there are.
+    pub fn loaded(self, there: Layout) -> Layout {
+        match self {
+            Drafting::Yes => there,
+            Drafting::No => there.without_prediction(),
+        }
+    }
 }
 
 /// Opens and loads the weights, and checks the model with what `checks` gives; blocks.
@@ -358,7 +392,6 @@ pub fn load<B: Runs>(
     checkpoint: &Checkpoint,
 ) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
     let plan = Plan::within::<Backend>(device.room(), checkpoint.layout())?;
-    log::line("memory:");
     plan.lines().iter().for_each(log::line);
     let packed = checkpoint.packed().filter(|packed| packed.maps());
     if let Some(mapping) = packed.and_then(|packed| packed.mapped()) {
@@ -432,11 +465,7 @@ pub fn start(
     thread::spawn(move || drop(told.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
     let (handle, thread) = engine::spawn(limits, move || {
-        let drafting = match limits.drafts > 0 && limits.speculate != Speculate::Off {
-            true => Drafting::Yes,
-            false => Drafting::No,
-        };
-        runner(&files, &progress, drafting, || {
+        runner(&files, &progress, Drafting::of(limits), || {
             given
                 .recv()
                 .map_err(|_| "there is nothing to check the model with".into())

@@ -1,19 +1,27 @@
 //! `doctor`: what stands in the way of serving, one line each.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use argh::{ArgsInfo, FromArgs};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
 use crate::backend::{self, Backend, parity};
-use crate::model::{Plan, ledger};
+use crate::bench::client::Endpoint;
+use crate::engine::Limits;
+use crate::model::Plan;
 use crate::target;
 use crate::threads;
 use crate::weights::{Layout, Progress};
 
-use super::boot::{self, Files};
+use super::boot::{self, Drafting, Files};
 use super::{Exit, Failure, about, machine, serve};
+
+/// Time for who has the port to say who that is.
+const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// check this machine: GPU, memory, disk, limits, port, weights; a line each, ok or what to fix
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -37,16 +45,19 @@ pub type Finding = Result<String, String>;
 /// When anything has to be fixed.
 pub fn run(options: &Doctor) -> Result<(), Failure> {
     let device = parity::describe();
+    let (weights, layout) = weights(options.weights.as_deref());
     // That of a device that is not there is not asked.
-    let memory = device.is_ok().then(memory);
+    let memory = device.is_ok().then(|| memory(layout));
+    // Of weights that are none the reason is enough.
+    let directory = options.weights.as_deref().filter(|_| weights.is_ok());
     let mut findings = vec![serving(), processor(), machine::kernel(), device];
     if cfg!(feature = "cuda") {
         findings.extend([machine::holders(), machine::power()]);
     }
     findings.extend(memory);
     findings.extend([threads(), machine::open_files(), port(options.port)]);
-    findings.push(weights(options.weights.as_deref()));
-    findings.extend(options.weights.as_deref().map(machine::disk));
+    findings.push(weights);
+    findings.extend(directory.map(machine::disk));
     for finding in &findings {
         let line = match finding {
             Ok(fine) => format!("ok   {fine}\n"),
@@ -74,16 +85,12 @@ fn processor() -> Finding {
     ))
 }
 
-/// Whether the model fits, and with how many KV pages.
-fn memory() -> Finding {
+/// The ledger that `serve` states over weights of this layout.
+fn memory(layout: Layout) -> Finding {
     let room = backend::room().map_err(|error| error.to_string())?;
-    let plan = Plan::within::<Backend>(room, Layout::whole().without_prediction())
+    let plan = Plan::within::<Backend>(room, Drafting::of(Limits::TARGET).loaded(layout))
         .map_err(|error| error.to_string())?;
-    let needed = ledger::mebibytes(plan.bytes());
-    Ok(format!(
-        "{needed} of memory are needed: {}",
-        plan.room_words()
-    ))
+    Ok(plan.lines().join("\n     "))
 }
 
 fn threads() -> Finding {
@@ -93,21 +100,48 @@ fn threads() -> Finding {
 }
 
 fn port(port: u16) -> Finding {
-    match TcpListener::bind(("127.0.0.1", port)) {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
         Ok(_) => Ok(format!("port {port} is free")),
-        Err(error) => Err(format!("port {port}: {error}; choose another with --port")),
+        Err(error) => {
+            let why = holder(port).unwrap_or_else(|| error.to_string());
+            Err(format!("port {port}: {why}; choose another with --port"))
+        }
     }
 }
 
-fn weights(directory: Option<&std::path::Path>) -> Finding {
-    let files = Files::locate(directory).map_err(|failure| failure.message)?;
-    let opened = files.open(Arc::new(Progress::default()));
-    opened.map_err(|error| error.to_string())?;
-    if !target::TOKENIZER_FILE.is_empty() {
-        boot::chat_model(&files).map_err(|failure| failure.message)?;
+/// The server of this kind that has the port, if it answers in time and asks for no key.
+fn holder(port: u16) -> Option<String> {
+    let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+    let asked = async {
+        let endpoint = Endpoint::parse(&format!("http://{}:{port}", Ipv4Addr::LOCALHOST), None);
+        let mut connection = endpoint.ok()?.connect().await.ok()?;
+        let of = connection.read("/version").await.ok()?;
+        let told = format!("{} {}", of["target"].as_str()?, of["version"].as_str()?);
+        let model = connection.first_model().await.ok()?;
+        Some(format!("{told} has it and serves {model}"))
+    };
+    let answered = runtime.block_on(async { timeout(HOLDER_TIMEOUT, asked).await });
+    answered.ok().flatten()
+}
+
+/// What the weights are, and their layout: that of the target where they cannot be used.
+fn weights(directory: Option<&Path>) -> (Finding, Layout) {
+    match opened(directory) {
+        Ok((text, layout)) => (Ok(text), layout),
+        Err(failure) => (Err(failure.message), Layout::whole()),
     }
-    Ok(match files {
+}
+
+fn opened(directory: Option<&Path>) -> Result<(String, Layout), Failure> {
+    let files = Files::locate(directory)?;
+    let opened = files.open(Arc::new(Progress::default()));
+    let checkpoint = opened.map_err(|error| Failure::new(Exit::Config, error))?;
+    if !target::TOKENIZER_FILE.is_empty() {
+        boot::chat_model(&files)?;
+    }
+    let text = match files {
         Files::Embedded => format!("weights of {} are inside this binary", target::MODEL_ID),
         files => format!("weights {files}"),
-    })
+    };
+    Ok((text, checkpoint.layout()))
 }

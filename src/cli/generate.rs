@@ -1,5 +1,7 @@
 //! `generate`: one reply on standard output, without a server.
 
+use std::io::{self, Write};
+use std::mem;
 use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
@@ -8,7 +10,7 @@ use super::boot;
 use super::{Exit, Failure};
 use crate::embed::{Engine, Error, Piece, Request, Stream};
 
-/// answer one prompt on standard output
+/// answer one prompt on standard output; what the model thinks before goes to standard error
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "generate", help_triggers("--help"))]
 pub struct Generate {
@@ -72,12 +74,28 @@ fn refused(error: Error) -> Failure {
     Failure::new(Exit::Usage, format!("{argument}: {problem}"))
 }
 
+/// The answer goes to standard output; what the model thinks before it to standard error.
 fn print_reply(stream: Stream) -> Result<(), Failure> {
+    let mut thinks = false;
     for piece in stream {
-        let piece = piece.map_err(|error| Failure::new(Exit::Internal, error))?;
-        if let Piece::Content(text) | Piece::Reasoning(text) = piece {
-            boot::print(&text)?;
+        match piece.map_err(|error| Failure::new(Exit::Internal, error))? {
+            Piece::Reasoning(text) => {
+                thinks = true;
+                tell(&text);
+            }
+            Piece::Content(text) => {
+                if mem::take(&mut thinks) {
+                    tell("\n\n");
+                }
+                boot::print(&text)?;
+            }
+            Piece::ToolCall { .. } | Piece::Arguments { .. } => {}
         }
     }
     boot::print("\n")
+}
+
+/// Who does not read it wants the answer all the same.
+fn tell(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }

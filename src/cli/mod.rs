@@ -20,6 +20,7 @@ pub mod pack;
 pub mod selftest;
 pub mod serve;
 pub mod synth;
+pub mod usage;
 pub mod verify;
 pub mod warm;
 

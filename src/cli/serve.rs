@@ -207,7 +207,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     log::set_level(options.log_level);
     let warm = options.warm.as_deref().map(Warm::load).transpose()?;
     let files = Files::locate(options.weights.as_deref())?;
-    boot::preflight(THREADS + boot::THREADS)?;
+    boot::preflight(&files, THREADS + boot::THREADS)?;
     if getuid().is_root() {
         log::line(
             "warning: running as root, which this server needs for nothing; the unit in packaging/ \
@@ -257,6 +257,12 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
             "--host {host} is reached by other machines, and no keys are asked for: name a file of \
              keys with --api-keys-file, or say --without-keys to serve whoever can connect"
         ),
+        (Some(host), None, true) if !host.is_loopback() => {
+            log::line(format_args!(
+                "warning: whoever reaches {host} is served, without a key"
+            ));
+            return Ok(());
+        }
         _ => return Ok(()),
     };
     Err(Failure::new(Exit::Usage, message))
@@ -393,7 +399,9 @@ async fn serve(
         }
     };
     if drained {
-        log::line("stopped");
+        if outcome.is_ok() {
+            log::line("stopped");
+        }
         return outcome;
     }
     log::line("stopped; replies that took too long were ended");

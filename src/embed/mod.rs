@@ -108,7 +108,7 @@ impl Engine {
     pub(crate) fn of(weights: Option<&Path>) -> Result<Engine, Failure> {
         boot::require_serving()?;
         let files = Files::locate(weights)?;
-        boot::preflight(boot::THREADS)?;
+        boot::preflight(&files, boot::THREADS)?;
         let progress = Arc::new(Progress::default());
         let Started {
             handle,

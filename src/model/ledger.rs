@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::iter;
 
 use super::runner::VERIFIED_MAX;
 use super::{Runs, decoder, family};
@@ -147,7 +148,7 @@ impl Plan {
         let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
         let entries = self.entries().filter(|entry| entry.bytes > 0);
         let entries = entries.map(|entry| line(entry.name, entry.bytes));
-        let mut lines: Vec<String> = entries.collect();
+        let mut lines: Vec<String> = iter::once("memory:".to_string()).chain(entries).collect();
         lines.push(line("sum", self.bytes()));
         lines.push(self.room_words());
         lines.extend(self.agents_words());
@@ -170,7 +171,7 @@ impl Plan {
     }
 
     /// What may be taken, and how many KV pages there are by that.
-    pub fn room_words(&self) -> String {
+    fn room_words(&self) -> String {
         let fewer = match self.pages {
             KV_PAGES => "",
             _ => ", as many as fit",

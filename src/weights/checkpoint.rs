@@ -96,7 +96,10 @@ fn open_folder(
 }
 
 /// Refuses a directory that lacks files of the checkpoint, naming all of them.
-fn check_whole(folder: &Folder) -> Result<(), WeightsError> {
+///
+/// # Errors
+/// `Incomplete`.
+pub fn check_whole(folder: &Folder) -> Result<(), WeightsError> {
     let weights = if folder.has(INDEX) { INDEX } else { SINGLE };
     match target::CHECKPOINT {
         [] => check_there(folder, &[config::FILE, weights]),

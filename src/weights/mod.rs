@@ -25,7 +25,9 @@ mod synth;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use checkpoint::{Checkpoint, MatrixSource, VectorSource, open, open_embedded, open_layers};
+pub use checkpoint::{
+    Checkpoint, MatrixSource, VectorSource, check_whole, open, open_embedded, open_layers,
+};
 pub use digests::{
     FileDigest, SMALL, Verdict, block, listed, may_be_listed, of_directory, of_embedded,
     revisions_of,

@@ -66,7 +66,7 @@ pub fn run(options: &Batch) -> Result<(), Failure> {
     let mut run = Run::new(requests, answers);
     if run.left() > 0 {
         let files = Files::locate(options.weights.as_deref())?;
-        boot::preflight(OF_RUNTIME + boot::THREADS)?;
+        boot::preflight(&files, OF_RUNTIME + boot::THREADS)?;
         let runtime = threads::runtime("batch")
             .map_err(|why| Failure::new(Exit::Internal, format!("no threads: {why}")))?;
         runtime.block_on(answer(&files, &mut run))?;

@@ -1,0 +1,141 @@
+//! A command line that is refused: which command it was, what comes near to the word that is not
+//! known, and where help is.
+
+use argh::{ArgsInfo, CommandInfoWithArgs};
+
+use super::{Atlas, Exit, Failure};
+
+/// Begins what the parser says of a word that it does not know.
+const UNKNOWN: &str = "Unrecognized argument: ";
+/// Edits between a word and one that was meant: a letter too many, too few, another, or two in
+/// exchanged places.
+const EDITS_MAX: usize = 2;
+
+/// Puts the command in front of a refusal of its command line, and help behind it; other failures
+/// stay as they are. `arguments` are those behind the program's name.
+pub fn explained(program: &str, arguments: &[String], failure: Failure) -> Failure {
+    if failure.exit != Exit::Usage {
+        return failure;
+    }
+    let message = explanation(program, arguments, &failure.message);
+    Failure { message, ..failure }
+}
+
+fn explanation(program: &str, arguments: &[String], problem: &str) -> String {
+    let (names, info) = command(arguments);
+    let command = [&[program], names.as_slice()].concat().join(" ");
+    let problem = problem.split_whitespace().collect::<Vec<_>>().join(" ");
+    let problem = match problem.strip_prefix(UNKNOWN) {
+        Some(word) => unknown(word, &info),
+        None => problem,
+    };
+    let end = if problem.ends_with(['.', '?']) {
+        ""
+    } else {
+        "."
+    };
+    format!("{command}: {problem}{end} `{command} --help` tells more")
+}
+
+/// The verb, with the verbs below it, and what may stand behind.
+fn command(arguments: &[String]) -> (Vec<&str>, CommandInfoWithArgs) {
+    let (mut names, mut info) = (Vec::new(), Atlas::get_args_info());
+    let words = arguments.iter().map(String::as_str);
+    for word in words.skip_while(|word| *word == "help") {
+        match info.commands.iter().find(|below| below.name == word) {
+            Some(below) => info = below.command.clone(),
+            None => break,
+        }
+        names.push(word);
+    }
+    (names, info)
+}
+
+fn unknown(word: &str, info: &CommandInfoWithArgs) -> String {
+    match near(word, info) {
+        Some(meant) => format!("{word} is not known; did you mean {meant}?"),
+        None => format!("{word} is not known"),
+    }
+}
+
+/// The flag or verb that comes nearest, if any is near.
+fn near(word: &str, info: &CommandInfoWithArgs) -> Option<String> {
+    let flags = info.flags.iter().map(|flag| flag.long);
+    let verbs = info.commands.iter().map(|below| below.name);
+    let known: Vec<&str> = match word.starts_with('-') {
+        true => flags.collect(),
+        false => verbs.collect(),
+    };
+    let plain = word.trim_start_matches('-');
+    let edits = |known: &str| strsim::osa_distance(plain, known.trim_start_matches('-'));
+    let near = known.into_iter().map(|known| (edits(known), known));
+    // More edits make another word of a short one.
+    let near = near.filter(|(edits, _)| *edits <= EDITS_MAX && 2 * edits < plain.len());
+    near.min().map(|(_, known)| known.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Parsed, parse};
+    use super::*;
+
+    fn told(line: &str) -> String {
+        let arguments: Vec<String> = line.split_whitespace().map(str::to_string).collect();
+        let Parsed::Wrong(failure) = parse("atlas", &arguments) else {
+            panic!("{line} is taken")
+        };
+        explained("atlas", &arguments, failure).message
+    }
+
+    #[test]
+    fn a_near_miss_is_named_with_its_command_and_help() {
+        for (line, text) in [
+            (
+                "serve --prot 9",
+                "atlas serve: --prot is not known; did you mean --port?",
+            ),
+            (
+                "serve -port=9",
+                "atlas serve: -port is not known; did you mean --port?",
+            ),
+            ("sevre", "atlas: sevre is not known; did you mean serve?"),
+            (
+                "help docter",
+                "atlas: docter is not known; did you mean doctor?",
+            ),
+            (
+                "bench serv",
+                "atlas bench: serv is not known; did you mean serve?",
+            ),
+        ] {
+            let told = told(line);
+            assert!(told.starts_with(text), "{told}");
+            assert!(told.ends_with(" --help` tells more"), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_is_near_to_nothing_is_named_alone() {
+        for (line, text) in [
+            (
+                "dance",
+                "atlas: dance is not known. `atlas --help` tells more",
+            ),
+            ("serve a b", "atlas serve: b is not known."),
+            ("serve --xyz", "atlas serve: --xyz is not known."),
+            (
+                "serve --port x",
+                "atlas serve: Error parsing option '--port' with value 'x'",
+            ),
+        ] {
+            assert!(told(line).starts_with(text), "{}", told(line));
+        }
+        assert!(!told("").contains('\n'), "{}", told(""));
+    }
+
+    #[test]
+    fn another_failure_is_told_as_it_is() {
+        let failure = || Failure::new(Exit::Io, "the disk is full");
+        assert_eq!(explained("atlas", &[], failure()), failure());
+    }
+}
