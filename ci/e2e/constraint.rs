@@ -146,6 +146,51 @@ fn a_tool_that_is_not_strict_is_served_with_warnings() {
     }
 }
 
+/// Biases that make the model write the bound itself, where it may.
+#[test]
+fn an_excluded_bound_is_never_written() {
+    let server = Server::start();
+    for (schema, bias) in [
+        (
+            json!({"exclusiveMinimum": 0, "exclusiveMaximum": 0.2}),
+            json!({}),
+        ),
+        (
+            json!({"exclusiveMinimum": 1, "exclusiveMaximum": 1.5}),
+            json!({}),
+        ),
+        (
+            json!({"exclusiveMinimum": 0, "maximum": 0.5}),
+            json!({"15": 60}),
+        ),
+        (
+            json!({"minimum": -1.5, "exclusiveMaximum": -1}),
+            json!({"12": 60, "16": 50}),
+        ),
+        (
+            json!({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}),
+            json!({}),
+        ),
+    ] {
+        let schema = with(schema, json!({"type": "number"}));
+        let fields = json!({"temperature": 0, "reasoning_effort": "none", "logit_bias": bias});
+        let body = with(question("hi", 80), fields);
+        follows(
+            &server.chat(&with(body.clone(), strict(&schema))),
+            &schema,
+            "an answer",
+        );
+        let parameters = parameters(&schema);
+        let tools = json!([{"type": "function", "function": {"name": "f", "strict": true,
+            "parameters": parameters}}]);
+        let fields = json!({"tools": tools, "tool_choice": "required"});
+        let answer = server.chat(&with(body, fields));
+        if finish(&answer) != "length" {
+            valid_calls(&answer, &tools);
+        }
+    }
+}
+
 #[test]
 fn a_schema_that_the_model_knows_is_filled_with_sense() {
     let server = Server::start();

@@ -5,6 +5,7 @@
 //! lexer of regular-expression derivatives. Compiling takes up to [`limits::COMPILE_TIME`] and
 //! belongs beside the parsing of requests, not on the engine's thread.
 
+mod bounds;
 pub mod calls;
 mod ecma;
 mod expression;

@@ -9,6 +9,7 @@ use schemas::{is_valid, schemas};
 
 mod bombs;
 mod hostile;
+mod numbers;
 #[path = "../../../ci/e2e/schemas.rs"]
 mod schemas;
 mod tool_calls;

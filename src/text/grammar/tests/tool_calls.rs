@@ -181,7 +181,7 @@ fn tool(parameters: &Value, strict: bool) -> [Value; 1] {
 }
 
 /// The grammar of a forced call, or why there is none.
-fn forced<S: CallGrammar>(
+pub fn forced<S: CallGrammar>(
     grammars: &Grammars,
     parameters: &Value,
     strict: bool,
@@ -192,7 +192,7 @@ fn forced<S: CallGrammar>(
 }
 
 /// Parameters whose member `v` has a schema; what it refers to stays at the same place.
-fn with_member(schema: &Value) -> Value {
+pub fn with_member(schema: &Value) -> Value {
     let mut schema = schema.clone();
     let definitions = schema.as_object_mut().and_then(|map| map.remove("$defs"));
     let mut parameters = json!({"type": "object", "properties": {"v": schema},
@@ -218,7 +218,7 @@ fn all_parameters() -> Vec<(&'static str, Value)> {
 }
 
 /// A call as it is written under a grammar.
-fn written<S: Written>(arguments: &Value) -> String {
+pub fn written<S: Written>(arguments: &Value) -> String {
     let call = S::write("f", arguments.as_object().unwrap());
     // Of the blanks that this form may have, the grammar takes those that the model has learnt.
     call.replace(
