@@ -211,6 +211,42 @@ fn a_reply_that_is_cut_off_says_so() {
     assert_eq!(answer.json()["usage"]["completion_tokens"], 3);
 }
 
+/// Fields that make the model write `text`, behind a sign that it is biased to begin with.
+fn writes(text: &str) -> Value {
+    json!({"structured_outputs": {"choice": [format!("#{text}")]}, "logit_bias": {"2": 100},
+        "temperature": 0, "reasoning_effort": "none"})
+}
+
+#[test]
+fn a_call_that_is_cut_inside_its_closing_tag_shows_none_of_it() {
+    let server = Server::start();
+    let call = "<tool_call>\n<function=distance>\n<parameter=from>\nParis\n</parameter>\n\
+        </function>\n</tool_call>";
+    let tools = json!([{"type": "function", "function": {"name": "distance", "parameters":
+        {"type": "object", "properties": {"from": {"type": "string"}}, "required": ["from"]}}}]);
+    let mut cut = 0;
+    for most in 10..24 {
+        let body = with(
+            with(question("hi", most), writes(call)),
+            json!({"tools": tools}),
+        );
+        let answer = server.chat(&body);
+        let message = &answer.json()["choices"][0]["message"];
+        let arguments = message["tool_calls"][0]["function"]["arguments"].as_str();
+        let told = arguments.unwrap_or_default();
+        assert!(r#"{"from":"Paris"}"#.starts_with(told), "{most}: {message}");
+        cut += usize::from(finish(&answer) == "length" && !told.is_empty());
+        let streamed = server.chat(&with(body, json!({"stream": true})));
+        let pieces = streamed.events().into_iter().map(|event| {
+            let call = &event["choices"][0]["delta"]["tool_calls"][0];
+            let piece = call["function"]["arguments"].as_str();
+            piece.unwrap_or_default().to_string()
+        });
+        assert_eq!(pieces.collect::<String>(), told, "{most}");
+    }
+    assert!(cut > 3, "{cut} calls are cut");
+}
+
 #[test]
 fn choices_expressions_and_grammars_are_obeyed() {
     type Check = fn(&str) -> bool;

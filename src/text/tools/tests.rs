@@ -618,3 +618,48 @@ fn time_is_linear_in_the_reply() {
     }
     for_each_syntax!(run());
 }
+
+/// What is told of a reply that is cut anywhere, and of the whole one.
+fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
+    let told = |text: &str, cut: bool| {
+        let mut parser = ToolParser::<S>::new(schemas(), false);
+        let mut out = Vec::new();
+        parser.push(text, &mut out);
+        parser.finish(cut, &mut out);
+        let pieces = out.into_iter().filter_map(|delta| match delta {
+            Delta::Arguments { json, .. } => Some(json),
+            _ => None,
+        });
+        pieces.collect::<String>()
+    };
+    let cuts = text.char_indices().map(|(at, _)| told(&text[..at], true));
+    (cuts.collect(), told(text, true))
+}
+
+#[test]
+fn what_is_told_of_a_cut_call_is_sure() {
+    fn run<S: Written>() {
+        let values = [
+            "Paris",
+            "a < b",
+            "<",
+            "</",
+            "one\n\n two\n",
+            "<p>é</p>",
+            "{\"a\": \"</",
+        ];
+        for value in values {
+            for arguments in [
+                json!({"path": value, "line": 12, "note": value}),
+                json!({"tags": [value], "at": {"a": value}, "ratio": 0.5, "path": value}),
+            ] {
+                let text = S::write("edit", &object(arguments));
+                let (cuts, whole) = told_of_cuts::<S>(&text);
+                for cut in cuts {
+                    assert!(whole.starts_with(&cut), "{}: {cut} of {whole}", S::NAME);
+                }
+            }
+        }
+    }
+    for_each_syntax!(run());
+}
