@@ -1,6 +1,7 @@
 //! `connect`: what a client has to be told to use this server, in the client's own form.
 
-use std::fmt::Write;
+mod settings;
+
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::str::FromStr;
@@ -17,7 +18,8 @@ use super::{Exit, Failure};
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "connect", help_triggers("--help"))]
 pub struct Connect {
-    /// the client: claude, codex, opencode, openwebui, continue or litellm
+    /// the client: claude, codex, opencode, qwen, cline, aider, continue, openwebui, litellm, llm,
+    /// langchain or ai-sdk
     #[argh(positional)]
     client: Client,
 
@@ -56,18 +58,30 @@ enum Client {
     Claude,
     Codex,
     Opencode,
-    Openwebui,
+    Qwen,
+    Cline,
+    Aider,
     Continue,
+    Openwebui,
     Litellm,
+    Llm,
+    Langchain,
+    AiSdk,
 }
 
-const CLIENTS: [(&str, Client); 6] = [
+const CLIENTS: [(&str, Client); 12] = [
     ("claude", Client::Claude),
     ("codex", Client::Codex),
     ("opencode", Client::Opencode),
-    ("openwebui", Client::Openwebui),
+    ("qwen", Client::Qwen),
+    ("cline", Client::Cline),
+    ("aider", Client::Aider),
     ("continue", Client::Continue),
+    ("openwebui", Client::Openwebui),
     ("litellm", Client::Litellm),
+    ("llm", Client::Llm),
+    ("langchain", Client::Langchain),
+    ("ai-sdk", Client::AiSdk),
 ];
 
 impl FromStr for Client {
@@ -108,7 +122,7 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
         if !options.arguments.is_empty() {
             return Err(usage("arguments of a client go with --run"));
         }
-        return boot::print(&settings(options));
+        return boot::print(&settings::of(options));
     }
     let Some(Start {
         program,
@@ -117,8 +131,8 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
     }) = start(options)
     else {
         return Err(usage(
-            "--run starts claude, codex or opencode; the others are servers or parts \
-                          of an editor: print their settings instead",
+            "--run starts claude, codex or opencode, which can be told all by their command line: \
+             print the settings of the others instead",
         ));
     };
     let mut command = Command::new(program);
@@ -223,74 +237,13 @@ fn start(options: &Connect) -> Option<Start> {
             let variables = vec![("OPENCODE_CONFIG_CONTENT", content)];
             ("opencode", variables, Vec::new())
         }
-        Client::Openwebui | Client::Continue | Client::Litellm => return None,
+        _ => return None,
     };
     Some(Start {
         program,
         variables,
         arguments,
     })
-}
-
-/// The settings, with where they belong as a comment in front where the form has comments.
-fn settings(options: &Connect) -> String {
-    let Connect { model, key, .. } = options;
-    let url = base(options);
-    match options.client {
-        Client::Claude => {
-            let command = format!("claude {}", CLAUDE_ARGUMENTS.join(" "));
-            exports(
-                &format!("in the shell that starts `{command}`"),
-                &claude(options),
-            )
-        }
-        Client::Codex => {
-            let [model, provider, window, limit, rest @ ..] = codex(options);
-            let mut out =
-                format!("# ~/.codex/config.toml; and in the shell: export {CODEX_KEY}='{key}'\n");
-            for (name, value) in [model, provider, window, limit] {
-                let _ = writeln!(out, "{name} = {value}");
-            }
-            out.push_str("\n[model_providers.atlas]\n");
-            for (name, value) in rest {
-                let name = name.trim_start_matches("model_providers.atlas.");
-                let _ = writeln!(out, "{name} = {value}");
-            }
-            out
-        }
-        Client::Opencode => format!(
-            "// ~/.config/opencode/opencode.json\n{:#}\n",
-            opencode(options)
-        ),
-        Client::Openwebui => exports(
-            "of Open WebUI; in a container, 127.0.0.1 is the container",
-            &[
-                ("OPENAI_API_BASE_URL", format!("{url}/v1")),
-                ("OPENAI_API_KEY", key.clone()),
-                ("ENABLE_OLLAMA_API", "false".to_string()),
-            ],
-        ),
-        Client::Continue => format!(
-            "# ~/.continue/config.yaml\nname: Atlas\nversion: 1.0.0\nschema: v1\nmodels:\n  \
-             - name: \"{model}\"\n    provider: openai\n    model: \"{model}\"\n    \
-             apiBase: \"{url}/v1\"\n    apiKey: \"{key}\"\n    roles: [chat, edit, apply]\n"
-        ),
-        Client::Litellm => format!(
-            "# config.yaml of LiteLLM's proxy; who uses it sends LITELLM_MASTER_KEY, set where it \
-             starts\ngeneral_settings:\n  master_key: os.environ/LITELLM_MASTER_KEY\n\
-             model_list:\n  - model_name: \"{model}\"\n    \
-             litellm_params:\n      model: \"openai/{model}\"\n      api_base: \"{url}/v1\"\n      \
-             api_key: \"{key}\"\n"
-        ),
-    }
-}
-
-fn exports(place: &str, variables: &[(&str, String)]) -> String {
-    let mut out = format!("# {place}\n");
-    for (name, value) in variables {
-        let _ = writeln!(out, "export {name}='{value}'");
-    }
-    out
 }
 
 #[cfg(test)]
@@ -312,15 +265,13 @@ mod tests {
     fn every_client_is_told_address_model_and_key() {
         for (name, client) in CLIENTS {
             assert_eq!(name.parse(), Ok(client));
-            let text = settings(&of(client));
+            let text = settings::of(&of(client));
             assert!(
                 text.contains("http://host:9") && !text.contains(":9//"),
                 "{text}"
             );
-            assert!(
-                client == Client::Openwebui || text.contains("m'") || text.contains("m\""),
-                "{text}"
-            );
+            let model = text.contains("/m`") || text.contains("m'") || text.contains("m\"");
+            assert!(client == Client::Openwebui || model, "{text}");
             assert!(text.contains('k'), "{text}");
         }
         assert!("emacs".parse::<Client>().is_err());
@@ -328,18 +279,24 @@ mod tests {
 
     #[test]
     fn files_are_of_their_form() {
-        let codex: toml::Table = settings(&of(Client::Codex)).parse().unwrap();
+        let codex: toml::Table = settings::of(&of(Client::Codex)).parse().unwrap();
         assert_eq!(
             codex["model_providers"]["atlas"]["base_url"].as_str(),
             Some("http://host:9/v1")
         );
-        let text = settings(&of(Client::Opencode));
-        let (_, json) = text.split_once('\n').unwrap();
-        let value: serde_json::Value = serde_json::from_str(json).unwrap();
-        assert_eq!(
-            value["provider"]["atlas"]["options"]["baseURL"],
-            "http://host:9/v1"
-        );
+        for (client, place) in [
+            (Client::Opencode, "/provider/atlas/options/baseURL"),
+            (Client::Qwen, "/modelProviders/openai/0/baseUrl"),
+            (
+                Client::Cline,
+                "/providers/openai-compatible/settings/baseUrl",
+            ),
+        ] {
+            let text = settings::of(&of(client));
+            let (_, json) = text.split_once('\n').unwrap();
+            let value: serde_json::Value = serde_json::from_str(json).unwrap();
+            assert_eq!(value.pointer(place).unwrap(), "http://host:9/v1");
+        }
     }
 
     #[test]
@@ -356,11 +313,21 @@ mod tests {
     #[test]
     fn agents_are_told_how_much_fits() {
         let context = target::MAX_CONTEXT.to_string();
+        for client in [
+            Client::Opencode,
+            Client::Qwen,
+            Client::Cline,
+            Client::Aider,
+            Client::Continue,
+        ] {
+            let told = settings::of(&of(client));
+            assert!(told.contains(&context), "{client:?}");
+        }
         let claude = start(&of(Client::Claude)).unwrap();
         let told = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
         assert!(claude.variables.contains(&told));
         assert_eq!(claude.arguments, CLAUDE_ARGUMENTS);
-        let codex: toml::Table = settings(&of(Client::Codex)).parse().unwrap();
+        let codex: toml::Table = settings::of(&of(Client::Codex)).parse().unwrap();
         let told = |name: &str| codex[name].as_integer().unwrap() as usize;
         assert_eq!(told("model_context_window"), target::MAX_CONTEXT);
         assert!(told("model_auto_compact_token_limit") < target::MAX_CONTEXT);

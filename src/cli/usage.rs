@@ -95,7 +95,7 @@ mod tests {
                 "atlas serve: --prot is not known; did you mean --port?",
             ),
             (
-                "serve -port=9",
+                "serve -port 9",
                 "atlas serve: -port is not known; did you mean --port?",
             ),
             ("sevre", "atlas: sevre is not known; did you mean serve?"),
