@@ -9,8 +9,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::backend::{self, Backend, parity};
 use crate::model::{Plan, ledger};
 use crate::target;
-use crate::threads;
 use crate::weights::{Layout, Progress};
+use host::threads;
 
 use super::boot::{self, Files};
 use super::{Exit, Failure, about, machine, serve};

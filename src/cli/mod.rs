@@ -31,9 +31,8 @@ use std::time::Duration;
 use argh::{ArgsInfo, EarlyExit, FromArgs};
 
 use self::config::Reading;
-use crate::backend;
 use crate::bench::{self, BenchError};
-use crate::log;
+use host::log;
 
 /// one binary that serves one model on one kind of hardware
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -103,7 +102,7 @@ impl Exit {
     pub fn within(self, grace: Duration, why: impl fmt::Display) {
         let leave = move || {
             thread::sleep(grace);
-            backend::leave(self as i32)
+            host::leave(self as i32)
         };
         let timer = thread::Builder::new().spawn(leave);
         log::line(why);
