@@ -106,7 +106,7 @@ pub fn serve(step: Duration, times: bool) {
         queued: SEQUENCES,
         pages: SEQUENCES * target::MAX_CONTEXT / target::PAGE,
         prefill_tokens: SEQUENCES * target::PAGE,
-        context: target::MAX_CONTEXT,
+        ..Limits::of(&target::FACTS)
     };
     // Before the address is told: a client measures memory from there on.
     let null = Null {

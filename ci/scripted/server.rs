@@ -30,7 +30,7 @@ const LIMITS: Limits = Limits {
     context: CONTEXT,
     // A play counts what was said.
     drafts: 0,
-    ..Limits::TARGET
+    ..Limits::of(&target::FACTS)
 };
 
 /// Plays `scenes` on a local port under `settings`, with steps of the time `step`, until `stop`

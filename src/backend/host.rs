@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::allocator;
 use crate::ops::{Bound, HostMemory};
 use crate::target;
-use crate::threads::cores;
+use host::allocator;
+use host::threads::cores;
 
 /// What the server takes of the host's memory beside the model, at most: requests on their way,
 /// replies that are waited for, stored responses, texts and grammars that were met before, and the

@@ -10,7 +10,7 @@ use super::connect::URL_DEFAULT;
 use super::{Exit, Failure};
 use crate::bench::client::Endpoint;
 use crate::http::keys;
-use crate::operator_file;
+use host::operator_file;
 
 /// ask a running server
 #[derive(FromArgs, ArgsInfo, Debug)]

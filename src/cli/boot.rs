@@ -12,11 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::mapping::Mapping;
 use crate::backend::{self, Backend, READER};
-use crate::engine::speculate::Speculate;
-use crate::engine::{self, EngineError, Handle, Limits, Phase};
-use crate::executor::DeviceError;
 use crate::http::state::Loading;
-use crate::log;
 use crate::model::Runs;
 use crate::model::{Plan, Runner, TooLittle, ledger};
 use crate::target;
@@ -29,10 +25,14 @@ use crate::text::template::special::{self, SpecialTokens};
 use crate::text::template::stated;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tools::Syntax;
-use crate::threads;
 use crate::weights::{
     self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
 };
+use engine::speculate::Speculate;
+use engine::{self, EngineError, Handle, Limits, Phase};
+use host::log;
+use host::threads;
+use step::executor::DeviceError;
 
 use super::check::{self, Checks};
 use super::meter::Meter;

@@ -34,7 +34,7 @@ use argh::{ArgsInfo, EarlyExit, FromArgs};
 use self::config::Reading;
 use crate::backend;
 use crate::bench::{self, BenchError};
-use crate::{log, threads};
+use host::{log, threads};
 
 /// Thread that resolves the name of a server.
 const LOOK_UP: usize = 1;
@@ -126,7 +126,7 @@ impl Exit {
     pub fn within(self, grace: Duration, why: impl fmt::Display) {
         let leave = move || {
             thread::sleep(grace);
-            backend::leave(self as i32)
+            host::leave(self as i32)
         };
         let timer = thread::Builder::new().spawn(leave);
         log::line(why);

@@ -14,9 +14,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use toml::Value;
 
-use crate::backend::allocator;
-use crate::engine::speculate::Speculate;
-use crate::engine::{DEVICE_FAILED, Handle, Limits, Phase};
 use crate::http::error::{ApiError, internal};
 use crate::http::files;
 use crate::http::host::{HostName, Hosts};
@@ -30,10 +27,13 @@ use crate::http::settings::{Compatibility, Settings};
 use crate::http::state::State;
 use crate::http::threads::{Home, OF_RUNTIME, Threads};
 use crate::http::tls::Tls;
-use crate::log;
 use crate::target;
 use crate::text::chat::ChatModel;
 use crate::weights::Progress;
+use engine::speculate::Speculate;
+use engine::{DEVICE_FAILED, Handle, Limits, Phase};
+use host::allocator;
+use host::log;
 
 use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;
@@ -381,7 +381,7 @@ async fn serve(
     }));
     let limits = Limits {
         speculate: options.speculate,
-        ..Limits::TARGET
+        ..Limits::of(&target::FACTS)
     };
     let engine = boot::engine(&files, &progress, options.golden.as_deref(), limits);
     let following = notifier.clone().follow(engine.handle.clone(), progress);

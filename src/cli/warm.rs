@@ -14,20 +14,20 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::notify::Notifier;
 use super::{Exit, Failure, lines};
-use crate::engine::events::EventReceiver;
-use crate::engine::request::{Admitted, COMMON, Event, Request, Sampling};
-use crate::engine::turns::Source;
-use crate::engine::{Handle, Phase};
 use crate::http::chat::request::ChatRequest;
 use crate::http::figures::Times;
 use crate::http::generate::{self, Ask};
 use crate::http::json;
 use crate::http::limits::BODY_BYTES_MAX;
 use crate::http::state::Service;
-use crate::log;
-use crate::operator_file;
 use crate::target::PAGE;
 use crate::text::chat::{ChatModel, Prompt};
+use engine::events::EventReceiver;
+use engine::request::{Admitted, COMMON, Event, Request, Sampling};
+use engine::turns::Source;
+use engine::{Handle, Phase};
+use host::log;
+use host::operator_file;
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{Error, Finish, Loaded, Piece, Request, Usage, wait};
-use crate::executor::TokenId;
 use crate::http::chat::request::ChatRequest;
 use crate::http::error::ApiError;
 use crate::http::generate::generation::Generation;
@@ -16,6 +15,7 @@ use crate::http::generate::{self, Ask};
 use crate::http::offline;
 use crate::http::state::Abort;
 use crate::text::reply::append;
+use step::executor::TokenId;
 
 /// A call that the model wants to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

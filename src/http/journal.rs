@@ -12,8 +12,8 @@ use std::thread;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::log;
-use crate::operator_file::{self, NotWritten};
+use host::log;
+use host::operator_file::{self, NotWritten};
 
 use super::limits::{JOURNAL_BYTES_MAX, JOURNAL_FLUSH_TIMEOUT, JOURNAL_LINES_MAX};
 

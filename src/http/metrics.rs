@@ -8,8 +8,8 @@ mod vllm;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use crate::engine::Stats;
 use crate::target;
+use engine::Stats;
 
 use super::figures::Times;
 use super::settings::Compatibility;

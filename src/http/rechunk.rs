@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{FinishReason, TokenLogprobs};
-use crate::executor::TokenId;
 use crate::text::chat::ChatModel;
 use crate::text::reply::{Flow, Reply, ReplyFormat};
 use crate::text::testing::{END_OF_TURN, Random, chat_model};
 use crate::text::tools::tests::{Written, for_each_syntax, schemas};
+use engine::request::{FinishReason, TokenLogprobs};
+use step::executor::TokenId;
 
 use super::generate::Gathered;
 use super::generate::generation::{Finish, Settled};

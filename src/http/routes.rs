@@ -12,10 +12,10 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 
-use crate::calendar::strftime;
-use crate::engine::Phase;
-use crate::log;
 use crate::target;
+use ::host::calendar::strftime;
+use ::host::log;
+use engine::Phase;
 
 use super::body;
 use super::call::{ANTHROPIC_REQUEST_ID, Call, REQUEST_ID};

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::engine::{self, Limits};
-use crate::executor::{DeviceError, Executor, Rows, TokenId};
 use crate::target;
 use crate::text::reply::Delta;
 use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
+use engine::{self, Limits};
+use step::executor::{DeviceError, Executor, Rows, TokenId};
 
 use super::body;
 use super::error::ApiError;
@@ -32,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The script counts what was said, so there are no drafts.
 const LIMITS: Limits = Limits {
     drafts: 0,
-    ..Limits::TARGET
+    ..Limits::of(&target::FACTS)
 };
 
 /// What an executor does: each reply is the script's tokens, then the end of the turn.

@@ -379,9 +379,7 @@ fn while_loading_health_tells_progress_and_chat_says_when_to_retry() {
 #[test]
 fn a_ready_server_is_healthy() {
     let server = TestServer::start(Script::text("a"));
-    server.wait_for(|_| {
-        server.state.service().unwrap().engine.phase() == crate::engine::Phase::Serving
-    });
+    server.wait_for(|_| server.state.service().unwrap().engine.phase() == engine::Phase::Serving);
     assert_eq!(server.get("/health").status, 200);
 }
 

@@ -159,9 +159,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::engine::turns::Source;
     use crate::http::body::{self, Memory};
     use crate::http::parsing::Parsing;
+    use engine::turns::Source;
 
     #[test]
     fn what_is_parsed_makes_way_and_its_connection_does_not() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::engine::adaptive::Parts;
-use crate::engine::thinking::ThinkingBudget;
-use crate::executor::TokenId;
 use crate::target;
+use engine::adaptive::Parts;
+use engine::thinking::ThinkingBudget;
+use step::executor::TokenId;
 
 use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};

@@ -15,7 +15,7 @@
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use serde_json::{Map, Value};
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 use super::template::Conversation;
 

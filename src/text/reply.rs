@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::executor::TokenId;
 use crate::target;
+use step::executor::TokenId;
 
 use super::chat::ChatModel;
 use super::detokenize::Detokenizer;

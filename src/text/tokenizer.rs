@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 use super::control::ControlTokens;
 use super::pieces;
@@ -501,12 +501,12 @@ fn token_table(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::trials::few_or_many;
     use crate::target;
     use crate::text::detokenize::Detokenizer;
     use crate::text::testing::{
         END_OF_TURN, PIECE_KINDS, PieceKind, Random, assert_linear, byte_tokenizer, piece_tokenizer,
     };
+    use engine::trials::few_or_many;
 
     fn tokenizer() -> Tokenizer {
         Tokenizer::from_bytes(&byte_tokenizer(), 512).unwrap()

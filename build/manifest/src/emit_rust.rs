@@ -177,6 +177,10 @@ impl Target {
         let format = self.model.chat.as_ref().and_then(|chat| chat.tool_format);
         let text = format!("CALLS_TOOLS: bool = {}", format.is_some());
         item(out, "Whether the model calls tools.", &text);
+        let name = format.map(|format| format!("ToolFormat::{format:?}"));
+        let name = name.map_or("None".to_owned(), |name| format!("Some({name})"));
+        let text = format!("TOOL_FORMAT: Option<ToolFormat> = {name}");
+        item(out, "Syntax of its tool calls, if it calls any.", &text);
         let reader = match format.unwrap_or(ToolFormat::Qwen3Coder) {
             ToolFormat::Qwen3Coder => "qwen3_coder::Qwen3Coder",
             ToolFormat::Hermes => "hermes::Hermes",

@@ -20,15 +20,15 @@ use self::requests::{Line, Requests, Wanted, key};
 use super::boot::{self, Files};
 use super::serve::signalled;
 use super::{Exit, Failure};
-use crate::engine::{Limits, Phase};
 use crate::http::limits::DRAIN_TIMEOUT;
 use crate::http::offline::{self, Answered};
 use crate::http::settings::Settings;
 use crate::http::state::State;
 use crate::http::threads::{self, OF_RUNTIME};
-use crate::log;
 use crate::target;
 use crate::weights::Progress;
+use engine::{Limits, Phase};
+use host::log;
 
 /// Requests under way at once: those that hold a slot, and as many that are read meanwhile.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
@@ -92,7 +92,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
         handle: engine,
         thread,
         chat,
-    } = boot::engine(files, &progress, None, Limits::TARGET);
+    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS));
     let chat = tokio::select! {
         chat = boot::serving(&engine, chat) => chat?,
         // Its thread is left to its loading; the process ends around it.

@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::engine::request::TokenLogprobs;
-use crate::executor::TokenId;
 use crate::text::chat::ChatModel;
 use crate::text::reply::Delta;
+use engine::request::TokenLogprobs;
+use step::executor::TokenId;
 
 use crate::http::call::Usage;
 use crate::http::error::{ApiError, Dialect};

@@ -4,7 +4,6 @@
 
 use serde_json::Value;
 
-use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::Object;
 use crate::http::generate::Ask;
@@ -19,6 +18,7 @@ use crate::http::generate::tool_policy::ToolChoice;
 use crate::http::generate::wordings::Wordings;
 use crate::http::thinking;
 use crate::target;
+use engine::request::MAX_TOP_LOGPROBS;
 
 use super::constraint;
 use super::messages;

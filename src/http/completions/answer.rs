@@ -4,8 +4,6 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{Scored, TokenLogprobs};
-use crate::executor::TokenId;
 use crate::http::call::Usage;
 use crate::http::chat::answer::{Identity, write_head};
 use crate::http::chat::usage::{Tally, usage_json};
@@ -16,6 +14,8 @@ use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::text::chat::ChatModel;
 use crate::text::detokenize::Detokenizer;
 use crate::text::reply::Delta;
+use engine::request::{Scored, TokenLogprobs};
+use step::executor::TokenId;
 
 use super::positions::{Positions, prompt_logprobs};
 

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::request::{Scored, TokenLogprobs};
-use crate::executor::TokenId;
 use crate::http::chat::answer::LOGPROB_LEAST;
 use crate::text::chat::ChatModel;
 use crate::text::detokenize::Detokenizer;
+use engine::request::{Scored, TokenLogprobs};
+use step::executor::TokenId;
 
 /// How a token is written. Its bytes where they are no text, so that no two tokens of a place look
 /// alike.

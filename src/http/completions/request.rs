@@ -2,8 +2,6 @@
 
 use serde_json::Value;
 
-use crate::engine::request::MAX_TOP_LOGPROBS;
-use crate::executor::TokenId;
 use crate::http::chat::usage::UsageTold;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
@@ -21,6 +19,8 @@ use crate::http::keys::{self, KeyId};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
 use crate::text::chat::{Prompt, counted};
 use crate::text::tokenizer::{Encoded, Tokenizer};
+use engine::request::MAX_TOP_LOGPROBS;
+use step::executor::TokenId;
 
 /// A checked request; its prompts stand beside it.
 #[derive(Debug)]

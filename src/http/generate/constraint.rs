@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::engine::constraint::Constraint;
 use crate::http::error::ApiError;
 use crate::target;
 use crate::text::chat::{ChatModel, Prompt};
 use crate::text::grammar::{Compiled, Grammar, Scope};
 use crate::text::tools::Syntax;
+use engine::constraint::Constraint;
 
 /// What the replies to a request must obey.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::http::error::ApiError;
 #[cfg(test)]
 use crate::http::fields::record;
 use crate::http::fields::{Field, Object};
-use crate::log;
+use host::log;
 
 /// The dialects of requests, in the order of [`Marks`] and [`Words`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

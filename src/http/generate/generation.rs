@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::engine::events::EventReceiver;
-use crate::engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
-use crate::executor::TokenId;
 use crate::http::call::{Call, Replies, Usage};
 use crate::http::error::{ApiError, internal};
 use crate::http::limits::EVENTS_MAX;
 use crate::http::state::Service;
 use crate::text::reply::{Delta, Flow, Part, Reply};
 use crate::text::tools::Syntax;
+use engine::events::EventReceiver;
+use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;
+use step::executor::TokenId;
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,17 +21,17 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::engine::events::EventSender;
-use crate::engine::request::{Admitted, Request, Sampling, Scored, TokenLogprobs};
-use crate::engine::rng;
-use crate::engine::thinking::ThinkingBudget;
-use crate::engine::turns::Source;
-use crate::engine::{Phase, Rejected};
-use crate::executor::TokenId;
 use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
 use crate::text::reply::{Delta, Reply, ReplyFormat, append};
 use crate::text::template::{Conversation, TemplateError};
 use crate::text::tools::ToolSchemas;
+use engine::events::EventSender;
+use engine::request::{Admitted, Request, Sampling, Scored, TokenLogprobs};
+use engine::rng;
+use engine::thinking::ThinkingBudget;
+use engine::turns::Source;
+use engine::{Phase, Rejected};
+use step::executor::TokenId;
 
 use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};

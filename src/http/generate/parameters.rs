@@ -3,9 +3,6 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::adaptive::Parts;
-use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
-use crate::executor::TokenId;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{
@@ -13,6 +10,9 @@ use crate::http::limits::{
 };
 use crate::http::random;
 use crate::target;
+use engine::adaptive::Parts;
+use engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
+use step::executor::TokenId;
 
 /// The length by which clients of llama-server and LM Studio say that there is none.
 const NO_LIMIT: i64 = -1;

@@ -1,12 +1,12 @@
 //! Texts that rules of sampling name, as tokens of the model.
 
-use crate::engine::request::Dry;
-use crate::executor::TokenId;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
 use crate::target;
 use crate::text::chat::ChatModel;
+use engine::request::Dry;
+use step::executor::TokenId;
 
 /// Texts over which no repetition reaches where a request names none, as in llama-server.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];

@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::request::Scored;
-use crate::executor::TokenId;
 use crate::http::chat::answer::Identity;
 use crate::http::chat::usage::{Tally, UsageTold};
 use crate::http::completions::answer::{ChunkWriter, Shape, whole_answer};
@@ -13,6 +11,8 @@ use crate::text::chat::ChatModel;
 use crate::text::reply::ReplyFormat;
 use crate::text::testing::{END_OF_TURN, Random};
 use crate::text::tools::tests::Written;
+use engine::request::Scored;
+use step::executor::TokenId;
 
 use super::{STOP, USAGE, events, gathered, logprobs, settled};
 

@@ -11,7 +11,7 @@ use crate::http::generate::transcript::{Read, Transcript};
 use crate::http::json;
 use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
 use crate::http::seal::Seal;
-use crate::log;
+use host::log;
 
 use super::store::Store;
 use super::tools::{ADDITIONAL_TOOLS, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};

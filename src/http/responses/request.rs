@@ -5,7 +5,6 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::engine::request::MAX_TOP_LOGPROBS;
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::generate::Ask;
@@ -21,9 +20,10 @@ use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::seal::Seal;
 use crate::http::thinking;
-use crate::log;
 use crate::target;
 use crate::text::grammar::Grammar;
+use engine::request::MAX_TOP_LOGPROBS;
+use host::log;
 
 use super::store::{Item, Store};
 use super::tools::{self, ToolNames};

@@ -12,7 +12,7 @@ use crate::http::limits::{
     STORED_BYTES_MAX, STORED_BYTES_OF_KEY_MAX, STORED_RESPONSES_MAX, STORED_RESPONSES_OF_KEY_MAX,
     STORED_TIME,
 };
-use crate::log;
+use host::log;
 
 /// An item by its id, and its JSON.
 pub type Item = (String, String);

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::operator_file;
+use host::operator_file;
 
 /// Largest file of certificates, or of a key.
 const PEM_BYTES_MAX: u64 = 1024 * 1024;

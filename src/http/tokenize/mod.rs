@@ -7,12 +7,12 @@ use serde::ser::{Error, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::executor::TokenId;
 use crate::target;
 use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
 use crate::text::detokenize::Detokenizer;
 use crate::text::tokenizer::Encoded;
 use crate::text::work;
+use step::executor::TokenId;
 
 use super::chat::messages;
 use super::completions::positions::token_text;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use llguidance::api::StopReason;
 
-use crate::engine::constraint::{Constraint, Mask, Next};
-use crate::executor::TokenId;
+use engine::constraint::{Constraint, Mask, Next};
+use step::executor::TokenId;
 
 use super::Compiled;
 use super::panics;

@@ -33,10 +33,10 @@ use llguidance::{Matcher, ParserFactory, TokenParser};
 use rustix::process::nice;
 use serde_json::{Value, json};
 
-use crate::backend::allocator;
-use crate::engine::constraint::{Constraint, Mask};
-use crate::executor::TokenId;
 use crate::target;
+use engine::constraint::{Constraint, Mask};
+use host::allocator;
+use step::executor::TokenId;
 
 use super::tokenizer::Tokenizer;
 use super::tools::{Root, Syntax};

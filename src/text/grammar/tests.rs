@@ -3,8 +3,8 @@ use std::time::Duration;
 use rustix::process::getpriority_process;
 
 use super::*;
-use crate::engine::constraint::{Mask, Next};
 use crate::text::testing::{Random, cpu};
+use engine::constraint::{Mask, Next};
 use schemas::{is_valid, schemas};
 
 mod bombs;

@@ -7,7 +7,7 @@ use super::build::{build, make_only, plan};
 use super::check::checks;
 use super::model::golden_command;
 use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
-use super::test::{Optimised, Suite};
+use super::test::{Optimised, ROOMS, Suite};
 use super::weights::folder;
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
@@ -154,6 +154,11 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             clippy(suite, name).into()
         })
         .reads(Reads::of(PRODUCT)),
+    ];
+    for room in ROOMS {
+        steps.push(room_step(site, room)?);
+    }
+    steps.extend([
         product_step(
             "unit tests",
             "the crate's own tests but those of the model",
@@ -174,7 +179,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"]))
         .turn(Turn::Beside),
         kernels_step(&leaves).turn(Turn::Beside),
-    ];
+    ]);
     let golden = |leaf: &&String| {
         leaf.starts_with(RANDOM) || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
     };
@@ -205,6 +210,18 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
     })
 }
 
+/// Tests of a crate that serves any target.
+fn room_step(site: &Site, room: &'static str) -> Result<Step, Failure> {
+    let run = move |suite: &Suite<'_>, name: &str| {
+        let args = format!("-p {room} --lib --no-fail-fast");
+        let run = |cargo| suite.run(name, &mut linted(cargo));
+        let cargo = suite.product_cargo("test", Optimised::No, &args);
+        cargo.and_then(run).map(drop).into()
+    };
+    let step = Step::new(format!("tests of {room}"), "the crate's own tests", run);
+    Ok(step.reads(Reads::of_crate(site, &format!("src/{room}"))?))
+}
+
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
@@ -226,7 +243,8 @@ fn linted(mut cargo: Command) -> Command {
 fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     const ALL: &str = "--all-targets --no-run";
     let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
-    let product = suite.product_cargo("test", Optimised::No, ALL)?;
+    let rooms = ROOMS.map(|room| format!("-p {room}")).join(" ");
+    let product = suite.product_cargo("test", Optimised::No, &format!("-p atlas {rooms} {ALL}"))?;
     for cargo in [pipeline, product] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
     }

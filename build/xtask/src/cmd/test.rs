@@ -73,6 +73,9 @@ impl Test {
     }
 }
 
+/// Crates that are the same for every target, each in its folder of `src`.
+pub const ROOMS: [&str; 3] = ["host", "step", "engine"];
+
 /// How a suite is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policy {
@@ -136,7 +139,7 @@ impl Suite<'_> {
         let toolchain = Toolchain::find(&self.site.root)?;
         let mut command = self.cargo(verb);
         let level = optimised as u8;
-        for package in ["atlas", "ffi"] {
+        for package in ROOMS.iter().chain(&["atlas", "ffi"]) {
             for setting in [
                 &format!("opt-level={level}"),
                 "debug-assertions=true",

@@ -1,0 +1,17 @@
+//! The seam between serving and models: what an engine asks of a model on a device, and what
+//! serving must know of the target that a binary is built for.
+
+pub mod executor;
+mod facts;
+pub mod ranking;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use facts::{Facts, ToolFormat};
+
+/// Tokens of a KV page in every target; also the grid on which prompts are cut.
+pub const PAGE: usize = 64;
+/// Rows of a cell of a sequence that a model takes one by one, at most. If a step has more of a
+/// cell, from its first position on, a backend may take them together, in other arithmetic: the
+/// choice depends on the prompt alone. Decode and verification never have more.
+pub const ONE_BY_ONE: usize = 8;
