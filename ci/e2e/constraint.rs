@@ -248,6 +248,47 @@ fn a_call_that_is_cut_inside_its_closing_tag_shows_none_of_it() {
 }
 
 #[test]
+fn arguments_follow_what_several_schemas_say_together() {
+    let server = Server::start();
+    let parameters = json!({"type": "object", "additionalProperties": false, "required": ["s"],
+        "properties": {"s": {"allOf": [{"$ref": "#/$defs/E"}], "default": "p"}},
+        "$defs": {"E": {"enum": ["p", "q"], "title": "E", "type": "string"}}});
+    for strict in [false, true] {
+        let tools = json!([{"type": "function", "function": {"name": "f", "strict": strict,
+            "parameters": parameters}}]);
+        let fields = json!({"tools": tools, "tool_choice": "required", "reasoning_effort": "none"});
+        let answer = server.chat(&with(question("Call f.", 60), fields));
+        assert_eq!(answer.json()["warnings"], Value::Null);
+        assert!(!valid_calls(&answer, &tools).is_empty(), "{answer:?}");
+    }
+}
+
+/// The model knows a tool by another name and would call that.
+#[test]
+fn no_call_has_a_name_that_no_tool_has() {
+    let server = Server::start();
+    let tools = json!([{"type": "function", "function": {"name": "zebra", "parameters":
+        {"type": "object", "properties": {"from": {"type": "string"}}}}}]);
+    let mut called = 0;
+    for text in [
+        "What is the distance from Paris to Rome?",
+        "What is the weather in Oslo?",
+    ] {
+        for seed in 0..4 {
+            let fields = json!({"tools": tools, "reasoning_effort": "none", "seed": seed,
+                "temperature": 0.5});
+            let answer = server.chat(&with(question(text, 80), fields));
+            let message = &answer.json()["choices"][0]["message"];
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                assert_eq!(call["function"]["name"], "zebra", "{message}");
+                called += 1;
+            }
+        }
+    }
+    assert!(called > 0, "nothing is called");
+}
+
+#[test]
 fn choices_expressions_and_grammars_are_obeyed() {
     type Check = fn(&str) -> bool;
     let server = Server::start();

@@ -134,6 +134,7 @@ mod tests {
             json!({"grammar": "root ::= \"a\""}),
             json!({"json_schema": schema.to_string()}),
             json!({"regex": "a|b"}),
+            json!({"tools": [tool("f", false)]}),
             json!({"tools": [tool("f", false)], "tool_choice": "required"}),
             json!({"tools": [tool("f", true), tool("g", false)]}),
             json!({"tools": [tool("f", false)], "response_format": format}),
@@ -148,7 +149,7 @@ mod tests {
         for fields in [
             json!({}),
             json!({"response_format": {"type": "text"}}),
-            json!({"tools": [tool("f", false)]}),
+            json!({"tools": []}),
             json!({"tool_choice": "none"}),
         ] {
             assert!(compiled(&fields).unwrap().is_none(), "{fields}");
@@ -246,7 +247,10 @@ mod tests {
             (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
             (json!({"type": "string", "format": "phone"}), "phone"),
             (json!({"type": "string", "pattern": "^a|b$"}), "^a|b$"),
-            (json!({"allOf": [{"type": "string"}]}), "allOf"),
+            (
+                json!({"allOf": [{"type": "string"}, {"type": "null"}]}),
+                "allOf",
+            ),
         ] {
             let (param, message) = refused(with(schema.clone(), true));
             assert!(

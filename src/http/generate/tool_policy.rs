@@ -145,7 +145,11 @@ pub fn combined(
             let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))
         }
-        (ToolChoice::Auto, None) => Ok(None),
+        (ToolChoice::Auto, None) if tools.is_empty() => Ok(None),
+        (ToolChoice::Auto, None) => {
+            let grammar = calls::names::<target::ToolSyntax>(tools);
+            Ok(Some(Rule::calls_in_text("tools", grammar)))
+        }
     }
 }
 

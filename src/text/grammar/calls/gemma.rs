@@ -32,6 +32,11 @@ const SCALAR: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?|true|fal
 
 impl CallGrammar for Gemma {
     const AROUND: (&'static str, &'static str) = (FUNCTION, CALL.1);
+    const SIGN: &'static str = FUNCTION;
+
+    fn head(name: &str) -> String {
+        format!("{name}{{")
+    }
 
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
         let name = quoted(function.name);
