@@ -1,4 +1,4 @@
-//! The model inside of a program. README.md shows this text, and the suite runs it.
+//! The model inside of a program. src/README.md shows this text, and the suite runs it.
 
 use atlas::{Engine, Error, Piece, Request};
 

@@ -121,7 +121,10 @@ fn a_failure_of_the_device_is_an_error_of_the_stream() {
 fn the_readme_shows_the_example() {
     let example = include_str!("example.rs");
     let (_, program) = example.split_once("\n\n").unwrap();
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../README.md");
     let block = format!("```rust\n{program}```\n");
-    assert!(readme.contains(&block), "put this into README.md:\n{block}");
+    assert!(
+        readme.contains(&block),
+        "put this into src/README.md:\n{block}"
+    );
 }

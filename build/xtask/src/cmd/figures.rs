@@ -1,66 +1,120 @@
-//! `figures`: the measured figures of models, as the table of the README.
+//! `figures`: measured figures, as the tables of the README.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
 use argh::FromArgs;
+use manifest::Target;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::site::{Failure, Site};
 
 /// Folder of what `bench --save` keeps.
 const BASELINES: &str = "ci/baseline";
+/// Figures of another server beside those of this one, on one card.
+const COMPARED: &str = "ci/baseline/compared.json";
+const README: &str = "README.md";
 /// Hardware whose figures are told.
-const HARDWARE: &str = "h200-";
+const HARDWARE: &str = "h200/";
+/// Kinds of hardware that a model may be built for, with their names for people; the first that
+/// there is says how much memory a model takes.
+const BUILT_FOR: [(&str, &str); 3] = [("gb10", "GB10"), ("h200", "H200"), ("cpu", "CPU")];
 /// Sequences that decode at once, 128 tokens behind each.
 const SEQUENCES: [u64; 3] = [1, 8, 32];
 /// Tokens of the prompt.
 const PROMPT: u64 = 8192;
+const GB: f64 = 1e9;
 
 const HEAD: &str = "\
-| model | 1 sequence | 8 sequences | 32 sequences | prompt of 8,192 | 1 on a GB10, projected |
-|---|---|---|---|---|---|
+| model | download | memory | built for | 1 sequence | 8 | 32 | prompt of 8,192 | GB10, computed |
+|---|---|---|---|---|---|---|---|---|
 ";
 
-/// Print measured figures of models on an H200, from `ci/baseline`, as a table.
+/// Print measured figures, from `ci/baseline`, as the tables of the README.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "figures")]
-pub struct Figures {}
+pub struct Figures {
+    /// print nothing, and fail where the README has other figures than these
+    #[argh(switch)]
+    check: bool,
+}
 
 impl Figures {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
-        print!("{}", table(&site.root)?);
+        if self.check {
+            return check(site);
+        }
+        print!("{}\n{}", models(site)?, compared(&site.root)?);
         Ok(())
     }
 }
 
-/// The table: tokens a second, and the share of what memory allows in decode.
+/// Compares the tables of the README with the files that they are made of.
 ///
 /// # Errors
-/// A baseline that cannot be read.
-pub fn table(root: &Path) -> Result<String, Failure> {
-    let mut rows = Vec::new();
-    for entry in fs::read_dir(root.join(BASELINES)).map_err(|why| format!("{BASELINES}: {why}"))? {
-        let path = entry.map_err(|why| format!("{BASELINES}: {why}"))?.path();
-        let name = path
-            .file_stem()
-            .map(|name| name.to_string_lossy().into_owned());
-        let name = name.unwrap_or_default();
-        let (Some(model), true) = (name.strip_prefix(HARDWARE), is_json(&path)) else {
-            continue;
-        };
-        if !model.starts_with(|first: char| first.is_ascii_digit()) {
-            rows.push(row(model, &read(&path)?));
+/// Names the first row of a table that no file has, or that the README lacks.
+pub fn check(site: &Site) -> Result<(), Failure> {
+    let path = site.root.join(README);
+    let readme = fs::read_to_string(&path).map_err(|why| format!("{README}: {why}"))?;
+    for table in [models(site)?, compared(&site.root)?] {
+        let told = rows_below(&readme, &table);
+        let unknown = told.iter().find(|row| !table.contains(*row));
+        if let Some(row) = unknown {
+            return Err(format!("{README}: nothing in {BASELINES} has this row:\n{row}").into());
+        }
+        if let Some(row) = table.lines().find(|row| !told.contains(row)) {
+            return Err(format!("{README}: `cargo xtask figures` prints this row:\n{row}").into());
         }
     }
-    rows.sort();
-    Ok(HEAD.to_string() + &rows.concat())
+    Ok(())
 }
 
-fn is_json(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension == "json")
+/// Rows of the table in `text` that begins as `table` does, with its head.
+fn rows_below<'a>(text: &'a str, table: &str) -> Vec<&'a str> {
+    let head = table.lines().next().unwrap_or_default();
+    let rows = text.lines().skip_while(|line| *line != head);
+    rows.take_while(|line| line.starts_with('|')).collect()
+}
+
+/// Each model that was measured: what it takes, and tokens a second with the share of what memory
+/// allows in decode.
+///
+/// # Errors
+/// A target or a baseline that cannot be read.
+fn models(site: &Site) -> Result<String, Failure> {
+    let leaves = site.leaves()?;
+    let mut table = HEAD.to_string();
+    for leaf in &leaves {
+        let Some(model) = leaf.strip_prefix(HARDWARE) else {
+            continue;
+        };
+        let path = site
+            .root
+            .join(BASELINES)
+            .join(format!("{}.json", leaf.replace('/', "-")));
+        if !path.exists() {
+            continue;
+        }
+        let names = BUILT_FOR.map(|(folder, name)| (format!("{folder}/{model}"), name));
+        let built: Vec<_> = names
+            .iter()
+            .filter(|(target, _)| leaves.contains(target))
+            .collect();
+        let target = site.target(built.first().map(|(target, _)| target.as_str()))?;
+        let names: Vec<&str> = built.iter().map(|(_, name)| *name).collect();
+        let sizes = sizes(&target, &names.join(", "));
+        table += &format!("| `{model}` |{sizes}{}\n", row(&read(&path)?));
+    }
+    Ok(table)
+}
+
+/// Bytes of the release, memory with all pages, hardware.
+fn sizes(target: &Target, built_for: &str) -> String {
+    let bytes = [target.checkpoint_bytes(), target.resident_bytes()];
+    let [download, memory] = bytes.map(|bytes| format!("{:.1} GB", bytes as f64 / GB));
+    format!(" {download} | {memory} | {built_for} |")
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
@@ -68,9 +122,9 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
     Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
 }
 
-/// One model; `-` where nothing was measured.
-fn row(model: &str, kept: &Map<String, Value>) -> String {
-    let mut row = format!("| `{model}` |");
+/// Figures of one model; `-` where nothing was measured.
+fn row(kept: &Map<String, Value>) -> String {
+    let mut row = String::new();
     for sequences in SEQUENCES {
         let case = format!("{sequences} x context 128");
         let _ = write!(row, " {} |", rate(kept, "decode", &case));
@@ -83,8 +137,60 @@ fn row(model: &str, kept: &Map<String, Value>) -> String {
         "projected_gb10.us_at_232_gb_s",
     );
     let projected = micros.map(|micros| 1e6 / micros);
-    let _ = writeln!(row, " {} | {} |", whole(prompt), whole(projected));
+    let _ = write!(row, " {} | {} |", whole(prompt), whole(projected));
     row
+}
+
+/// Another server beside this one.
+#[derive(Deserialize)]
+struct Compared {
+    peer: String,
+    card: String,
+    date: String,
+    weights: String,
+    /// By the names of their members in cases.
+    models: Map<String, Value>,
+    cases: Vec<Map<String, Value>>,
+}
+
+/// What both servers reached; more than 1 of the last column of a model is better here.
+///
+/// # Errors
+/// A file that cannot be read.
+fn compared(root: &Path) -> Result<String, Failure> {
+    let text = fs::read_to_string(root.join(COMPARED));
+    let text = text.map_err(|why| format!("{COMPARED}: {why}"))?;
+    let found: Compared =
+        serde_json::from_str(&text).map_err(|why| format!("{COMPARED}: {why}"))?;
+    let (card, date) = (&found.card, &found.date);
+    let mut table = format!("| {card}, {date}, {} weights |", found.weights);
+    for title in found.models.values() {
+        let title = title.as_str().unwrap_or_default();
+        let _ = write!(table, " {title}: {} | Atlas | ratio |", found.peer);
+    }
+    table += "\n|---|";
+    table += &"---|---|---|".repeat(found.models.len());
+    table += "\n";
+    for case in &found.cases {
+        table += &compared_row(case, found.models.keys());
+    }
+    Ok(table)
+}
+
+fn compared_row<'a>(case: &Map<String, Value>, models: impl Iterator<Item = &'a String>) -> String {
+    let word = |name: &str| case.get(name).and_then(Value::as_str).unwrap_or("-");
+    let (unit, mut row) = (word("unit"), format!("| {} |", word("case")));
+    for model in models {
+        let pair = case.get(model).map(|pair| [&pair[0], &pair[1]]);
+        let pair = pair.map(|pair| pair.map(|figure| figure.as_f64().unwrap_or(0.0)));
+        let [peer, own] = pair.unwrap_or_default();
+        let ratio = match unit {
+            "ms" => peer / own,
+            _ => own / peer,
+        };
+        let _ = write!(row, " {peer} {unit} | {own} {unit} | {ratio:.2} |");
+    }
+    row + "\n"
 }
 
 /// Tokens a second of a case, and its share of what memory allows.
@@ -111,18 +217,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_readme_has_the_table() {
-        let site = Site::find().unwrap();
-        let readme = fs::read_to_string(site.root.join("README.md")).unwrap();
-        let table = table(&site.root).unwrap_or_else(|_| panic!("baselines are there"));
-        assert!(readme.contains(&table), "put this into README.md:\n{table}");
+    fn the_readme_has_the_tables() {
+        check(&Site::here()).unwrap_or_else(|why| panic!("{why}"));
     }
 
     #[test]
     fn what_was_not_measured_is_a_dash() {
         let kept = serde_json::json!({"decode": {"cases.1 x context 128.tok_s": 10.4,
             "cases.1 x context 128.share": 0.5}});
-        let row = row("m", kept.as_object().unwrap());
-        assert_eq!(row, "| `m` | 10 (50 %) | - | - | - | - |\n");
+        let row = row(kept.as_object().unwrap());
+        assert_eq!(row, " 10 (50 %) | - | - | - | - |");
+    }
+
+    #[test]
+    fn less_time_and_more_tokens_are_better() {
+        let case = |unit| serde_json::json!({"case": "c", "unit": unit, "m": [2, 4]});
+        let told = |unit| {
+            compared_row(
+                case(unit).as_object().unwrap(),
+                [&"m".to_string()].into_iter(),
+            )
+        };
+        assert_eq!(told("tok/s"), "| c | 2 tok/s | 4 tok/s | 2.00 |\n");
+        assert_eq!(told("ms"), "| c | 2 ms | 4 ms | 0.50 |\n");
+    }
+
+    #[test]
+    fn rows_end_with_their_table() {
+        let text = "| a |\n\n| head |\n| 1 |\ntext\n| 2 |\n";
+        assert_eq!(rows_below(text, "| head |\n"), ["| head |", "| 1 |"]);
+        assert!(rows_below(text, "| other |\n").is_empty());
     }
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::build::{build, make_only, plan};
 use super::check::checks;
+use super::figures;
 use super::model::golden_command;
 use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
 use super::test::{Optimised, ROOMS, Suite};
@@ -127,7 +128,7 @@ const BROWSER: &str = "chromium";
 const PROXIES: &str = "scripts/proxies.py";
 const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 
-/// A program with the model inside, which the README shows, and what it must say.
+/// A program with the model inside, which src/README.md shows, and what it must say.
 const EXAMPLE: &str = "embed";
 const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
 
@@ -178,6 +179,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         )
         .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"]))
         .turn(Turn::Beside),
+        Step::new(
+            "figures",
+            "the README tells no figure that nobody measured",
+            |suite, _| figures::check(suite.site).into(),
+        )
+        .reads(Reads::of(&["README.md", "ci/baseline", "targets"])),
         kernels_step(&leaves).turn(Turn::Beside),
     ]);
     let golden = |leaf: &&String| {
@@ -367,7 +374,7 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
         .turn(Turn::Alone),
         Step::new(
             "library",
-            "the README's program with the model inside, and the examples of the documentation",
+            "the program with the model inside, and the examples of the documentation",
             |suite, name| library(suite, name).into(),
         )
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
