@@ -28,12 +28,12 @@ use crate::http::state::State;
 use crate::http::threads::{Home, OF_RUNTIME, Threads};
 use crate::http::tls::Tls;
 use crate::target;
-use crate::text::chat::ChatModel;
 use crate::weights::Progress;
 use engine::speculate::Speculate;
 use engine::{DEVICE_FAILED, Handle, Limits, Phase};
 use host::allocator;
 use host::log;
+use text::chat::ChatModel;
 
 use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;

@@ -21,13 +21,13 @@ use crate::http::json;
 use crate::http::limits::BODY_BYTES_MAX;
 use crate::http::state::Service;
 use crate::target::PAGE;
-use crate::text::chat::{ChatModel, Prompt};
 use engine::events::EventReceiver;
 use engine::request::{Admitted, COMMON, Event, Request, Sampling};
 use engine::turns::Source;
 use engine::{Handle, Phase};
 use host::log;
 use host::operator_file;
+use text::chat::{ChatModel, Prompt};
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;

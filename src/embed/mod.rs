@@ -61,7 +61,7 @@ pub use self::reply::{Reply, Stream, ToolCall};
 pub use self::request::Request;
 pub use crate::http::call::Usage;
 pub use crate::http::generate::generation::Finish;
-pub use crate::text::reply::Delta as Piece;
+pub use text::reply::Delta as Piece;
 
 use crate::cli::boot::{self, Files, Started};
 use crate::cli::{Exit, Failure};

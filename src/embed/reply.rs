@@ -14,8 +14,8 @@ use crate::http::generate::generation::Generation;
 use crate::http::generate::{self, Ask};
 use crate::http::offline;
 use crate::http::state::Abort;
-use crate::text::reply::append;
 use step::executor::TokenId;
+use text::reply::append;
 
 /// A call that the model wants to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::http::testing::{Script, TestServer};
-use crate::text::testing::END_OF_TURN;
+use text::testing::END_OF_TURN;
 
 /// An engine, and the server whose script it plays.
 fn playing(script: Script) -> (Engine, TestServer) {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::backend::SERVER_BYTES;
-use crate::text::segments::SEGMENTS_BYTES_MAX;
 use engine::events::BACKLOG_BYTES_MAX;
+use step::SERVER_BYTES;
+use text::segments::SEGMENTS_BYTES_MAX;
 
 /// Request line and headers.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;

@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::text::chat::ChatModel;
-use crate::text::reply::{Flow, Reply, ReplyFormat};
-use crate::text::testing::{END_OF_TURN, Random, chat_model};
-use crate::text::tools::tests::{Written, for_each_syntax, schemas};
 use engine::request::{FinishReason, TokenLogprobs};
 use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::reply::{Flow, Reply, ReplyFormat};
+use text::testing::{END_OF_TURN, Random, chat_model};
+use text::tools::tests::{Written, for_each_syntax, schemas};
 
 use super::generate::Gathered;
 use super::generate::generation::{Finish, Settled};
@@ -109,8 +109,8 @@ fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<State>) {
             stops: vec![stop.to_string()],
             ..in_parts()
         };
-        let whole = settled::<S>(model, tokens, false, format(), || false);
-        let pieces = settled::<S>(model, tokens, false, format(), || true);
+        let whole = settled(model, tokens, false, format(), || false);
+        let pieces = settled(model, tokens, false, format(), || true);
         check_messages(model, &whole, &pieces);
         check_chat(model, false, &whole, &pieces);
         check_responses(model, state, &whole, &pieces);
@@ -134,7 +134,7 @@ fn logprobs(place: usize, id: TokenId) -> TokenLogprobs {
 
 /// What groups of tokens settle, with log-probabilities if they are `told`; a group ends where
 /// `cut` says so. One reply in four is cut at its length.
-fn settled<S: Written>(
+fn settled(
     model: &ChatModel,
     tokens: &[TokenId],
     told: bool,
@@ -142,7 +142,7 @@ fn settled<S: Written>(
     mut cut: impl FnMut() -> bool,
 ) -> Vec<Settled> {
     let at_length = tokens.len().is_multiple_of(4);
-    let mut reply = Reply::<S>::new(model, format);
+    let mut reply = Reply::new(model, format);
     let mut pieces = vec![Settled::default()];
     let mut flow = Flow::Continue;
     for (at, &id) in tokens.iter().enumerate() {
@@ -393,7 +393,10 @@ fn plain(pieces: &[Settled]) -> Vec<Settled> {
 #[test]
 fn the_groups_in_which_tokens_come_never_change_an_answer() {
     fn run<S: Written>() {
-        let model = chat_model();
+        let model = ChatModel {
+            tool_format: Some(S::FORMAT),
+            ..chat_model()
+        };
         let state = State::new("m", Settings::default(), || Loading {
             stage: "",
             bytes_done: 0,
@@ -406,11 +409,11 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
             let tokens = random_tokens::<S>(&model, &mut random);
             let told = random.below(TOLD_OF) == 0;
             let continued = Continued::new(&tokens, told, &mut random);
-            let whole = settled::<S>(&model, &tokens, told, in_parts(), || false);
+            let whole = settled(&model, &tokens, told, in_parts(), || false);
             let often = 1 + random.below(16);
             let mut cut = || random.below(often) == 0;
-            let pieces = settled::<S>(&model, &tokens, told, in_parts(), &mut cut);
-            continued.check::<S>(&model, &mut cut);
+            let pieces = settled(&model, &tokens, told, in_parts(), &mut cut);
+            continued.check(&model, &mut cut);
             check_chat(&model, told, &whole, &pieces);
             check_messages(&model, &whole, &pieces);
             check_responses(&model, &state, &whole, &pieces);

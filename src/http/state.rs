@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-use crate::text::chat::ChatModel;
 use engine::Handle;
+use text::chat::ChatModel;
 
 use super::body;
 use super::error::ApiError;

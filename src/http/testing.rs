@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::target;
-use crate::text::reply::Delta;
-use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
 use engine::{self, Limits};
 use step::executor::{DeviceError, Executor, Rows, TokenId};
+use text::reply::Delta;
+use text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
 
 use super::body;
 use super::error::ApiError;

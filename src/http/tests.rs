@@ -537,7 +537,7 @@ fn tokenizer_info_names_the_end_and_the_template() {
     let server = TestServer::start(Script::text("a"));
     let info = server.get("/tokenizer_info").json();
     assert_eq!(info["eos_token"], "<|im_end|>");
-    assert_eq!(info["chat_template"], crate::text::testing::TEMPLATE);
+    assert_eq!(info["chat_template"], text::testing::TEMPLATE);
 }
 
 #[test]

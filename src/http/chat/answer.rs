@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::text::chat::ChatModel;
-use crate::text::reply::Delta;
 use engine::request::TokenLogprobs;
 use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::reply::Delta;
 
 use crate::http::call::Usage;
 use crate::http::error::{ApiError, Dialect};
@@ -371,7 +371,7 @@ fn write_delta(model: &ChatModel, delta: &Delta, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::http::chat::usage::UsageTold;
-    use crate::text::testing::chat_model;
+    use text::testing::chat_model;
 
     fn identity() -> Identity {
         Identity {

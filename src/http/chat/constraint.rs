@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
     use crate::http::chat::request::ChatRequest;
-    use crate::text::testing::chat_model;
+    use text::testing::chat_model;
 
     fn tool(name: &str, strict: bool) -> Value {
         json!({"type": "function", "function": {"name": name, "strict": strict,

@@ -8,7 +8,7 @@ pub mod usage;
 
 use std::sync::Arc;
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Identity};
 use self::request::ChatRequest;

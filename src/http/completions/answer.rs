@@ -11,11 +11,11 @@ use crate::http::error::{ApiError, Dialect};
 use crate::http::generate::Gathered;
 use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
-use crate::text::chat::ChatModel;
-use crate::text::detokenize::Detokenizer;
-use crate::text::reply::Delta;
 use engine::request::{Scored, TokenLogprobs};
 use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::detokenize::Detokenizer;
+use text::reply::Delta;
 
 use super::positions::{Positions, prompt_logprobs};
 

@@ -8,7 +8,7 @@ pub mod tests;
 
 use std::sync::Arc;
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Shape};
 use self::request::CompletionRequest;

@@ -17,10 +17,10 @@ use crate::http::generate::start::Start;
 use crate::http::generate::wordings::Wordings;
 use crate::http::keys::{self, KeyId};
 use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
-use crate::text::chat::{Prompt, counted};
-use crate::text::tokenizer::{Encoded, Tokenizer};
 use engine::request::MAX_TOP_LOGPROBS;
 use step::executor::TokenId;
+use text::chat::{Prompt, counted};
+use text::tokenizer::{Encoded, Tokenizer};
 
 /// A checked request; its prompts stand beside it.
 #[derive(Debug)]
@@ -218,8 +218,8 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>, context: usize) -> Result<Pro
 mod tests {
     use super::*;
     use crate::target;
-    use crate::text::testing::{END_OF_TURN, chat_model};
     use serde_json::json;
+    use text::testing::{END_OF_TURN, chat_model};
 
     fn parse(fields: Value) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
         let mut body = json!({"prompt": "ab"});

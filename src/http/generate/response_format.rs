@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
-use crate::text::grammar::limits::ALTERNATIVES_MAX;
-use crate::text::grammar::{Grammar, JsonGrammar, gbnf, standard};
+use text::grammar::limits::ALTERNATIVES_MAX;
+use text::grammar::{Grammar, JsonGrammar, gbnf, standard};
 
 /// The fields that each say what the whole answer must be.
 const FIELDS: &[&str] = &[

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::http::error::ApiError;
 use crate::http::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
 use crate::http::state::{Abort, Service};
-use crate::text::chat::ChatModel;
+use text::chat::ChatModel;
 
 use super::generation::{Admissions, Generation, Settled};
 use crate::http::call::Usage;

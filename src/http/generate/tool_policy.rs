@@ -6,8 +6,9 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::TOOLS_MAX;
 use crate::target;
-use crate::text::grammar::Grammar;
-use crate::text::grammar::calls::{self, Calls};
+use step::ToolFormat;
+use text::grammar::Grammar;
+use text::grammar::calls::{self, Calls};
 
 use super::constraint::Rule;
 
@@ -161,7 +162,9 @@ fn call_grammar(
     answer: Option<&Grammar>,
 ) -> Result<Grammar, ApiError> {
     let loose = calls == Calls::BehindTag || answer.is_some();
-    let grammar = calls::grammar::<target::ToolSyntax>(tools, calls, loose, answer);
+    // A model that calls no tools is found out later, and told so in other words.
+    let format = target::FACTS.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
+    let grammar = calls::grammar_of(format, tools, calls, loose, answer);
     grammar.map_err(|refused| match refused.tool {
         Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),
         None => ApiError::field(field, refused.problem),

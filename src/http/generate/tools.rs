@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use crate::http::error::ApiError;
 use crate::http::fields::Field;
 use crate::http::json;
-use crate::text::template::digits;
-use crate::text::tools::NAME_BYTES_MAX;
+use text::template::digits;
+use text::tools::NAME_BYTES_MAX;
 
 /// The one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";

@@ -4,9 +4,9 @@ use crate::http::error::ApiError;
 use crate::http::fields::{Field, Object};
 use crate::http::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
 use crate::target;
-use crate::text::chat::ChatModel;
 use engine::request::Dry;
 use step::executor::TokenId;
+use text::chat::ChatModel;
 
 /// Texts over which no repetition reaches where a request names none, as in llama-server.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];

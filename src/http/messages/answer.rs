@@ -11,8 +11,8 @@ use crate::http::generate::generation::{Finish, Settled};
 use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::http::random;
 use crate::http::seal::Seal;
-use crate::text::chat::ChatModel;
-use crate::text::reply::Delta;
+use text::chat::ChatModel;
+use text::reply::Delta;
 
 use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;

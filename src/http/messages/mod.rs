@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::{Identity, MessageWriter};
 use self::request::MessagesRequest;

@@ -18,7 +18,7 @@ use crate::http::generate::wordings::Wordings;
 use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::seal::Seal;
 use crate::http::thinking;
-use crate::text::grammar::Grammar;
+use text::grammar::Grammar;
 
 use super::{content, tools};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::request::MessagesRequest;
 use crate::http::testing::{Answer, Connection, Script, TestServer};
 use crate::target;
-use crate::text::testing::Random;
+use text::testing::Random;
 
 const PATH: &str = "/v1/messages";
 const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</parameter>\n\

@@ -12,7 +12,7 @@ use crate::http::responses::store::Store;
 use crate::http::routes::Route;
 use crate::http::seal::Seal;
 use crate::target;
-use crate::text::testing::chat_model;
+use text::testing::chat_model;
 
 use super::DOCUMENT;
 use super::derive::{Schema, answered};

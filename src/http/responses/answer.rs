@@ -19,8 +19,8 @@ use crate::http::keys::KeyId;
 use crate::http::random;
 use crate::http::seal::Seal;
 use crate::http::state::{Abort, State};
-use crate::text::chat::ChatModel;
-use crate::text::reply::Delta;
+use text::chat::ChatModel;
+use text::reply::Delta;
 
 use super::head::Head;
 use super::items;

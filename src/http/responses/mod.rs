@@ -16,7 +16,7 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::Composer;
 use self::request::ResponsesRequest;

@@ -21,9 +21,9 @@ use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::http::seal::Seal;
 use crate::http::thinking;
 use crate::target;
-use crate::text::grammar::Grammar;
 use engine::request::MAX_TOP_LOGPROBS;
 use host::log;
+use text::grammar::Grammar;
 
 use super::store::{Item, Store};
 use super::tools::{self, ToolNames};

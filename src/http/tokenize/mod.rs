@@ -8,11 +8,11 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::target;
-use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
-use crate::text::detokenize::Detokenizer;
-use crate::text::tokenizer::Encoded;
-use crate::text::work;
 use step::executor::TokenId;
+use text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
+use text::detokenize::Detokenizer;
+use text::tokenizer::Encoded;
+use text::work;
 
 use super::chat::messages;
 use super::completions::positions::token_text;

@@ -74,7 +74,7 @@ impl Test {
 }
 
 /// Crates that are the same for every target, each in its folder of `src`.
-pub const ROOMS: [&str; 3] = ["host", "step", "engine"];
+pub const ROOMS: [&str; 4] = ["host", "step", "engine", "text"];
 
 /// How a suite is run.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,7 +10,7 @@ use crate::http::responses::request::ResponsesRequest;
 use crate::http::responses::store::Store;
 use crate::http::seal::Seal;
 use crate::target;
-use crate::text::testing::chat_model;
+use text::testing::chat_model;
 
 const REFUSED: u8 = b'-';
 

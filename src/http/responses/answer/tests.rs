@@ -3,8 +3,8 @@ use crate::http::responses::store::Store;
 use crate::http::settings::Settings;
 use crate::http::state::Loading;
 use crate::http::testing::random_reply;
-use crate::text::reply::append;
-use crate::text::testing::{Random, chat_model};
+use text::reply::append;
+use text::testing::{Random, chat_model};
 
 const USAGE: Usage = Usage {
     prompt: 3,

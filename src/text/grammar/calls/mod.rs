@@ -1,4 +1,4 @@
-//! Grammars of tool calls, in the forms that [`crate::text::tools`] reads back.
+//! Grammars of tool calls, in the forms that [`crate::tools`] reads back.
 //!
 //! Where arguments stand one by one, they stand in the order of the schema. Text is plain up to
 //! what closes it, where the schema says more of it as a regular expression; other values are JSON
@@ -11,8 +11,9 @@ mod text;
 
 use llguidance::regex_to_lark;
 use serde_json::Value;
+use step::ToolFormat;
 
-use crate::text::tools::{Member, Members, Root, Syntax, Types};
+use crate::tools::{Member, Members, Root, Syntax, Types, with_syntax};
 
 use super::plain::{Part, compiled};
 use super::{Grammar, keywords, limits};
@@ -59,6 +60,20 @@ pub trait CallGrammar: Syntax {
     /// # Errors
     /// What of the function cannot be enforced and has to be.
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>;
+}
+
+/// [`grammar`] in the form of a model.
+///
+/// # Errors
+/// Those of [`grammar`].
+pub fn grammar_of(
+    format: ToolFormat,
+    tools: &[Value],
+    calls: Calls,
+    loose: bool,
+    answer: Option<&Grammar>,
+) -> Result<Grammar, Refused> {
+    with_syntax!(format, S => grammar::<S>(tools, calls, loose, answer))
 }
 
 /// The grammar of calls of `tools`, which are in the form of the chat completions API.
