@@ -13,8 +13,6 @@ pub mod bench;
 pub mod cli;
 #[cfg(feature = "server")]
 pub mod embed;
-#[cfg(feature = "server")]
-pub mod http;
 pub mod model;
 pub mod ops;
 pub mod shapes;
@@ -23,6 +21,7 @@ pub mod weights;
 
 pub use engine;
 pub use host::log;
+pub use http;
 pub use step::executor;
 pub use text;
 

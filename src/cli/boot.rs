@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 
 use crate::backend::mapping::Mapping;
 use crate::backend::{self, Backend, READER};
-use crate::http::state::Loading;
 use crate::model::Runs;
 use crate::model::{Plan, Runner, TooLittle, ledger};
 use crate::target::{self, FACTS};
@@ -21,6 +20,7 @@ use engine::speculate::Speculate;
 use engine::{self, EngineError, Handle, Limits, Phase};
 use host::log;
 use host::threads;
+use http::state::Loading;
 use step::executor::DeviceError;
 use text::chat::ChatModel;
 use text::grammar;

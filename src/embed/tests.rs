@@ -1,7 +1,7 @@
 //! The engine inside of a program, over an executor that follows a script.
 
 use super::*;
-use crate::http::testing::{Script, TestServer};
+use http::testing::{Script, TestServer};
 use text::testing::END_OF_TURN;
 
 /// An engine, and the server whose script it plays.

@@ -6,6 +6,7 @@ mod completions;
 use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::Instant;
+use step::testing::TINY;
 
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ use super::seal::Seal;
 use super::settings::Settings;
 use super::state::{Loading, State};
 use super::{chat, messages, responses};
-use crate::http::call::Usage;
+use crate::call::Usage;
 
 use self::completions::Continued;
 
@@ -280,7 +281,7 @@ fn check_messages(model: &ChatModel, whole: &[Settled], pieces: &[Settled]) {
     use messages::request::MessagesRequest;
     let body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}],
         "stop_sequences": [STOP]});
-    let request = MessagesRequest::parse(&body, &Seal::new(None)).unwrap();
+    let request = MessagesRequest::parse(&body, &Seal::new(None), &TINY).unwrap();
     let identity = Identity::new("m", "req_1", &request, Seal::new(None));
     let expected = whole_answer(&identity, gathered(plain(whole)), USAGE);
     let writer = MessageWriter::new(identity);
@@ -349,7 +350,7 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
     let composer = || {
         let body = json!({"input": "hi", "store": false});
         let request =
-            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap();
+            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None)), &TINY).unwrap();
         Composer::new(state, None, request)
     };
     // Positions would have to come one by one.
@@ -397,7 +398,7 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
             tool_format: Some(S::FORMAT),
             ..chat_model()
         };
-        let state = State::new("m", Settings::default(), || Loading {
+        let state = State::new(&TINY, "m", Settings::default(), || Loading {
             stage: "",
             bytes_done: 0,
             bytes_total: 0,

@@ -159,8 +159,8 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::http::body::{self, Memory};
-    use crate::http::parsing::Parsing;
+    use crate::body::{self, Memory};
+    use crate::parsing::Parsing;
     use engine::turns::Source;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::answer::LOGPROB_LEAST;
+use crate::chat::answer::LOGPROB_LEAST;
 use engine::request::{Scored, TokenLogprobs};
 use step::executor::TokenId;
 use text::chat::ChatModel;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::http::testing::{Answer, Script, TestServer};
+use crate::testing::{Answer, Script, TestServer};
 use step::executor::TokenId;
 use text::testing::END_OF_TURN;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use engine::constraint::Constraint;
 use text::chat::{ChatModel, Prompt};
 use text::grammar::{Compiled, Grammar, Scope};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::http::call::{Call, Replies, Usage};
-use crate::http::error::{ApiError, internal};
-use crate::http::limits::EVENTS_MAX;
-use crate::http::state::Service;
+use crate::call::{Call, Replies, Usage};
+use crate::error::{ApiError, internal};
+use crate::limits::EVENTS_MAX;
+use crate::state::Service;
 use engine::events::EventReceiver;
 use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;

@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::{TEMPLATE_TEXT_BYTES_MAX, TEMPLATE_VARIABLES_MAX};
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::{TEMPLATE_TEXT_BYTES_MAX, TEMPLATE_VARIABLES_MAX};
 use text::chat::ChatModel;
 
 const OBJECT: &str = "chat_template_kwargs";

@@ -2,11 +2,10 @@
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::TOOLS_MAX;
-use crate::target;
-use step::ToolFormat;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::TOOLS_MAX;
+use step::{Facts, ToolFormat};
 use text::grammar::Grammar;
 use text::grammar::calls::{self, Calls};
 
@@ -121,7 +120,12 @@ pub fn combined(
     policy: &ToolPolicy,
     answer: Option<(&'static str, Grammar)>,
     parallel: bool,
+    facts: &Facts,
 ) -> Result<Option<Rule>, ApiError> {
+    // A model that calls no tools is found out later, and told so in other words.
+    let format = facts.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
+    let call_grammar =
+        |field, tools: &[Value], calls, answer| call_grammar((field, format), tools, calls, answer);
     let tools = &policy.callable();
     let several = if parallel { Calls::Several } else { Calls::One };
     match (policy.choice, answer) {
@@ -156,14 +160,12 @@ fn is_strict(tool: &Value) -> bool {
 
 /// Forced calls follow the schemas of their tools even where these are not strict.
 fn call_grammar(
-    field: &str,
+    (field, format): (&str, ToolFormat),
     tools: &[Value],
     calls: Calls,
     answer: Option<&Grammar>,
 ) -> Result<Grammar, ApiError> {
     let loose = calls == Calls::BehindTag || answer.is_some();
-    // A model that calls no tools is found out later, and told so in other words.
-    let format = target::FACTS.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
     let grammar = calls::grammar_of(format, tools, calls, loose, answer);
     grammar.map_err(|refused| match refused.tool {
         Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),

@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::http::error::ApiError;
-use crate::http::fields::Field;
-use crate::http::json;
+use crate::error::ApiError;
+use crate::fields::Field;
+use crate::json;
 use text::template::digits;
 use text::tools::NAME_BYTES_MAX;
 

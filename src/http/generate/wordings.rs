@@ -1,9 +1,8 @@
 //! Texts that rules of sampling name, as tokens of the model.
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
-use crate::target;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
 use engine::request::Dry;
 use step::executor::TokenId;
 use text::chat::ChatModel;
@@ -72,7 +71,7 @@ impl Wordings {
         };
         let breakers = match self.breakers.is_empty() {
             true => Vec::new(),
-            false => (0..target::VOCAB as TokenId).filter(breaks).collect(),
+            false => (0..model.facts.vocab as TokenId).filter(breaks).collect(),
         };
         Ok(WordTokens { bad, breakers })
     }

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::http::chat::answer::Identity;
-use crate::http::chat::usage::{Tally, UsageTold};
-use crate::http::completions::answer::{ChunkWriter, Shape, whole_answer};
-use crate::http::completions::tests::assembled;
-use crate::http::generate::generation::Settled;
+use crate::chat::answer::Identity;
+use crate::chat::usage::{Tally, UsageTold};
+use crate::completions::answer::{ChunkWriter, Shape, whole_answer};
+use crate::completions::tests::assembled;
+use crate::generate::generation::Settled;
 use engine::request::Scored;
 use step::executor::TokenId;
 use text::chat::ChatModel;

@@ -8,17 +8,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::http::call::Usage;
-use crate::http::chat::answer::logprob_json;
-use crate::http::error::ApiError;
-use crate::http::fields::Field;
-use crate::http::generate::generation::{Finish, Settled};
-use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
-use crate::http::generate::tools::CUSTOM_ARGUMENT;
-use crate::http::keys::KeyId;
-use crate::http::random;
-use crate::http::seal::Seal;
-use crate::http::state::{Abort, State};
+use crate::call::Usage;
+use crate::chat::answer::logprob_json;
+use crate::error::ApiError;
+use crate::fields::Field;
+use crate::generate::generation::{Finish, Settled};
+use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::generate::tools::CUSTOM_ARGUMENT;
+use crate::keys::KeyId;
+use crate::random;
+use crate::seal::Seal;
+use crate::state::{Abort, State};
 use text::chat::ChatModel;
 use text::reply::Delta;
 

@@ -1,7 +1,7 @@
 use std::sync::LazyLock;
 
 use super::*;
-use crate::http::testing::random_reply;
+use crate::testing::random_reply;
 use text::reply::append;
 use text::testing::{Random, chat_model};
 
