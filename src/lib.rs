@@ -13,19 +13,17 @@ pub mod bench;
 pub mod cli;
 #[cfg(feature = "server")]
 pub mod embed;
-#[cfg(feature = "server")]
-pub mod http;
 pub mod model;
 pub mod ops;
 pub mod shapes;
 pub mod target;
-#[cfg(feature = "server")]
-pub mod text;
 pub mod weights;
 
 pub use engine;
 pub use host::log;
+pub use http;
 pub use step::executor;
+pub use text;
 
 #[cfg(feature = "server")]
 pub use embed::{Engine, Error, Finish, Piece, Reply, Request, Stream, ToolCall, Usage};

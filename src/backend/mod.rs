@@ -99,4 +99,3 @@ mod device {
 #[cfg(test)]
 pub use budget::simulated;
 pub use device::{Backend, GOLDEN_TOLERANCE, READER, open, pack, partition, room, threads};
-pub use host::{DEEP_STACKS_BYTES, SERVER_BYTES};

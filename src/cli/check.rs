@@ -7,10 +7,10 @@ use std::path::Path;
 use crate::backend::GOLDEN_TOLERANCE;
 use crate::model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
 use crate::target;
-use crate::text::chat::ChatModel;
 use host::log;
 use host::operator_file;
 use step::executor::{Executor, TokenId};
+use text::chat::ChatModel;
 
 use super::boot::Files;
 use super::{Exit, Failure};

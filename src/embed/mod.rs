@@ -59,18 +59,18 @@ use std::thread::{self, JoinHandle, Thread};
 pub use self::error::Error;
 pub use self::reply::{Reply, Stream, ToolCall};
 pub use self::request::Request;
-pub use crate::http::call::Usage;
-pub use crate::http::generate::generation::Finish;
-pub use crate::text::reply::Delta as Piece;
+pub use http::call::Usage;
+pub use http::generate::generation::Finish;
+pub use text::reply::Delta as Piece;
 
 use crate::cli::boot::{self, Files, Started};
 use crate::cli::{Exit, Failure};
-use crate::http::error::internal;
-use crate::http::settings::Settings;
-use crate::http::state::State;
 use crate::target;
 use crate::weights::Progress;
 use engine::{DEVICE_FAILED, Limits, Outcome, Phase};
+use http::error::internal;
+use http::settings::Settings;
+use http::state::State;
 
 /// A loaded model that answers requests. Clones are the same engine; the last one that goes, with
 /// the last stream, gives its memory back.
@@ -125,7 +125,12 @@ impl Engine {
         }
         drop(reached);
         let loading = move || boot::loading(&progress);
-        let state = State::new(target::MODEL_ID, Settings::default(), loading);
+        let state = State::new(
+            &target::FACTS,
+            target::MODEL_ID,
+            Settings::default(),
+            loading,
+        );
         state.serve(chat, handle);
         let told = state.clone();
         let watch = thread::spawn(move || {

@@ -24,13 +24,13 @@ use super::request::{
 use super::sampler::{self, Sampler, Scratch, argmax};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
-use super::trials::{few_or_many, spread};
+use super::trials::spread;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::PAGE;
 use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, TokenId};
 use step::ranking;
-use step::testing::TINY;
+use step::testing::{TINY, few_or_many};
 
 pub const VOCAB: usize = 48;
 /// Sequences that begin with this token meet broken logits now and then.

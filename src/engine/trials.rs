@@ -18,14 +18,6 @@ use super::{Engine, Handle, Limits};
 use step::executor::{Executor, TokenId};
 use step::{Facts, PAGE};
 
-/// Trials of a test: `few` in the suite, `many` where the tests are compiled for that.
-pub const fn few_or_many(few: u64, many: u64) -> u64 {
-    match option_env!("ATLAS_AT_LENGTH") {
-        Some(_) => many,
-        None => few,
-    }
-}
-
 /// Runs trials `0..count` on all cores, each core with one of what `begin` makes; adds up what was
 /// found. A failure names its trial.
 pub fn spread<D, T: Default + AddAssign + Send>(
@@ -449,7 +441,7 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
 /// The hash model, with recurrent states and without.
 #[cfg(test)]
 mod over_hashes {
-    use step::testing::TINY;
+    use step::testing::{TINY, few_or_many};
 
     use super::sim::{HashModel, VOCAB};
     use super::*;

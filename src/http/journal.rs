@@ -304,7 +304,7 @@ mod tests {
 
     impl Folder {
         fn new() -> Folder {
-            let name = format!("atlas-journal-{:016x}", crate::http::random::bits());
+            let name = format!("atlas-journal-{:016x}", crate::random::bits());
             let folder = std::env::temp_dir().join(name);
             fs::create_dir(&folder).unwrap();
             Folder(folder)

@@ -13,7 +13,7 @@ use rustix::process::nice;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::spawn_blocking;
 
-use crate::text::work;
+use text::work;
 
 use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
@@ -159,8 +159,8 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::http::body::{self, Memory};
-    use crate::http::parsing::Parsing;
+    use crate::body::{self, Memory};
+    use crate::parsing::Parsing;
     use engine::turns::Source;
 
     #[test]

@@ -3,9 +3,9 @@
 use super::tests::{Hosted, runner};
 use crate::target::{DRAFTS, FACTS, MODEL, SNAPSHOTS};
 use engine::trials::{
-    Chunks, DRAFT_WAYS, Desk, Drafted, Prefixes, chunks, drafted, few_or_many, prefix,
-    shared_lengths, spread,
+    Chunks, DRAFT_WAYS, Desk, Drafted, Prefixes, chunks, drafted, prefix, shared_lengths, spread,
 };
+use step::testing::few_or_many;
 
 type Model = Desk<Hosted>;
 

@@ -15,3 +15,11 @@ pub const PAGE: usize = 64;
 /// cell, from its first position on, a backend may take them together, in other arithmetic: the
 /// choice depends on the prompt alone. Decode and verification never have more.
 pub const ONE_BY_ONE: usize = 8;
+
+/// What the server takes of the host's memory beside the model, bytes at most: requests on their
+/// way, replies that are waited for, stored responses, texts and grammars that were met before, and
+/// the program itself. `http::limits` adds up its part.
+pub const SERVER_BYTES: u64 = 392 << 20;
+/// Addresses that stacks of threads reserve whose work goes deep by calling itself, bytes;
+/// `text::grammar::limits` adds them up.
+pub const DEEP_STACKS_BYTES: u64 = 256 << 20;

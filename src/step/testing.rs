@@ -54,3 +54,11 @@ pub static TINY: Facts = Facts {
     ],
 }
 .checked();
+
+/// Trials of a test: `few` in the suite, `many` where the tests are compiled for that.
+pub const fn few_or_many(few: u64, many: u64) -> u64 {
+    match option_env!("ATLAS_AT_LENGTH") {
+        Some(_) => many,
+        None => few,
+    }
+}

@@ -242,7 +242,7 @@ fn any_string(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, assert_linear};
+    use crate::testing::{Random, assert_linear};
     use serde_json::json;
 
     fn control() -> ControlTokens {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::text::tools::{REFERENCES_MAX, Root};
+use crate::tools::{REFERENCES_MAX, Root};
 
 use super::OVERLAPPING;
 

@@ -12,7 +12,7 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
 use serde_json::{Map, Value, json};
 
-use crate::text::tools::Root;
+use crate::tools::Root;
 
 use super::formats::{self, FAR, Format};
 use super::limits::{self, GRAMMAR_BYTES_MAX, SCHEMA_VALUES_MAX};

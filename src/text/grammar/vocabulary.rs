@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 
-use crate::text::tokenizer::Tokenizer;
+use crate::tokenizer::Tokenizer;
 use engine::constraint::Mask;
 use step::executor::TokenId;
 

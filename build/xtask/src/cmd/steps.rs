@@ -8,7 +8,7 @@ use super::check::checks;
 use super::figures;
 use super::model::golden_command;
 use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
-use super::test::{Optimised, ROOMS, Suite};
+use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
@@ -218,15 +218,20 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
 }
 
 /// Tests of a crate that serves any target.
-fn room_step(site: &Site, room: &'static str) -> Result<Step, Failure> {
+fn room_step(site: &Site, room: Room) -> Result<Step, Failure> {
+    let Room {
+        package,
+        folder,
+        compared,
+    } = room;
     let run = move |suite: &Suite<'_>, name: &str| {
-        let args = format!("-p {room} --lib --no-fail-fast");
+        let args = format!("-p {package} --lib --no-fail-fast");
         let run = |cargo| suite.run(name, &mut linted(cargo));
         let cargo = suite.product_cargo("test", Optimised::No, &args);
         cargo.and_then(run).map(drop).into()
     };
-    let step = Step::new(format!("tests of {room}"), "the crate's own tests", run);
-    Ok(step.reads(Reads::of_crate(site, &format!("src/{room}"))?))
+    let step = Step::new(format!("tests of {package}"), "the crate's own tests", run);
+    Ok(step.reads(Reads::of_crate(site, folder)?.and(compared)))
 }
 
 /// Tests of the binary's crate.
@@ -250,7 +255,7 @@ fn linted(mut cargo: Command) -> Command {
 fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     const ALL: &str = "--all-targets --no-run";
     let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
-    let rooms = ROOMS.map(|room| format!("-p {room}")).join(" ");
+    let rooms = ROOMS.map(|room| format!("-p {}", room.package)).join(" ");
     let product = suite.product_cargo("test", Optimised::No, &format!("-p atlas {rooms} {ALL}"))?;
     for cargo in [pipeline, product] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;

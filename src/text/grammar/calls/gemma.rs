@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::text::grammar::keywords;
-use crate::text::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
-use crate::text::tools::{Member, Types};
+use crate::grammar::keywords;
+use crate::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
+use crate::tools::{Member, Types};
 
 use super::text::{ANY_TEXT, text_of};
 use super::{

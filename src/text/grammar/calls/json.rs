@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use crate::text::tools::hermes::{self, Hermes};
-use crate::text::tools::llama3_json::{self, Llama3Json};
-use crate::text::tools::mistral::{self, Mistral};
+use crate::tools::hermes::{self, Hermes};
+use crate::tools::llama3_json::{self, Llama3Json};
+use crate::tools::mistral::{self, Mistral};
 
 use super::{ANY, CallGrammar, Form, Function, Lark, quoted};
 

@@ -3,8 +3,8 @@
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
-use crate::text::tools::Types;
-use crate::text::tools::markup::{Markup, Tags, UNKNOWN_NAME_BYTES_MAX};
+use crate::tools::Types;
+use crate::tools::markup::{Markup, Tags, UNKNOWN_NAME_BYTES_MAX};
 
 use super::text::{ANY_TEXT, Text, text_of};
 use super::{Argument, CallGrammar, Described, Form, Function, Lark, at, literal, quoted};

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::text::grammar::keywords::{self, is_silent, spelt};
-use crate::text::tools::Root;
+use crate::grammar::keywords::{self, is_silent, spelt};
+use crate::tools::Root;
 
 /// Keywords that say the same of a value whatever stands beside them.
 const ALONE: &[&str] = &[

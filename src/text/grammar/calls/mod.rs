@@ -1,4 +1,4 @@
-//! Grammars of tool calls, in the forms that [`crate::text::tools`] reads back.
+//! Grammars of tool calls, in the forms that [`crate::tools`] reads back.
 //!
 //! Where arguments stand one by one, they stand in the order of the schema. Text is plain up to
 //! what closes it, where the schema says more of it as a regular expression; other values are JSON
@@ -12,8 +12,9 @@ mod text;
 
 use llguidance::regex_to_lark;
 use serde_json::Value;
+use step::ToolFormat;
 
-use crate::text::tools::{Member, Members, Root, Syntax, Types};
+use crate::tools::{Member, Members, Root, Syntax, Types, with_syntax};
 
 use super::plain::{Part, compiled};
 use super::{Grammar, keywords, limits};
@@ -68,6 +69,20 @@ pub trait CallGrammar: Syntax {
     /// # Errors
     /// What of the function cannot be enforced and has to be.
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>;
+}
+
+/// [`grammar`] in the form of a model.
+///
+/// # Errors
+/// Those of [`grammar`].
+pub fn grammar_of(
+    format: ToolFormat,
+    tools: &[Value],
+    calls: Calls,
+    loose: bool,
+    answer: Option<&Grammar>,
+) -> Result<Grammar, Refused> {
+    with_syntax!(format, S => grammar::<S>(tools, calls, loose, answer))
 }
 
 /// The grammar of calls of `tools`, which are in the form of the chat completions API.
@@ -139,6 +154,11 @@ pub fn grammar<S: CallGrammar>(
         warnings: lark.warnings,
         schemas: lark.schemas,
     })
+}
+
+/// [`names`] in the form of a model.
+pub fn names_of(format: ToolFormat, tools: &[Value]) -> Grammar {
+    with_syntax!(format, S => names::<S>(tools))
 }
 
 /// The grammar of what follows an opening tag, as far as it begins a call: a call has the name of

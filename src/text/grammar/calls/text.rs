@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::grammar::formats::{self, Format};
-use crate::text::grammar::{ecma, expression, keywords};
-use crate::text::tools::{Root, SCHEMA_DEPTH_MAX, Types};
+use crate::grammar::formats::{self, Format};
+use crate::grammar::{ecma, expression, keywords};
+use crate::tools::{Root, SCHEMA_DEPTH_MAX, Types};
 
 use super::quoted;
 

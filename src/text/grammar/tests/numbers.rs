@@ -4,7 +4,7 @@
 use super::super::calls::CallGrammar;
 use super::tool_calls::{forced, with_member, written};
 use super::*;
-use crate::text::tools::tests::{Written, for_each_syntax};
+use crate::tools::tests::{Written, for_each_syntax};
 
 /// Bounds in thousandths, in order: whole, in one unit with others, and of both signs.
 const BOUNDS: [i64; 15] = [

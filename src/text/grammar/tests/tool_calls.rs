@@ -2,12 +2,12 @@
 
 use super::super::calls::{CallGrammar, Calls, grammar, names};
 use super::*;
-use crate::text::reply::Delta;
-use crate::text::tools::Syntax;
-use crate::text::tools::llama3_json::Llama3Json;
-use crate::text::tools::qwen3_coder::Qwen3Coder;
-use crate::text::tools::tests::{Written, for_each_syntax};
-use crate::text::tools::{ToolParser, ToolSchemas};
+use crate::reply::Delta;
+use crate::tools::Syntax;
+use crate::tools::llama3_json::Llama3Json;
+use crate::tools::qwen3_coder::Qwen3Coder;
+use crate::tools::tests::{Written, for_each_syntax};
+use crate::tools::{ToolParser, ToolSchemas};
 
 fn tools(strict: bool) -> Vec<Value> {
     let tool = |name: &str, parameters: Value| {
@@ -50,7 +50,7 @@ fn tools(strict: bool) -> Vec<Value> {
 
 /// The calls of a reply, by name and arguments; all of it must be calls.
 fn calls<S: CallGrammar>(tools: &[Value], reply: &str) -> Vec<(String, String)> {
-    let mut parser = ToolParser::<S>::new(ToolSchemas::new(tools), false);
+    let mut parser = ToolParser::of::<S>(ToolSchemas::new(tools), false);
     let mut deltas = Vec::new();
     parser.push(reply, &mut deltas);
     parser.finish(false, &mut deltas);
@@ -510,7 +510,7 @@ fn what_opens_a_call_without_a_mark_may_be_text() {
     ] {
         assert_eq!(accepts(&behind, text), taken, "{text}");
         let text = format!("{}{text}", Llama3Json::FORMAL);
-        let mut parser = ToolParser::<Llama3Json>::new(ToolSchemas::new(&tools), false);
+        let mut parser = ToolParser::of::<Llama3Json>(ToolSchemas::new(&tools), false);
         parser = parser.forgiving(false);
         let mut told = Vec::new();
         parser.push(&text, &mut told);
